@@ -14,6 +14,7 @@ import anyio
 
 from nodeagent.agent.cluster import inspection
 from nodeagent.agent.cluster.side import Place
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import asking, output
 from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.session import Session
@@ -37,7 +38,11 @@ def check(options: argparse.Namespace) -> int:
     credentials = place.credentials
     report = None
     if credentials is not None:
-        report = ask(credentials, lambda session: inspection.inspect(session, settings, place.node))
+        report = ask(
+            credentials,
+            options.timeouts,
+            lambda session: inspection.inspect(session, settings, place.node),
+        )
     if options.output != output.TEXT:
         answer = rendering.answer(report, str(credentials))
         text = output.formed(options.output, documents.document(answer))
@@ -49,11 +54,11 @@ def check(options: argparse.Namespace) -> int:
     return output.FINE if report is None or report.well else output.WRONG
 
 
-def ask(credentials: Credentials, question: Callable[[Session], Awaitable[T]]) -> T:
+def ask(credentials: Credentials, timeouts: Timeouts, question: Callable[[Session], Awaitable[T]]) -> T:
     """What comes of a question. :raises ClusterUnavailable: if the API server cannot be asked."""
 
     async def asked() -> T:
-        async with Session(credentials) as session:
+        async with Session(credentials, timeouts) as session:
             return await question(session)
 
     return anyio.run(asked)

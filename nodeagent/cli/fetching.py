@@ -48,7 +48,7 @@ def fetch(options: argparse.Namespace, namespace: str, name: str) -> Fetched:
         machine = await _machine(session, namespace, name, credentials)
         return None if machine is None else Fetched(machine, await _crs(session))
 
-    fetched = clusters.ask(credentials, both)
+    fetched = clusters.ask(credentials, options.timeouts, both)
     if fetched is None:
         raise NodeagentError(
             f"there is neither a VirtualMachineInstance nor a VirtualMachine {namespace}/{name}",

@@ -22,8 +22,10 @@ from nodeagent.cluster.credentials import Credentials
 class Current:
     """The client for new requests. One that was dropped is closed by the last request that waits for it."""
 
-    def __init__(self, credentials: Credentials) -> None:
+    def __init__(self, credentials: Credentials, limit: float) -> None:
+        """``limit``: seconds for a program that a kubeconfig names."""
         self._credentials = credentials
+        self._limit = limit
         self._making = anyio.Lock()
         self._client: Any = None
         self._waiting: Counter[Any] = Counter()  # requests without an answer, of each client
@@ -68,7 +70,7 @@ class Current:
                 if not door.is_open():
                     await threads.call(door.kubernetes)  # a fifth of a second
                 kubernetes = door.kubernetes()
-                configuration = await self._credentials.load(kubernetes)
+                configuration = await self._credentials.load(kubernetes, self._limit)
                 client = kubernetes.client(configuration)
                 client.user_agent = f"nodeagent/{__version__}"
                 self._client = client

@@ -20,8 +20,6 @@ from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import account
 from nodeagent.cluster.door import Kubernetes
 
-_EXECUTED = 30.0  # seconds for a program that a kubeconfig names
-
 
 class Credentials(NamedTuple):
     """``kubeconfig``: the path of one, or of several as kubectl takes them ("a:b").
@@ -43,15 +41,18 @@ class Credentials(NamedTuple):
         if self.kubeconfig and not any(map(os.path.exists, paths)):
             os.stat(last)  # noqa: PTH116  for what is wrong with it
 
-    async def load(self, kubernetes: Kubernetes) -> Any:
-        """The library's Configuration. :raises ClusterUnavailable: if they cannot be used."""
+    async def load(self, kubernetes: Kubernetes, limit: float) -> Any:
+        """The library's Configuration. ``limit``: seconds for a program that a kubeconfig names.
+
+        :raises ClusterUnavailable: if they cannot be used.
+        """
         configuration = kubernetes.configuration()
         try:
             self._look()
-            with anyio.fail_after(_EXECUTED):
+            with anyio.fail_after(limit):
                 await self._read(kubernetes, configuration)
         except TimeoutError as error:
-            raise self._useless(f"its program did not end within {_EXECUTED:g} s") from error
+            raise self._useless(f"its program did not end within {limit:g} s") from error
         except OSError as error:
             raise self._useless(advice.words(error), advice.on(error, Doing.READ)) from error
         except Exception as error:  # of a foreign reader of foreign files: KeyError, TypeError, YAMLError, …

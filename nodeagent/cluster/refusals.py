@@ -21,7 +21,6 @@ _HINTS = {
 }
 _FORBIDDEN = {errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES}  # RestrictAddressFamilies=, IPAddressDeny=
 _SANDBOX = "let the service reach the API server: kubevirt.md has the drop-in for systemd"
-_LONGEST = 600.0  # seconds that a server is left alone because it says so
 
 
 class Expired(ClusterUnavailable):
@@ -87,4 +86,4 @@ def _plain(text: str) -> str:
 
 def _seconds(after: str) -> float:
     """Of Retry-After, which may also be a date (RFC 9110, section 10.2.3); Kubernetes sends seconds."""
-    return min(float(after), _LONGEST) if after.isascii() and after.isdigit() else 0.0
+    return float(after) if after.isascii() and after.isdigit() else 0.0

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import client, door, refusals
 from nodeagent.cluster.client import Current
 from nodeagent.cluster.credentials import Credentials
@@ -28,14 +29,6 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 MOST = 4 * 2**20  # bytes of one answer; etcd takes objects of 1.5 MiB
-
-
-class Timeouts(NamedTuple):
-    """Seconds: to connect, for the server to say nothing, and for a whole answer (not of a stream)."""
-
-    connect: float = 5.0
-    read: float = 10.0
-    whole: float = 30.0
 
 
 @dataclass(slots=True)
@@ -60,13 +53,11 @@ class _Request(NamedTuple):
 class Session:
     """The client, while the context lasts; what it raises is ``ClusterUnavailable`` alone."""
 
-    def __init__(
-        self, credentials: Credentials, *, timeouts: Timeouts | None = None, most: int = MOST
-    ) -> None:
+    def __init__(self, credentials: Credentials, timeouts: Timeouts, *, most: int = MOST) -> None:
         self.traffic = Traffic()
         self.most = most
-        self._timeouts = timeouts or Timeouts()
-        self._current = Current(credentials)
+        self.timeouts = timeouts
+        self._current = Current(credentials, timeouts.credential_program)
 
     async def __aenter__(self) -> Session:
         return self
@@ -101,7 +92,7 @@ class Session:
         """
         request = _Request("GET", path, parameters)
         with client.understood(str(request)):
-            with anyio.fail_after(self._timeouts.connect + self._timeouts.read):
+            with anyio.fail_after(self.timeouts.api_connect + self.timeouts.api_silence):
                 response = await self._ask(request, silence)
             try:
                 yield self._pieces(response)
@@ -109,8 +100,8 @@ class Session:
                 response.close()
 
     async def _answer(self, request: _Request) -> Object:
-        with client.understood(str(request)), anyio.fail_after(self._timeouts.whole):
-            response = await self._ask(request, self._timeouts.read)
+        with client.understood(str(request)), anyio.fail_after(self.timeouts.api_answer):
+            response = await self._ask(request, self.timeouts.api_silence)
             try:
                 text = await self._text(request, response)
             finally:
@@ -129,7 +120,7 @@ class Session:
                     body=request.body,
                     auth_settings=["BearerToken"],  # without it no Authorization header is sent
                     _preload_content=False,
-                    _request_timeout=(self._timeouts.connect, silence),
+                    _request_timeout=(self.timeouts.api_connect, silence),
                 )
             except door.kubernetes().tls_errors:
                 self._current.drop(used)  # another certificate may be in place by now

@@ -26,9 +26,6 @@ from nodeagent.cluster.lines import Lines
 from nodeagent.cluster.refusals import Expired
 from nodeagent.cluster.session import Session, parsed
 
-_LASTS = 300.0  # seconds that a stream is asked for, up to a fifth less
-_GRACE = 10.0  # seconds of silence after the time at which the server should have ended it
-_AGAIN = 0.5  # seconds over which those spread whose streams a server has ended early, all at once
 _ANY_VERSION = "0"  # a list from the server's cache: what is missing in it comes as events
 
 
@@ -91,7 +88,7 @@ class Watch:
                 return 0.0  # nothing is wrong: it was away for long, or sends no bookmarks
         self._contact.failed(error)
         attempt, self._attempt = self._attempt, self._attempt + 1
-        return pauses.after(error, attempt, self._chance.random())
+        return pauses.after(error, attempt, self._chance.random(), self._session.timeouts)
 
     async def _list(self) -> None:
         parameters = self._selected()
@@ -103,19 +100,23 @@ class Watch:
 
     async def _stream(self) -> float:
         """Seconds to pause after its end. :raises ClusterUnavailable: if it ends soon, or as none should."""
-        lasts = _LASTS * (1.0 - self._chance.random() / 5)
+        timeouts = self._session.timeouts
+        lasts = timeouts.watch_stream * (1.0 - self._chance.random() / 5)
         parameters = self._watched(lasts)
-        async with self._session.stream(self._resource.path, parameters, lasts + _GRACE) as pieces:
+        silence = lasts + timeouts.watch_stream_end
+        async with self._session.stream(self._resource.path, parameters, silence) as pieces:
             opened = anyio.current_time()
-            steady = asyncio.get_running_loop().call_later(pauses.STEADY, self._hold)
+            steady = asyncio.get_running_loop().call_later(timeouts.watch_stream_steady, self._hold)
             try:
                 await self._read(pieces)
             finally:
                 steady.cancel()
         lasted = anyio.current_time() - opened
-        if lasted < pauses.STEADY:
+        if lasted < timeouts.watch_stream_steady:
             raise refusals.broken_off()
-        return 0.0 if lasted > lasts - _GRACE else _AGAIN * self._chance.random()
+        if lasted > lasts - timeouts.watch_stream_end:
+            return 0.0
+        return timeouts.watch_restart_spread * self._chance.random()
 
     async def _read(self, pieces: AsyncIterator[bytes]) -> None:
         lines = Lines(self._session.most)  # half a line at the end comes again, whole, with the next stream

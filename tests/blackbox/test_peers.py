@@ -40,7 +40,7 @@ from nodeagent.base import sockets as jsonsocket
 def watch():
     while True:
         try:
-            jsonsocket.ask(sys.argv[1] + "/run/nodeagent/status.sock")
+            jsonsocket.ask(sys.argv[1] + "/run/nodeagent/status.sock", 5.0)
             break
         except OSError:
             time.sleep(0.01)

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import door
 from nodeagent.cluster.contact import Known
 from nodeagent.cluster.credentials import Credentials
@@ -67,7 +68,7 @@ async def served(*, edit: int | None = 1) -> AsyncIterator[ApiServer]:
 async def session(server: ApiServer, folder: Path, token: str = "") -> AsyncIterator[Session]:
     """A session with a kubeconfig for the server."""
     path = server.kubeconfig(folder / "kubeconfig", token)
-    async with Session(Credentials(kubeconfig=path)) as made:
+    async with Session(Credentials(kubeconfig=path), Timeouts()) as made:
         yield made
 
 

@@ -17,6 +17,7 @@ import anyio
 import anyio.abc
 from anyio.abc import SocketStream
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import capacities, conditions, events
 from nodeagent.cluster.conditions import Condition
 from nodeagent.cluster.credentials import Credentials
@@ -113,7 +114,7 @@ async def test_an_hour_at_rest_and_an_edit_cost_the_api_server_little(tmp_path: 
     async with served(edit=None) as server, wired(server, tmp_path) as (wire, credentials):
         server.store.put(KUBEVIRTS, cr(0, permittedHostDevices=HOSTS))
         server.store.put(NODES, node(0))
-        async with Session(credentials) as session, anyio.create_task_group() as group:
+        async with Session(credentials, Timeouts()) as session, anyio.create_task_group() as group:
             crs, own = Watch(session, RESOURCE, chance), Watch(session, NODE, chance)
             for watch in (crs, own):
                 group.start_soon(watch.run, name=watch.name)
@@ -146,7 +147,7 @@ async def many(number: int, kubeconfig: str) -> AsyncIterator[list[Watch]]:
         group = await stack.enter_async_context(anyio.create_task_group())
         watches = []
         for seed in range(number):
-            session = await stack.enter_async_context(Session(Credentials(kubeconfig)))
+            session = await stack.enter_async_context(Session(Credentials(kubeconfig), Timeouts()))
             watches.append(Watch(session, RESOURCE, Chance(random=random.Random(seed).random)))
             group.start_soon(watches[-1].run, name=watches[-1].name)
         yield watches
@@ -194,7 +195,7 @@ async def test_an_event_the_same_again_a_condition_and_a_stale_resource_are_one_
     async with (
         served() as server,
         wired(server, tmp_path) as (wire, credentials),
-        Session(credentials) as api,
+        Session(credentials, Timeouts()) as api,
     ):
         whose = server.store.put(NODES, node(0))
         await api.get("/api/v1/nodes/node1")

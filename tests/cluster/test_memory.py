@@ -29,9 +29,10 @@ def say(what):
 async def main(kubeconfig, *marks):
     say("bare")
     from nodeagent.cluster.credentials import Credentials
+    from nodeagent.base.timeouts import Timeouts
     from nodeagent.cluster.session import Session
     from nodeagent.cluster.watching import Resource, Watch
-    async with Session(Credentials(kubeconfig)) as session, anyio.create_task_group() as group:
+    async with Session(Credentials(kubeconfig), Timeouts()) as session, anyio.create_task_group() as group:
         crs = Watch(session, Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt resources"))
         node = Watch(session, Resource("/api/v1/nodes", "nodes", selector="metadata.name=node1"))
         for watch in (crs, node):

@@ -12,9 +12,10 @@ import anyio
 import pytest
 
 from nodeagent.base.errors import ClusterUnavailable
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster.account import HOST
 from nodeagent.cluster.credentials import Credentials
-from nodeagent.cluster.session import MERGE_PATCH, Session, Timeouts
+from nodeagent.cluster.session import MERGE_PATCH, Session
 from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
@@ -141,13 +142,13 @@ async def test_an_answer_that_does_not_come_is_given_up(tmp_path: Path) -> None:
         with pytest.raises(ClusterUnavailable, match="does not answer"):
             async with api.stream(PATH, [("watch", "true")], silence=300.0):
                 pass
-        assert anyio.current_time() - began == pytest.approx(Timeouts().read * 2 + 5.0, abs=0.5)
+        assert anyio.current_time() - began == pytest.approx(Timeouts().api_silence * 2 + 5.0, abs=0.5)
 
 
 async def test_an_answer_is_read_up_to_a_limit(tmp_path: Path) -> None:
     async with served() as server:
         server.store.put(KUBEVIRTS, cr(1, padding="x" * 2000))
-        async with Session(Credentials(server.kubeconfig(tmp_path / "config")), most=1000) as api:
+        async with Session(Credentials(server.kubeconfig(tmp_path / "config")), Timeouts(), most=1000) as api:
             with pytest.raises(ClusterUnavailable, match="larger than"):
                 await api.get(PATH)
 
@@ -173,7 +174,7 @@ async def test_credentials_that_cannot_be_used_are_told_in_two_lines(
 ) -> None:
     (tmp_path / "words").write_text("no: [kubeconfig")
     path = str(tmp_path / name) if name else ""
-    async with Session(Credentials(path, account=tmp_path, environ={})) as api:
+    async with Session(Credentials(path, account=tmp_path, environ={}), Timeouts()) as api:
         with pytest.raises(ClusterUnavailable, match=says) as caught:
             await api.get(PATH)
         assert len(caught.value.lines().splitlines()) == 2
@@ -217,7 +218,7 @@ async def test_a_service_account_is_used_over_tls_and_its_token_read_again_after
 ) -> None:
     credentials = account(tmp_path / "account", authority, secure)
     secure.tokens.add("first")
-    async with Session(credentials) as api:
+    async with Session(credentials, Timeouts()) as api:
         assert await api.get(ONE)
         secure.tokens.clear()
         secure.tokens.add("second")
@@ -233,7 +234,7 @@ async def test_a_server_of_another_authority_is_refused_until_its_own_is_known(
     other = Certificates(tmp_path / "other")
     credentials = account(tmp_path / "account", other, secure)
     secure.tokens.add("first")
-    async with Session(credentials) as api:
+    async with Session(credentials, Timeouts()) as api:
         with pytest.raises(ClusterUnavailable, match=r"(?i)certificate verify failed"):
             await api.get(ONE)
         assert secure.statistics.requests == []

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nodeagent.agent.cluster.side import SPREAD
+from nodeagent.base.timeouts import Timeouts
 from tests.e2e import building, waiting
 from tests.e2e.certificates import Certificates
 from tests.e2e.controlplane import ControlPlane
@@ -145,5 +145,5 @@ def test_nodes_that_know_the_cluster_from_before_spread_their_start(begun: Begun
     heard = [each - began for each in fleet.heard()]
     busiest = max(sum(begin <= each < begin + 1 for each in heard) for begin in heard)
     print(f"\n  answered from {heard[0]:.1f} to {heard[-1]:.1f} s, at most {busiest} in a second", end="")
-    assert heard[-1] - heard[0] > SPREAD / 2
+    assert heard[-1] - heard[0] > Timeouts().cluster_start_spread / 2
     assert busiest < COUNT / 2

@@ -25,11 +25,6 @@ from nodeagent.cluster.conditions import Condition
 from nodeagent.model import shares
 from nodeagent.model.status import ClusterStatus, Status
 
-SETTLE = 5.0  # seconds for which another status must have stood
-CALM = 60.0  # the same for another text alone
-SPREAD = 10.0  # seconds over which many nodes write it, if all have the same reason to
-LOOK = 10.0  # seconds between two looks where nothing rings
-GATHER = 0.5  # seconds for what belongs together
 GOOD = Condition("True", "NothingNeedsAPerson", "all devices can be given, or are in use")
 _BAD = "SomethingNeedsAPerson"
 _ADVICE = "nodeagent status on the node says what to do"
@@ -72,7 +67,7 @@ class ConditionKeeper:
         self._core = core
         self._clock = clock
         self._jitter = jitter
-        self._right = Right(f"the condition {CONDITION}")
+        self._right = Right(f"the condition {CONDITION}", core.timeouts.missing_right_retry)
         self._stands: _Stands | None = None
 
     def told(self, status: ClusterStatus) -> ClusterStatus:
@@ -83,37 +78,39 @@ class ConditionKeeper:
     async def run(self, api: Api) -> None:
         """Keep it as it is to be, for ever."""
         await api.met()
-        failures = 0
+        failures, timeouts = 0, self._core.timeouts
         while True:
             seen = self._core.news.bell.version
             try:
                 pause = await self._turn(api)
                 failures = 0
             except ClusterUnavailable as error:
-                await anyio.sleep(pauses.after(error, failures, self._jitter()))
+                await anyio.sleep(pauses.after(error, failures, self._jitter(), timeouts))
                 failures += 1
                 continue
             with anyio.move_on_after(pause):
                 await self._core.news.bell.newer(seen)
-            await anyio.sleep(GATHER)
+            await anyio.sleep(timeouts.condition_gather)
 
     async def _turn(self, api: Api) -> float:
         """Write it, if it has stood for long enough; seconds until the next look."""
+        timeouts = self._core.timeouts
+        poll = timeouts.cluster_status_poll
         if api.document is None or self._right.missing:
-            return LOOK
+            return poll
         has, wanted, now = self._has(api), self._wanted, anyio.current_time()
         if wanted == has or (wanted is not None and wanted.says(has)):
             self._stands = None
-            return LOOK
+            return poll
         flips = has is None or wanted is None or has.status != wanted.status
         if self._stands is None or self._stands.flips != flips:
-            wait = SETTLE if flips else CALM
-            self._stands = _Stands(flips, now + wait + SPREAD * self._jitter())
+            wait = timeouts.condition_settle if flips else timeouts.condition_text_settle
+            self._stands = _Stands(flips, now + wait + timeouts.condition_spread * self._jitter())
         if now >= self._stands.due:
             await self._dare(api, has, wanted)
             self._stands = None  # and with the next look the Node says so
-            return LOOK
-        return min(self._stands.due - now, LOOK)
+            return poll
+        return min(self._stands.due - now, poll)
 
     async def _dare(self, api: Api, has: Condition | None, wanted: Condition | None) -> None:
         """Write it; one that may not be written is no failure of the server's."""

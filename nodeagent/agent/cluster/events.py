@@ -14,16 +14,12 @@ import anyio
 
 from nodeagent.agent.cluster import pods
 from nodeagent.agent.cluster.guests import Api
-from nodeagent.agent.cluster.notices import SETTLED, Notices
+from nodeagent.agent.cluster.notices import Notices
 from nodeagent.agent.cluster.outbox import Outbox
 from nodeagent.agent.cluster.sending import Sender
 from nodeagent.agent.core import Core
 from nodeagent.base import log
 from nodeagent.model.status import ClusterStatus
-
-GATHER = 0.2  # seconds for what belongs together
-LOOK = 10.0  # seconds between two looks where nothing rings
-SPREAD = 30.0  # seconds over which many nodes tell what reaches all of them at once
 
 
 class Events:
@@ -34,8 +30,8 @@ class Events:
     def __init__(self, core: Core, jitter: Callable[[], float] = random.random) -> None:
         self._core = core
         self._jitter = jitter
-        self._outbox = Outbox()
-        self._sender = Sender(self._outbox, self._uid)
+        self._outbox = Outbox(core.timeouts)
+        self._sender = Sender(self._outbox, self._uid, core.timeouts)
         self._full = False  # more happens than is told
 
     def told(self, status: ClusterStatus) -> ClusterStatus:
@@ -57,14 +53,17 @@ class Events:
                 group.cancel_scope.cancel()
 
     async def _look(self) -> None:
-        news, notices, seen = self._core.news, Notices(SETTLED + SPREAD * self._jitter()), -1
+        timeouts = self._core.timeouts
+        settled = timeouts.event_settle + timeouts.event_spread * self._jitter()
+        news, notices, seen = self._core.news, Notices(settled), -1
         while True:
             now = anyio.current_time()
             for notice in notices.of(news.asked(), now):
-                self._take(self._outbox.add(notice, now, SPREAD * self._jitter() * notice.reason.everywhere))
-            with anyio.move_on_after(min(LOOK, notices.due - now)):
+                delay = timeouts.event_spread * self._jitter() * notice.reason.everywhere
+                self._take(self._outbox.add(notice, now, delay))
+            with anyio.move_on_after(min(timeouts.cluster_status_poll, notices.due - now)):
                 seen, _ = await news.bell.newer(seen)
-            await anyio.sleep(GATHER)
+            await anyio.sleep(timeouts.event_gather)
 
     def _take(self, taken: bool) -> None:
         """Say when more begins to happen than is told, and when that is over."""

@@ -18,8 +18,6 @@ from nodeagent.cluster.contact import Known
 from nodeagent.cluster.session import Object, Session
 from nodeagent.model.status import ClusterStatus
 
-WAIT = 600.0  # seconds for which nothing is tried for which there is no right
-
 
 class Api(NamedTuple):
     """What guests get: the session, the name of the node, and what is known of its Node."""
@@ -59,11 +57,13 @@ class Right:
     """Whether something may be written to the cluster. It is said when it turns out that it may not.
 
     ``what`` is the plural that people read: "Events about this node". ``line`` is for the status, or "".
+    ``pause``: seconds for which nothing is tried without the right.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, pause: float) -> None:
         self.line = ""
         self._what = what
+        self._pause = pause
         self._until = 0.0
 
     @property
@@ -73,7 +73,7 @@ class Right:
 
     def refused(self, error: ClusterUnavailable) -> None:
         """The server says that we may not."""
-        self._until = anyio.current_time() + WAIT
+        self._until = anyio.current_time() + self._pause
         line = f"{self._what} cannot be written: {error.what}; {error.hint}"
         if not self.line:
             log.event(log.CLUSTER_REFUSES, what=self._what, error=error.what, hint=error.hint)

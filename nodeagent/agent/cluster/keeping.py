@@ -19,14 +19,16 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 
-AGAIN = 60.0  # seconds until what could not be put on disk is tried again
-
 
 class Keeper:
     """The one writer of the file. ``saved`` is what is in it, ``unsaved`` why what was heard since is not."""
 
-    def __init__(self, path: str, changed: Callable[[], None]) -> None:
-        """``changed`` is told when ``saved`` or ``unsaved`` is another one."""
+    def __init__(self, path: str, changed: Callable[[], None], again: float) -> None:
+        """``changed`` is told when ``saved`` or ``unsaved`` is another one.
+
+        ``again``: seconds from a refusal to the next try.
+        """
+        self._again = again
         self.saved = Record()
         self.unsaved = ""
         self._path = path
@@ -49,7 +51,7 @@ class Keeper:
         """Write whatever is to be kept, for ever."""
         seen = -1
         while True:
-            with anyio.move_on_after(AGAIN if self.unsaved else None):
+            with anyio.move_on_after(self._again if self.unsaved else None):
                 seen, _ = await self._wanted.newer(seen)
             await self._write(self._wanted.get())
 

@@ -18,7 +18,6 @@ from nodeagent.agent.cluster.reasons import Notice
 from nodeagent.model.ids import pci_address
 from nodeagent.model.status import CardStatus, ChangesStatus, Status
 
-SETTLED = 30.0  # seconds after which what stood at the first look is told, at the earliest
 FEW = 3  # notices of one reason that are told one by one
 MAKES = frozenset(
     {"create-mdev", "set-vgpu-type"}
@@ -30,7 +29,7 @@ _MORE = "nodeagent status on the node lists all of them, with what to do"
 class Notices:
     """The memory between two looks. ``settled``: seconds until what stood at the first is told."""
 
-    def __init__(self, settled: float = SETTLED) -> None:
+    def __init__(self, settled: float) -> None:
         self._settled = settled
         self._before: Status | None = None
         self._quiet: ChangesStatus | None = None  # as it was when nothing was under way

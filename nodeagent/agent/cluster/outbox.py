@@ -12,10 +12,9 @@ import math
 from typing import NamedTuple
 
 from nodeagent.agent.cluster.reasons import Notice
+from nodeagent.base.timeouts import Timeouts
 
 BURST = 25
-EVERY = 300.0  # seconds for one more
-OLD = 600.0  # seconds after which nobody wants to know
 
 
 class Letter(NamedTuple):
@@ -31,7 +30,8 @@ class Letter(NamedTuple):
 class Outbox:
     """``left_out``: how many notices were not told for one reason or another."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self.left_out = 0
         self._letters: dict[Notice, Letter] = {}  # the next first
         self._tokens = float(BURST)
@@ -78,11 +78,13 @@ class Outbox:
         self.left_out += letter.often
 
     def _forget(self, now: float) -> None:
-        for letter in [each for each in self._letters.values() if now - each.last > OLD]:
+        age = self._timeouts.event_age
+        for letter in [each for each in self._letters.values() if now - each.last > age]:
             self.drop(letter)
 
     def _token(self, now: float) -> bool:
-        self._tokens = min(float(BURST), self._tokens + (now - self._filled) / EVERY)
+        more = (now - self._filled) / self._timeouts.event_refill
+        self._tokens = min(float(BURST), self._tokens + more)
         self._filled = now
         if self._tokens < 1.0:
             return False

@@ -19,6 +19,7 @@ from nodeagent.agent.cluster.outbox import Letter, Outbox
 from nodeagent.agent.cluster.reasons import Notice
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import events, pauses, refusals
 from nodeagent.cluster.events import Event, Involved, Seen
 
@@ -32,8 +33,16 @@ UidOf = Callable[[str], Awaitable[str]]
 class Sender:
     """Empties an outbox. ``rights`` are two: to write about the Node, and about pods in their namespaces."""
 
-    def __init__(self, outbox: Outbox, uid_of: UidOf, clock: Callable[[], float] = time.time) -> None:
-        self.rights = (Right("Events about this node"), Right("Events about pods"))
+    def __init__(
+        self,
+        outbox: Outbox,
+        uid_of: UidOf,
+        timeouts: Timeouts,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        pause = timeouts.missing_right_retry
+        self.rights = (Right("Events about this node", pause), Right("Events about pods", pause))
+        self._timeouts = timeouts
         self.more: Latest[None] = Latest(None)  # touched when the outbox has more
         self._outbox = outbox
         self._uid_of = uid_of
@@ -56,7 +65,7 @@ class Sender:
                 failures = 0
             except ClusterUnavailable as error:
                 self._outbox.postpone(letter)
-                await anyio.sleep(pauses.after(error, failures, random.random()))
+                await anyio.sleep(pauses.after(error, failures, random.random(), self._timeouts))
                 failures += 1
 
     async def _tell(self, api: Api, letter: Letter) -> None:

@@ -35,10 +35,6 @@ from nodeagent.model.shares import ClusterShare
 from nodeagent.model.status import ClusterStatus
 from nodeagent.policy import merge
 
-SPREAD = (
-    10.0  # seconds over which the first questions of many nodes are spread; who knows nothing asks at once
-)
-DISK = 5.0  # seconds that the names once offered may take to be read: nobody follows the cluster until then
 _UNHEARD = (
     "the cluster is not followed any more: what it said last stays in force until nodeagent starts again, "
     "and may then offer what virt-handler offers; give it credentials before"
@@ -85,7 +81,8 @@ class ClusterSide:
         self._core = core
         self._offered = offered
         self._guests = guests
-        self._keeper = Keeper(core.root.path(record.PATH), core.news.bell.touch)
+        again = core.timeouts.record_write_retry
+        self._keeper = Keeper(core.root.path(record.PATH), core.news.bell.touch, again)
         self._heard = Heard()
         self._watches: tuple[Watch, ...] = ()
         self._wake: Latest[None] = Latest(None)
@@ -129,7 +126,7 @@ class ClusterSide:
         """Follow whom the settings name, for ever; begin anew when they name another one."""
         self._heard = heard.before(await self._keeper.load())
         self._core.cluster.set(self._heard.wishes)
-        with anyio.move_on_after(DISK):
+        with anyio.move_on_after(self._core.timeouts.offered_names_read):
             await self._offered.load()
         async with anyio.create_task_group() as group:
             group.start_soon(self._keeper.run, name="record of the cluster")
@@ -158,8 +155,9 @@ class ClusterSide:
         if credentials is None:
             return
         own = Resource("/api/v1/nodes", "Nodes", f"metadata.name={place.node}", self._offered.of_node)
-        async with Session(credentials) as session, anyio.create_task_group() as group:
-            chance = Chance(0.0 if self._keeper.saved == Record() else SPREAD)
+        timeouts = self._core.timeouts
+        async with Session(credentials, timeouts) as session, anyio.create_task_group() as group:
+            chance = Chance(0.0 if self._keeper.saved == Record() else timeouts.cluster_start_spread)
             self._watches = tuple(Watch(session, each, chance) for each in (KUBEVIRTS, own))
             for watch in self._watches:
                 group.start_soon(watch.run, name=watch.name)

@@ -28,9 +28,6 @@ from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
 from nodeagent.model.status import ClusterStatus, StaleStatus
 from nodeagent.policy import stale
 
-SETTLE = 2.0  # seconds after a name was first seen to be forgotten
-SPREAD = 30.0  # seconds over which many nodes remove what all of them have ceased to offer
-HEARD = 5.0  # seconds after a removal in which the Node is told of without it
 SHOWN = 16  # names of removed resources
 _HINT = "to have it taken away, set cluster.staleResources: remove"
 
@@ -44,7 +41,7 @@ class StaleResources:
         self._core = core
         self._offered = offered
         self._jitter = jitter
-        self._right = Right("the counts of stale resources")
+        self._right = Right("the counts of stale resources", core.timeouts.missing_right_retry)
         self._stale: tuple[StaleStatus, ...] = ()
         self._removed: tuple[str, ...] = ()
         self._taken: set[str] = set()  # removed, and not offered since
@@ -114,9 +111,10 @@ class StaleResources:
         if found != self._stale:
             self._stale = found
             self._core.news.bell.touch()
-        now = anyio.current_time()
+        now, timeouts = anyio.current_time(), self._core.timeouts
+        settled, spread = now + timeouts.stale_resource_settle, timeouts.stale_resource_spread
         self._due = {
-            each.resource: self._due.get(each.resource, now + SETTLE + SPREAD * self._jitter())
+            each.resource: self._due.get(each.resource, settled + spread * self._jitter())
             for each in found
             if not each.why
         }
@@ -139,7 +137,7 @@ class StaleResources:
         self._right.given()
         self._removed = (*self._removed, name)[-SHOWN:]
         self._taken.add(name)
-        self._unseen[name] = anyio.current_time() + HEARD
+        self._unseen[name] = anyio.current_time() + self._core.timeouts.removed_resource_seen
         log.event(log.STALE_RESOURCE_REMOVED, resource=name)
         self._core.news.bell.touch()
 
@@ -151,7 +149,7 @@ class StaleResources:
             pause = self._resync
         else:
             attempt, self._failures = self._failures, self._failures + 1
-            pause = pauses.after(error, attempt, self._jitter())
+            pause = pauses.after(error, attempt, self._jitter(), self._core.timeouts)
         again = anyio.current_time() + pause
         self._due = {name: max(due, again) for name, due in self._due.items()}
         return pause

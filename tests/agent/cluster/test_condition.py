@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from nodeagent.agent.cluster import condition
-from nodeagent.agent.cluster.condition import CALM, GOOD, SETTLE, SPREAD, ConditionKeeper
-from nodeagent.agent.cluster.guests import WAIT
+from nodeagent.agent.cluster.condition import GOOD, ConditionKeeper
 from nodeagent.agent.core import Core
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster.conditions import Condition
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import Status
@@ -29,7 +29,7 @@ HELD = f"{GPU}: {GPU_AT} is Unhealthy: it is group-held"
 SILENT = "the cluster is not heard: GET x: 500"
 BROKEN = status(bad(), problems=(UNHEALTHY,))
 BROKEN_MORE = status(bad(), problems=(UNHEALTHY, "who holds what is not known: no answer"))
-MOMENT = SETTLE + 2.0
+MOMENT = Timeouts().condition_settle + 2.0
 
 
 PAGE = Path(__file__).parents[3] / "docs/events.md"
@@ -88,7 +88,7 @@ def test_its_text_fits_whatever_is_wrong() -> None:
 @virtual.TIME
 async def test_it_is_written_after_a_moment_and_only_when_it_differs(tmp_path: Path) -> None:
     async with telling(tmp_path, made, condition=True) as it:
-        await anyio.sleep(SETTLE - 2.0)
+        await anyio.sleep(Timeouts().condition_settle - 2.0)
         assert it.condition() is None
         await anyio.sleep(3.0)
         assert (it.condition()["status"], it.condition()["reason"]) == ("True", "NothingNeedsAPerson")
@@ -120,7 +120,7 @@ async def test_another_text_waits_and_leaves_the_time_of_the_transition(tmp_path
             it.now(BROKEN)
             await anyio.sleep(1.0)
         it.now(BROKEN_MORE)
-        await anyio.sleep(CALM - 15.0)
+        await anyio.sleep(Timeouts().condition_text_settle - 15.0)
         assert it.requests == ["PATCH"]
         await anyio.sleep(20.0)
         assert it.requests == ["PATCH"] * 2
@@ -134,9 +134,9 @@ async def test_what_is_over_within_the_moment_is_not_written(tmp_path: Path) -> 
         await anyio.sleep(MOMENT)
         for _ in range(20):
             it.now(BROKEN)
-            await anyio.sleep(SETTLE / 2)
+            await anyio.sleep(Timeouts().condition_settle / 2)
             it.now(status(good()))
-            await anyio.sleep(SETTLE / 2)
+            await anyio.sleep(Timeouts().condition_settle / 2)
         assert it.requests == ["PATCH"]
 
 
@@ -146,7 +146,7 @@ async def test_many_nodes_write_it_over_a_time(tmp_path: Path) -> None:
         return ConditionKeeper(core, jitter=lambda: 1.0)
 
     async with telling(tmp_path, late, condition=True) as it:
-        await anyio.sleep(SETTLE + SPREAD - 2.0)
+        await anyio.sleep(Timeouts().condition_settle + Timeouts().condition_spread - 2.0)
         assert it.requests == []
         await anyio.sleep(2.0)
         assert it.requests == ["PATCH"]
@@ -165,7 +165,7 @@ async def test_a_daemon_that_starts_writes_nothing_if_the_node_says_so_already(t
         assert it.requests == ["PATCH"], "a Node that was made anew gets it again"
 
 
-LOOK_AND_MOMENT = condition.LOOK + MOMENT
+LOOK_AND_MOMENT = Timeouts().cluster_status_poll + MOMENT
 
 
 @virtual.TIME
@@ -186,7 +186,7 @@ async def test_where_it_is_not_wanted_nothing_is_written_and_what_was_is_removed
 async def test_a_right_that_is_missing_is_said_once_and_tried_seldom(tmp_path: Path, said: Said) -> None:
     async with telling(tmp_path, made, condition=True) as it:
         it.server.faults.set("status:nodes", Refusal(403, method="PATCH"))
-        await anyio.sleep(WAIT - 60.0)
+        await anyio.sleep(Timeouts().missing_right_retry - 60.0)
         assert it.requests == ["PATCH"]
         (line,) = it.status.unwritten
         names(line, "DevicesUsable", "PATCH /api/v1/nodes/node1/status")

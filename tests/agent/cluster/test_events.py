@@ -8,11 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.agent.cluster.events import SPREAD, Events
-from nodeagent.agent.cluster.guests import WAIT
-from nodeagent.agent.cluster.notices import SETTLED
-from nodeagent.agent.cluster.outbox import BURST, EVERY, OLD
+from nodeagent.agent.cluster.events import Events
+from nodeagent.agent.cluster.outbox import BURST
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.store import EVENTS, NODES
 from tests import virtual
@@ -72,9 +71,9 @@ async def test_a_device_that_comes_and_goes_for_ever_costs_one_request_in_five_m
             await anyio.sleep(1.0)
             it.now(WELL)
             await anyio.sleep(1.0)
-        assert BURST <= len(it.requests) <= BURST + 600 / EVERY + 1
+        assert BURST <= len(it.requests) <= BURST + 600 / Timeouts().event_refill + 1
         assert it.status.events_left_out > 500
-        assert 1 <= len(said(log.EVENTS_LEFT_OUT)) <= 600 / EVERY + 1
+        assert 1 <= len(said(log.EVENTS_LEFT_OUT)) <= 600 / Timeouts().event_refill + 1
 
 
 async def test_what_stood_at_the_start_is_told_after_a_moment_and_once(tmp_path: Path) -> None:
@@ -84,7 +83,7 @@ async def test_what_stood_at_the_start_is_told_after_a_moment_and_once(tmp_path:
         it.now(BROKEN)
         await anyio.sleep(5.0)
         it.configure(events=True)
-        await anyio.sleep(SETTLED - 2.0)
+        await anyio.sleep(Timeouts().event_settle - 2.0)
         assert it.written == []
         await it.until_written(1, within=4.0)
         await anyio.sleep(100.0)
@@ -94,7 +93,7 @@ async def test_what_stood_at_the_start_is_told_after_a_moment_and_once(tmp_path:
 async def test_what_reaches_all_nodes_at_once_waits_for_a_time_of_its_own(tmp_path: Path) -> None:
     async with telling(tmp_path, lambda core: Events(core, lambda: 0.5)) as it:
         it.now(status(refused=("KubeVirt CR: entry x",)))
-        await anyio.sleep(SPREAD / 2 - 1.0)
+        await anyio.sleep(Timeouts().event_spread / 2 - 1.0)
         assert it.written == []
         await it.until_written(1, within=2.0)
 
@@ -104,7 +103,7 @@ async def test_what_is_fresh_is_told_when_the_server_is_back_and_what_is_old_is_
         await shown(it)
         await it.server.stop()
         it.now(BROKEN)
-        await anyio.sleep(OLD - 60.0)
+        await anyio.sleep(Timeouts().event_age - 60.0)
         it.now(BOTH)
         await anyio.sleep(120.0)
         await it.server.start()
@@ -155,7 +154,7 @@ async def test_a_right_that_is_missing_is_said_once_and_tried_seldom(tmp_path: P
         names(line, "POST /api/v1/namespaces/default/events", "you cannot create events", "ClusterRole")
         assert len(said(log.CLUSTER_REFUSES)) == 1
         it.server.faults.clear("status:events")
-        await anyio.sleep(WAIT)
+        await anyio.sleep(Timeouts().missing_right_retry)
         it.now(WELL)
         await it.until_written(1, within=2.0)
         await anyio.sleep(1.0)

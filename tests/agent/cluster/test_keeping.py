@@ -25,7 +25,7 @@ class Kept:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bell: Latest[None] = Latest(None)
-        self.keeper = Keeper(str(path), self.bell.touch)
+        self.keeper = Keeper(str(path), self.bell.touch, 60.0)
         record.write(str(path), Record(labels=OLD, at=1.0))
 
     @property

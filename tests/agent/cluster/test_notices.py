@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent.agent.cluster import notices, reasons
-from nodeagent.agent.cluster.notices import FEW, SETTLED, Notices
+from nodeagent.agent.cluster.notices import FEW, Notices
 from nodeagent.agent.cluster.reasons import Notice
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.action import ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
 from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.resource import ReasonCode
@@ -225,7 +226,7 @@ def test_what_was_made_on_a_card_and_removed_is_told_by_its_number() -> None:
 
 
 def test_while_a_card_is_worked_on_nothing_is_told_of_it() -> None:
-    memory = Notices()
+    memory = Notices(Timeouts().event_settle)
     assert memory.of(status(changes=cards(0)), 0.0) == []
     assert memory.of(status(changes=cards(2, made=2, busy=True)), 1.0) == []
     (only,) = memory.of(status(changes=cards(16, made=16)), 2.0)
@@ -235,7 +236,7 @@ def test_while_a_card_is_worked_on_nothing_is_told_of_it() -> None:
 
 
 def test_what_no_card_shows_yet_is_told_when_one_does() -> None:
-    memory = Notices()
+    memory = Notices(Timeouts().event_settle)
     assert memory.of(status(changes=cards(0)), 0.0) == []
     assert memory.of(status(changes=cards(0, made=16)), 1.0) == []
     (only,) = memory.of(status(changes=cards(16, made=16)), 2.0)
@@ -244,20 +245,23 @@ def test_what_no_card_shows_yet_is_told_when_one_does() -> None:
 
 
 def test_what_stood_at_the_first_look_is_told_when_it_still_stands_after_a_moment() -> None:
-    memory, stood = Notices(), status(bad(), bad(OTHER_AT), changes=NO_CHANGES._replace(waiting=(WAITING,)))
+    memory, stood = (
+        Notices(Timeouts().event_settle),
+        status(bad(), bad(OTHER_AT), changes=NO_CHANGES._replace(waiting=(WAITING,))),
+    )
     assert memory.of(stood, 100.0) == []
-    assert memory.due == 100.0 + SETTLED
-    assert memory.of(stood, 99.0 + SETTLED) == []
-    (only,) = memory.of(status(bad(), good(OTHER_AT)), 100.0 + SETTLED)[-1:]
+    assert memory.due == 100.0 + Timeouts().event_settle
+    assert memory.of(stood, 99.0 + Timeouts().event_settle) == []
+    (only,) = memory.of(status(bad(), good(OTHER_AT)), 100.0 + Timeouts().event_settle)[-1:]
     assert (only.reason.name, GPU_AT in only.what) == ("DeviceUnhealthy", True)
     assert memory.of(status(bad(), good(OTHER_AT)), 500.0) == []
 
 
 def test_what_is_told_at_once_is_not_told_again_after_that_moment() -> None:
-    memory = Notices()
+    memory = Notices(Timeouts().event_settle)
     memory.of(status(good()), 0.0)
     assert len(memory.of(status(bad()), 1.0)) == 1
-    assert memory.of(status(bad()), SETTLED + 1.0) == []
+    assert memory.of(status(bad()), Timeouts().event_settle + 1.0) == []
 
 
 def test_many_of_one_reason_are_one() -> None:

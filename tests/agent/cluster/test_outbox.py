@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.agent.cluster import reasons
-from nodeagent.agent.cluster.outbox import BURST, EVERY, OLD, Outbox
+from nodeagent.agent.cluster.outbox import BURST, Outbox
 from nodeagent.agent.cluster.reasons import Notice
+from nodeagent.base.timeouts import Timeouts
 
 
 def notice(number: int = 0) -> Notice:
@@ -16,7 +17,7 @@ def notice(number: int = 0) -> Notice:
 
 
 def test_letters_leave_in_their_order_and_the_same_is_counted() -> None:
-    box = Outbox()
+    box = Outbox(Timeouts())
     for at, number in enumerate((1, 2, 1)):
         assert box.add(notice(number), 100.0 + at)
     first = box.due(103.0)
@@ -31,7 +32,7 @@ def test_letters_leave_in_their_order_and_the_same_is_counted() -> None:
 
 
 def test_what_happens_while_a_letter_is_on_its_way_waits_on() -> None:
-    box = Outbox()
+    box = Outbox(Timeouts())
     box.add(notice(), 100.0)
     letter = box.due(100.0)
     assert letter is not None
@@ -43,34 +44,34 @@ def test_what_happens_while_a_letter_is_on_its_way_waits_on() -> None:
 
 
 def test_a_letter_is_not_told_before_it_is_due() -> None:
-    box = Outbox()
+    box = Outbox(Timeouts())
     box.add(notice(), 100.0, delay=20.0)
     assert (box.due(119.0), box.next) == (None, 120.0)
     assert box.due(120.0) is not None
 
 
 def test_what_is_old_is_dropped_and_counted() -> None:
-    box = Outbox()
+    box = Outbox(Timeouts())
     box.add(notice(1), 100.0)
-    box.add(notice(2), 100.0 + OLD)
-    letter = box.due(101.0 + OLD)
+    box.add(notice(2), 100.0 + Timeouts().event_age)
+    letter = box.due(101.0 + Timeouts().event_age)
     assert letter is not None
     assert (letter.notice, box.left_out) == (notice(2), 1)
 
 
 def test_after_a_burst_one_in_five_minutes_is_taken() -> None:
-    box = Outbox()
+    box = Outbox(Timeouts())
     taken = [box.add(notice(number), 100.0) for number in range(BURST + 5)]
     assert taken == [True] * BURST + [False] * 5
     assert box.left_out == 5
-    assert not box.add(notice(), 99.0 + EVERY)
-    assert box.add(notice(), 101.0 + EVERY)
-    assert not box.add(notice(), 102.0 + EVERY)
+    assert not box.add(notice(), 99.0 + Timeouts().event_refill)
+    assert box.add(notice(), 101.0 + Timeouts().event_refill)
+    assert not box.add(notice(), 102.0 + Timeouts().event_refill)
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.floats(0, 400)), max_size=300))
 def test_no_letter_is_lost_without_being_counted(steps: list[tuple[int, float]]) -> None:
-    box, now, told = Outbox(), 1000.0, 0
+    box, now, told = Outbox(Timeouts()), 1000.0, 0
     for number, later in steps:
         now += later
         box.add(notice(number), now)
@@ -79,5 +80,5 @@ def test_no_letter_is_lost_without_being_counted(steps: list[tuple[int, float]])
         told += letter.often
         waiting += 1
         box.sent(letter)
-    assert waiting <= BURST + OLD / EVERY + 1
+    assert waiting <= BURST + Timeouts().event_age / Timeouts().event_refill + 1
     assert told + box.left_out == len(steps)

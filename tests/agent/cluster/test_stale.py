@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent.agent import core as cores
 from nodeagent.agent.cluster.offered import Offered
-from nodeagent.agent.cluster.stale import SETTLE, SPREAD, StaleResources
+from nodeagent.agent.cluster.stale import StaleResources
 from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
@@ -34,7 +34,7 @@ from tests.cluster.following import served
 
 OLD, OTHER = "example.com/old", "example.com/other"
 MINUTES = 40 * 60.0
-DUE = SETTLE + SPREAD / 2
+DUE = Timeouts().stale_resource_settle + Timeouts().stale_resource_spread / 2
 
 
 class Standing:
