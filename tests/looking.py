@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
@@ -20,7 +21,7 @@ class Looks:
     """Looks at the host below one root."""
 
     def __init__(self, root: Root) -> None:
-        self._runner = ScanRunner(root, Wakes(), deadline=2.0)
+        self._runner = ScanRunner(root, Wakes(), deadline=2.0, timeouts=Timeouts())
 
     def full(
         self,

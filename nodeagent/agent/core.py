@@ -65,7 +65,7 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     wishes = cluster.get()
     desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
     snapshots = Snapshots(Snapshot(desired=desired))
-    events = KernelEvents(root, watcher, wakes)
+    events = KernelEvents(root, watcher, wakes, timeouts)
     chosen = settings.get().configuration.discovery.pci_ids
     names = NameKeeper(root, snapshots, timeouts.record_write_retry, chosen)
     observer = Observer(root, snapshots, wakes, events, settings, names, timeouts)

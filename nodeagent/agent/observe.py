@@ -72,9 +72,9 @@ class Observer:
         self._settings = settings
         self._names = names
         self._timeouts = timeouts
-        self._runner = ScanRunner(root, wakes, deadline=timeouts.device_read)
+        self._runner = ScanRunner(root, wakes, timeouts, deadline=timeouts.device_read)
         self._reads = Reads(timeouts.device_read)
-        self._baselines = Baselines(root)
+        self._baselines = Baselines(root, timeouts.open_count_record_write)
 
     def status(self) -> HostStatus:
         """The host in numbers."""

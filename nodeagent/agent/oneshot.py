@@ -54,7 +54,7 @@ async def snapshot(root: Root, desired: Desired, timeouts: Timeouts, saved: Host
 async def _scanned(
     root: Root, nodes: Sequence[str], specs: Mapping[str, CdiFile], timeouts: Timeouts
 ) -> Host:
-    runner = ScanRunner(root, Wakes(), deadline=timeouts.device_read_once)
+    runner = ScanRunner(root, Wakes(), timeouts, deadline=timeouts.device_read_once)
     host = await runner.scan(None, Host(), nodes, {}, specs)
     return baselines.restored(host, await threads.call(baselines.look, root), host.functions)
 

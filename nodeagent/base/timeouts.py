@@ -103,7 +103,6 @@ class Timeouts(NamedTuple):
     device_read_once: float = 2.0  # one device, by a command
     device_hints_read: float = 1.0  # one device's hints, by a command
     scan_thread_progress: float = 0.05  # without progress another thread continues the scan
-    quick_read: float = 0.1  # a read that takes microseconds unless the device hangs
     opener_scan: float = 1.0  # one look for the processes that have VFIO functions open
     open_count_record_write: float = 0.5  # to /run, which is in memory on most hosts
     event_burst_gap: float = 0.01  # the end of a burst: a driver change sends four events within 2 ms

@@ -24,7 +24,6 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 
 PATH = "/run/nodeagent/baselines.json"
-PATIENCE = 0.5  # seconds for the record to be written, which is in memory on most hosts
 _HINT = "without it a restart forgets what is closed, where it cannot see the processes of the host"
 
 
@@ -127,7 +126,9 @@ def updated(record: Record, host: Host, addresses: Iterable[PciAddress]) -> Reco
 class Baselines:
     """Keeps the record of a daemon. What cannot be written is told once, and tried again."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, limit: float) -> None:
+        """``limit``: seconds for the record to be written."""
+        self._limit = limit
         self._root = root
         self._record: Record | None = None
         self._writing: threads.Call[None] | None = None  # the last one, which may hang
@@ -167,6 +168,6 @@ class Baselines:
         path, document = self._root.path(PATH), dict[str, Any](record.items())
         if self._writing is None or self._writing.ended:
             self._writing = threads.start(sealed.write, path, document, _HINT)
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(self._limit):
                 return await self._writing.result()
         raise KernelRefused(f"{path} cannot be written: the file system does not answer", _HINT, path=path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
@@ -25,7 +26,7 @@ async def figures() -> list[Figure]:
     measured = []
     for count in (10, 100, 1000, 10000):
         with simulated(count, min(count, listing.RESOURCES)) as host:
-            runner = ScanRunner(Root(host.path("/")), Wakes(), deadline=2.0)
+            runner = ScanRunner(Root(host.path("/")), Wakes(), deadline=2.0, timeouts=Timeouts())
             began = time.perf_counter()
             first = await runner.scan(None, Host(), (), {})
             took = time.perf_counter() - began

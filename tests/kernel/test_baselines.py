@@ -9,6 +9,7 @@ import pytest
 
 from nodeagent.base import log, sealed
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import baselines
 from nodeagent.kernel.baselines import Baseline, Baselines
 from nodeagent.kernel.root import Root
@@ -27,12 +28,12 @@ ONE, TWO, THREE = (PciAddress(nodes.address(number)) for number in range(3))
 
 async def scanned(root: Root) -> Host:
     """What a daemon that has just started sees."""
-    return await ScanRunner(root, Wakes(), deadline=1.0).scan(None, Host(), (), {})
+    return await ScanRunner(root, Wakes(), deadline=1.0, timeouts=Timeouts()).scan(None, Host(), (), {})
 
 
 async def start(root: Root) -> Host:
     """The first Host of a new daemon."""
-    return await Baselines(root).kept(await scanned(root), Host())
+    return await Baselines(root, 0.5).kept(await scanned(root), Host())
 
 
 def inode(root: Root) -> int:
@@ -75,7 +76,7 @@ async def test_a_function_that_was_bound_anew_or_replaced_meanwhile_has_no_recor
 
 
 async def test_what_a_driver_of_the_host_has_is_on_record_no_more(root: Root, host: SimulatedHost) -> None:
-    daemon, first = Baselines(root), await scanned(root)
+    daemon, first = Baselines(root, 0.5), await scanned(root)
     await daemon.kept(first, Host())
     host.bind(ONE, "nouveau")
     host.unplug(TWO)
@@ -92,7 +93,7 @@ async def test_of_what_cannot_be_read_the_record_stays(root: Root, host: Simulat
 
 
 async def test_nothing_is_written_while_nothing_is_lower(root: Root, host: SimulatedHost) -> None:
-    daemon, first = Baselines(root), await scanned(root)
+    daemon, first = Baselines(root, 0.5), await scanned(root)
     await daemon.kept(first, Host())
     written = inode(root)
     host.hold(ONE)

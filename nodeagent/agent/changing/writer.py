@@ -48,7 +48,7 @@ class Writer:
 
         :raises KernelRefused: as ``actions.apply``.
         """
-        actions.apply(self._root, action, partial(self._given, self._snapshots.now))
+        actions.apply(self._root, action, partial(self._given, self._snapshots.now), self._timeouts)
 
     def _given(self, before: Snapshot, moves: Sequence[Move]) -> str | None:
         """Who has got one of these by now.

@@ -12,9 +12,10 @@ import errno
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import driver, vfs, write
 from nodeagent.kernel.apply.driver import Given
-from nodeagent.kernel.apply.write import PATIENCE, Write
+from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.action import (
@@ -29,20 +30,20 @@ from nodeagent.model.action import (
 from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 
 
-def apply(root: Root, action: Action, given: Given, patience: float = PATIENCE) -> None:
+def apply(root: Root, action: Action, given: Given, timeouts: Timeouts) -> None:
     """Make the change and see that it is made; at once if it is made already. May block for long.
 
-    ``given`` is asked where that may take long. ``patience``: seconds for the effect to show, which a tree of
-    files needs and the kernel does not.
+    ``given`` is asked where that may take long. A tree of files needs time for the effect to show, the kernel
+    does not.
     :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
     """
     if isinstance(action, BindDrivers | RestoreDrivers):
-        driver.change(root, action, given, patience)
+        driver.change(root, action, given, timeouts)
     else:
-        _APPLIERS[type(action)](root, action, patience)
+        _APPLIERS[type(action)](root, action, timeouts)
 
 
-def _create_mdev(root: Root, action: CreateMdev, patience: float) -> None:
+def _create_mdev(root: Root, action: CreateMdev, timeouts: Timeouts) -> None:
     """Ready is what a driver has: the link exists when ``bind`` is announced.
 
     :raises KernelRefused: as ``write.verified``; at once if the id exists or no room is said.
@@ -58,11 +59,11 @@ def _create_mdev(root: Root, action: CreateMdev, patience: float) -> None:
         root,
         Write(path, action.uuid, f"no driver has taken {action.uuid}"),
         lambda: root.exists(f"{instance}/driver") and root.link(f"{instance}/mdev_type") == action.type_id,
-        patience,
+        timeouts,
     )
 
 
-def _remove_mdev(root: Root, action: RemoveMdev, patience: float) -> None:
+def _remove_mdev(root: Root, action: RemoveMdev, timeouts: Timeouts) -> None:
     """Blocks for as long as anybody has it open; nothing if it is gone already.
 
     :raises KernelRefused: as ``write.verified``.
@@ -70,26 +71,26 @@ def _remove_mdev(root: Root, action: RemoveMdev, patience: float) -> None:
     instance = f"{mdevs.DEVICES}/{action.uuid}"
     if root.exists(instance):
         step = Write(f"{instance}/remove", "1", f"{action.uuid} is still there")
-        write.verified(root, step, lambda: not root.exists(instance), patience)
+        write.verified(root, step, lambda: not root.exists(instance), timeouts)
 
 
-def _set_vgpu_type(root: Root, action: SetVgpuType, patience: float) -> None:
+def _set_vgpu_type(root: Root, action: SetVgpuType, timeouts: Timeouts) -> None:
     """Set the type of a VF; nothing if it has it already.
 
     :raises KernelRefused: as ``write.verified``; at once if the VF does not offer the type now.
     """
-    _become(root, action.address, action.type_id, patience)
+    _become(root, action.address, action.type_id, timeouts)
 
 
-def _clear_vgpu_type(root: Root, action: ClearVgpuType, patience: float) -> None:
+def _clear_vgpu_type(root: Root, action: ClearVgpuType, timeouts: Timeouts) -> None:
     """Take the type of a VF away; nothing if it has none.
 
     :raises KernelRefused: as ``write.verified``.
     """
-    _become(root, action.address, pci.NO_VGPU, patience)
+    _become(root, action.address, pci.NO_VGPU, timeouts)
 
 
-def _become(root: Root, address: str, type_id: str, patience: float) -> None:
+def _become(root: Root, address: str, type_id: str, timeouts: Timeouts) -> None:
     """The driver says EINVAL both for a type that it does not know and for one without room."""
     device = f"{pci.DEVICES}/{address}"
     path = f"{device}/{pci.VGPU_TYPE}"
@@ -99,10 +100,10 @@ def _become(root: Root, address: str, type_id: str, patience: float) -> None:
     if type_id not in (pci.NO_VGPU, *listed):
         raise write.refused(errno.ENOSPC, path)
     step = Write(path, type_id, f"the type of {address} is another")
-    write.verified(root, step, lambda: root.text(path) == type_id, patience)
+    write.verified(root, step, lambda: root.text(path) == type_id, timeouts)
 
 
-_APPLIERS: Mapping[type, Callable[[Root, Any, float], None]] = {
+_APPLIERS: Mapping[type, Callable[[Root, Any, Timeouts], None]] = {
     CreateMdev: _create_mdev,
     RemoveMdev: _remove_mdev,
     SetVgpuType: _set_vgpu_type,

@@ -17,6 +17,7 @@ import errno
 from collections.abc import Callable, Iterable, Sequence
 
 from nodeagent.base.errors import GivenMeanwhile, KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
@@ -38,7 +39,7 @@ Given = Callable[[Sequence[Move]], str | None]
 """Who has got one of these functions by now, or what is behind it, in words; None if nobody. Blocks."""
 
 
-def change(root: Root, action: BindDrivers | RestoreDrivers, given: Given, patience: float) -> None:
+def change(root: Root, action: BindDrivers | RestoreDrivers, given: Given, timeouts: Timeouts) -> None:
     """Make all moves; what is as it should be is not written. Blocks for as long as a function is in use.
 
     :raises GivenMeanwhile: if somebody was given what it takes away.
@@ -57,13 +58,13 @@ def change(root: Root, action: BindDrivers | RestoreDrivers, given: Given, patie
                 _allowed(root, move, move.address in action.forced)
                 _nobodys((move,), given)
             done.add(move)
-            _let_go(root, move.address, move.to, patience)
+            _let_go(root, move.address, move.to, timeouts)
         _nobodys(moves, given)
         for move in moves:
-            _take(root, move.address, move.to, patience)
+            _take(root, move.address, move.to, timeouts)
     except KernelRefused as error:
         back = [each for each in reversed(action.moves) if each in done]
-        raise _taken_back(root, back, error, patience) from error
+        raise _taken_back(root, back, error, timeouts) from error
 
 
 def _arrived(root: Root, address: str, driver: str | None) -> bool:
@@ -126,57 +127,57 @@ def _left(move: Move, why: str, hint: str) -> KernelRefused:
     )
 
 
-def _let_go(root: Root, address: str, driver: str | None, patience: float) -> None:
+def _let_go(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
     """One function from the driver that it has, if that is another than it is to have; None: none.
 
     :raises KernelRefused: with the write after which it did not become so.
     """
-    _set_override(root, address, _wanted(driver), patience)
+    _set_override(root, address, _wanted(driver), timeouts)
     if _driver(root, address) != driver:
-        _unbind(root, address, patience)
+        _unbind(root, address, timeouts)
 
 
-def _take(root: Root, address: str, driver: str | None, patience: float) -> None:
+def _take(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
     """One function, let go of, to the driver that it is to have.
 
     :raises KernelRefused: as ``_let_go``.
     """
     if driver is not None and _driver(root, address) != driver:
         step = Write(_PROBE, address, f"{driver} has not taken {address}", _HINTS)
-        write.verified(root, step, lambda: _driver(root, address) == driver, patience)
+        write.verified(root, step, lambda: _driver(root, address) == driver, timeouts)
 
 
-def _set_override(root: Root, address: str, driver: str | None, patience: float) -> None:
+def _set_override(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
     if _override(root, address) == driver:
         return
     path = f"{pci.DEVICES}/{address}/driver_override"
     step = Write(path, driver or "", f"it says {root.text(path)}")
-    write.verified(root, step, lambda: _override(root, address) == driver, patience)
+    write.verified(root, step, lambda: _override(root, address) == driver, timeouts)
 
 
-def _unbind(root: Root, address: str, patience: float) -> None:
+def _unbind(root: Root, address: str, timeouts: Timeouts) -> None:
     """Blocks for as long as a process has a VFIO device open: to find that out before is the caller's."""
     driver = _driver(root, address)
     if driver is None:
         return
     step = Write(f"{_DRIVERS}/{driver}/unbind", address, f"{driver} has not let go of {address}", _HINTS)
-    write.verified(root, step, lambda: _driver(root, address) is None, patience)
+    write.verified(root, step, lambda: _driver(root, address) is None, timeouts)
 
 
-def _taken_back(root: Root, moves: Iterable[Move], error: KernelRefused, patience: float) -> KernelRefused:
+def _taken_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
     """The refusal, after these moves were taken back in this order; with what could not be."""
-    stuck = [text for move in moves if (text := _returned(root, move, patience)) is not None]
+    stuck = [text for move in moves if (text := _returned(root, move, timeouts)) is not None]
     if not stuck:
         return error
     what = f"{error.what}; and what was done before cannot be taken back: {'; '.join(stuck)}"
     return KernelRefused(what, error.hint, errno=error.errno, path=error.path)
 
 
-def _returned(root: Root, move: Move, patience: float) -> str | None:
+def _returned(root: Root, move: Move, timeouts: Timeouts) -> str | None:
     """Take a function back to where it goes without its group; why it cannot, if so."""
     try:
-        _let_go(root, move.address, move.back, patience)
-        _take(root, move.address, move.back, patience)
+        _let_go(root, move.address, move.back, timeouts)
+        _take(root, move.address, move.back, timeouts)
     except KernelRefused as error:
         return f"{move.address} ({error.what})"
     return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import sriov_manage, write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
@@ -25,7 +26,7 @@ _LEFT_BEHIND = "reboot the node when it is drained: such a write can crash the k
 _OFF, _ON = "0", "1"
 
 
-def set_number(root: Root, action: SetNumVfs, patience: float) -> None:
+def set_number(root: Root, action: SetNumVfs, timeouts: Timeouts) -> None:
     """Make or remove the VFs; nothing if there are as many already.
 
     :raises KernelRefused: as ``write.verified``, and then the switch says what it said before, or the text
@@ -35,14 +36,14 @@ def set_number(root: Root, action: SetNumVfs, patience: float) -> None:
     path = f"{pci.DEVICES}/{address}/sriov_numvfs"
     if _has_vfs(root, address, count, path):
         return
-    switched = action.unprobed and _switch(root, address, _OFF, patience)
+    switched = action.unprobed and _switch(root, address, _OFF, timeouts)
     step = Write(path, str(count), f"{address} has another number of VFs", _HINTS)
     try:
-        write.verified(root, step, lambda: len(_vfs(root, address)) == count, patience)
+        write.verified(root, step, lambda: len(_vfs(root, address)) == count, timeouts)
     except KernelRefused as error:
         if not switched:
             raise
-        raise _switched_back(root, address, error, patience) from error
+        raise _switched_back(root, address, error, timeouts) from error
 
 
 def probed(root: Root, address: str) -> bool:
@@ -50,34 +51,34 @@ def probed(root: Root, address: str) -> bool:
     return root.text(f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}") == _ON
 
 
-def restore_autoprobe(root: Root, action: RestoreAutoprobe, patience: float) -> None:
+def restore_autoprobe(root: Root, action: RestoreAutoprobe, timeouts: Timeouts) -> None:
     """Drivers of the host are asked about VFs again; nothing is written if they are.
 
     :raises KernelRefused: as ``write.verified``.
     """
-    _switch(root, action.address, _ON, patience)
+    _switch(root, action.address, _ON, timeouts)
 
 
-def _switch(root: Root, address: str, wanted: str, patience: float) -> bool:
+def _switch(root: Root, address: str, wanted: str, timeouts: Timeouts) -> bool:
     """Have drivers asked about VFs, or not; False if that is so already, or there is no such switch."""
     path = f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}"
     if (now := root.text(path)) in (None, wanted):
         return False
-    write.verified(root, Write(path, wanted, f"it says {now}"), lambda: root.text(path) == wanted, patience)
+    write.verified(root, Write(path, wanted, f"it says {now}"), lambda: root.text(path) == wanted, timeouts)
     return True
 
 
-def _switched_back(root: Root, address: str, error: KernelRefused, patience: float) -> KernelRefused:
+def _switched_back(root: Root, address: str, error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
     """The refusal of the number of VFs, after the switch says again what it said."""
     try:
-        _switch(root, address, _ON, patience)
+        _switch(root, address, _ON, timeouts)
     except KernelRefused as second:
         what = f"{error.what}; and what was done before cannot be taken back: {second.what}"
         return KernelRefused(what, error.hint, errno=error.errno, path=error.path)
     return error
 
 
-def run_sriov_manage(root: Root, action: RunSriovManage, patience: float) -> None:
+def run_sriov_manage(root: Root, action: RunSriovManage, timeouts: Timeouts) -> None:
     """Have the tool make or remove the VFs; nothing if there are as many already.
 
     :raises KernelRefused: as ``sriov_manage.run``, and if there is another number of VFs afterwards.
@@ -86,7 +87,7 @@ def run_sriov_manage(root: Root, action: RunSriovManage, patience: float) -> Non
     path = pci.SRIOV_MANAGE
     if not _has_vfs(root, address, count, path):
         sriov_manage.run(root, address, make=count > 0)
-        if not write.shown(lambda: len(_vfs(root, address)) == count, patience):
+        if not write.shown(lambda: len(_vfs(root, address)) == count, timeouts):
             what = f"{path} ended without an error, but {address} has {len(_vfs(root, address))} VFs"
             raise KernelRefused(what, write.LOG, path=path)
 

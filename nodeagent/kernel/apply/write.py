@@ -16,11 +16,9 @@ from typing import NamedTuple
 from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 
-PATIENCE = 1.0  # seconds in which a write must have shown its effect
-
-_PAUSE = 0.002  # seconds between two reads for the effect
 LOG = "the kernel log of the host (dmesg there) may say why"
 _HINTS = {
     errno.ENOSPC: "the card says that it has no room for another instance",
@@ -46,24 +44,24 @@ class Write(NamedTuple):
     hints: Mapping[int, str] = _NO_HINTS
 
 
-def verified(root: Root, write: Write, shows: Callable[[], bool], patience: float) -> None:
-    """Write once, then read until ``shows``, but not longer than ``patience`` (seconds).
+def verified(root: Root, write: Write, shows: Callable[[], bool], timeouts: Timeouts) -> None:
+    """Write once, then read until ``shows``, but not longer than ``write_effect``.
 
     :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
     """
     _put(root, write)
-    if not shown(shows, patience):
+    if not shown(shows, timeouts):
         what = f"{write.path} was written without an error, but {write.otherwise}"
         raise KernelRefused(what, LOG, path=write.path)
 
 
-def shown(shows: Callable[[], bool], patience: float) -> bool:
-    """Wait for an effect, but not longer than ``patience`` (seconds); False if it has not shown by then."""
-    end = time.monotonic() + patience
+def shown(shows: Callable[[], bool], timeouts: Timeouts) -> bool:
+    """Wait for an effect, but not longer than ``write_effect``; False if it has not shown by then."""
+    end = time.monotonic() + timeouts.write_effect
     while not shows():
         if time.monotonic() >= end:
             return False
-        time.sleep(_PAUSE)
+        time.sleep(timeouts.write_effect_poll)
     return True
 
 

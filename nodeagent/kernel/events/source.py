@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import anyio
 
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Change, Watcher
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import CountedWakes, Wakes
@@ -25,9 +26,6 @@ from nodeagent.model.usb import NODES
 if TYPE_CHECKING:
     from nodeagent.kernel.events.tree import TreeEvents
     from nodeagent.kernel.events.uevents import Reader
-
-POLL = 5.0  # seconds between scans where the kernel sends no events
-ARMING = 2.0  # seconds that the first scan waits for the source of events
 
 Source = Literal["uevents", "tree", "poll"]
 _VFIO_DIRECTORIES = ("/dev/vfio", "/dev/vfio/devices")
@@ -54,10 +52,11 @@ class KernelEvents:
 
     name = "kernel events"
 
-    def __init__(self, root: Root, watcher: Watcher, wakes: Wakes) -> None:
+    def __init__(self, root: Root, watcher: Watcher, wakes: Wakes, timeouts: Timeouts) -> None:
         self._root = root
         self._watcher = watcher
         self._wakes = wakes
+        self._timeouts = timeouts
         self._counted = CountedWakes(wakes)
         self._nodes = NodeWatches(root, watcher, self._counted)
         self._tree = None if root.is_host else self._tree_events()
@@ -104,7 +103,7 @@ class KernelEvents:
 
     async def listening(self, resync: float) -> None:
         """Wait, but not long, until no change can be missed any more; say so where the kernel sends none."""
-        with anyio.move_on_after(ARMING):
+        with anyio.move_on_after(self._timeouts.event_source_start):
             await self.armed.wait()
         if self.statistics.source == "poll":
             error = "a user namespace of its own gets no kernel events"
@@ -113,7 +112,7 @@ class KernelEvents:
 
     def slow(self, resync: float) -> float:
         """Seconds after which all is scanned without an event; fewer than ``resync`` where none can come."""
-        return min(resync, POLL) if self.statistics.source == "poll" else resync
+        return min(resync, self._timeouts.host_poll) if self.statistics.source == "poll" else resync
 
     def tell_losses(self) -> None:
         """Say that events were lost, if that is new."""

@@ -13,7 +13,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_PATIENCE = 0.1  # seconds; a read takes microseconds
+# Seconds; a read takes microseconds. Not in the record of time limits: the readers of the host's tables take
+# the root alone, and nothing waits for it unless a device hangs.
+_PATIENCE = 0.1
 
 
 def at_once(name: str, read: Callable[[], T]) -> list[T]:

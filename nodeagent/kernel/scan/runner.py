@@ -23,6 +23,7 @@ import anyio
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import scanner
 from nodeagent.kernel.scan.queue import ReadQueue, Worklist
@@ -35,7 +36,6 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.uses import HostUses
 
-_PATIENCE = 0.05  # seconds without any progress after which another thread goes on
 _THREADS = 64  # that one scan may leave behind, at most
 
 
@@ -48,12 +48,13 @@ class ScanRunner:
     ``wakes`` hears of what can be read again; ``deadline``: seconds that one item may take.
     """
 
-    def __init__(self, root: Root, wakes: Wakes, *, deadline: float) -> None:
+    def __init__(self, root: Root, wakes: Wakes, timeouts: Timeouts, *, deadline: float) -> None:
         self._root = root
         self._scanner = scanner.Scanner(root)
-        self._sights = Sights(root)
+        self._sights = Sights(root, timeouts.opener_scan)
         self._wakes = wakes
         self._deadline = deadline
+        self._progress = timeouts.scan_thread_progress
         self._stuck: Counter[Item] = Counter()
         self._listing: threads.Call[scanner.ReadList] | None = None
         self._naming: threads.Call[Mapping[str, DevNode]] | None = None
@@ -160,13 +161,13 @@ class ScanRunner:
             elif queue.overdue(self._deadline):
                 return
             progress = queue.progress
-            with anyio.move_on_after(_PATIENCE):
+            with anyio.move_on_after(self._progress):
                 await ended.newer(seen)
             calls = await _still_running(calls)
 
     def _leave(self, queue: ReadQueue) -> None:
         """Remember which items hold a thread, until it comes back."""
-        for item, call in queue.close(_PATIENCE):
+        for item, call in queue.close(self._progress):
             self._stuck[item] += 1
             call.when_ended(functools.partial(self._back, item))
 

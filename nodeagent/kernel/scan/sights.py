@@ -21,13 +21,13 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host, PciFunction, Sight
 from nodeagent.model.ids import PciAddress
 
-DEADLINE = 1.0  # seconds for one look at all processes
-
 
 class Sights:
     """Looks for what a scan has found. A look that does not end is left behind, and is the last one."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, limit: float) -> None:
+        """``limit``: seconds for one look at all processes."""
+        self._limit = limit
         self._root = root
         self._still = threads.OneByOne()
         self._left: threads.Call[in_use.Seen] | None = None
@@ -61,7 +61,7 @@ class Sights:
         """What was seen that is so yet, or of which that is not found out in time."""
         seen = {each.address: each.sight for each in wanted if each.sight is not None and each.sight.process}
         openers: in_use.Openers = {each: (*one.others, one.process or "") for each, one in seen.items()}
-        still = await self._still.call(DEADLINE, in_use.still, self._root, openers) if openers else {}
+        still = await self._still.call(self._limit, in_use.still, self._root, openers) if openers else {}
         if still is None:
             return seen
         return {each: _sight(still[each], whole=sight.whole) for each, sight in seen.items() if each in still}
@@ -70,7 +70,7 @@ class Sights:
         if self._left is not None and not self._left.ended:
             return None
         self._left = threads.start(in_use.look, self._root, searched)
-        with anyio.move_on_after(DEADLINE):
+        with anyio.move_on_after(self._limit):
             return await self._left.result()
         return None
 

@@ -12,6 +12,7 @@ import pytest
 
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
@@ -48,7 +49,9 @@ async def cards(tmp_path: Path) -> AsyncIterator[SimulatedCards]:
 
 
 async def change(cards: SimulatedCards, action: Action, patience: float = 5.0) -> None:
-    await threads.call(actions.apply, Root(cards.host.directory), action, nobody, patience)
+    await threads.call(
+        actions.apply, Root(cards.host.directory), action, nobody, Timeouts()._replace(write_effect=patience)
+    )
 
 
 async def refusal(cards: SimulatedCards, action: Action, patience: float = 0.05) -> KernelRefused:

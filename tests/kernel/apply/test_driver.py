@@ -10,6 +10,7 @@ import pytest
 
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, BindDrivers, Move
@@ -35,7 +36,13 @@ async def drivers(tmp_path: Path) -> AsyncIterator[SimulatedDrivers]:
 
 
 async def change(drivers: SimulatedDrivers, action: Action, patience: float = 5.0) -> None:
-    await threads.call(actions.apply, Root(drivers.host.directory), action, nobody, patience)
+    await threads.call(
+        actions.apply,
+        Root(drivers.host.directory),
+        action,
+        nobody,
+        Timeouts()._replace(write_effect=patience),
+    )
 
 
 def state(drivers: SimulatedDrivers) -> list[tuple[str | None, str]]:

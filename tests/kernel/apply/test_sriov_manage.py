@@ -15,6 +15,7 @@ import pytest
 
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
@@ -57,7 +58,8 @@ async def vfs(tmp_path: Path) -> AsyncIterator[SimulatedVfs]:
 
 
 async def change(root: Path, action: RunSriovManage, patience: float = 5.0) -> None:
-    await threads.call(actions.apply, Root(root), action, nobody, patience)
+    timeouts = Timeouts()._replace(write_effect=patience)
+    await threads.call(actions.apply, Root(root), action, nobody, timeouts)
 
 
 async def refusal(root: Path, action: RunSriovManage) -> KernelRefused:

@@ -10,6 +10,7 @@ import socket
 
 import anyio
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import KernelEvents
@@ -22,7 +23,7 @@ async def main() -> None:
     """Watch until armed."""
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = KernelEvents(Root(), watcher, HeardWakes(heard))
+    watch = KernelEvents(Root(), watcher, HeardWakes(heard), timeouts=Timeouts())
     async with anyio.create_task_group() as group:
         group.start_soon(watch.run)
         await heard.until_told(None)

@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import KernelEvents
@@ -42,7 +43,7 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
     wakes = HeardWakes(heard)
-    watch = KernelEvents(Root(tmp_path), watcher, wakes)
+    watch = KernelEvents(Root(tmp_path), watcher, wakes, timeouts=Timeouts())
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)
@@ -67,7 +68,7 @@ async def test_a_driver_that_lets_go_wakes_with_the_function_and_the_node(watche
 
 async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -> None:
     host, heard, _ = watched
-    scan = ScanRunner(Root(tmp_path), Wakes(), deadline=2.0).scan
+    scan = ScanRunner(Root(tmp_path), Wakes(), deadline=2.0, timeouts=Timeouts()).scan
     before = await scan(None, Host(), (), {})
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")
@@ -196,7 +197,7 @@ async def test_lost_events_of_inotify_are_counted(tmp_path: Path) -> None:
     (tmp_path / "dev/vfio").mkdir(parents=True)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = KernelEvents(Root(tmp_path), watcher, HeardWakes(heard))
+    watch = KernelEvents(Root(tmp_path), watcher, HeardWakes(heard), timeouts=Timeouts())
     await anyio.to_thread.run_sync(overflow, tmp_path / "dev/vfio")
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
@@ -220,7 +221,7 @@ async def test_many_functions_are_watched_with_few_watches_each(tmp_path: Path) 
     host = await anyio.to_thread.run_sync(nodes.many, tmp_path, 2000)
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = KernelEvents(Root(tmp_path), watcher, HeardWakes(heard))
+    watch = KernelEvents(Root(tmp_path), watcher, HeardWakes(heard), timeouts=Timeouts())
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         with anyio.fail_after(5):
@@ -246,7 +247,7 @@ def test_where_no_uevents_arrive_devices_are_watched_and_the_rest_is_polled() ->
 async def test_on_a_host_the_source_is_uevents_or_polling() -> None:
     heard: Heard[str | None] = Heard()
     watcher = Watcher()
-    watch = KernelEvents(Root(), watcher, HeardWakes(heard))
+    watch = KernelEvents(Root(), watcher, HeardWakes(heard), timeouts=Timeouts())
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.runner import ScanRunner
@@ -40,7 +41,7 @@ def recovered() -> Heard[str | None]:
 
 @pytest.fixture
 def runner(host: SimulatedHost, tmp_path: Path, recovered: Heard[str | None]) -> ScanRunner:
-    return ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE)
+    return ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE, timeouts=Timeouts())
 
 
 async def test_a_scan_sees_all_and_shares_what_is_the_same(runner: ScanRunner, host: SimulatedHost) -> None:
@@ -203,7 +204,7 @@ async def test_a_list_that_cannot_be_had_is_an_error_in_bounded_time(
     release = tmp_path / "proc/sys/kernel/osrelease"
     release.parent.mkdir(parents=True)
     os.mkfifo(release)
-    runner = ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE)
+    runner = ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE, timeouts=Timeouts())
     with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
         await runner.scan(None, Host(), (), {})
     with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
@@ -225,7 +226,7 @@ async def test_a_listing_that_was_given_up_early_is_not_started_twice(
     release = tmp_path / "proc/sys/kernel/osrelease"
     release.parent.mkdir(parents=True)
     os.mkfifo(release)
-    runner = ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE)
+    runner = ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE, timeouts=Timeouts())
     before = _reading()
     for _ in range(3):
         with anyio.move_on_after(0.02):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
@@ -57,4 +58,4 @@ async def a_port_in_the_group_does_not_hinder_it(node: Node) -> None:
 
 
 async def _scan() -> Host:
-    return await ScanRunner(Root(), Wakes(), deadline=2.0).scan(None, Host(), (), {})
+    return await ScanRunner(Root(), Wakes(), deadline=2.0, timeouts=Timeouts()).scan(None, Host(), (), {})
