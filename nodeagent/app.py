@@ -133,14 +133,15 @@ class Daemon:
         self.core.offering.one_turn()
         components = self.components
         pulse = Pulse(self.core.supervisor, components)
+        timeouts = self.core.timeouts
         doorway = Doorway(
             self.core.settings,
-            lambda http: answering(teller.status, pulse.standing_still, http),
+            lambda http: answering(teller.status, pulse.standing_still, timeouts, http),
+            timeouts,
             self.passed,
         )
         teller = Teller(self.core, [self.kubelet, doorway, *components])
         self._begin_news(teller, pulse)
-        timeouts = self.core.timeouts
         line = StatusLine(self.notifier, self.core.news, pulse, timeouts)
         for_systemd = (systemd.Watchdog(self.notifier, pulse, timeouts), line)
         self._keep([*components, doorway, *for_systemd, *status.sockets(self.core, teller)], group)

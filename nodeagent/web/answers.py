@@ -17,6 +17,7 @@ from http import HTTPStatus
 from anyio.abc import SocketStream
 
 from nodeagent.base import log, threads
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http
 from nodeagent.model.status import Status
 from nodeagent.render import health, metrics, page
@@ -46,11 +47,12 @@ PRIVATE = (
 class Answers:
     """All paths of one daemon, as long as ``http`` is in force."""
 
-    def __init__(self, status: Callable[[], Status], alive: Alive, http: Http) -> None:
+    def __init__(self, status: Callable[[], Status], alive: Alive, http: Http, timeouts: Timeouts) -> None:
+        self.timeouts = timeouts
         self._status = status
         self._alive = alive
         self._http = http
-        self._live = Live(status)
+        self._live = Live(status, timeouts)
         self._paths: dict[str, Callable[[], Awaitable[Response]]] = {
             "/": self._index,
             "/metrics": self._metrics,
@@ -158,4 +160,4 @@ def is_address(text: str) -> bool:
 
 async def converse(answers: Answers, stream: SocketStream, place: Place) -> None:
     """Speak with one client until it has gone. :raises BrokenResourceError: if it went in the middle."""
-    await Conversation(stream, answers.answer, place.answering).run()
+    await Conversation(stream, answers.answer, place.answering, answers.timeouts).run()

@@ -18,14 +18,12 @@ import anyio
 import h11
 from anyio.abc import SocketAttribute, SocketStream
 
-IDLE = 75.0  # seconds without a byte between two requests
-HEAD = 5.0  # seconds for a request, from its first byte on
-SEND = 10.0  # seconds for a client to take a part of the answer
+from nodeagent.base.timeouts import Timeouts
+
 MOST_HEAD = 8192  # bytes of a request
 MOST_REQUESTS = 1000  # on one connection
 _CHUNK = 4096
-_LINGER = 1.0  # seconds and bytes in which a client may end what it was saying: else it never sees why
-_LINGER_BYTES = 1 << 18
+_LINGER_BYTES = 1 << 18  # of its request that a refused client may still send: else it never sees why
 
 Headers = Sequence[tuple[str, str]]
 Answering = Callable[[], AbstractContextManager[None]]
@@ -72,8 +70,11 @@ def _begin(status: int, headers: Headers) -> h11.Response:
 class Conversation:
     """One connection."""
 
-    def __init__(self, stream: SocketStream, answer: Answer, answering: Answering) -> None:
+    def __init__(
+        self, stream: SocketStream, answer: Answer, answering: Answering, timeouts: Timeouts
+    ) -> None:
         """While a request is being answered, the client is inside ``answering``."""
+        self._timeouts = timeouts
         self._stream = stream
         self._answer = answer
         self._answering = answering
@@ -112,7 +113,7 @@ class Conversation:
         :raises TimeoutError: if it does not come.
         """
         try:
-            with anyio.fail_after(IDLE) as limit:
+            with anyio.fail_after(self._timeouts.http_idle) as limit:
                 event = await self._event(limit)
             if not isinstance(event, h11.Request):
                 return None
@@ -128,11 +129,11 @@ class Conversation:
         """The next event of h11; from its first byte on it has less time."""
         begun = bool(self._http.trailing_data[0])
         if begun:
-            limit.deadline = anyio.current_time() + HEAD
+            limit.deadline = anyio.current_time() + self._timeouts.http_request
         while (event := self._http.next_event()) is h11.NEED_DATA:
             data = await self._received()
             if not begun:
-                begun, limit.deadline = True, anyio.current_time() + HEAD
+                begun, limit.deadline = True, anyio.current_time() + self._timeouts.http_request
             self._http.receive_data(data)
         return event
 
@@ -181,7 +182,7 @@ class Conversation:
     async def _send(self, event: h11.Event) -> None:
         data = self._http.send(event)
         if data:
-            with anyio.fail_after(SEND):
+            with anyio.fail_after(self._timeouts.http_send):
                 await self._stream.send(data)
 
     async def _refuse(self, bad: BadRequest) -> None:
@@ -193,7 +194,7 @@ class Conversation:
         """End it so that the client can read what was sent: closing what was not read resets a connection."""
         await self._stream.send_eof()
         left = _LINGER_BYTES
-        with anyio.move_on_after(_LINGER):
+        with anyio.move_on_after(self._timeouts.http_close):
             while left > 0 and (data := await self._received()):
                 left -= len(data)
 

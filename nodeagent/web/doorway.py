@@ -23,11 +23,11 @@ from anyio.abc import SocketListener, SocketStream
 from nodeagent.base import advice, log, threads
 from nodeagent.base.advice import Doing
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Settings
 from nodeagent.model.shares import HttpShare
 from nodeagent.model.status import HttpStatus, Status
 
-AGAIN = 10.0  # seconds until an address that is busy is tried again
 MOST = 64  # connections at a time
 _OTHER = "choose another address with http.listen"
 _HINTS = {
@@ -107,10 +107,12 @@ class Doorway:
         self,
         settings: Latest[Settings],
         load: Callable[[Http], Awaitable[Converse]],
+        timeouts: Timeouts,
         passed: Sequence[socket.socket] = (),
     ) -> None:
         self._settings = settings
         self._load = load
+        self._timeouts = timeouts
         self._passed = [sock for sock in passed if _names(sock)]
         self._status = HttpStatus()
 
@@ -166,7 +168,7 @@ class Doorway:
 
     async def _had_later(self, address: str) -> socket.socket:
         while True:
-            await anyio.sleep(AGAIN)
+            await anyio.sleep(self._timeouts.http_address_retry)
             if (sock := self._had(address)) is not None:
                 return sock
 
@@ -195,10 +197,12 @@ class Doorway:
                     await stream.aclose()
 
 
-async def answering(status: Callable[[], Status], alive: Callable[[], str | None], http: Http) -> Converse:
+async def answering(
+    status: Callable[[], Status], alive: Callable[[], str | None], timeouts: Timeouts, http: Http
+) -> Converse:
     """Whoever speaks with clients; its code is loaded now. ``alive``: what stands still, None if nothing."""
     web = await threads.call(importlib.import_module, "nodeagent.web.answers")
-    return partial(web.converse, web.Answers(status, alive, http))
+    return partial(web.converse, web.Answers(status, alive, http, timeouts))
 
 
 def hint(error: OSError) -> str:

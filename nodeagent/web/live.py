@@ -13,11 +13,10 @@ from collections.abc import AsyncGenerator, Callable
 import anyio
 
 from nodeagent.base import threads
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model import plain
 from nodeagent.model.status import ProcessStatus, Status
 
-EVERY = 1.0  # seconds between two looks
-BEAT = 15.0  # seconds without an event after which a comment shows that the connection lives
 MOST = 16  # pages at a time
 _SILENCE = b": nothing new\n\n"
 
@@ -25,7 +24,8 @@ _SILENCE = b": nothing new\n\n"
 class Live:
     """All pages that are open, and the newest document."""
 
-    def __init__(self, status: Callable[[], Status]) -> None:
+    def __init__(self, status: Callable[[], Status], timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._status = status
         self._lock = anyio.Lock()
         self._looked = float("-inf")
@@ -48,17 +48,17 @@ class Live:
                 if event is not sent:
                     sent, at = event, now
                     yield event
-                elif now - at > BEAT:
+                elif now - at > self._timeouts.page_keepalive:
                     at = now
                     yield _SILENCE
-                await anyio.sleep(EVERY)
+                await anyio.sleep(self._timeouts.page_update)
         finally:
             self._open -= 1
 
     async def _newest(self) -> bytes:
         """The event of now: the same object as before if nothing has changed."""
         async with self._lock:
-            if anyio.current_time() - self._looked >= EVERY / 2:
+            if anyio.current_time() - self._looked >= self._timeouts.page_update / 2:
                 self._looked = anyio.current_time()
                 status = self._status()
                 if (told := _lasting(status)) != self._known:

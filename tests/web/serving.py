@@ -12,6 +12,7 @@ import anyio.abc
 
 from nodeagent import config
 from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Settings, Sources
 from nodeagent.web.connection import Answer, Conversation, Request, Response, plain
 from nodeagent.web.doorway import Converse, Doorway
@@ -93,10 +94,10 @@ async def door(
 
     async def load(http: Http) -> Converse:
         loaded.append(http)
-        return lambda stream, place: Conversation(stream, answer, place.answering).run()
+        return lambda stream, place: Conversation(stream, answer, place.answering, Timeouts()).run()
 
     cell = Latest(wanted or settings())
-    doorway = Doorway(cell, load, passed)
+    doorway = Doorway(cell, load, Timeouts(), passed)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(doorway.run)
         await anyio.wait_all_tasks_blocked()

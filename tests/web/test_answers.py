@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http
 from nodeagent.model.status import Status
 from nodeagent.render import metrics, page
@@ -33,7 +34,7 @@ async def ask(
     status: Status = READY,
 ) -> Response:
     """The answer to one request."""
-    paths = Answers(lambda: status, lambda: None, http)
+    paths = Answers(lambda: status, lambda: None, http, Timeouts())
     return await paths.answer(Request(method, path, host, peer))
 
 
@@ -56,7 +57,7 @@ async def test_health_is_a_line_and_a_status_code() -> None:
         503,
         b"the host was not scanned yet\nnvidia.com/gpu: the kubelet does not read its list yet\n",
     )
-    still = Answers(lambda: WELL, lambda: "observe stands still", LOCAL)
+    still = Answers(lambda: WELL, lambda: "observe stands still", LOCAL, Timeouts())
     assert (await still.answer(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 503
 
 
@@ -107,7 +108,7 @@ async def test_a_path_that_fails_is_logged_and_leaves_the_others_alone(said: Sai
     def broken() -> Status:
         raise RuntimeError("no status today")
 
-    paths = Answers(broken, lambda: None, LOCAL)
+    paths = Answers(broken, lambda: None, LOCAL, Timeouts())
     failed = await paths.answer(Request("GET", "/metrics", "localhost", "127.0.0.1"))
     assert (failed.status, "no status" in said_in(failed)) == (500, False)
     assert said(log.HTTP_FAILED) == [{"path": "/metrics", "error": "RuntimeError: no status today"}]
@@ -165,7 +166,7 @@ async def test_events_that_fail_end_and_are_logged(said: Said) -> None:
     def broken() -> Status:
         raise RuntimeError("no status today")
 
-    paths = Answers(broken, lambda: None, PAGE)
+    paths = Answers(broken, lambda: None, PAGE, Timeouts())
     answer = await paths.answer(Request("GET", "/events", "localhost", "127.0.0.1"))
     assert not isinstance(answer.body, bytes)
     assert [event async for event in answer.body] == []

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 import anyio
 import pytest
 
-from nodeagent.web import connection
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.web.connection import Request, Response
 from tests import virtual
 from tests.web.serving import door
@@ -119,13 +119,13 @@ async def test_a_silent_client_is_left_after_a_while_and_a_slow_one_much_sooner(
     async with door() as open_door:
         began = anyio.current_time()
         assert await open_door.ask("") == ""
-        assert anyio.current_time() - began == pytest.approx(connection.IDLE, abs=2)
+        assert anyio.current_time() - began == pytest.approx(Timeouts().http_idle, abs=2)
         client, began = await open_door.client(), anyio.current_time()
         async with anyio.create_task_group() as drip:
             drip.start_soon(_drip, client.stream)
             assert await client.rest() == ""
             drip.cancel_scope.cancel()
-        assert anyio.current_time() - began == pytest.approx(connection.HEAD, abs=2)
+        assert anyio.current_time() - began == pytest.approx(Timeouts().http_request, abs=2)
 
 
 async def _drip(stream: anyio.abc.SocketStream) -> None:
@@ -144,10 +144,10 @@ async def test_a_client_that_does_not_take_its_answer_is_left() -> None:
         client, began = await open_door.client(), anyio.current_time()
         await client.say(GET)
         with anyio.fail_after(100), pytest.raises(anyio.EndOfStream):
-            await anyio.sleep(connection.SEND + 5)
+            await anyio.sleep(Timeouts().http_send + 5)
             while True:
                 await client.stream.receive()
-        assert anyio.current_time() - began < connection.SEND + 6
+        assert anyio.current_time() - began < Timeouts().http_send + 6
         await client.stream.aclose()
 
 

@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.status import HttpStatus
 from nodeagent.web import doorway
 from nodeagent.web.connection import Request, Response, plain
@@ -58,11 +59,11 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
                 doorway.hint(OSError(errno.EADDRINUSE, "")),
             )
             names(found.error, wanted, "Address already in use", f"http://{there}/")
-            await anyio.sleep(3 * doorway.AGAIN)
+            await anyio.sleep(3 * Timeouts().http_address_retry)
             assert "200 OK" in await open_door.ask(LAST)
             assert [http.listen for http in open_door.loaded] == [there], "as strict as there"
             busy.close()
-            await anyio.sleep(doorway.AGAIN + 1)
+            await anyio.sleep(Timeouts().http_address_retry + 1)
             assert open_door.doorway.status().status == HttpStatus(f"http://{wanted}/")
             assert "200 OK" in await open_door.ask(LAST)
     assert len(said(log.HTTP_REFUSED)) == 1
@@ -84,9 +85,9 @@ async def test_a_busy_address_is_a_problem_and_is_tried_until_it_is_free(said: S
     port = sock.getsockname()[1]
     async with door(wanted=settings(f"127.0.0.1:{port}")) as open_door:
         each_names(open_door.doorway.status().problems, (f"127.0.0.1:{port}", "Address already in use"))
-        await anyio.sleep(5 * doorway.AGAIN)
+        await anyio.sleep(5 * Timeouts().http_address_retry)
         sock.close()
-        await anyio.sleep(doorway.AGAIN + 1)
+        await anyio.sleep(Timeouts().http_address_retry + 1)
         assert open_door.doorway.status().problems == ()
         assert open_door.port == port
     assert len(said(log.HTTP_REFUSED)) == 1
