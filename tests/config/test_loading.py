@@ -11,6 +11,7 @@ import pytest
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
+from nodeagent.base.timeouts import SCALE
 from nodeagent.config.records import Cluster
 from nodeagent.model.configuration import Alias, Configuration, Node
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
@@ -161,7 +162,13 @@ def test_an_empty_variable_counts_as_not_set_and_an_empty_flag_as_given(etc: Etc
 
 
 def test_foreign_variables_are_never_settings_and_misspelt_ones_are_told(etc: Etc) -> None:
-    environ = {"LISTEN": "x", "DOMAIN": "y", "NODEAGENT_PORT": "tcp://1", "NODEAGENT_SERVICE_HOST": "z"}
+    environ = {
+        "LISTEN": "x",
+        "DOMAIN": "y",
+        "NODEAGENT_PORT": "tcp://1",
+        "NODEAGENT_SERVICE_HOST": "z",
+        SCALE: "0.3",
+    }
     assert etc.load(environ=environ) == config.load(config.Sources(str(etc.root), {}, {}))
     (warning,) = etc.load(environ={"NODEAGENT_TIMING_SETLE": "1s"}).warnings
     names(warning, "NODEAGENT_TIMING_SETLE", "NODEAGENT_TIMING_SETTLE")
