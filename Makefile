@@ -26,7 +26,7 @@ lint: $(DEV_STAMP)  ## style, types, spelling, shell scripts, import contracts, 
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_repository.py
 
-UNIT := $(PYTEST) -n 2 --dist worksteal tests --ignore=tests/blackbox --ignore=tests/test_repository.py
+UNIT := $(PYTEST) -n 4 --dist worksteal tests --ignore=tests/blackbox --ignore=tests/test_repository.py
 BLACKBOX := $(PYTEST) --dist worksteal tests/blackbox
 test: lint  ## lint, unit tests and the quick black-box tests; ARGS="PATH -k WORD": only those tests
 ifdef ARGS

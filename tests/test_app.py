@@ -57,7 +57,7 @@ def configure(host: SimulatedHost, text: str) -> None:
 
 
 def sources(host: SimulatedHost, **environ: str) -> config.Sources:
-    return config.Sources(host.directory, {}, environ)
+    return config.Sources(host.directory, {"http.listen": ""}, environ)
 
 
 def status_socket(host: SimulatedHost) -> str:

@@ -241,6 +241,7 @@ def slow_text() -> str:
     return f"cdiVersion: 0.5.0\nkind: {KIND}\ndevices:\n- name: slow\n  containerEdits:\n{unknown}"
 
 
+@pytest.mark.slow
 async def test_a_file_that_takes_long_to_parse_is_used_and_parsed_once(gpus: Node) -> None:
     async with gpus.kubelet() as kubelet, gpus.daemon("--timing-resync", "1s", environ=SLOW) as daemon:
         await kubelet.until_listed(GPU, 2, PATIENCE)
@@ -254,6 +255,7 @@ async def test_a_file_that_takes_long_to_parse_is_used_and_parsed_once(gpus: Nod
         assert daemon.usage().ticks - ticks < 100, "the slow file is not parsed again"
 
 
+@pytest.mark.slow
 async def test_a_daemon_starts_with_a_file_that_takes_long_to_parse(gpus: Node) -> None:
     put_text(gpus, "slow.yaml", slow_text())
     async with gpus.kubelet() as kubelet, gpus.daemon(environ=SLOW):

@@ -48,7 +48,7 @@ def watch():
     os.kill(os.getpid(), 15)
 
 threading.Thread(target=watch, daemon=True).start()
-sys.exit(cli.main(["--root", sys.argv[1], "run"]))
+sys.exit(cli.main(["--root", sys.argv[1], "run", "--http-listen", ""]))
 """
 
 HEAVY = (

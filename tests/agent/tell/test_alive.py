@@ -84,7 +84,7 @@ def host(tmp_path: Path) -> SimulatedHost:
 
 @pytest.fixture
 async def daemon(host: SimulatedHost) -> AsyncIterator[Daemon]:
-    sources = Sources(host.directory, {}, {})
+    sources = Sources(host.directory, {"http.listen": ""}, {})
     made = Daemon(config.load(sources), sources, Timeouts(), lambda _: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made.run)
@@ -100,6 +100,7 @@ async def until_looked_at(pulse: Pulse) -> str | None:
     return pulse.standing_still()
 
 
+@pytest.mark.slow
 async def test_neither_a_kubelet_that_is_away_nor_a_device_that_hangs_asks_for_a_restart(
     host: SimulatedHost, daemon: Daemon
 ) -> None:
@@ -115,6 +116,7 @@ async def test_neither_a_kubelet_that_is_away_nor_a_device_that_hangs_asks_for_a
     fifos.unhang(host, address, "enable")
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_never_saw_a_kubelet_does_not_stand_still(daemon: Daemon) -> None:
     daemon.kubelet.holders.ask_soon()
     assert await until_looked_at(Pulse(daemon.core.supervisor, daemon.components)) is None

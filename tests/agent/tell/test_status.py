@@ -43,7 +43,7 @@ class Still:
     """A daemon that has scanned and decided, but does not run."""
 
     def __init__(self, host: SimulatedHost) -> None:
-        sources = Sources(host.directory, {}, {})
+        sources = Sources(host.directory, {"http.listen": ""}, {})
         self.daemon = Daemon(config.load(sources), sources, Timeouts(), lambda _: None)
         self.teller = Teller(self.daemon.core, [self.daemon.kubelet, *self.daemon.components])
 

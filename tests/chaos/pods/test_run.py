@@ -48,6 +48,7 @@ def machine(name: str, *units: str) -> Machine:
     return Machine(Pod("ns", name, []), 1, Given(frozenset(units), frozenset()))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_short_run_violates_no_rule(loop_may_block: None) -> None:
     report = await run.run_faults(SEED, ("group",), SECONDS)
