@@ -132,7 +132,7 @@ async def test_a_node_that_a_file_names_has_to_be_there(gpus: Node) -> None:
         told = json.loads((await gpus.command("explain", GPU, "-o", "json")).stdout)
         for device in told["devices"]:
             assert device["reason"]["code"] == "node-missing"
-            facts.names(device["reason"]["what"], "/etc/cdi/nvidia.json", "/dev/nvidia")
+            facts.names(device["reason"]["what"], "/etc/cdi/nvidia.json", "/dev/nvidiactl")
 
 
 @pytest.mark.parametrize(

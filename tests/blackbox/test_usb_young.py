@@ -45,7 +45,7 @@ async def given_before(node: Node, resource: str) -> AsyncIterator[tuple[Kubelet
 
 
 async def over(node: Node, kubelet: Kubelet, one: Pod) -> None:
-    """The new kubelet has named the pod, which ends."""
+    """The new kubelet has named the pod, which ends; that is seen at the next resync at the latest."""
     await named(node, STICK, one)
     kubelet.delete(one)
     await node.until_told(lambda told: not told["holders"])
@@ -58,7 +58,7 @@ async def test_the_stick_is_free_after_new_ones_of_both_although_it(node: Node, 
     plugged(node, "1-1", stick("A"), 4)
     async with given_before(node, ONE) as (kubelet, one):
         await kubelet.restart(away=0.2)
-        async with node.daemon():
+        async with node.daemon("--timing-resync", "1s"):
             await kubelet.until_listed(ONE, 1)
             await over(node, kubelet, one)
             if again:
@@ -73,7 +73,7 @@ async def test_a_set_is_free_after_new_ones_of_both(node: Node) -> None:
     plugged(node, "1-2", key("B"), 5)
     async with given_before(node, SET) as (kubelet, one):
         await kubelet.restart(away=0.2)
-        async with node.daemon():
+        async with node.daemon("--timing-resync", "1s"):
             await kubelet.until_listed(SET, 1)
             await over(node, kubelet, one)
             node.host.usb.unplug("1-2")
