@@ -37,7 +37,7 @@ else
 endif
 
 test-slow: $(DEV_STAMP)  ## the tests that wait for seconds of real time
-	$(PYTEST) -n 16 --dist worksteal tests -m "slow and not bench"
+	$(PYTEST) -n 16 --dist worksteal -m "slow and not bench" $$(grep -rlE --include='test_*.py' 'mark\.slow' tests)
 
 test-all: test test-slow  ## all tests of the daemon as a process and below
 
