@@ -300,7 +300,7 @@ async def test_a_group_that_has_another_number_is_resolved_when_it_is_given(node
         assert [host for host, _, _ in vm.result.devices] == ["/dev/vfio/vfio", "/dev/vfio/39"]
 
 
-@pytest.mark.slow
+@pytest.mark.bench
 @pytest.mark.timeout(150)
 async def test_a_minute_without_news_is_silent_and_costs_next_to_no_processor_time(node: Node) -> None:
     node.add_gpus(1)
