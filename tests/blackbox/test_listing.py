@@ -19,6 +19,7 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.wire import Codec
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import (
+    EXEC,
     PATIENCE,
     T4,
     Node,
@@ -310,7 +311,9 @@ async def test_a_minute_without_news_is_silent_and_costs_next_to_no_processor_ti
         + "".join(f"  - {{name: example.com/r{n}, node: {{path: /dev/kvm}}}}\n" for n in range(7))
     )
     listed = {T4: 1} | {f"example.com/r{number}": 1 for number in range(7)}
-    async with node.running(listed=listed) as (daemon, kubelet):
+    async with node.kubelet() as kubelet, node.daemon(under=EXEC) as daemon:
+        for resource, devices in listed.items():
+            await kubelet.until_listed(resource, devices, PATIENCE)
         await daemon.logged("resource-registered", count=8)
         with pytest.raises(TimeoutError):  # tidying up after the registrations
             await kubelet.until(lambda: False, 2.0)
