@@ -212,6 +212,15 @@ async def test_garbage_is_an_answer_that_cannot_be_read(tmp_path: Path, garbage:
         await told(tmp_path, garbage)
 
 
+async def test_an_answer_as_large_as_the_kubelet_s_own_client_takes_is_read(tmp_path: Path) -> None:
+    most = 16 << 20
+    pods = wire.encode(v1.ListPodResourcesResponse([pod_with("large", "a")]))
+    tag, length = wire.varint(15 << 3 | 2), 4  # of a field that nobody knows
+    answer = pods + tag + wire.delimited(bytes(most - len(pods) - len(tag) - length))
+    assert len(answer) == most
+    assert await told(tmp_path, answer, limit=60.0) == {"a": holder("large")}
+
+
 @pytest.mark.parametrize(
     "pod",
     [
