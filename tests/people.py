@@ -6,6 +6,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,15 @@ NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 _CONFINED = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+
+
+@contextmanager
+def open_directory() -> Iterator[Path]:
+    """A directory that every user may enter while this is open; pytest's own are for one user alone."""
+    with tempfile.TemporaryDirectory(prefix="nodeagent-") as made:
+        directory = Path(made)
+        directory.chmod(0o755)
+        yield directory
 
 
 def as_nobody(*arguments: str, cwd: str = ".") -> subprocess.CompletedProcess[str]:

@@ -113,12 +113,20 @@ def _may_ask(path: str) -> bool:
     return os.access(path, os.W_OK)
 
 
+def _may_be_directory(path: str) -> bool:
+    """True if the path is a directory, or if this user may not find out."""
+    try:
+        return Path(path).is_dir()
+    except PermissionError:
+        return True
+
+
 def _sockets(root: Root, places: Places, answer: str, permitted: bool, pods: int) -> KubeletSight:
     socket = f"{root.path(places.plugins)}/kubelet.sock"
     served = sockets.is_served(socket)
     return KubeletSight(
         plugins=places.plugins,
-        plugins_there=Path(root.path(places.plugins)).is_dir(),
+        plugins_there=_may_be_directory(root.path(places.plugins)),
         served=served if served or _may_ask(socket) else None,
         pod_resources=places.pod_resources,
         answer=answer,

@@ -18,6 +18,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.surroundings import DaemonSight, KubeletSight, Surroundings
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.facts import names
+from tests.people import open_directory
 
 PLUGINS, PODS = "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources/kubelet.sock"
 PLACES = Places(PLUGINS, PODS, "/run/nodeagent/status.sock")
@@ -46,11 +47,9 @@ def put(root: Path, path: str) -> None:
 
 
 def close(root: Path, *paths: str) -> None:
-    """Make directories for root alone, on a way that is open to all."""
+    """Make directories for root alone."""
     for path in paths:
         (root / path.removeprefix("/")).mkdir(parents=True, mode=0o700)
-    for directory in (root, *list(root.parents)[:2]):
-        directory.chmod(0o755)
 
 
 async def test_an_empty_tree_has_nobody(tmp_path: Path) -> None:
@@ -100,13 +99,14 @@ async def test_a_daemon_of_another_kind_is_told_as_such(tmp_path: Path, document
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root may look everywhere")
-async def test_who_may_not_look_has_not_seen_that_nobody_is_there(tmp_path: Path) -> None:
-    close(tmp_path, PLUGINS, str(Path(PODS).parent), "/run/nodeagent")
-    os.seteuid(65534)
-    try:
-        kubelet, daemon = await kubelet_of(tmp_path), await daemon_of(tmp_path)
-    finally:
-        os.seteuid(0)
+async def test_who_may_not_look_has_not_seen_that_nobody_is_there() -> None:
+    with open_directory() as root:
+        close(root, PLUGINS, str(Path(PODS).parent), "/run/nodeagent")
+        os.seteuid(65534)
+        try:
+            kubelet, daemon = await kubelet_of(root), await daemon_of(root)
+        finally:
+            os.seteuid(0)
     assert (kubelet.served, kubelet.permitted, daemon.permitted) == (None, False, False)
 
 

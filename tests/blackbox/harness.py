@@ -130,8 +130,8 @@ class Daemon:
 
 def _sleeps(task: Path) -> int:
     """How often a thread has waited for something."""
-    lines = (task / "status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    lines = _told(task / "status").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches")), 0)
 
 
 def watched(daemon: Daemon) -> set[int]:
@@ -142,7 +142,7 @@ def watched(daemon: Daemon) -> set[int]:
 
 
 def _told(info: Path) -> str:
-    """What the kernel says of one descriptor; nothing if that was closed meanwhile."""
+    """What a file of /proc says; nothing if the descriptor or the thread has gone meanwhile."""
     try:
         return info.read_text()
     except OSError:

@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from nodeagent.base import threads
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import STICK
@@ -21,6 +22,7 @@ from tests.blackbox.test_advice import add_network
 from tests.blackbox.test_watches import NONE
 from tests.facts import names
 from tests.namespaces import namespaces
+from tests.people import as_nobody, needs_root, open_directory
 
 INTEL, AMD, ARM = "vendor_id\t: GenuineIntel\n", "vendor_id\t: AuthenticAMD\n", "CPU implementer\t: 0x41\n"
 INTERRUPTS = " 24:  0  0  IR-PCI-MSI 327680-edge  nvme0q0\n"
@@ -334,3 +336,16 @@ async def test_a_saved_host_is_judged_by_what_is_in_it_and_this_machine_is_not_n
     done = await elsewhere.command("check", "--host", str(saved))
     assert os.uname().release not in done.stdout
     assert str(tmp_path) not in done.stdout
+
+
+@needs_root
+async def test_a_user_who_may_not_look_into_the_kubelets_directory_gets_a_report() -> None:
+    with open_directory() as root:
+        node = Node(root)
+        prepare(node)
+        node.plugins.mkdir(parents=True, exist_ok=True)
+        (root / "var/lib/kubelet").chmod(0o750)
+        done = await threads.call(as_nobody, "--root", str(root), "check", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    lines = {line["check"]: line for line in json.loads(done.stdout)["lines"]}
+    assert lines["device plugins"]["verdict"] == "unseen"

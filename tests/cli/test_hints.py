@@ -4,17 +4,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 
 from nodeagent.sim import nodes
-from tests.people import NOBODY, as_confined_root, as_nobody, as_oneself, needs_root
+from tests.people import NOBODY, as_confined_root, as_nobody, as_oneself, needs_root, open_directory
 
 SUDO, CONFINED = "sudo", "AppArmor, SELinux"
 ONE = nodes.address(0)
@@ -33,11 +31,8 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """pytest's own directories are for one user alone."""
-    directory = Path(mkdtemp(prefix="nodeagent-"))
-    directory.chmod(0o755)
-    yield World(directory)
-    shutil.rmtree(directory)
+    with open_directory() as directory:
+        yield World(directory)
 
 
 def secret(path: Path) -> None:
