@@ -142,7 +142,7 @@ class Timeouts(NamedTuple):
     status_line_pause: float = 0.5  # between two status lines for systemd
     watchdog_notice: float = 15.0  # where systemd sets no interval
     progress_check: float = 8.0  # an endpoint may take 14 s to end, a PodResources request 5 s
-    config_reload: float = 10.0  # then systemd is told that the reload is over
+    config_reload: float = 10.0  # then the reload is reported to systemd as done
     check_step: float = 6.0  # one step of ``nodeagent check``, longer than ``pod_resources_rpc``
 
     # Local sockets and HTTP

@@ -47,7 +47,7 @@ class Current:
     def drop(self, refused: Any) -> None:
         """Use this client for no further request.
 
-        Streams that others have of it break off when it is closed, and begin anew with the next one.
+        Its streams end when it is closed; their watches open new ones with the next client.
         """
         if refused is self._client:
             self._client = None

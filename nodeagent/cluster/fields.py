@@ -4,7 +4,7 @@
 Whoever may write such an object is not the operator of this node. So a text is let through only if it is
 printable and of a length that a name may have; what is quoted in a message is cut and escaped. What is wrong
 is noted and left out, and the rest is read on: no input raises. A list or an entry of a wrong type is noted
-apart, because nobody knows then what is listed.
+apart: it is unknown then what is listed.
 """
 
 from __future__ import annotations

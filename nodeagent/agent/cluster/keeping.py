@@ -24,7 +24,7 @@ class Keeper:
     """The one writer of the file. ``saved`` is what is in it, ``unsaved`` why what was heard since is not."""
 
     def __init__(self, path: str, changed: Callable[[], None], again: float) -> None:
-        """``changed`` is told when ``saved`` or ``unsaved`` is another one.
+        """``changed`` is called when ``saved`` or ``unsaved`` changes.
 
         ``again``: seconds from a refusal to the next try.
         """
