@@ -65,6 +65,7 @@ async def test_what_another_plugin_has_just_given_away_is_not_given_to_the_next_
 
 
 @pytest.mark.slow
+@pytest.mark.time_scale(0.3)
 @pytest.mark.parametrize("silence", ["pod-resources-exhausted", "pod-resources-delay"])
 @pytest.mark.parametrize("how", ["group", "sibling"])
 async def test_while_the_kubelet_does_not_answer_its_file_tells_what_another_plugin_has_just_given_away(

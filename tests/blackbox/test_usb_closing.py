@@ -92,6 +92,7 @@ async def ends_while_it_is_seen(node: Node, kubelet: Kubelet, path: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.time_scale(0.3)
 async def test_who_was_seen_with_it_has_it_for_as_long_as_he_is_ending(node: Node) -> None:
     """Nobody counts as forgotten a moment ago any more by then."""
     configured(node, SINGLE)
@@ -138,6 +139,7 @@ async def test_requests_that_are_cut_off_leave_no_thread_each(node: Node) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.time_scale(0.3)
 async def test_another_one_with_the_number_of_what_he_had_is_not_his(node: Node) -> None:
     """Numbers begin again when the controller is bound anew."""
     configured(node, SINGLE)
