@@ -73,7 +73,7 @@ class ForkedProcess(Process):
 
     def __init__(self, life: socket.socket, stderr: Pipe | None) -> None:
         self._life = life
-        self._pid = int.from_bytes(life.recv(4), "little")
+        self._pid = _read_number(life)
         self._code: int | None = None
         self._stderr = stderr
         self._waiting = anyio.Lock()  # one task at a time may wait for the socket
@@ -164,8 +164,8 @@ def run(
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         with _request(arguments, environ, stdout, stderr, user, directory) as life:
             life.settimeout(LIMIT)
-            life.recv(4)
-            code = int.from_bytes(life.recv(4), "little", signed=True)
+            _read_number(life)
+            code = _read_number(life)
         texts = [os.pread(file.fileno(), 1 << 30, 0).decode() for file in (stdout, stderr)]
     return subprocess.CompletedProcess([*arguments], code, *texts)
 
@@ -191,6 +191,14 @@ def _request(
             _server(), [json.dumps(request).encode()], [each.fileno() for each in (stdout, stderr, theirs)]
         )
     return ours
+
+
+def _read_number(life: socket.socket) -> int:
+    """Read a pid or an exit code. :raises EOFError: if the server has ended."""
+    sent = life.recv(4)
+    if len(sent) < 4:
+        raise EOFError("the fork server has ended")
+    return int.from_bytes(sent, "little", signed=True)
 
 
 @cache
