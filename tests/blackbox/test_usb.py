@@ -173,6 +173,7 @@ async def test_a_new_number_while_a_pod_has_it_says_that_the_guest_must_re_attac
         node.host.usb.renumber("1-1")
         told = await until_device(node, NAME, "46f4:0001-A", "re-enumerated")
         assert health(kubelet, NAME) == {"46f4:0001-A": "Unhealthy"}
+        await node.until_told(lambda told: running.key in str(told["holders"]))
         explained = (await node.command("explain", "1-1")).stdout
         names(explained, f"Unhealthy: {told['what']}", "ns/vm")
         kubelet.delete(running)
