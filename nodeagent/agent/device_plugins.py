@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One device plugin per resource: started, shown new lists and ended as the Resources say.
+
+A resource that fails is built anew by its supervisor; the others go on. What the kubelet asks is answered by
+``agent.allocate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from nodeagent.agent.allocate import Allocator
+from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.tell import devices as tell
+from nodeagent.agent.usage import Usage
+from nodeagent.base import log, process
+from nodeagent.base.errors import Refused
+from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Supervisor
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.kubelet.device_plugin import Answers, DeviceList
+from nodeagent.kubelet.endpoint import Endpoint, RegistrationState
+from nodeagent.model.allocation import Grant
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Resource
+from nodeagent.model.shares import ResourcesShare
+from nodeagent.model.status import AllocationsStatus, ResourceStatus
+
+CreateEndpoint = Callable[[str, DeviceList, Answers, Latest[None]], Endpoint]
+"""By resource, list, answers, and a cell that is touched when the registration changes."""
+
+
+class ResourceAnswers:
+    """What the kubelet asks about one resource."""
+
+    def __init__(self, name: ResourceName, allocator: Allocator, usage: Usage, devices: DeviceList) -> None:
+        self._name = name
+        self._allocator = allocator
+        self._usage = usage
+        self._devices = devices
+
+    @property
+    def preferring(self) -> bool:
+        """True if some devices may be better than others: shares of one node are all alike."""
+        return not self._allocator.resource(self._name).direct
+
+    async def allocate(self, device_ids: Sequence[str]) -> Grant:
+        """The grant for one container.
+
+        :raises Refused: with the Reason, which is in the list by then.
+        """
+        try:
+            grant = await self._allocator.allocate(self._name, device_ids)
+        except Refused as refusal:
+            resource = self._allocator.resource(self._name)
+            self._devices.update(resource.devices)
+            tell.refused(resource, device_ids, refusal, self._allocator.snapshot)
+            raise
+        tell.allocated(self._allocator.resource(self._name), device_ids, self._allocator.snapshot)
+        return grant
+
+    async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        """The preferred devices."""
+        return await self._allocator.prefer(self._name, available, must, size)
+
+    async def ready(self) -> None:
+        """Wait, but not long, until the kubelet has said who holds what; the list is made of that."""
+        await self._usage.ready()
+        self._devices.update(self._allocator.decide(self._name).devices)
+
+
+@dataclass(slots=True)
+class _Running:
+    """An endpoint, what ends it, and the Resource that it shows."""
+
+    endpoint: Endpoint
+    scope: anyio.CancelScope
+    resource: Resource
+
+
+class DevicePlugins:
+    """All device plugins. ``run`` follows the Resources until it is cancelled."""
+
+    name = "plugins"
+
+    def __init__(
+        self,
+        offering: Offering,
+        allocator: Allocator,
+        usage: Usage,
+        cdi: CdiFiles,
+        supervisor: Supervisor,
+        create_endpoint: CreateEndpoint,
+        timeouts: Timeouts,
+    ) -> None:
+        self.states: Latest[None] = Latest(None)  # touched when the registration of a resource changes
+        self._offering = offering
+        self._allocator = allocator
+        self._usage = usage
+        self._cdi = cdi
+        self._supervisor = supervisor
+        self._create_endpoint = create_endpoint
+        self._timeouts = timeouts
+        self._running: dict[ResourceName, _Running] = {}
+        self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
+
+    @property
+    def endpoints(self) -> Mapping[ResourceName, Endpoint]:
+        """The endpoints by resource."""
+        return {name: running.endpoint for name, running in self._running.items()}
+
+    def status(self) -> ResourcesShare:
+        """The resources, and how each is registered with the kubelet."""
+        endpoints, tally = self.endpoints, self._allocator.tally
+        resources = self._offering.resources.get().values()
+        return ResourcesShare(
+            tuple(
+                _status(resource, endpoints.get(resource.name), tally.of(resource.name))
+                for resource in resources
+            ),
+            self._cdi.problems,
+            tally.durations,
+        )
+
+    async def run(self) -> None:
+        """Follow the Resources, for ever; those with CDI files apart, for their directory may hang."""
+
+        async def keep(cdi: bool) -> None:
+            seen = -1
+            while True:
+                seen, resources = await self._offering.resources.newer(seen)
+                await self._follow(resources, cdi, group)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._collect_connections, name="memory of connections")
+            try:
+                group.start_soon(keep, True, name=f"{self.name} with CDI files")
+                await keep(False)
+            finally:
+                for name in tuple(self._running):
+                    self._end(name)
+
+    def shorten_grace(self, grace: float) -> None:
+        """From now on an endpoint that ends waits no longer than that for an Allocate in flight."""
+        for endpoint in self.endpoints.values():
+            endpoint.shorten_grace(grace)
+
+    def send_again(self) -> bool:
+        """Send one list once more: the kubelet writes its checkpoint then. False if it reads none of ours."""
+        for endpoint in self.endpoints.values():
+            if endpoint.listed:
+                endpoint.devices.resend()
+                return True
+        return False
+
+    async def _follow(self, resources: Mapping[ResourceName, Resource], cdi: bool, group: TaskGroup) -> None:
+        if cdi:
+            await self._cdi.follow()
+        for name in self._running.keys() - self._offering.resources.get().keys():
+            why = tell.successors(self._running[name].resource, self._offering.decision)
+            self._end(name)
+            log.event(log.RESOURCE_REMOVED, resource=name, why=why)
+        for resource in resources.values():
+            if resource.cdi is cdi and self._is_new(resource):
+                await self._show(resource, group)
+
+    def _is_new(self, resource: Resource) -> bool:
+        """True if it is not shown yet, and nothing has replaced it while a file was written."""
+        running = self._running.get(resource.name)
+        wanted = self._offering.resources.get().get(resource.name) is resource
+        return wanted and (running is None or running.resource is not resource)
+
+    async def _show(self, resource: Resource, group: TaskGroup) -> None:
+        running = self._running.get(resource.name)
+        if running is not None and running.resource.direct is not resource.direct:
+            self._end(resource.name)  # the kubelet reads at Register whether to ask for preferences
+            running = None
+        if running is None:
+            self._begin(resource, group)
+            await anyio.lowlevel.checkpoint()  # the first registers while the last is being made
+            return
+        before, running.resource = running.resource, resource
+        running.endpoint.devices.update(resource.devices)
+        tell.changes(before, resource, self._offering.decision)
+
+    def _begin(self, resource: Resource, group: TaskGroup) -> None:
+        name = resource.name
+        devices = DeviceList(resource.devices)
+        answers = ResourceAnswers(name, self._allocator, self._usage, devices)
+        endpoint = self._create_endpoint(name, devices, answers, self.states)
+        scope = anyio.CancelScope()
+        before, ended = self._ended.get(name), anyio.Event()
+        self._ended[name] = ended
+        self._running[name] = _Running(endpoint, scope, resource)
+        log.event(log.RESOURCE_ADDED, resource=name, devices=len(resource.devices))
+        tell.changes(None, resource, self._offering.decision)
+
+        async def serve() -> None:
+            try:
+                if before is not None:  # never two registrations of one resource at a time
+                    await before.wait()
+                with scope:
+                    await self._supervisor.keep(f"resource {name}", endpoint.run)
+            finally:
+                ended.set()
+
+        group.start_soon(serve, name=f"serve {name}")
+
+    def _end(self, name: ResourceName) -> None:
+        self._running.pop(name).scope.cancel()
+
+    async def _collect_connections(self) -> None:
+        """Collect what closed connections leave behind: their objects refer to each other in cycles."""
+        before = 0
+        while True:
+            seen = self.states.version
+            registered = sum(endpoint.state.registered for endpoint in self.endpoints.values())
+            if registered < before:
+                await anyio.sleep(self._timeouts.memory_trim)
+                process.release_memory()
+            before = registered
+            await self.states.newer(seen)
+
+
+def _status(resource: Resource, endpoint: Endpoint | None, allocations: AllocationsStatus) -> ResourceStatus:
+    state = endpoint.state if endpoint is not None else RegistrationState()
+    listed = endpoint is not None and endpoint.listed
+    return ResourceStatus.of(
+        resource, state.registered, state.registrations, state.last_error, listed, allocations
+    )

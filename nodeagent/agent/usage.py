@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pod uses which device: PodResources, the kubelet's checkpoint and pending allocations as one table.
+
+A device that one of the three has is in use. The checkpoint may have entries that PodResources does not list:
+of pods that have ended, of plain init containers, or because the kubelet does not know its pods yet. When
+that is news, one list is sent again; the kubelet writes the checkpoint then, and what is in it is in use.
+Where the checkpoint cannot be read, the last known allocations count for 30 s.
+
+One request at a time. Writes ``allocations`` of the Snapshot. Times are those of the event loop, in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+import anyio
+
+from nodeagent.agent import joining
+from nodeagent.agent.releases import RecentReleases, Releases, Rescans
+from nodeagent.agent.reservations import PodsAnswer, ReservationBook
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base import log, threads
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.base.progress import Debt
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.config import Settings
+from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
+from nodeagent.kubelet.grpc import KubeletAway
+from nodeagent.model.allocation import (
+    Allocations,
+    ByPossession,
+    Holder,
+    Knowledge,
+    PodList,
+    Pods,
+)
+from nodeagent.model.shares import HoldersShare
+
+T = TypeVar("T")
+
+
+class Kubelet(Protocol):
+    """The sources of one kubelet."""
+
+    async def list_pods(self) -> PodList:
+        """The answer of PodResources.
+
+        :raises KubeletUnavailable: if there is none in time.
+        :raises KubeletAway: if nobody listens.
+        """
+        ...
+
+    def read_checkpoint(self) -> Checkpoint:
+        """The checkpoint. Blocks on a file."""
+        ...
+
+    def resend_list(self) -> bool:
+        """Send one list again, so that the checkpoint is written; False if the kubelet reads none."""
+        ...
+
+    def is_present(self) -> bool:
+        """True if there is a socket of PodResources."""
+        ...
+
+    def is_expected(self) -> bool:
+        """True if there is a directory for that socket."""
+        ...
+
+
+class Usage:
+    """The table, and the component that keeps it current."""
+
+    name = "allocations"
+
+    def __init__(
+        self,
+        kubelet: Kubelet,
+        snapshots: Snapshots,
+        reservations: ReservationBook,
+        rescans: Rescans,
+        releases: Releases,
+        settings: Latest[Settings],
+        timeouts: Timeouts,
+    ) -> None:
+        """``rescans``: a released device is read again before the release is published."""
+        self.error: str | None = None  # of the last request
+        self.released = RecentReleases(timeouts.forgotten_container_end)
+        self._kubelet = kubelet
+        self._snapshots = snapshots
+        self._reservations = reservations
+        self._rescans = rescans
+        self._releases = releases
+        self._settings = settings
+        self._timeouts = timeouts
+        self._lock = anyio.Lock()
+        self._hints: Latest[int] = Latest(0)  # a new value: ask soon; touched: the next time is another one
+        self._failures: Latest[int] = Latest(-1)  # requests since the last answer; -1: none yet
+        self._asked: tuple[float, int] | None = None  # when the loop asked last, and the hints by then
+        self._requested = -math.inf  # when the last request began
+        self._first_list = 0.0  # until when the first list for the present kubelet waits for an answer
+        self._listed: ByPossession[Holder] = {}  # by the last answer of PodResources
+        self._names: frozenset[str] = frozenset()  # of all pods in it
+        self._file = Checkpoint(missing=True)
+        self._unlisted: frozenset[Entry] = frozenset()  # its entries that the answer lacked
+        self._list_sent = -math.inf  # when a list was sent again last
+        self._outdated: Stamp | None = None  # of a file that the kubelet did not write again in time
+        self._unreadable: float | None = None  # since when the file cannot be read
+        self._pod_of: dict[str, Holder] = {}  # uid → its pod, as an answer has named it
+        self._named: frozenset[str] = frozenset()  # uids of pods that the present kubelet has named
+
+    # Requests
+
+    async def request(self, *, in_allocate: bool = False) -> Pods | None:
+        """Ask the kubelet once, and publish; the pods that it names, or None."""
+        async with self._lock:
+            return await self._request(in_allocate=in_allocate)
+
+    async def request_before_change(self) -> None:
+        """Ask once, after this call began; callers that wait at the same time share an answer."""
+        wanted = anyio.current_time()
+        async with self._lock:
+            if not self._kubelet.is_present() or self._requested > wanted:
+                return
+            spacing = self._requested + self._timeouts.release_check_spacing
+            await anyio.sleep(max(spacing - anyio.current_time(), 0.0))
+            await self._request(rewritten=True)
+
+    async def request_in_allocate(self) -> Pods | None:
+        """Ask inside an Allocate, which does not wait long."""
+        with anyio.move_on_after(self._timeouts.pod_resources_in_allocate):
+            while True:
+                pods = await self.request(in_allocate=True)
+                if pods is not None or self.error is None or not self._kubelet.is_present():
+                    return pods
+                await anyio.sleep(self._timeouts.pod_resources_repeat)
+        await self._request_file()
+        return None
+
+    async def _request_file(self) -> None:
+        """PodResources is silent: a checkpoint that the kubelet writes now has all that pods have."""
+        async with self._lock:
+            before = await self._read()
+            file = await self._written_again(before, self._timeouts.checkpoint_write)
+            if file is not before and file.readable:
+                written = file.possessions
+                self._listed = {
+                    name: {each: holder for each, holder in ids.items() if (name, each) in written}
+                    for name, ids in self._listed.items()
+                }
+            await self._publish(file, self._snapshots.now.allocations.knowledge)
+
+    async def _request(self, *, in_allocate: bool = False, rewritten: bool = False) -> Pods | None:
+        """``rewritten``: the checkpoint must have been written after the answer."""
+        if self._snapshots.now.allocations == Allocations():
+            await self._publish(await self._read(), Knowledge.UNKNOWN)
+        self._requested = asked = anyio.current_time()
+        try:
+            listed = await self._list_pods()
+        except KubeletUnavailable as error:
+            await self._note_silence(error)
+            return None
+        answer = PodsAnswer(listed.pods, asked, in_allocate)
+        if self.error is not None:
+            log.event(log.HOLDERS_KNOWN)
+        self.error = None
+        file = await self._decisive_file(listed, answer, rewritten=rewritten)
+        self._listed, self._names = self._with_last_known(listed), frozenset(listed.pods)
+        known = Knowledge.COMPLETE if self._absence_counts else Knowledge.PARTIAL
+        await self._publish(file, known, answer)
+        self._failures.set(0)
+        return listed.pods or None
+
+    async def _list_pods(self) -> PodList:
+        """The kubelet refuses what is beyond 100 requests a second: a client that had answers asks again."""
+        try:
+            return await self._kubelet.list_pods()
+        except KubeletUnavailable:
+            if self._failures.get() or not self._kubelet.is_present():
+                raise
+        await anyio.sleep(self._timeouts.pod_resources_repeat)
+        return await self._kubelet.list_pods()
+
+    async def _note_silence(self, error: KubeletUnavailable) -> None:
+        """PodResources does not answer: what it listed last counts, with what the checkpoint has."""
+        if self.error is None:
+            log.event(log.HOLDERS_UNKNOWN, error=error.what)
+        self.error = error.what
+        away = isinstance(error, KubeletAway)
+        await self._publish(await self._read(), Knowledge.UNKNOWN if away else Knowledge.SILENT)
+        self._failures.set(max(self._failures.get(), 0) + 1)
+
+    # The checkpoint
+
+    async def _decisive_file(self, listed: PodList, answer: PodsAnswer, *, rewritten: bool) -> Checkpoint:
+        """The file; written after the answer if the two differ, and that is news or some time ago.
+
+        The kubelet frees the devices of ended pods at each List, so what it writes then is what pods have.
+        """
+        file, timeouts = await self._read(), self._timeouts
+        self._named &= {each.uid for each in file.entries}
+        unlisted = joining.find_unlisted(file, listed)
+        repeated = unlisted <= self._unlisted and self._names == listed.pods.keys()
+        recent = anyio.current_time() < self._list_sent + timeouts.checkpoint_rewrite
+        news = bool(unlisted) and not (repeated and recent)
+        if rewritten or news or self._reservations.missing(file, answer):
+            limit = timeouts.checkpoint_write_before_change if rewritten else timeouts.checkpoint_write
+            file = await self._written_again(file, limit, listed)
+        self._unlisted = joining.find_unlisted(file, listed)
+        return file
+
+    async def _written_again(
+        self, before: Checkpoint, limit: float, listed: PodList | None = None
+    ) -> Checkpoint:
+        """The file after one list was sent again; the one before if the kubelet does not write in time.
+
+        Where no resource is listed, no list can be sent: a pod that the kubelet has named, and names no more,
+        has ended.
+        """
+        self._list_sent = anyio.current_time()
+        if not self._kubelet.resend_list():
+            return before if listed is None else self._without_ended(before, listed)
+        with anyio.move_on_after(limit):
+            while True:
+                await anyio.sleep(self._timeouts.checkpoint_poll)
+                file = await self._read()
+                if file.stamp != before.stamp:
+                    return file
+        self._outdated = before.stamp
+        return before
+
+    def _without_ended(self, file: Checkpoint, listed: PodList) -> Checkpoint:
+        ended = {uid for uid in self._named if str(self._pod_of.get(uid)) not in listed.pods}
+        return file._replace(entries=tuple(each for each in file.entries if each.uid not in ended))
+
+    async def _read(self) -> Checkpoint:
+        """The file. A kubelet that has allocated nothing yet may have none."""
+        file = await threads.call(self._kubelet.read_checkpoint)
+        not_yet = file.missing and self._file.missing and self._unreadable is None
+        if file.readable or not_yet:
+            self._unreadable = None
+        elif self._unreadable is None:
+            self._unreadable = anyio.current_time()
+        return file
+
+    @property
+    def _absence_counts(self) -> bool:
+        """True if a device that no source has is not in use."""
+        since = self._unreadable
+        return since is None or anyio.current_time() >= since + self._timeouts.unreadable_checkpoint
+
+    def _with_last_known(self, listed: PodList) -> ByPossession[Holder]:
+        """The allocations that are listed; without a readable file also those that were known before."""
+        if self._absence_counts:
+            return listed.table
+        return joining.merge(self._snapshots.now.allocations.table, listed.table)
+
+    # The table
+
+    async def _publish(
+        self, file: Checkpoint, knowledge: Knowledge, answer: PodsAnswer | None = None
+    ) -> None:
+        """Publish what was listed last and this file has."""
+        self._file = file
+        before = self._snapshots.now.allocations
+        self._pod_of = joining.pods_by_uid(file, self._listed, self._pod_of)
+        if answer is not None:
+            self._named |= {uid for uid, pod in self._pod_of.items() if str(pod) in answer.pods}
+        table = joining.join(file, self._listed, self._pod_of)
+        outdated = file.stamp is not None and file.stamp == self._outdated
+        allocations = joining.with_answers(Allocations(table, knowledge), file, before, outdated=outdated)
+        released = {each for each, _ in before.held()} - {each for each, _ in allocations.held()}
+        if released:
+            await self._rescans.refresh(released)
+        self.released.note(before, allocations, anyio.current_time())
+        self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
+        self._reservations.observe(file, answer)
+
+    # The component
+
+    def status(self) -> HoldersShare:
+        """The table, and what is wrong with the answer."""
+        return HoldersShare(self._snapshots.now.allocations, self.error)
+
+    def owed(self) -> Mapping[str, Debt]:
+        """A request, if there was a hint or its time has come."""
+        if self._asked is None:
+            return {}
+        asked, hints = self._asked
+        if self._hints.get() == hints and anyio.current_time() < self._due(asked):
+            return {}
+        return {self.name: Debt(asked, "the kubelet is not asked which pod uses which device")}
+
+    def request_soon(self) -> None:
+        """Something has changed that the kubelet may know of."""
+        self._hints.set(self._hints.get() + 1)
+
+    def kubelet_changed(self) -> None:
+        """A new kubelet is there, which may not know its pods yet."""
+        now = anyio.current_time()
+        self._reservations.end_admission()
+        self._unreadable = None if self._unreadable is None else now
+        self._unlisted = frozenset()
+        self._named = frozenset()
+        self._failures.set(-1)
+        self._first_list = now + self._timeouts.pod_resources_at_start
+        self.request_soon()
+
+    async def follow_checkpoint(self, changes: Latest[T]) -> None:
+        """Ask the kubelet when its checkpoint has other entries, for ever."""
+        seen = changes.version
+        while True:
+            seen, _ = await changes.newer(seen)
+            file = await threads.call(self._kubelet.read_checkpoint)
+            if (file.entries, file.readable) != (self._file.entries, self._file.readable):
+                self.request_soon()
+
+    async def first(self) -> None:
+        """The first answer, before anything is listed, if it does not take too long."""
+        self._first_list = anyio.current_time() + self._timeouts.pod_resources_at_start
+        with anyio.CancelScope(deadline=self._first_list):
+            await self.request()
+            while self._failures.get() and self._kubelet.is_present():
+                await anyio.sleep(self._timeouts.pod_resources_spacing)
+                await self.request()
+
+    async def ready(self) -> None:
+        """Wait for the first answer of the present kubelet, but not long: any device may be in use."""
+        with anyio.CancelScope(deadline=self._first_list):
+            while self._failures.get() and self._kubelet.is_expected():
+                await self._failures.newer(self._failures.version)
+
+    async def run(self) -> None:
+        """Ask whenever there is a hint or the time has come, for ever."""
+        async with anyio.create_task_group() as group:
+            began, pending = self._releases.began, self._reservations.began
+            group.start_soon(began.follow, lambda _: self.request_soon(), began.version, name="releases")
+            group.start_soon(pending.follow, lambda _: self._hints.touch(), name="pending")
+            group.start_soon(self._failures.follow, lambda _: self._hints.touch(), name="silence")
+            while True:
+                hints, asked = self._hints.get(), anyio.current_time()
+                self._asked = asked, hints
+                await self.request()
+                await anyio.sleep(self._timeouts.pod_resources_spacing)
+                await self._until_due(asked, hints)
+
+    async def _until_due(self, asked: float, hints: int) -> None:
+        """Wait for a hint, or for the time of the next request after one at ``asked``."""
+        while self._hints.get() == hints:
+            seen = self._hints.version
+            left = self._due(asked) - anyio.current_time()
+            if left <= 0:
+                return
+            with anyio.move_on_after(left):
+                await self._hints.newer(seen)
+
+    def _due(self, asked: float) -> float:
+        """When to ask next without a hint."""
+        timing, timeouts = self._settings.get().timing, self._timeouts
+        times = [asked + timing.resync]
+        if (failures := self._failures.get()) > 0:
+            times.append(asked + timeouts.pod_resources_retry.delay(failures - 1))
+        elif (due := self._reservations.due) is not None:
+            times.append(due)
+        if self._releases.awaited.get():
+            times.append(asked + timing.holders)
+        if not self._absence_counts and self._unreadable is not None:
+            times.append(self._unreadable + timeouts.unreadable_checkpoint)
+        return min(times)
