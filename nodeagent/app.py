@@ -21,27 +21,25 @@ from nodeagent import __version__
 from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop, Desire
 from nodeagent.agent.features import FEATURES, LateFeature
+from nodeagent.agent.glances import Glances
 from nodeagent.agent.last_good import LastGood
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.noting import Remarks
-from nodeagent.agent.tell.start import tell_that_it_is_ready, tell_what_was_left_out
+from nodeagent.agent.tell.start import collect_garbage, tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
-from nodeagent.base import log, log_handlers, supervise
+from nodeagent.base import activation, apart, log, loopfaults, mounttable, supervise
 from nodeagent.base.errors import ConfigError, MustEnd
 from nodeagent.base.latest import Latest
+from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
-from nodeagent.base.systemd import Notifier, listening_sockets
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.config import Http, Log, Settings, Sources
-from nodeagent.http import listeners
-from nodeagent.http.listeners import NetworkListener
-from nodeagent.http.routes import LocalRoutes, NetworkRoutes
-from nodeagent.http.server import Handler
+from nodeagent.config import Log, Settings, Sources
 from nodeagent.kernel.root import Root
+from nodeagent.web.doorway import Doorway, answering
 
 SetLog = Callable[[Log], None]
 
@@ -63,7 +61,7 @@ class Daemon:
         self.kubelet = kubelet_side.build(self.core)
         self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, timeouts, refused)
         self.notifier = Notifier.from_environ(sources.environ)
-        self.passed = listening_sockets(sources.environ)
+        self.passed = activation.passed(sources.environ)
         self.features = [LateFeature(self.core, feature) for feature in FEATURES]
 
     @property
@@ -72,7 +70,8 @@ class Daemon:
         watcher, timeouts = self.core.watcher, self.core.timeouts
         return (
             Task("inotify", watcher.run),
-            Task("directory check", partial(watcher.check, timeouts.directory_check)),
+            Task("refused watches", partial(watcher.keep_trying, timeouts.refused_watch_retry)),
+            Task("mounts", partial(mounttable.follow, watcher.mounts_changed, timeouts.mounts_pause)),
             self.core.events,
             *(
                 Task(f"directory {each.path}", partial(each.run, timeouts.kubelet_directory_poll))
@@ -87,9 +86,10 @@ class Daemon:
         return (
             self.kubelet.plugins,
             self.core.observer,
+            Glances(self.core.wakes, self.core.observer, timeouts.synthetic_event_pause),
             Recoveries(self.core.root, self.core.wakes, timeouts.device_recovery),
             self.core.names,
-            self.core.usage,
+            self.kubelet.holders,
             self.core.offering,
             self.core.releases,
             Remarks(self.core.snapshots, self.core.offering, timeouts.problems_settle),
@@ -101,6 +101,7 @@ class Daemon:
             *followers.of(self.core, self.kubelet),
             *self.features,
             Task("log", partial(tell_what_was_left_out, timeouts.repeated_log_lines)),
+            Task("garbage", partial(collect_garbage, timeouts.garbage_collection)),
             Task(
                 "old errors",
                 partial(warn_of_old_errors, self.core.root, self.core.snapshots, timeouts.device_read),
@@ -127,31 +128,25 @@ class Daemon:
         self._keep(self.ears, group)
         async with anyio.create_task_group() as first:
             first.start_soon(core.first_scan, self.core)
-            first.start_soon(self.core.usage.first)
+            first.start_soon(self.kubelet.holders.first)
         self.core.names.settle()
         self.core.offering.one_turn()
         components = self.components
         pulse = Pulse(self.core.supervisor, components)
         timeouts = self.core.timeouts
-
-        def routes(http: Http) -> Handler:
-            return NetworkRoutes(teller.status, pulse.standing_still, timeouts, http).handle
-
-        network = NetworkListener(self.core.settings, routes, timeouts, self.passed)
-        teller = Teller(self.core, [self.kubelet, network, *components])
+        doorway = Doorway(
+            self.core.settings,
+            lambda http: answering(teller.status, pulse.standing_still, timeouts, http),
+            timeouts,
+            self.passed,
+        )
+        teller = Teller(self.core, [self.kubelet, doorway, *components])
         self._begin_news(teller, pulse)
         line = StatusLine(self.notifier, self.core.news, pulse, timeouts)
         for_systemd = (systemd.Watchdog(self.notifier, pulse, timeouts), line)
-        local = Task("status socket", partial(self._serve_commands, teller))
-        self._keep([*components, network, *for_systemd, local], group)
+        self._keep([*components, doorway, *for_systemd, *status.sockets(self.core, teller)], group)
         await checkpoint()  # all have taken their first step: who is told that it is ready may ask at once
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
-
-    async def _serve_commands(self, teller: Teller) -> None:
-        core = self.core
-        routes = LocalRoutes(teller.status, partial(status.in_force, core), core.desk.reply)
-        path = core.root.path(core.settings.get().status.socket)
-        await listeners.serve_unix(path, routes.handle, core.timeouts)
 
     def _begin_news(self, teller: Teller, pulse: Pulse) -> None:
         core, kubelet = self.core, self.kubelet
@@ -159,7 +154,7 @@ class Daemon:
             core.snapshots,
             core.supervisor.changed,
             kubelet.directory.kubelet,
-            kubelet.plugins.states,
+            kubelet.plugins.bells.standing,
             self.config.read,
             pulse.stuck,
         )
@@ -177,7 +172,7 @@ class Daemon:
                 continue
             log.event(log.STOPPING, why=signal.Signals(number).name)
             self.notifier.stopping()
-            self.kubelet.plugins.shorten_grace(self.core.timeouts.allocate_at_shutdown)
+            self.kubelet.plugins.hurry(self.core.timeouts.allocate_at_shutdown)
             group.cancel_scope.cancel()
             return
 
@@ -195,7 +190,8 @@ def run(
     """
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(log_handlers.handle_loop_error)
+        apart.set_apart(activation.numbers(sources.environ))
+        asyncio.get_running_loop().set_exception_handler(loopfaults.handle)
         await Daemon(settings, sources, timeouts, set_log, refused).run()
 
     try:

@@ -20,9 +20,10 @@ import anyio
 import pytest
 
 from nodeagent import config
+from nodeagent.agent.tell.status import serve_status
 from nodeagent.app import Daemon
-from nodeagent.base import log, threads, unix_http
-from nodeagent.base.errors import AlreadyRunning
+from nodeagent.base import log, memory, sockets, threads
+from nodeagent.base.errors import AlreadyRunning, KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
@@ -67,8 +68,8 @@ async def status(host: SimulatedHost) -> dict[str, Any]:
     """What the daemon tells, as soon as it can be asked: its socket comes after its plugins."""
     with anyio.fail_after(10):
         while True:
-            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-                found: dict[str, Any] = await threads.call(unix_http.ask, status_socket(host), "/status", 5.0)
+            with contextlib.suppress(FileNotFoundError):
+                found: dict[str, Any] = await threads.call(sockets.ask, status_socket(host), 5.0)
                 return found
             await anyio.sleep(0.01)
 
@@ -121,15 +122,14 @@ async def test_it_serves_works_and_stops_on_a_signal(
     assert said(log.SUBSYSTEM_FAILED) == []
 
 
-async def test_garbage_is_collected_once_it_is_ready(host: SimulatedHost, kubelet: Kubelet) -> None:
-    gc.disable()
+async def test_a_daemon_collects_garbage_on_its_loop_alone(host: SimulatedHost, kubelet: Kubelet) -> None:
+    memory.begin_start()
     try:
-        async with running(host):
+        async with running(host) as daemon:
             await kubelet.until_listed(GPU, 2, 10)
-            assert gc.isenabled()
-            assert gc.get_freeze_count() > 0
+            assert not gc.isenabled()
+            assert "garbage" in [component.name for component in daemon.components]
     finally:
-        gc.unfreeze()
         gc.enable()
 
 
@@ -147,6 +147,13 @@ async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
             while told[-1] != "STOPPING=1":
                 told.append((await loop.sock_recv(systemd, 4096)).decode())
     assert told.count("READY=1") == 1
+
+
+async def test_a_status_socket_that_cannot_be_served_names_its_setting(host: SimulatedHost) -> None:
+    host.write_file("/run/nodeagent", "a file where a directory should be")
+    with pytest.raises(KernelRefused, match=r"status\.sock cannot be served") as caught:
+        await serve_status(status_socket(host), lambda: pytest.fail("nobody can ask"), 5.0)
+    assert "--status-socket" in caught.value.hint
 
 
 async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubelet) -> None:
@@ -168,7 +175,7 @@ async def test_a_new_kubelet_is_doubted_and_said(host: SimulatedHost, kubelet: K
         kubelet.faults.set("pod-resources-empty", 60)
         await kubelet.restart(away=0.1)
         await kubelet.until(lambda: len(kubelet.statistics.accepted(GPU)) == 2)
-        await daemon.core.usage.first()
+        await daemon.kubelet.holders.first()
         assert [str(each) for each in daemon.core.snapshots.now.allocations.holders.values()] == ["ns/p"]
 
 

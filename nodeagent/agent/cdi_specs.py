@@ -17,10 +17,11 @@ import anyio
 from nodeagent.agent.core import Core
 from nodeagent.base import threads
 from nodeagent.base.latest import Latest
-from nodeagent.base.watch import Change
+from nodeagent.base.watching import Change
 from nodeagent.config.imports import cdi as reading
 from nodeagent.kernel.events.source import NodeWatches
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import CountedWakes
 from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.desired import Desired
@@ -94,7 +95,7 @@ class CdiSpecs:
         self._watched: set[str] = set()
         self._looked_for: tuple[str, ...] = ()
         self._changed: Latest[None] = Latest(None)
-        self._nodes = NodeWatches(core.root, core.watcher, core.wakes.wake)
+        self._nodes = NodeWatches(core.root, core.watcher, CountedWakes(core.wakes), common=False)
 
     async def run(self) -> None:
         """Read whenever something has changed, for ever."""
@@ -156,3 +157,11 @@ def components(core: Core) -> list[CdiSpecs]:
 async def first(root: Root, desired: Desired, limit: float) -> Mapping[str, CdiFile]:
     """What there is now: before the first scan, so that nothing is listed that is missing for a moment."""
     return await Reader(root, {}, limit).read(desired.cdi_kinds)
+
+
+def unchanged(root: Root, stamps: Mapping[str, tuple[int, ...]]) -> bool:
+    """True if these files are those that were read. May hang."""
+    try:
+        return all(reading.stamp(root.path(path)) == stamp for path, stamp in stamps.items())
+    except OSError:
+        return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What components share: the Snapshot, what sees the host, which pod uses which device.
+"""What components share: the Snapshot, what sees the host, who owns the ids, who waits for releases.
 
 Built once, before anything runs. A feature takes it and returns its components.
 """
@@ -9,24 +9,22 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
-from nodeagent.agent import recoveries
-from nodeagent.agent.allocate import UsbNodes
+from nodeagent.agent import loans_record, recoveries
 from nodeagent.agent.desk import Desk
-from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
-from nodeagent.agent.usage import Usage
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watch import DirectoryWatcher
+from nodeagent.base.watching import Watcher
 from nodeagent.cluster import account
 from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
@@ -34,7 +32,6 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.usb import LOANS_RECORD
 from nodeagent.policy import merge
 
 
@@ -46,7 +43,7 @@ class Core:
     settings: Latest[Settings]
     timeouts: Timeouts
     cluster: Latest[ClusterWishes]
-    watcher: DirectoryWatcher
+    watcher: Watcher
     supervisor: Supervisor
     snapshots: Snapshots
     wakes: Wakes
@@ -55,17 +52,15 @@ class Core:
     names: NameKeeper
     reservations: ReservationBook
     releases: Releases
-    kubelet: KubeletView
-    usage: Usage
     offering: Offering
     news: News
-    usb_nodes: Latest[UsbNodes | None]  # None until the code for USB devices is loaded
+    provisions: Provisions
     desk: Desk
 
 
 def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     """The shared parts, wired."""
-    watcher, wakes = DirectoryWatcher(root.prefix), Wakes()
+    watcher, wakes = Watcher(), Wakes()
     cluster = Latest(_said_before(root, settings.get()))
     wishes = cluster.get()
     desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
@@ -74,11 +69,8 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     chosen = settings.get().configuration.discovery.pci_ids
     names = NameKeeper(root, snapshots, timeouts.record_write_retry, chosen)
     observer = Observer(root, snapshots, wakes, events, settings, names, timeouts)
-    releases = Releases(settings)
+    releases = Releases(settings, timeouts)
     releases.look_with(observer)
-    reservations = ReservationBook(snapshots, timeouts)
-    kubelet = KubeletView(root, settings.get(), snapshots, timeouts)
-    usage = Usage(kubelet, snapshots, reservations, observer, releases, settings, timeouts)
     return Core(
         root,
         settings,
@@ -91,13 +83,11 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
         events,
         observer,
         names,
-        reservations,
+        ReservationBook(snapshots, timeouts),
         releases,
-        kubelet,
-        usage,
         Offering(snapshots, releases),
         News(),
-        Latest(None),
+        Provisions(timeouts.usb_feature_load),
         Desk(snapshots),
     )
 
@@ -108,14 +98,14 @@ def _said_before(root: Root, settings: Settings) -> ClusterWishes:
         return ClusterWishes()
     from nodeagent.agent.cluster import heard, record  # here: most nodes ask no cluster
 
-    return heard.before(record.FILE.load(root.path(record.PATH))).wishes
+    return heard.before(record.said_before(root.path(record.PATH))).wishes
 
 
 async def first_scan(core: Core) -> None:
     """The first scan, as soon as no change can be missed any more."""
-    if not core.watcher.has_instance:
+    if core.watcher.instance.get() is None:
         error = "the kernel gives no inotify instance; raise fs.inotify.max_user_instances"
-        seconds = f"{core.timeouts.directory_check:g}"
+        seconds = f"{core.timeouts.refused_watch_retry:g}"
         log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=seconds, error=error)
     await core.events.listening(core.settings.get().timing.resync)
     await recoveries.restore(core.root, core.wakes)
@@ -136,8 +126,6 @@ async def first_specs(core: Core) -> None:
 
 async def _lent_before(core: Core) -> None:
     """What pods were lent by the daemon before this one: the first list has none of it as free."""
-    if core.root.exists(LOANS_RECORD):
-        from nodeagent.agent import usb  # here: few nodes have such a record
-
-        loans = await threads.call(usb.FILE.peek, core.root.path(LOANS_RECORD))
+    if core.root.exists(loans_record.PATH):
+        loans = await threads.call(loans_record.look, core.root.path(loans_record.PATH))
         core.snapshots.publish(replace(core.snapshots.now, loans=loans))

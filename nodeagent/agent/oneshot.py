@@ -15,10 +15,10 @@ import anyio
 from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel import identity, pciids
+from nodeagent.kernel import baselines, identity, pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes, hints, usb, uses
-from nodeagent.kernel.scan.scanner import Scanner
+from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
@@ -54,8 +54,9 @@ async def snapshot(root: Root, desired: Desired, timeouts: Timeouts, saved: Host
 async def _scanned(
     root: Root, nodes: Sequence[str], specs: Mapping[str, CdiFile], timeouts: Timeouts
 ) -> Host:
-    runner = Scanner(root, Wakes(), timeouts, deadline=timeouts.device_read_once)
-    return await runner.scan(None, Host(), nodes, {}, specs)
+    runner = ScanRunner(root, Wakes(), timeouts, deadline=timeouts.device_read_once)
+    host = await runner.scan(None, Host(), nodes, {}, specs)
+    return baselines.restored(host, await threads.call(baselines.look, root), host.functions)
 
 
 async def _specs(root: Root, desired: Desired, timeouts: Timeouts) -> Mapping[str, CdiFile]:

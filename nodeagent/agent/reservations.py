@@ -1,229 +1,129 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one owner of the question: may this id be allocated to a pod, or withdrawn for a change? Never both.
+"""The one owner of the question: may this id be given to a pod, or removed from the host? Never both.
 
-``agent.allocate`` and ``agent.changing`` leave their marks here without an await between look and mark, so
-one of them is first and the other finds its mark. An allocated id is pending until the kubelet's checkpoint
-or PodResources has it, or until both lack it although they should have it by then: its pod was refused.
-
-The pod under admission may be allocated more of its groups, of other resources. Its admission is over when
-PodResources shows another new pod, when the kubelet has nothing any more of what the pod was allocated, or
-``foreign_allocate`` seconds after its last Allocate; where the checkpoint has all of it, its container waits
-for no other plugin, so ``admission_settle`` seconds do. ``agent.usage`` brings what the kubelet shows. Times
-are those of the event loop, in seconds.
+An Allocate and a removal may meet at any moment. Both come here and leave their mark without an await in
+between, so one of them is first, and the other finds its mark. Who got an id holds it from then on, until the
+kubelet names the holder, or names nobody where it should: then the allocations know more. Once a scan of the
+host has followed a removal, the Host knows what became of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
-import anyio
-
+from nodeagent.agent.admission import NOTHING, Admission, Admissions
+from nodeagent.agent.behind import Behind
+from nodeagent.agent.forgotten import Forgotten
+from nodeagent.agent.given import GivenIds
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
-from nodeagent.model.allocation import Holder, Pods, Possession, Reservations, possessions
-from nodeagent.policy.offer.admission import is_other_pod, owners_of
-
-
-class Admission(NamedTuple):
-    """The Allocates of one pod; ``pods`` were named by PodResources at the last one, if it was asked."""
-
-    pods: Pods | None = None
-    allocated: frozenset[Possession] = frozenset()
-
-    @property
-    def owned(self) -> frozenset[Possession]:
-        """All that the pod has for certain."""
-        pods = self.pods or {}
-        return self.allocated.union(*(pods[each] for each in owners_of(pods, self.allocated)))
-
-
-class PodsAnswer(NamedTuple):
-    """The pods that PodResources named, and what they had, when it was asked at the time ``asked``.
-
-    ``in_allocate``: it was asked inside an Allocate, so the kubelet had read all our answers before.
-    """
-
-    pods: Pods
-    asked: float
-    in_allocate: bool = False
-
-
-class Pending(NamedTuple):
-    """One allocated id: the host devices that are in use by it, and the functions behind its nodes."""
-
-    holders: Mapping[str, Holder]
-    functions: frozenset[str] = frozenset()
-    at: float = 0.0
+from nodeagent.model.allocation import Holder, PodList, Possession, Reservations
 
 
 class ReservationBook:
-    """Writes ``reservations`` and ``behind`` of the Snapshot."""
+    """Writes ``reservations`` of the Snapshot. Times are those of the event loop, in seconds."""
 
     def __init__(self, snapshots: Snapshots, timeouts: Timeouts) -> None:
-        self.began: Latest[None] = Latest(None)  # touched when there is something to wait for
+        self.began: Latest[None] = Latest(None)  # an id settles where none did: there is an end to wait for
+        self.doubted: Latest[None] = Latest(None)  # the kubelet's file may tell of what is over
+        self.admissions = Admissions(timeouts)
+        self.given = GivenIds(self.admissions, timeouts)
+        self.forgotten = Forgotten(timeouts.forgotten_container_end)
+        self.behind = Behind(snapshots, timeouts.foreign_allocate)
         self._snapshots = snapshots
-        self._timeouts = timeouts
-        self._pending: dict[Possession, Pending] = {}
-        self._check_at: float | None = None  # when to ask whether the kubelet has what was allocated last
-        self._moving: frozenset[str] = frozenset()  # functions that are about to get another driver
-        self._admission: Admission | None = None  # the one that is not over
-        self._last = 0.0  # when its last Allocate was answered
-        self._entered = False  # the checkpoint has all that it was allocated
 
-    # Allocated or withdrawn
+    def admit(self, admission: Admission, until: float) -> None:
+        """This pod is being admitted: what is left of its groups is open to it until then, at the longest.
 
-    def allocate(self, admission: Admission, allocated: Mapping[Possession, Pending]) -> None:
-        """Mark the ids as allocated: all of them, or none.
-
-        :raises Refused: if one of them, or a function behind one, is withdrawn.
+        If it is another one than before, what that one got has settled. What has settled stays so.
         """
-        for one in allocated.values():
-            for each in one.holders.keys() & self._marks.withdrawn:
-                what = f"{each} is being removed, or is getting another driver"
-                raise Refused(what, "the kubelet's list is renewed; try the pod again")
-            for each in one.functions & self._moving:
-                raise Refused(f"{each}, which is behind it, is getting another driver", "try the pod again")
-        now = anyio.current_time()
-        self._pending |= {each: one._replace(at=now) for each, one in allocated.items()}
-        self._check_at = now + self._timeouts.pod_resources_after_allocate
-        if admission.pods is not None:
-            isolated = {each for each, one in allocated.items() if one.holders}
-            self._admission = admission._replace(allocated=admission.allocated | isolated)
-            self._last, self._entered = now, False
+        first = self.admissions.settles is None
+        if self.admissions.begin(admission, until):
+            self.given.all_due()
         self._publish()
-        self.began.touch()
+        if first and self.admissions.settles is not None:
+            self.began.touch()
 
-    def withdraw(self, ids: Collection[str], moving: Collection[str]) -> bool:
-        """Mark the ids as about to be removed, and ``moving`` as functions about to get another driver.
+    def give(self, holders: Mapping[str, Holder], now: float, due: float) -> None:
+        """Mark the ids as given to the pod that is being admitted; all of them, or none.
 
-        False, and no mark, if one of them was allocated a moment ago.
+        By the time ``due`` the kubelet should name who has them.
+
+        :raises Refused: if one of them is being removed.
         """
-        if not self._marks.pending.keys().isdisjoint(ids) or not self._behind.isdisjoint(moving):
+        for device_id in holders:
+            if device_id in self._marks.withdrawn:
+                raise Refused(
+                    f"{device_id} is being removed, or is getting another driver",
+                    "the kubelet's list is renewed; try the pod again",
+                )
+        own = ((holder.resource, each) for each, holder in holders.items() if not holder.brought)
+        self.admissions.gave(own, now)
+        self.given.add(holders, now, due)
+        self._publish(held=holders)
+
+    def settle(self, now: float, entered: Collection[Possession] | None = None) -> None:
+        """If the time of the admission is over by now, and ``entered`` says nothing else, it has settled."""
+        self.admissions.settle(now, entered)
+        self._publish()
+
+    def named(
+        self,
+        answer: PodList,
+        asked: float,
+        since: float = 0.0,
+        asker: Admission | None = None,
+        file: Checkpoint = NOTHING,
+    ) -> None:
+        """The kubelet, asked at that time, names these holders; it knows of what was given ``since``.
+
+        Asked inside an Allocate (of ``asker``) it names all that the ones before have given, but what plain
+        init containers got. Otherwise an answer of ours may still be on its way until it is due. ``file`` has
+        what the kubelet has entered, all of it once an admission is over.
+        """
+        if self.admissions.named(answer.pods, inside=asker is not None) and asker is None:
+            self.given.all_due()
+        self.given.named(answer, asked, since, asker, file)
+        self._publish(held=answer.holders)
+
+    def refuse(self, ids: Collection[str]) -> None:
+        """These were asked for while others of their group are held: the kubelet takes them for free.
+
+        They are marked until the kubelet names who has them, or they are given away.
+        """
+        self.doubted.touch()
+        self._mark(replace(self._marks, refused=self._marks.refused.union(ids)))
+
+    @property
+    def presumed(self) -> Mapping[str, Holder]:
+        """Who holds what has settled and was not named since it was given."""
+        settling, given = self._marks.settling, self._marks.given
+        return {each: given[each] for each in given if each not in settling and not given[each].brought}
+
+    def withdraw(self, ids: Collection[str]) -> bool:
+        """Mark the ids as about to be removed; False, and no mark, if one was given a moment ago."""
+        if not self.given.holders.keys().isdisjoint(ids):
             return False
-        self._moving = self._moving.union(moving)
         self._mark(replace(self._marks, withdrawn=self._marks.withdrawn.union(ids)))
         return True
 
-    def restore(self, ids: Collection[str], moving: Collection[str]) -> None:
-        """Nothing is done to these any more, and the Host shows what became of them."""
-        self._moving = self._moving.difference(moving)
+    def restore(self, ids: Collection[str]) -> None:
+        """Nothing is done to these ids any more, and the Host shows what became of them."""
         self._mark(replace(self._marks, withdrawn=self._marks.withdrawn.difference(ids)))
-
-    # The pod under admission
-
-    @property
-    def is_admitting(self) -> bool:
-        """True if a pod is under admission that was allocated something."""
-        return self._admission is not None
-
-    def identify(self, pods: Pods | None) -> Admission:
-        """The admission to which an Allocate belongs at which PodResources names these pods.
-
-        ``pods`` None: there was no answer, so it counts as another pod's.
-        """
-        known = self._admission
-        if known is None or pods is None or self._is_other(pods):
-            return Admission(pods)
-        return known._replace(pods=pods)
-
-    def _is_other(self, pods: Pods) -> bool:
-        """True if these names and devices show that the admission is over."""
-        known = self._admission or Admission()
-        before = known.pods or {}
-        if not pods.keys() >= set(owners_of(before, known.allocated)):
-            return True
-        return is_other_pod(before, pods, known.allocated)
-
-    def end_admission(self) -> None:
-        """A kubelet was started: it admits no pod that the one before was admitting."""
-        self._admission = None
-        self._publish()
-
-    # What the kubelet shows
-
-    def missing(self, file: Checkpoint, answer: PodsAnswer) -> frozenset[Possession]:
-        """The pending ids that the kubelet must know of by now, and that neither the answer nor the file has.
-
-        The kubelet has an id as soon as it has read our answer, and before it asks for anything else.
-        """
-        known = possessions(answer.pods) | file.possessions
-        delay = 0.0 if answer.in_allocate else self._timeouts.pod_resources_after_allocate
-        return frozenset(
-            each
-            for each, one in self._pending.items()
-            if each not in known and answer.asked >= one.at + delay
-        )
-
-    def observe(self, file: Checkpoint, answer: PodsAnswer | None = None) -> None:
-        """Take the kubelet's checkpoint, and its answer, if there is one."""
-        now, written = anyio.current_time(), file.possessions
-        shown = frozenset[Possession]() if answer is None else possessions(answer.pods)
-        missing = frozenset[Possession]() if answer is None else self.missing(file, answer)
-        pending: dict[Possession, Pending] = {}
-        for each, one in self._pending.items():
-            holders = {} if each in shown or each in missing else one.holders
-            if each not in written and (holders or (one.functions and now < self._latest_entry(one))):
-                pending[each] = one._replace(holders=holders)
-        self._pending = pending
-        if answer is not None and self._check_at is not None and answer.asked >= self._check_at:
-            self._check_at = None
-        if self._admission is not None:
-            self._entered = self._admission.allocated <= written
-            left = self._admission.allocated & (written | shown | pending.keys())
-            self._observe_admission(self._admission, answer, is_known=bool(left))
-        self._publish()
-
-    def _latest_entry(self, one: Pending) -> float:
-        """Until when the checkpoint may lack a node that a container has: its container asks for more."""
-        return one.at + self._timeouts.foreign_allocate
-
-    def _observe_admission(self, admission: Admission, answer: PodsAnswer | None, *, is_known: bool) -> None:
-        """``is_known``: something of what it was allocated is pending, or the kubelet has it."""
-        newer = answer if answer is not None and answer.asked > self._last else None
-        over = newer is not None and (self._is_other(newer.pods) or not is_known)
-        if over or anyio.current_time() >= self._latest_end:
-            self._admission = None
-        elif newer is not None:
-            self._admission = admission._replace(pods=newer.pods)
-
-    @property
-    def _latest_end(self) -> float:
-        """When the admission is over at the latest."""
-        timeouts = self._timeouts
-        return self._last + (timeouts.admission_settle if self._entered else timeouts.foreign_allocate)
-
-    @property
-    def due(self) -> float | None:
-        """When the kubelet should be asked next because of what was allocated; None if nothing is open."""
-        soon = self._timeouts.pod_resources_after_allocate
-        times = [one.at + soon if one.holders else self._latest_entry(one) for one in self._pending.values()]
-        if self._check_at is not None:
-            times.append(self._check_at)
-        if self.is_admitting:
-            times.append(self._latest_end)
-        return min(times, default=None)
-
-    # The Snapshot
 
     @property
     def _marks(self) -> Reservations:
         return self._snapshots.now.reservations
 
-    @property
-    def _behind(self) -> frozenset[str]:
-        return frozenset[str]().union(*(one.functions for one in self._pending.values()))
-
-    def _publish(self) -> None:
-        admission = self._admission or Admission()
-        holders = (one.holders.items() for one in self._pending.values())
-        pending = {each: holder for several in holders for each, holder in several}
-        admitting = frozenset(each for _, each in admission.allocated)
-        self._mark(replace(self._marks, pending=pending, admitting=admitting))
+    def _publish(self, held: Collection[str] = ()) -> None:
+        """Mark what is given and not named yet, and what is settling; what is ``held`` is refused no more."""
+        waiting = self.given.holders
+        refused = self._marks.refused.difference(held)
+        self._mark(replace(self._marks, given=waiting, settling=self.admissions.settling, refused=refused))
 
     def _mark(self, marks: Reservations) -> None:
-        self._snapshots.publish(replace(self._snapshots.now, reservations=marks, behind=self._behind))
+        self._snapshots.publish(replace(self._snapshots.now, reservations=marks))

@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
 from nodeagent import __version__
 from nodeagent.agent.kubelet_side import RUNTIME
-from nodeagent.base import sockets, threads, unix_http
+from nodeagent.base import sockets, threads
 from nodeagent.base.errors import KernelRefused, KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import pciids, platform, standing
 from nodeagent.kernel.root import Root
-from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
+from nodeagent.kubelet.podresources import PodReader, VirtHandler
 from nodeagent.model import plain
 from nodeagent.model.host import Host
 from nodeagent.model.status import Status
@@ -95,13 +95,10 @@ async def _kubelet(root: Root, places: Places, limit: float) -> KubeletSight:
 async def _pods(root: Root, places: Places, limit: float) -> tuple[str, bool, int]:
     """Why PodResources does not answer or "", whether this user may ask, and how many pods it names."""
     path = root.path(places.pod_resources)
-    reader = PodReader(path, VirtHandler(root.path(places.plugins)), limit)
     try:
-        found = await reader.pods()
+        found = await PodReader(path, VirtHandler(root.path(places.plugins)), limit).pods()
     except KubeletUnavailable as error:
         return root.host_path(error.what), await threads.call(_may_ask, path), 0
-    finally:
-        reader.close()
     return "", True, len(found.pods)
 
 
@@ -155,13 +152,20 @@ async def _daemon(root: Root, places: Places, limit: float) -> DaemonSight:
 def _ask(root: Root, path: str, limit: float) -> DaemonSight:
     unit = any(root.exists(f"{directory}/{_UNIT}") for directory in _UNITS)
     enabled = root.target(f"{_UNITS[0]}/{_WANTED}") is not None
-    sight = DaemonSight(unit, enabled, "")
     try:
-        status = plain.load(Status, unix_http.ask(root.path(path), "/status", limit))
-    except OSError as error:
-        what = f"no daemon answers at {path}: {error.strerror or error}"
-        return sight._replace(answer=what, permitted=not isinstance(error, PermissionError))
-    except (TypeError, ValueError) as error:  # another version's may be of another shape
+        document = sockets.ask(root.path(path), limit)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        refused = isinstance(error, PermissionError)
+        return DaemonSight(unit, enabled, f"no daemon answers at {path}: {why}", not refused)
+    return _told(DaemonSight(unit, enabled, ""), document)
+
+
+def _told(sight: DaemonSight, document: Any) -> DaemonSight:
+    """What its status says; another version's may be of another shape."""
+    try:
+        status = plain.load(Status, document)
+    except (TypeError, ValueError) as error:
         return sight._replace(answer=f"the daemon's answer cannot be read: {error}")
     effective = status.process.capabilities
     return sight._replace(

@@ -1,18 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unix sockets as files: binding, publishing, probing, removing, and who is on the other end.
 
-Every path goes through a descriptor of the directory (/proc/self/fd/N/name), so that a prefix may be longer
-than the 107 bytes of a unix socket address. A socket file is removed only while it is ours.
+Also the asking end of those that give everybody one JSON document (``base.jsonserver``): no event loop is
+loaded for it, since a command that only asks is to start quickly.
+
+Every path goes through a descriptor of the directory (/proc/thread-self/fd/N/name, since a thread may have
+a table of its own), so that a prefix may be longer than the 107 bytes of a unix socket address. A socket
+file is removed only while it is ours. Knows nothing of what is spoken on them, but that a document is JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+
+def ask(path: str, limit: float, question: bytes | None = None) -> Any:
+    """The document that a server at ``path`` gives, to a ``question`` if it wants one.
+
+    Blocks for up to ``limit`` seconds.
+
+    :raises OSError: if nobody answers.
+    :raises ValueError: if the answer is no JSON, such as none at all.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(limit)
+        with shortened(path) as address:
+            client.connect(address)
+        if question is not None:
+            client.sendall(question)
+            client.shutdown(socket.SHUT_WR)
+        chunks = list(iter(lambda: client.recv(65536), b""))
+    return json.loads(b"".join(chunks))
 
 
 class SocketFile:
@@ -26,18 +51,21 @@ class SocketFile:
 
     @classmethod
     def bind(cls, directory: Path, name: str) -> SocketFile:
-        """Make the file, mode 0600; nobody listens yet. :raises OSError: if it cannot be made."""
+        """Make the file; nobody listens yet. :raises OSError: if it cannot be made."""
         with contextlib.ExitStack() as undo:
             fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             undo.callback(os.close, fd)
             sock = undo.enter_context(
                 socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             )
-            os.fchmod(sock.fileno(), 0o600)  # the file gets the mode of the socket's inode: unix_bind_bsd
             sock.bind(_through(fd, name))
             identity = _identity(os.stat(name, dir_fd=fd, follow_symlinks=False))
             undo.pop_all()
         return cls(fd, name, sock, identity)
+
+    def restrict(self) -> None:
+        """Let no other user connect; meant for before it listens. :raises OSError: if it is gone."""
+        os.chmod(self._name, 0o600, dir_fd=self._directory)
 
     def rename(self, name: str) -> None:
         """Publish under another name, over what is there. :raises OSError: if that fails."""
@@ -79,6 +107,27 @@ def is_served(path: str | Path) -> bool:
     return True
 
 
+def clear(directory: Path) -> None:
+    """Remove all sockets there but those of this process.
+
+    For who knows that no other process lives that would serve there: one that is dead still listens as long
+    as the kernel holds one of its threads.
+    """
+    with contextlib.suppress(OSError):  # it may be absent or read-only
+        for path in filter(Path.is_socket, list(directory.iterdir())):
+            if not _is_own(path):
+                path.unlink()
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return peer(path) == os.getpid()
+    except BlockingIOError:
+        return True  # its queue is full: nobody knows
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
 def shortened(path: str | Path) -> Iterator[str]:
     """The path, as one that fits into a socket address (unix(7)).
@@ -94,11 +143,22 @@ def shortened(path: str | Path) -> Iterator[str]:
 
 
 def _through(directory: int, name: str) -> str:
-    return f"/proc/self/fd/{directory}/{name}"
+    return f"/proc/thread-self/fd/{directory}/{name}"
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
+
+
+def peer(path: str | Path) -> int:
+    """The pid of the process that listens at the path; 0 if it is not of our pid namespace.
+
+    :raises OSError: if nobody does.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        with shortened(path) as address:
+            probe.connect(address)
+        return _credentials(probe)[0]
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int, int]:
@@ -107,8 +167,8 @@ def _credentials(sock: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
-def peer_pid(sock: socket.socket) -> int:
-    """The pid of the other end; 0 if it is not in our pid namespace."""
+def asker(sock: socket.socket) -> int:
+    """The pid of whoever has connected; 0 if it is not of our pid namespace."""
     return _credentials(sock)[0]
 
 

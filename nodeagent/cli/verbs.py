@@ -2,19 +2,18 @@
 """The verbs, each one short function: options in, answer on stdout, exit code out.
 
 Each one imports what it needs when it runs, so that a short one starts quickly. Where a daemon answers, its
-settings and verdicts count; ``daemon_client`` and ``bases`` know how.
+settings and verdicts count; ``asking`` and ``bases`` know how.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from typing import TYPE_CHECKING
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
-from nodeagent.cli import daemon_client, output, shell
+from nodeagent.cli import asking, output
 from nodeagent.cli.output import FINE, WRONG
 from nodeagent.config import last_good
 
@@ -28,24 +27,23 @@ MACHINE = "vmi"  # instead of a name: a virtual machine
 
 def run(options: argparse.Namespace) -> int:
     """Be the daemon until told to stop."""
-    root = shell.root_of(options)
+    root = asking.root_of(options)
     if root.is_host and os.geteuid() != 0:
         raise ConfigError(
             "nodeagent run must be root: it serves sockets that only root may use",
             "start it with sudo, or try it out with: nodeagent demo",
         )
-    settings, refused = last_good.at_start(shell.sources(options, root), strict=options.strict)
-    from nodeagent.base import log, log_handlers
+    settings, refused = last_good.at_start(asking.sources(options, root), strict=options.strict)
+    from nodeagent.base import log, logqueue, logsinks, memory
 
-    gc.collect()
-    gc.disable()  # until the daemon is ready: nearly all objects of its start stay
+    memory.begin_start()
     from nodeagent import app
 
-    lines = log_handlers.LogQueue()
+    lines = logqueue.LogQueue()
     repeated: float = options.timeouts.repeated_log_lines
 
     def set_log(wanted: config.Log) -> None:
-        log_handlers.setup(wanted.format, wanted.level, os.environ, sys.stderr, repeated, lines=lines)
+        logsinks.setup(wanted.format, wanted.level, os.environ, sys.stderr, repeated, lines=lines)
 
     set_log(settings.log)
     for warning in settings.warnings:
@@ -53,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if refused is not None:
         log.event(log.CONFIG_LAST_GOOD, error=refused.what, hint=f"{refused.hint}{config.more(refused)}")
     try:
-        app.run(settings, shell.sources(options, root), options.timeouts, set_log, refused)
+        app.run(settings, asking.sources(options, root), options.timeouts, set_log, refused)
     finally:
         lines.finish(options.timeouts.last_log_lines)
     app.leave(FINE)
@@ -147,14 +145,14 @@ def configuration(options: argparse.Namespace) -> int:
         from nodeagent.cli import translating
 
         return translating.show(options)
-    root = shell.root_of(options)
-    basis, first_line = daemon_client.in_force(options, root)
-    effective = basis or shell.settings(options, root)
+    root = asking.root_of(options)
+    basis, first_line = asking.daemon(options, root)
+    effective = basis or asking.settings(options, root)
     if options.output == output.TEXT:
         text = output.people(settings.text(effective.values))
     else:
         text = _settings(options, effective)
-    wrong = daemon_client.refused_configuration(options, root) if basis else ""
+    wrong = asking.refused(options, root) if basis else ""
     output.answer(text, first_line, wrong, *effective.warnings)
     return WRONG if wrong else FINE
 
@@ -163,7 +161,7 @@ def _checked(options: argparse.Namespace) -> int:
     if options.check:
         effective = config.check_file(options.check)
     else:
-        effective = shell.settings(options, shell.root_of(options))
+        effective = asking.settings(options, asking.root_of(options))
     fine = f"{options.check or 'the settings of this node'}: fine"
     text = fine if options.output == output.TEXT else _settings(options, effective)
     return output.answer(text, *effective.warnings)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nodeagent.base import sealed
 from nodeagent.base.errors import ConfigError
-from nodeagent.base.state_file import Damaged, StateFile
 from nodeagent.config import loading, table
 from nodeagent.config.problems import ConfigErrors
 from nodeagent.config.reader import sources
@@ -26,15 +26,7 @@ if TYPE_CHECKING:
 
 PATH = "/var/lib/nodeagent/settings.json"
 PLACE = "the last good settings"
-
-
-def _checked(document: dict[str, Any]) -> dict[str, Any]:
-    return {"values": dict(document["values"].items()), "imported": document["imported"]}
-
-
-FILE: StateFile[dict[str, Any]] = StateFile(
-    {}, _checked, lambda content: content, "without it a daemon does not start while a file is wrong"
-)
+_HINT = "without it a daemon does not start while a file is wrong"
 
 
 def keep(prefix: str, settings: Settings) -> None:
@@ -44,11 +36,11 @@ def keep(prefix: str, settings: Settings) -> None:
     """
     path, content = sources.below(prefix, PATH), _content(settings)
     try:
-        if FILE.read(path) == content:
+        if sealed.look(path) == content:
             return
-    except Damaged:
+    except sealed.Broken:
         pass  # it is replaced
-    FILE.save(path, content)
+    sealed.write(path, content, _HINT)
 
 
 def at_start(origin: Sources, *, strict: bool = False) -> tuple[Settings, ConfigError | None]:
@@ -67,10 +59,10 @@ def at_start(origin: Sources, *, strict: bool = False) -> tuple[Settings, Config
 def _recalled(origin: Sources, wrong: ConfigError) -> Settings:
     path = sources.below(origin.prefix, PATH)
     try:
-        content = FILE.read(path)
-        if content:
+        content = sealed.look(path)
+        if content is not None:
             return _settings(origin, content)
-    except (Damaged, TypeError, ValueError, LookupError, AttributeError):
+    except (sealed.Broken, TypeError, ValueError, LookupError, AttributeError):
         lost = ConfigError(f"{path}: is damaged, so the last good settings are lost", "mend the files")
         raise ConfigErrors((*_all(wrong), lost)) from wrong
     except ConfigError as error:

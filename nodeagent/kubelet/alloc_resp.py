@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices in an answer to an Allocate: the kubelet's checkpoint keeps it while a pod has the id.
+"""What an answer to an Allocate says of the host: the kubelet's checkpoint keeps it while a pod has it.
 
 An id may stand for more than its own device: a bundle, a group. The variables that virt-launcher reads name
 each function and mdev (``PCI_RESOURCE_*``, ``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the
-nodes name the groups, whatever plugin has answered.
+nodes name the groups, whatever plugin has answered. Where ours has given no such nodes, by CDI names or for
+iommufd, annotations name the groups.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.grpc.wire import Codec
+from nodeagent.model.allocation import GROUP
 from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
 
+_CODEC = Codec()
 _VARIABLES = ("PCI_RESOURCE_", "MDEV_PCI_RESOURCE_")
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _GROUP = re.compile(r"/dev/vfio/(?P<number>[0-9]+)")
 
 
@@ -31,26 +36,28 @@ class Answer(NamedTuple):
 
 
 @lru_cache(maxsize=4096)  # the file is read after each Allocate, and most of its answers are those of before
-def parse_allocate_response(text: str) -> Answer:
-    """The devices in a ContainerAllocateResponse in base64; none, if it cannot be read."""
+def understood(text: str) -> Answer:
+    """What a ContainerAllocateResponse in base64 says; nothing, if it cannot be read."""
     try:
-        return _from_message(v1beta1.ContainerAllocateResponse.parse(base64.b64decode(text)))
-    except Exception:  # noqa: BLE001 - the file is no API: bytes of any kind
+        return _said(_CODEC.decode(base64.b64decode(text), v1beta1.ContainerAllocateResponse))
+    except ValueError:
         return Answer()
 
 
-def _from_message(response: v1beta1.ContainerAllocateResponse) -> Answer:
+def _said(response: v1beta1.ContainerAllocateResponse) -> Answer:
     paths = dict.fromkeys(node.host_path for node in response.devices)
     groups = {path: found["number"] for path in paths if (found := _GROUP.fullmatch(path)) is not None}
+    annotated = (key.removeprefix(GROUP) for key in response.annotations if key.startswith(GROUP))
+    numbers = (*groups.values(), *(each for each in annotated if _NUMBER.fullmatch(each)))
     return Answer(
-        tuple(dict.fromkeys(_find_device_ids(response.envs))),
-        frozenset(GroupNumber(int(each)) for each in groups.values()),
+        tuple(dict.fromkeys(_named(response.envs))),
+        frozenset(GroupNumber(int(each)) for each in numbers),
         tuple(path for path in paths if path not in groups),
         tuple(each.name for each in response.cdi_devices),
     )
 
 
-def _find_device_ids(envs: Mapping[str, str]) -> Iterator[str]:
+def _named(envs: Mapping[str, str]) -> Iterator[str]:
     for name, value in envs.items():
         if name.startswith(_VARIABLES):
             for word in value.split(","):

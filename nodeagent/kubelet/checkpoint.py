@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device manager's checkpoint: the ids that pods have, as the kubelet wrote it last. Read, never written.
+"""The device manager's checkpoint: which ids pods hold, as the kubelet wrote it last. Read, never written.
 
-It is no API (pkg/kubelet/cm/devicemanager/checkpoint), so any content is accepted. The kubelet writes it
-after the last Allocate of a container and at each list message, not when a pod ends: it may name pods that
-have ended. It is written whole, from the kubelet's own memory.
+It is no API (pkg/kubelet/cm/devicemanager/checkpoint), so any content is borne. It is written at allocations
+and at each list message, not when a pod ends; so it may name pods that have ended, and is a hint only. Where
+PodResources names nobody yet, it is all there is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
-from nodeagent.kubelet.alloc_resp import Answer, parse_allocate_response
+from nodeagent.kubelet.alloc_resp import Answer, understood
 from nodeagent.model.allocation import Possession
 from nodeagent.model.ids import ResourceName
 
@@ -23,13 +25,13 @@ Stamp = tuple[int, int, int]
 """Inode, time of the last change in ns, size: the kubelet writes the file anew each time."""
 
 
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError)
 
 
 class Entry(NamedTuple):
-    """One id of one pod; ``numa``: its topology, as the kubelet was told.
+    """One id that one pod holds; ``numa`` is what the kubelet was told of its topology.
 
-    ``answer``: the devices that its container got with it, and with the ids of the same Allocate.
+    ``answer`` is what its container was given for it, and for the ids that were asked for with it.
     """
 
     uid: str
@@ -40,47 +42,86 @@ class Entry(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The entries of the file. Unless all of it is ``readable``, an entry that is missing proves nothing."""
+    """What the file says, and when it was written; no stamp if there is none."""
 
-    stamp: Stamp | None = None  # None: there is no file, or it cannot be read
+    written: Stamp | None = None
     entries: tuple[Entry, ...] = ()
-    readable: bool = False
-    missing: bool = False
+    admitted: frozenset[str] | None = None  # uids of pods that the kubelet has begun to start; None: unknown
+    by: float = 0.0  # when it was seen first, in seconds of time.monotonic
+    after: float = 0.0  # when the one before was seen last
+
+    def well_after(self, then: float, gap: float) -> bool:
+        """True if it was written ``gap`` seconds or more after one that was there by ``then``.
+
+        Of those that are, older ones may be the last: ``writeCheckpoint`` in
+        pkg/kubelet/cm/devicemanager/manager.go takes what is to be written under one lock, and waits for
+        another one then. They follow each other at once. Their own times do not tell: some file systems have
+        whole seconds only, and the clock may be set in between.
+        """
+        return self.after >= then + gap
+
+    def of(self, ids: Collection[str]) -> frozenset[Possession]:
+        """What pods have of these ids, whoever they are."""
+        if not ids:
+            return frozenset()
+        return frozenset((each.resource, each.device_id) for each in self.entries if each.device_id in ids)
 
     @property
-    def possessions(self) -> frozenset[Possession]:
-        """All ids that pods have by the file."""
-        return frozenset((each.resource, each.device_id) for each in self.entries)
+    def settled(self) -> frozenset[Possession]:
+        """What pods have whose admission is over, or that are not known to be in it."""
+        entries = self.entries
+        if self.admitted is not None:
+            entries = tuple(entry for entry in entries if entry.uid in self.admitted)
+        return frozenset((entry.resource, entry.device_id) for entry in entries)
+
+    def begun(self, before: Collection[str] = ()) -> frozenset[Possession]:
+        """What pods have that the kubelet has begun to start, but for those that it had ``before``.
+
+        Nothing, if that cannot be seen. A pod that has ended may keep its directory for long.
+        """
+        begun = (self.admitted or frozenset()).difference(before)
+        return frozenset((entry.resource, entry.device_id) for entry in self.entries if entry.uid in begun)
 
 
 class CheckpointFile:
-    """The file, parsed again when it has changed."""
+    """The file, read anew when it has changed.
 
-    def __init__(self, path: str) -> None:
+    ``pods`` is the directory in which the kubelet makes one for each pod right after its admission
+    (``makePodDataDirs``, called by ``SyncPod`` in pkg/kubelet/kubelet.go).
+    """
+
+    def __init__(self, path: str, pods: str) -> None:
         self._path = path
-        self._last = Checkpoint()
-        self._one_by_one = Lock()  # a slow read of an old file must not replace a newer one
+        self._pods = pods
+        self._checkpoint = Checkpoint()
+        self._still = 0.0  # when it was seen last
+        self._one_by_one = Lock()  # a slow look at an old file would make a new one of the next
 
     def read(self) -> Checkpoint:
-        """The file as it is now. Blocks."""
+        """What it says now, or said when it could be read last. Blocks on a file."""
         with self._one_by_one:
-            try:
-                self._last = self._read()
-            except FileNotFoundError:
-                self._last = Checkpoint(missing=True)
-            except OSError:
-                self._last = Checkpoint()
-            return self._last
+            self._read()
+            checkpoint = self._checkpoint
+        return checkpoint._replace(admitted=self._admitted())
 
-    def _read(self) -> Checkpoint:
-        with Path(self._path).open("rb") as file:
-            stamp = _stamp(file)  # of this file: the kubelet may put another one in its place
-            if _is_same(stamp, self._last.stamp):
-                return self._last
-            entries, readable = _entries(file)
-        if (stamp, entries, readable) == (self._last.stamp, self._last.entries, self._last.readable):
-            return self._last
-        return Checkpoint(stamp, entries, readable)
+    def _read(self) -> None:
+        began, known = time.monotonic(), self._checkpoint
+        with contextlib.suppress(OSError), Path(self._path).open("rb") as file:
+            written = _stamp(file)  # of what is read: the kubelet may put another one in its place
+            by = time.monotonic()
+            entries = known.entries if _is_same(written, known.written) else _entries(file)
+            if entries is None:
+                return
+            if (written, entries) != (known.written, known.entries):
+                self._checkpoint = Checkpoint(written, entries, by=by, after=self._still)
+            self._still = began
+
+    def _admitted(self) -> frozenset[str] | None:
+        try:
+            with os.scandir(self._pods) as found:
+                return frozenset(each.name for each in found)
+        except OSError:
+            return None
 
 
 def known_resources(path: str) -> frozenset[str] | None:
@@ -107,30 +148,27 @@ def _is_same(one: Stamp, other: Stamp | None) -> bool:
     return one == other and one[1] % 10**9 != 0
 
 
-def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool]:
-    """The entries that can be parsed, and whether these are all."""
+def _entries(file: BinaryIO) -> tuple[Entry, ...] | None:
+    """All entries that can be understood; None for a file that cannot be read, which says nothing."""
     try:
         document = json.loads(file.read())
         pods = tuple(document["Data"]["PodDeviceEntries"] or ())
     except _UNREADABLE:
-        return (), False
+        return None
     found: dict[Entry, None] = {}
-    readable = True
     for pod in pods:
-        try:
+        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
             found |= dict.fromkeys(_of_pod(pod))
-        except _UNREADABLE:
-            readable = False
-    return tuple(found), readable
+    return tuple(found)
 
 
 def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
     """By NUMA node, which is "-1" for an id without topology; a list before Kubernetes 1.20.
 
-    A number is a share of another plugin, unless the answer to its Allocate has the node of that IOMMU group:
-    then it is virt-handler's.
+    A number is somebody's share, unless the answer to its Allocate has the node of that IOMMU group: then it
+    is virt-handler's.
     """
-    answer = parse_allocate_response(pod.get("AllocResp") or "")
+    answer = understood(pod.get("AllocResp") or "")
     by_node = pod["DeviceIDs"]
     if isinstance(by_node, list):
         by_node = {"-1": by_node}

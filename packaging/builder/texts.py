@@ -41,7 +41,8 @@ _PATHS = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
 _FILES = (
     ("/etc/nodeagent/config.yaml, /etc/nodeagent/conf.d/*.yaml", "settings; read again when they change"),
     ("/etc/default/nodeagent", "environment of the service"),
-    ("/run/nodeagent/status.sock", "answers nodeagent status, takes nodeagent bind and nodeagent release"),
+    ("/run/nodeagent/status.sock", "answers nodeagent status"),
+    ("/run/nodeagent/status.sock.requests", "takes nodeagent bind and nodeagent release"),
 )
 _SEE = "systemctl(1), journalctl(1); the settings with examples: /usr/share/doc/nodeagent/configuration.md.gz"
 
@@ -113,8 +114,7 @@ def _sections() -> Iterator[str]:
     yield "Each is a key of the files below. Most are a variable, too, and a flag of every verb but demo."
     yield "Flags win over variables, these over conf.d, that over config.yaml. SEE ALSO names examples."
     for setting in table.SETTINGS:
-        if not setting.obsolete:
-            yield from _setting(setting)
+        yield from _setting(setting)
     yield ".SH FILES"
     for path, meaning in _FILES:
         yield from (".TP", f".I {_escaped(path)}", _escaped(meaning))

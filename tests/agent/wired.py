@@ -15,24 +15,26 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from nodeagent.agent.allocate import Allocator
+from nodeagent.agent.asking import Asking
 from nodeagent.agent.cdi_files import CdiFiles
-from nodeagent.agent.device_plugins import DevicePlugins, ResourceAnswers
-from nodeagent.agent.kubelet_view import KubeletView
+from nodeagent.agent.closing import Closing
+from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
+from nodeagent.agent.granting import Granting
+from nodeagent.agent.holders import Holders
+from nodeagent.agent.inquiry import Inquiry
+from nodeagent.agent.kubelet_side import PodResources
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.usage import Usage
-from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.kubelet.device_plugin import Answers, DeviceList
-from nodeagent.kubelet.endpoint import Endpoint, EndReason
-from nodeagent.kubelet.grpc import SocketServer
-from nodeagent.kubelet.registration import Registrar
-from nodeagent.kubelet.socket_dir import SocketDir
+from nodeagent.kubelet.deviceplugin.life import End, Life
+from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
+from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
@@ -54,17 +56,17 @@ def desired(*rules: Any) -> Desired:
     return Desired(Discovery(enabled=False), (), rules)
 
 
-class Fragile(Endpoint):
-    """An endpoint that fails at the end of a registration, if its resource is among ``failing``."""
+class Fragile(RegisterWay):
+    """A way of registering that fails at the end of a life, if it is told to."""
 
-    failing: set[str]
+    breaks: frozenset[str] = frozenset()
 
-    async def hold(self, server: SocketServer) -> EndReason:
-        """As always; raises ValueError for such a resource."""
-        reason = await super().hold(server)
-        if self.resource in self.failing:
+    async def hold(self, life: Life) -> End:
+        """As always; raises ValueError for a resource that ``breaks``."""
+        end = await super().hold(life)
+        if life.resource in self.breaks:
             raise ValueError("made to fail")
-        return reason
+        return end
 
 
 class Agent:
@@ -75,56 +77,65 @@ class Agent:
         known = Allocations(knowledge=Knowledge.COMPLETE)
         self.snapshots = Snapshots(Snapshot(desired=desired(*rules), allocations=known))
         self.eyes = Eyes(host, self.snapshots)
-        self.releases = Releases(self.eyes.settings)
+        self.releases = Releases(self.eyes.settings, timeouts=Timeouts())
         self.offering = Offering(self.snapshots, self.releases)
         self.cdi = CdiFiles(host.path("/run/cdi"), self.snapshots, self.offering)
         self.reservations = ReservationBook(self.snapshots, timeouts=Timeouts())
-        root, timeouts = Root(host.directory), Timeouts()
-        self.view = KubeletView(root, self.eyes.settings.get(), self.snapshots, timeouts)
-        self.usage = Usage(
-            self.view,
+        source = PodResources(
+            str(kubelet.paths.pod_resources / "kubelet.sock"),
+            "",
+            str(kubelet.paths.plugins),
+            self.snapshots,
+            Timeouts()._replace(pod_resources_idle=0.0),
+        )
+        self.inquiry = Inquiry(
+            source, self.snapshots, self.reservations, self.eyes.observer, timeouts=Timeouts()
+        )
+        self.holders = Holders(
+            self.inquiry,
             self.snapshots,
             self.reservations,
-            self.eyes.observer,
-            self.releases,
             self.eyes.settings,
-            timeouts,
-        )
-        self.allocator = Allocator(
-            root,
-            self.eyes.observer,
-            self.offering,
-            self.usage,
-            self.reservations,
-            self.cdi,
-            Latest(None),
-            timeouts,
-        )
-        self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)
-        self.registrar = Registrar(self.directory.kubelet_path, Timeouts())
-        self.failing: set[str] = set()
-        self.plugins = DevicePlugins(
-            self.offering,
-            self.allocator,
-            self.usage,
-            self.cdi,
-            Supervisor(Timeouts()),
-            self._endpoint,
+            self.releases,
             timeouts=Timeouts(),
         )
-        self.view.resend_with(self.plugins)
-
-    def _endpoint(
-        self, resource: str, devices: DeviceList, answers: Answers, changed: Latest[None]
-    ) -> Endpoint:
-        made = Fragile(resource, devices, answers, self.directory, self.registrar, changed, Timeouts())
-        made.failing = self.failing
-        return made
+        provisions = Provisions(Timeouts().usb_feature_load)
+        provisions.serve_cdi(self.cdi)
+        self.granting = Granting(
+            self.offering,
+            self.reservations,
+            Asking(self.offering, self.reservations, self.inquiry, timeouts=Timeouts()),
+            Closing(
+                Root(host.directory),
+                self.eyes.wakes,
+                self.eyes.observer,
+                self.offering,
+                self.snapshots,
+                self.reservations.forgotten,
+                timeouts=Timeouts(),
+            ),
+            provisions,
+            self.eyes.settings,
+            timeouts=Timeouts(),
+        )
+        self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)
+        self.way = Fragile(
+            self.directory, Registrar(self.directory.kubelet_path, Timeouts()), timeouts=Timeouts()
+        )
+        self.plugins = DevicePlugins(
+            self.offering,
+            self.granting,
+            self.holders,
+            self.cdi,
+            Supervisor(Timeouts()),
+            self.way,
+            timeouts=Timeouts(),
+        )
 
     @property
     def given(self) -> frozenset[str]:
-        """What was allocated and is in no source of the kubelet yet."""
-        return frozenset(self.snapshots.now.reservations.pending)
+        """What was given a moment ago."""
+        return self.snapshots.now.reservations.settling
 
     def wish(self, *rules: Any) -> None:
         """Other rules."""
@@ -132,12 +143,12 @@ class Agent:
 
     def hold(self, **held: Holder) -> None:
         """The kubelet names these holders."""
-        allocations = Allocations.of(held, Knowledge.COMPLETE)
+        allocations = Allocations(held, Knowledge.COMPLETE)
         self.snapshots.publish(replace(self.snapshots.now, allocations=allocations))
 
-    def answers(self, name: ResourceName = GPU, devices: DeviceList | None = None) -> ResourceAnswers:
+    def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
         """What the kubelet asks, without a kubelet."""
-        return ResourceAnswers(name, self.allocator, self.usage, devices or DeviceList())
+        return ResourceAnswers(name, self.granting, self.holders, listing or Listing())
 
     def resource(self, name: ResourceName = GPU) -> Resource:
         return self.offering.resources.get()[name]
@@ -164,5 +175,3 @@ async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
             yield agent
             tasks.cancel_scope.cancel()
             agent.directory.close()
-        agent.view.close()
-        agent.registrar.close()

@@ -26,9 +26,9 @@ resources:
   - {name: example.com/usb, pci: [{devices: ["1ad8"]}]}
   - {name: example.com/lone, pci: [{devices: ["1ad9"]}]}
 """
-REST = 5.0  # seconds after the last event within which all devices that no pod has are Healthy
 FOR_EVER = ("--timing-settle", "60s")
 HARDLY = ("--timing-settle", "50ms")
+COUNTS = "run/nodeagent/baselines.json"  # the lowest counts of opens, for the next daemon
 
 
 class Board(NamedTuple):
@@ -156,6 +156,20 @@ async def stays_taken(kubelet: Kubelet, board: Board, quiet: Pod) -> None:
     assert (await kubelet.admit(Pod("ns", "late", [{USB: 1}]))).phase == "Failed"
 
 
+async def given_by_a_daemon(node: Node, kubelet: Kubelet, boards: Sequence[Board]) -> Pod:
+    """A pod that got a GPU from a daemon that is no more."""
+    async with node.daemon():
+        await all_listed(kubelet, usb_lists(boards))
+        old = await kubelet.admit(Pod("ns", "old", [{GPU: 1}]))
+        running(old)
+    return old
+
+
+def lose_counts(node: Node) -> None:
+    """The next daemon is the first one that sees these counts."""
+    (node.root / COUNTS).unlink()
+
+
 async def named(node: Node, device: str, pod: Pod) -> None:
     """Wait until the daemon tells that this pod has the device."""
     await node.until_told(lambda told: told["holders"].get(device, {}).get("pod") == pod.key)
@@ -183,3 +197,15 @@ async def what(node: Node, device: str) -> str:
     told = await node.status()
     devices = [each for resource in told["resources"] for each in resource["devices"]]
     return next((str(each["what"]) for each in devices if each["id"] == device and not each["healthy"]), "")
+
+
+async def next_gets(node: Node, kubelet: Kubelet, resource: str, device: str, *, shown: bool) -> None:
+    """The next pod gets what one had that has ended; or the one after it, if that was not ``shown``.
+
+    Nobody shows what a plain init container has: the kubelet's file tells, and a refusal has it written.
+    """
+    following = await kubelet.admit(Pod("ns", "next", [{resource: 1}]))
+    if following.phase == "Failed" and not shown:
+        await node.until_told(lambda told: device not in told["holders"])
+        following = await kubelet.admit(Pod("ns", "after", [{resource: 1}]))
+    running(following)

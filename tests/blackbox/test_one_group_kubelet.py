@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -24,15 +26,18 @@ from tests.blackbox.boards import (
     GPU,
     HARDLY,
     LONE,
+    LONE_AT,
     USB,
     all_listed,
     apart,
+    named,
     running,
     started,
     usb_boards,
     usb_lists,
 )
 from tests.blackbox.harness import PATIENCE, Node, pod
+from tests.blackbox.test_one_group_twice import admitted_and_forgotten
 
 GPU_AT = "0000:20:00.0"
 
@@ -61,11 +66,9 @@ def asking(name: str, has: str, resource: str) -> Pod:
 async def test_a_container_that_starts_gets_nothing_of_the_board_that_another_pod_was_admitted_with(
     node: Node, boards: int, flags: Sequence[str]
 ) -> None:
-    """Once another pod was admitted; before that it may be taken for the one under admission."""
     waiting = pod("waiting", {USB: 1})
     async with beside(node, waiting, *flags, boards=boards) as kubelet:
         vm = await kubelet.admit(pod("vm", {GPU: 1}))
-        running(await kubelet.admit(pod("next", {})))
         await kubelet.admit(waiting, again=True)
         running(vm)
         apart(vm, waiting)
@@ -76,6 +79,33 @@ async def test_a_container_that_starts_gets_nothing_of_the_board_that_another_po
             await kubelet.until(lambda: kubelet.capacity(USB) == (1, 1), PATIENCE)
             await kubelet.admit(waiting, again=True)
             assert waiting.message == ""
+
+
+@pytest.mark.parametrize("flags", [FOR_EVER, HARDLY], ids=["60 s", "50 ms"])
+@pytest.mark.parametrize("has", ["container", "init container"])
+async def test_a_device_that_two_pods_wait_for_is_given_to_one_of_them(
+    node: Node, has: str, flags: Sequence[str]
+) -> None:
+    """The Allocate of a container that starts makes the kubelet count anew what is not free."""
+    waiting = pod("waiting", {GPU: 1})
+    async with beside(node, waiting, *flags, age=0.0) as kubelet:
+        old = await kubelet.admit(pod("old", {LONE: 1}))
+        before = await kubelet.admit(pod("before", {GPU: 1}))
+        await named(node, GPU_AT, before)
+        node.host.hold(GPU_AT)
+        kubelet.delete(before)
+        vm = asking("vm", has, GPU)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kubelet.admit, vm)
+            await kubelet.until(lambda: GPU_AT in kubelet.state.allocating, PATIENCE)
+            kubelet.delete(old)
+            tasks.start_soon(partial(kubelet.admit, waiting, again=True))
+            await anyio.sleep(0.5)
+            node.host.release(GPU_AT)
+        asked = [each.error for each in kubelet.statistics.allocations if each.resource == GPU][1:]
+        assert len(asked) == 2, "both wait until it is closed"
+        assert asked.count(None) == 1
+        apart(*(each for each in (vm, waiting) if not each.message))
 
 
 @pytest.mark.parametrize("others", [0, 2])
@@ -92,3 +122,22 @@ async def test_what_a_pod_had_for_a_short_time_goes_to_the_next_one_at_once(
             running(await kubelet.admit(wanted))
             kubelet.delete(wanted)
         running(await kubelet.admit(pod("next", {resource: 1})))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has", ["container", "init container"])
+async def test_what_the_kubelet_has_forgotten_is_not_given_to_the_next_pod_while_it_names_nobody(
+    node: Node, has: str
+) -> None:
+    """Others may ask PodResources so often that it refuses us (``DefaultQPS``)."""
+    async with started(node, *HARDLY, listed=usb_lists(usb_boards(node, 1))) as (_, kubelet):
+        before = await kubelet.admit(pod("before", {LONE: 1}))
+        await named(node, LONE_AT, before)
+        old = await kubelet.admit(pod("old", {GPU: 1}))
+        vm = asking("vm", has, LONE)
+        await admitted_and_forgotten(node, kubelet, LONE_AT, vm, old, before)
+        kubelet.faults.set("pod-resources-exhausted")
+        other = await kubelet.admit(pod("other", {LONE: 1}))
+        assert other.phase == "Failed"
+        kubelet.delete(vm)
+        running(await kubelet.admit(pod("next", {LONE: 1})))

@@ -19,7 +19,6 @@ from tests.blackbox.boards import (
     FOR_EVER,
     GPU,
     HARDLY,
-    REST,
     USB,
     Board,
     all_listed,
@@ -37,7 +36,7 @@ from tests.blackbox.boards import (
 )
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 
-AN_HOUR, LONG = 3600.0, 600.0
+AN_HOUR, LONG, YOUTH = 3600.0, 600.0, 30.0
 SILENT = "pod-resources-exhausted"
 CUT_OFF = "pod-resources-unnamed"
 EMPTY = "pod-resources-empty"
@@ -83,6 +82,27 @@ async def test_a_holder_that_is_only_remembered_does_not_let_two_pods_share_what
 
 
 @pytest.mark.slow
+async def test_what_was_refused_for_a_remembered_holder_is_listed_so_and_not_asked_for_again(
+    node: Node,
+) -> None:
+    """The kubelet would give it to one pod after the other, and each would fail while a board is free."""
+    first, second = boards = usb_boards(node, 2)
+    async with started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet):
+        both = await kubelet.admit(pod("both", {GPU: 1, USB: 1}))
+        assert groups(both) == {first.group}
+        for device in (first.gpu, first.usb):
+            await named(node, device, both)
+        kubelet.faults.set(SILENT)
+        kubelet.delete(both)
+        assert "held by" in await refusal(kubelet, GPU, first.gpu)
+        await until_health(kubelet, GPU, first.gpu, "Unhealthy")
+        assert health(kubelet, GPU)[second.gpu] == "Healthy"
+        kubelet.faults.clear(SILENT)
+        await until_all_healthy(kubelet, GPU, USB)
+        running(await kubelet.admit(pod("next", {GPU: 2})))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("since", ["before", "after"])
 @pytest.mark.parametrize("fault", [SILENT, EMPTY])
 async def test_a_sibling_of_another_resource_is_refused_to_anybody_while_nobody_says_who_asks(
@@ -90,7 +110,7 @@ async def test_a_sibling_of_another_resource_is_refused_to_anybody_while_nobody_
 ) -> None:
     """An answer that does not even name the pod that asks tells no more than none."""
     (board,) = boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
+    async with started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet):
         if since == "before":
             kubelet.faults.set(fault, LONG)
         running(await kubelet.admit(pod("one", {GPU: 1})))
@@ -183,8 +203,10 @@ async def test_a_stale_entry_of_the_checkpoint_ends_by_itself(node: Node, restar
             if restart != "daemon":
                 kubelet.faults.set(CUT_OFF, 1.0)
                 await kubelet.start()
-            if restart == "kubelet":
-                await until_all_healthy(kubelet, GPU, USB, within=REST)
+            if (
+                restart == "kubelet"
+            ):  # what a former kubelet has named is doubted as long as this one is young
+                await until_all_healthy(kubelet, GPU, USB, within=YOUTH + PATIENCE)
         if restart != "kubelet":
             async with node.daemon():
                 await all_listed(kubelet, usb_lists(boards))

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from nodeagent.agent.changing import ledger
-from nodeagent.base.watch import DirectoryWatcher
+from nodeagent.base.watching import Watcher
 from nodeagent.cli import main
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model import host_json
@@ -139,7 +139,7 @@ def full_vgpu_card(root: Path) -> list[str]:
     card = Card("0000:3b:00.0", (Type("1", 2, "NVIDIA A40-24Q"),), vfs=vfs, vgpu=True)
     host = SimulatedHost(root)
     add_card(host, card, 10)
-    watcher = DirectoryWatcher()
+    watcher = Watcher()
     kernel = MdevKernel([card])
     for vf in vfs:
         kernel.set_vgpu_type(vf, "1")
@@ -155,7 +155,7 @@ def test_what_the_daemon_remembers_of_vgpu_types_is_planned_with(root: Path, run
     foreign = json.loads(run("plan", "-o", "json")[1])
     assert {each["own"] for each in foreign["cards"][0]["exists"]} == {False}
     record = Ledger(dict.fromkeys(vfs, "1"), {"1": "NVIDIA A40-24Q"})
-    ledger.FILE.save(str(root / ledger.PATH.lstrip("/")), record)
+    ledger.write(str(root / ledger.PATH.lstrip("/")), record)
     ours = json.loads(run("plan", "-o", "json")[1])
     assert {each["own"] for each in ours["cards"][0]["exists"]} == {True}
     assert (ours["steps"], ours["problems"]) == ([], [])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,16 +12,15 @@ import anyio
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.grpc import call
-from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
-from nodeagent.model.allocation import Allocations, Holder, PodList
-from tests.kubelet.serving import open_channel
+from nodeagent.kubelet.grpc.channel import open_channel
+from nodeagent.model.allocation import Holder
 
 T = TypeVar("T")
 
 LIMIT = 1.0  # seconds for one answer
-_NOBODY = VirtHandler("/nonexistent")
+_NOBODY = podresources.VirtHandler("/nonexistent")
 
 
 def allocatable(kubelet_directory: Path) -> Counter[str]:
@@ -32,8 +30,7 @@ def allocatable(kubelet_directory: Path) -> Counter[str]:
     async def ask() -> Counter[str]:
         async with open_channel(path) as channel:
             stub = v1.PodResourcesListerStub(channel)
-            request = v1.AllocatableResourcesRequest()
-            answer = await call(stub.get_allocatable_resources(request, timeout=LIMIT))
+            answer = await stub.get_allocatable_resources(v1.AllocatableResourcesRequest(), timeout=LIMIT)
         counted: Counter[str] = Counter()
         for devices in answer.devices:
             counted[devices.resource_name] += len(devices.device_ids)
@@ -48,8 +45,9 @@ def named(kubelet_directory: Path) -> dict[str, frozenset[str]]:
 
     async def ask() -> dict[str, frozenset[str]]:
         async with open_channel(path) as channel:
-            stub = v1.PodResourcesListerStub(channel)
-            answer = await call(stub.list(v1.ListPodResourcesRequest(), timeout=LIMIT))
+            answer = await v1.PodResourcesListerStub(channel).list(
+                v1.ListPodResourcesRequest(), timeout=LIMIT
+            )
         return {pod.name: frozenset(_ids(pod)) for pod in answer.pod_resources}
 
     return _run(ask)
@@ -63,13 +61,11 @@ def _ids(pod: v1.PodResources) -> Iterator[str]:
 
 def holders(kubelet_directory: Path) -> Mapping[str, Holder]:
     """Device id → who has it; raises OSError while the kubelet does not answer."""
-    path = _socket(kubelet_directory)
-
-    async def ask() -> PodList:
-        with closing(PodReader(path, _NOBODY, Timeouts().pod_resources_rpc)) as reader:
-            return await reader.pods()
-
-    return Allocations(_run(ask).table).holders
+    return _run(
+        lambda: podresources.PodReader(
+            _socket(kubelet_directory), _NOBODY, Timeouts().pod_resources_rpc
+        ).pods()
+    ).holders
 
 
 def _run(ask: Callable[[], Awaitable[T]]) -> T:

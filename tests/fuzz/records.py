@@ -13,15 +13,20 @@ from typing import Any
 
 from nodeagent.agent.changing import ledger
 from nodeagent.agent.cluster import heard, record
-from nodeagent.base import log, state_file
+from nodeagent.base import log, sealed
+from nodeagent.kernel import baselines
+from nodeagent.kernel.baselines import Baseline
+from nodeagent.kernel.root import Root
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from tests.fuzz import mutations
 from tests.fuzz.running import Target
 
-_TOKENS = (*mutations.JSON_TOKENS, b"\\u", b"0000:3b:00.4")
+_TOKENS = (*mutations.JSON_TOKENS, b"\\u", b"0000:3b:00.4", b"sha256")
 _LEDGER = Ledger(
     {"0000:3b:00.4": "1147", "0000:3b:00.5": "1148"}, {"1147": "NVIDIA A16-1B"}, {"0000:3b:00.4": ("1147",)}
 )
+_BASELINES = {PciAddress("0000:3b:00.0"): Baseline(0, "vfio-pci", 4711, 4712)}
 _CR = {
     "metadata": {"name": "kubevirt", "namespace": "kubevirt", "uid": "7"},
     "spec": {
@@ -69,34 +74,63 @@ def _owned(content: bytes) -> None:
     with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory, _said() as said:
         path = Path(directory, "vgpu-types.json")
         path.write_bytes(content)
-        found = ledger.FILE.load(str(path))
+        found = ledger.read(str(path))
     lost = _LEDGER.types.items() - found.types.items()
     assert not lost or said, f"ownership of {len(lost)} vGPUs is lost without a word"
 
 
-def _read(content: bytes) -> None:
-    """A cluster's record is read and its CR understood, or it is set aside as it is."""
+def _closed(content: bytes) -> None:
+    with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory, _said() as said:
+        path = Path(directory, baselines.PATH[1:])
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+        found = baselines.read(Root(directory))
+    assert found == _BASELINES or (said and not found), "what was not written is believed, or lost in silence"
+
+
+def _believed(content: bytes) -> None:
     with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
         path = Path(directory, "cluster.json")
         path.write_bytes(content)
-        found = record.FILE.load(str(path))
-        if not path.exists():
-            assert Path(f"{path}{state_file.ASIDE}").read_bytes() == content, "it is not kept"
-    heard.before(found)
+        try:
+            found = record.read(str(path))
+        except sealed.Broken:
+            assert Path(f"{path}{sealed.ASIDE}").read_bytes() == content, "it is not kept"
+            return
+    assert found == record.Record(**_RECORD), "what was not written is believed"  # type: ignore[arg-type]
 
 
 def _understood(document: Any) -> None:
-    """Of another version, and whole."""
-    try:
-        _read(json.dumps(document).encode())
-    except UnicodeEncodeError:
+    """Of another version, whole and with its sum."""
+    if not isinstance(document, dict):
         return
+    with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
+        path = str(Path(directory, "cluster.json"))
+        try:
+            sealed.write(path, document, "")
+        except UnicodeEncodeError:
+            return
+        heard.before(record.said_before(path))
+
+
+def _sealed() -> bytes:
+    with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
+        path = Path(directory, "cluster.json")
+        sealed.write(str(path), _RECORD, "")
+        return path.read_bytes()
 
 
 def _ledger() -> bytes:
     with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
         path = Path(directory, "vgpu-types.json")
-        ledger.FILE.save(str(path), _LEDGER)
+        ledger.write(str(path), _LEDGER)
+        return path.read_bytes()
+
+
+def _baselines() -> bytes:
+    with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
+        path = Path(directory, "baselines.json")
+        sealed.write(str(path), dict(_BASELINES.items()), "")
         return path.read_bytes()
 
 
@@ -105,6 +139,7 @@ def targets() -> list[Target]:
     size = lambda document: len(json.dumps(document))  # noqa: E731
     return [
         Target("ledger", mutations.damaged([_ledger()], _TOKENS), _owned),
-        Target("cluster-record", mutations.damaged([json.dumps(_RECORD).encode()], _TOKENS), _read),
+        Target("baselines", mutations.damaged([_baselines()], _TOKENS), _closed),
+        Target("cluster-record", mutations.damaged([_sealed()], _TOKENS), _believed),
         Target("older-record", mutations.misshapen(_RECORD), _understood, size),
     ]

@@ -16,12 +16,12 @@ import pytest
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watch import Change, DirectoryWatcher
-from nodeagent.kubelet.device_plugin import DeviceList
-from nodeagent.kubelet.endpoint import Endpoint
-from nodeagent.kubelet.plugin_watcher import AnnouncedEndpoint
-from nodeagent.kubelet.registration import Registrar
-from nodeagent.kubelet.socket_dir import SocketDir
+from nodeagent.base.watching import Change, Watcher
+from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
+from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.deviceplugin.registration import Registrar
+from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.kubelet.plugin_watcher import AnnounceWay
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
 from tests import virtual
@@ -38,13 +38,12 @@ class Node:
 
     kubelet: Kubelet
     directory: SocketDir
-    watcher: DirectoryWatcher
+    watcher: Watcher
 
     def endpoint(self, resource: str = ONE) -> Endpoint:
-        devices, registrar = DeviceList((device("a"),)), Registrar("/nowhere", Timeouts())
-        return AnnouncedEndpoint(
-            resource, devices, Answers(), self.directory, registrar, Latest(None), Timeouts()
-        )
+        listing = Listing((device("a"),))
+        way = AnnounceWay(self.directory, Registrar("/nowhere", Timeouts()), Timeouts())
+        return Endpoint(resource, listing, Answers(), way, Bells(Latest(None), Latest(None)), Timeouts())
 
     @property
     def accepted(self) -> list[Registration]:
@@ -63,7 +62,7 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with Kubelet(tmp_path) as kubelet:
-        watcher = DirectoryWatcher()
+        watcher = Watcher()
         directory = SocketDir(str(kubelet.paths.registry), watcher, exclusive=False)
         directory.open()
         async with anyio.create_task_group() as tasks:
@@ -90,10 +89,10 @@ async def test_the_kubelet_finds_the_resource_and_its_changes_and_gives_it(node:
     endpoint = node.endpoint()
     async with living(endpoint):
         await node.until_registered(1)
-        await node.kubelet.until(lambda: endpoint.state.registered)
+        await node.kubelet.until(lambda: endpoint.registration.registered)
         pod = await node.kubelet.admit(Pod("ns", "p", [{ONE: 1}]))
         assert pod.result.ids == {ONE: ("a",)}
-        endpoint.devices.update((device("a", BROKEN),))
+        endpoint.listing.show((device("a", BROKEN),))
         await node.kubelet.until(lambda: node.kubelet.capacity(ONE) == (1, 0))
         (name,) = node.files
         assert not name.startswith(".")
@@ -144,10 +143,10 @@ async def test_what_the_kubelet_refuses_is_told_once_while_it_tries_again(node: 
     endpoint = node.endpoint("kubernetes.io/one")
     async with living(endpoint):
         await node.kubelet.until(lambda: len(node.kubelet.statistics.registrations) >= 2, 15)
-        assert not endpoint.state.registered
+        assert not endpoint.registration.registered
     (event,) = said(log.REGISTER_FAILING)
     assert "is invalid" in str(event["error"])
-    assert endpoint.state.last_error == event["error"]
+    assert endpoint.registration.last_error == event["error"]
 
 
 async def test_a_file_has_its_name_when_it_is_served_and_not_before(node: Node) -> None:

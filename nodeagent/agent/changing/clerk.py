@@ -22,7 +22,6 @@ from nodeagent.agent.desk import Desk
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.usage import Usage
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, NodeagentError
 from nodeagent.base.timeouts import Timeouts
@@ -48,7 +47,6 @@ class Looking(NamedTuple):
     root: Root
     snapshots: Snapshots
     observer: Observer
-    usage: Usage
     releases: Releases
     timeouts: Timeouts
 
@@ -57,7 +55,7 @@ class Looking(NamedTuple):
 
         :raises NodeagentError: if it names nothing.
         """
-        await self.usage.request_before_change()
+        await self.releases.asked()
         await self.observer.rescan(frozenset((None,)))
         found = await self._uses(request)
         try:

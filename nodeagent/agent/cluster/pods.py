@@ -12,7 +12,7 @@ from pathlib import Path
 from nodeagent.agent.core import Core
 from nodeagent.base import threads
 from nodeagent.kubelet.checkpoint import CheckpointFile, Entry
-from nodeagent.kubelet.socket_dir import CHECKPOINT
+from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
 from nodeagent.model.allocation import Possession
 
 
@@ -21,7 +21,7 @@ async def uid(core: Core, pod: str) -> str:
     held = core.snapshots.now.allocations.held()
     has = {(holder.resource, each) for each, holder in held if str(holder) == pod}
     directory = Path(core.root.path(core.settings.get().kubelet.device_plugin_dir))
-    checkpoint = CheckpointFile(str(directory / CHECKPOINT))
+    checkpoint = CheckpointFile(str(directory / CHECKPOINT), str(directory.with_name("pods")))
     return only((await threads.call(checkpoint.read)).entries, has)
 
 

@@ -10,10 +10,9 @@ device is kept with what could be read; only what is not there at all is None.
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.kernel.scan import headers
@@ -32,16 +31,20 @@ _BELOW_ZERO = 1 << 31
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 
-_TEXTS = ("modalias", "revision", "numa_node", "enable", "power_state")
-# of modalias_show in drivers/pci/pci-sysfs.c, which takes no lock: one file has the content of five
-_MODALIAS = re.compile(
-    "pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})"
-    "bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})"
+_TEXTS = (
+    "vendor",
+    "device",
+    "subsystem_vendor",
+    "subsystem_device",
+    "revision",
+    "class",
+    "numa_node",
+    "enable",
+    "power_state",
 )
-_ID_FILES = (("vendor", 4), ("device", 4), ("subsystem_vendor", 4), ("subsystem_device", 4), ("class", 6))
 _OF_PF = ("sriov_totalvfs", "sriov_vf_device", "sriov_offset", "sriov_stride", AUTOPROBE)
-_NO_PF: tuple[None, ...] = (None,) * len(_OF_PF)
-_NO_VGPU_DRIVERS = (None, "vfio-pci")  # the directory nvidia is made by NVIDIA's driver, and goes with it
+# All that a function's directory is asked for here, but for the links virtfn0, virtfn1, …
+READ = frozenset((*_TEXTS, *_OF_PF, "driver", "iommu_group", "physfn", "vfio-dev", "nvidia", "config"))
 _SWITCH = {"0": False, "1": True}
 _AWAKE = "D0"
 _PF_DRIVER = "physfn/driver"
@@ -95,32 +98,31 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     of a binding that never comes again.
     """
     driver = _shared(at.link("driver"))
-    vfio_devices = at.inodes("vfio-dev")
-    device_name, vfio_inode = _vfio_device(vfio_devices or ())
-    modalias, revision, numa_node, enable, power = at.texts(_TEXTS)
-    vendor, device, sub_vendor, sub_device, pci_class = _parse_modalias(modalias) or _read_ids(at)
+    has_vfio_dev = at.exists("vfio-dev")
+    device_name = vfio_device(at) if has_vfio_dev else None
+    vfio_inode = None if device_name is None else at.inode_of(f"vfio-dev/{device_name}")
+    vendor, device, sub_vendor, sub_device, revision, pci_class, *rest = at.texts(_TEXTS)
+    numa_node, enable, power_state = rest
     sriov = at.exists("sriov_totalvfs")
-    total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else _NO_PF
-    vfio, opens = _vfio_bound(driver, vfio_devices is not None), _count(enable)
-    vgpu, vgpu_type = (False, None) if driver in _NO_VGPU_DRIVERS else _vgpu_type(at)
-    physfn = _address(at.link("physfn"))
-    awake = vfio and opens and power == _AWAKE
+    total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else [None] * len(_OF_PF)
+    vfio, opens = _vfio_bound(driver, has_vfio_dev), _count(enable)
+    vgpu, vgpu_type = _vgpu_type(at)
+    awake = vfio and opens and power_state == _AWAKE
     return PciFunction(
         address=address,
-        vendor=vendor,
-        device=device,
-        subsystem_vendor=sub_vendor,
-        subsystem_device=sub_device,
+        vendor=hexadecimal(vendor, 4),
+        device=hexadecimal(device, 4),
+        subsystem_vendor=hexadecimal(sub_vendor, 4),
+        subsystem_device=hexadecimal(sub_device, 4),
         revision=hexadecimal(revision, 2),
-        pci_class=pci_class,
+        pci_class=hexadecimal(pci_class, 6),
         driver=driver,
         group=_group_number(at.link("iommu_group")),
         numa_node=natural(numa_node),
         enable=opens,
-        idle=opens if vfio else None,
-        power_state=_shared(power),
-        physfn=physfn,
-        pf_driver=None if physfn is None else _shared(at.link(_PF_DRIVER)),
+        power_state=_shared(power_state),
+        physfn=_address(at.link("physfn")),
+        pf_driver=_shared(at.link(_PF_DRIVER)),
         vfs=_vfs(at) if sriov else (),
         sriov_capable=sriov,
         total_vfs=natural(total),
@@ -139,21 +141,6 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         vgpu_type=vgpu_type,
         vgpu_types=creatable(at.text(VGPU_TYPES) or "") if vgpu else (),
     )
-
-
-@functools.lru_cache(maxsize=1024)  # a thousand functions are of few models
-def _parse_modalias(text: str | None) -> tuple[str, ...] | None:
-    """Vendor, device, those of the subsystem, and class; None for a text of another form."""
-    match = _MODALIAS.fullmatch(text or "")
-    if match is None:
-        return None
-    *ids, base, sub, interface = (part.lower() for part in match.groups())
-    return tuple(map(sys.intern, (*ids, base + sub + interface)))
-
-
-def _read_ids(at: Directory) -> tuple[str | None, ...]:
-    """The same of a function without modalias: it is going away, or its host was saved without."""
-    return tuple(hexadecimal(at.text(name), digits) for name, digits in _ID_FILES)
 
 
 def _vgpu_type(at: Directory) -> tuple[bool, str | None]:
@@ -184,17 +171,13 @@ def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:
 
 def vfio_device(at: Directory) -> str | None:
     """The name in ``vfio-dev``, such as vfio3, or None."""
-    return _vfio_device(at.inodes("vfio-dev") or ())[0]
-
-
-def _vfio_device(entries: Collection[tuple[str, int]]) -> tuple[str, int] | tuple[None, None]:
-    """The name of a VFIO device in ``vfio-dev``, and its inode."""
-    return next((entry for entry in entries if entry[0].startswith("vfio")), (None, None))
+    names = at.list("vfio-dev")
+    return names[0] if names and names[0].startswith("vfio") else None
 
 
 def has_cdev(root: Root, at: Directory, name: str) -> bool:
     """True if the VFIO device of that name has a node of its own, and says so."""
-    return at.exists(f"vfio-dev/{name}/dev") and root.exists(f"{VFIO_DEVICES}/{name}")
+    return root.exists(f"{VFIO_DEVICES}/{name}") and at.exists(f"vfio-dev/{name}/dev")
 
 
 def _vfs(at: Directory) -> tuple[PciAddress, ...]:
@@ -214,7 +197,6 @@ def _address(text: str | None) -> PciAddress | None:
     return None if text is None else pci_address(text)
 
 
-@functools.lru_cache(maxsize=1024)  # a thousand functions have few ids and classes
 def hexadecimal(text: str | None, digits: int) -> str | None:
     """0x10de → 10de, with ``digits`` digits; None for anything else."""
     if text is None or text[:2] != "0x" or not _HEX.issuperset(text[2:]):
@@ -303,6 +285,8 @@ def _follow(reading: Reading) -> Iterable[Item]:
 
     A VF tells of its PF's driver: all of them are read again after another one.
     """
+    if reading.whole:
+        return
     yield Item("mdev_parents", reading.key)
     vfs: set[PciAddress] = set()
     before, now = reading.previous.functions.get(PciAddress(reading.key)), reading.value

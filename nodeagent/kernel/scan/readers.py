@@ -28,11 +28,15 @@ class Item(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One thing that was read: its key, its value (None: not there), and what was known before."""
+    """One thing that was read: its key, its value (None: not there), and what was known before.
+
+    ``whole``: all that there is to read is being read anyway.
+    """
 
     key: str
     value: Any
     previous: Host
+    whole: bool
 
 
 class Reader(NamedTuple):
@@ -42,10 +46,10 @@ class Reader(NamedTuple):
     ``named``: the keys that a Wake's key names, () if none has it now; None: that key is another reader's.
     ``read``: the value of one key; None: it is not there.
     ``unanswered``: what stands for a thing that does not answer in time.
-    ``follow``: what else is to be read after this one, where not everything is.
+    ``follow``: what else is to be read after this one.
     ``recheck``: True if one still reads as known; for devices quicker than to read it.
     ``key``, ``order``: the table's key of a text, and its sort key.
-    ``again``: one that is named again after it was read is read again.
+    ``again``: one that is named again after it was taken is read again.
     ``only``: the directory of nodes that has to be asked for; None: always read.
     """
 

@@ -44,15 +44,22 @@ class Changed(NamedTuple):
 def between(before: Snapshot, now: Snapshot) -> Changed:
     """What the offers of ``now`` need decided anew after those of ``before``."""
     rebuilt = _in_host(before.host, now.host)
-    held = _in_tables(before.allocations.table, now.allocations.table)
+    held = _held(before.allocations.holders, now.allocations.holders)
     held |= _held(before.allocations.brought, now.allocations.brought)
-    held |= _held(before.reservations.pending, now.reservations.pending)
+    held |= _namesakes(before.allocations.namesakes, now.allocations.namesakes)
+    held |= _held(before.reservations.given, now.reservations.given)
     judged = _everywhere(before.host, now.host)
     if judged is None:
-        marked = before.reservations.admitting ^ now.reservations.admitting
+        marked = before.reservations.settling ^ now.reservations.settling
+        marked |= before.reservations.refused ^ now.reservations.refused
         marked |= before.reservations.withdrawn ^ now.reservations.withdrawn
+        marked |= differing(before.left_open, now.left_open)
         judged = _of_ids(marked | held, now.host)
-        judged |= dict.fromkeys(_of_unplugged(before, now, held) & now.host.groups.keys())
+        judged |= dict.fromkeys(
+            number
+            for number in before.strays.keys() | now.strays.keys()
+            if _strays_differ(number, before, now, held) and number in now.host.groups
+        )
         if before.allocations.complete != now.allocations.complete:
             judged |= _in_use(now.host)
         if before.loans != now.loans or (now.host.usb and (held or _nodes_differ(before, now))):
@@ -62,10 +69,10 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     return Changed(rebuilt, judged, held)
 
 
-def _of_unplugged(before: Snapshot, now: Snapshot, held: frozenset[str]) -> set[GroupNumber]:
-    """The groups of which other devices were unplugged, or are somebody else's."""
-    differ = before.unplugged ^ now.unplugged
-    return {group for each, group in differ | now.unplugged if (each, group) in differ or each in held}
+def _strays_differ(number: GroupNumber, before: Snapshot, now: Snapshot, held: frozenset[str]) -> bool:
+    """True if others have left the group while they were held, or somebody else holds them."""
+    strays = now.strays.get(number, frozenset())
+    return before.strays.get(number) != now.strays.get(number) or not strays.isdisjoint(held)
 
 
 def _nodes_differ(before: Snapshot, now: Snapshot) -> bool:
@@ -105,9 +112,7 @@ def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[
     return frozenset(changed.difference(each for each in both if before[each] == now[each]))
 
 
-def _in_tables(before: ByPossession[Holder], now: ByPossession[Holder]) -> frozenset[str]:
-    if before is now:
-        return frozenset()
+def _namesakes(before: ByPossession[Holder], now: ByPossession[Holder]) -> frozenset[str]:
     names = before.keys() | now.keys()
     return frozenset[str]().union(*(_held(before.get(each, {}), now.get(each, {})) for each in names))
 

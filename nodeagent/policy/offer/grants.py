@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import DeviceNode, Grant
-from nodeagent.model.desired import DirectRule
-from nodeagent.model.host import Host, HostDevice, Kind
-from nodeagent.model.resource import Iommufd, ReasonCode, Resource
-from nodeagent.policy import naming
-from nodeagent.policy.offer import direct, kinds
+from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, Possession, possessions
+from nodeagent.model.desired import CdiRule, DirectRule
+from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
+from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
+from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
+from nodeagent.policy import groups, naming
+from nodeagent.policy.offer import direct, kinds, units
+from nodeagent.policy.offer import nodes as nodes_of
 from nodeagent.policy.offer.turn import Decision
 
 CDI_KIND = "nodeagent.local/vfio"
+_GIVEN_ANEW = frozenset({ReasonCode.RE_ENUMERATED})
 
 
 def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> Grant:
@@ -27,41 +30,20 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
 
     :raises Refused: if one of the ids cannot be given.
     """
-    check_healthy(resource, device_ids)
+    check_given(resource, device_ids)
     if resource.direct:
         return direct_grant(resource, device_ids, decision)
-    host_devices = [each for device_id in device_ids for each in host_devices_of(device_id, decision)]
+    host_devices = [each for device_id in device_ids for each in _host_devices(device_id, decision)]
     envs, host = environment(resource, host_devices), decision.snapshot.host
+    numbers = frozenset(each.group for each in host_devices if each.group is not None)
     nodes = device_nodes(host_devices, resource.iommufd, host)
     if resource.cdi:
         alone = {node for each in host_devices for node in device_nodes([each], resource.iommufd, host)}
         more = tuple(DeviceNode(node) for node in nodes if node not in alone)
         names = tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids)
-        return Grant(envs, more, names)
-    return Grant(envs, tuple(map(DeviceNode, nodes)))
-
-
-def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
-    """The kubelet may send any text: each id has to be listed. :raises Refused: for the first that is not."""
-    for device_id in device_ids:
-        if resource.device(device_id) is None:
-            raise Refused(
-                f"{resource.name}: {device_id} is not a device of this node",
-                "the kubelet's list is renewed; try the pod again",
-            )
-
-
-def check_healthy(resource: Resource, device_ids: Iterable[str]) -> None:
-    """Each id has to be listed and Healthy; a USB device that was plugged in again is allocated as it is now.
-
-    :raises Refused: for the first id that is not.
-    """
-    check_listed(resource, device_ids)
-    for device_id in device_ids:
-        device = resource.device(device_id)
-        reason = None if device is None else device.reason
-        if reason is not None and reason.code is not ReasonCode.RE_ENUMERATED:
-            raise Refused(f"{resource.name}: {device_id}: {reason.what}", reason.hint)
+        return Grant(envs, more, names, numbers)
+    untold = frozenset(each for each in numbers if nodes_of.group_node(each) not in nodes)
+    return Grant(envs, tuple(map(DeviceNode, nodes)), groups=untold)
 
 
 def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple[tuple[str, str], ...]:
@@ -71,6 +53,135 @@ def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple
         kind = kinds.of(host_device)
         by_kind.setdefault(kind.rule.kind, []).append(kind.address(host_device))
     return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in by_kind.items())
+
+
+def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
+    """Any text may come from the kubelet: each id has to be listed.
+
+    :raises Refused: for the first id that is not.
+    """
+    for device_id in device_ids:
+        if resource.device(device_id) is None:
+            raise Refused(
+                f"{resource.name}: {device_id} is not a device of this node",
+                "the kubelet's list is renewed; try the pod again",
+            )
+
+
+def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
+    """Each id has to be listed, and Healthy; whoever is given what was plugged in again gets it as it is now.
+
+    :raises Refused: for the first id that is not.
+    """
+    check_listed(resource, device_ids)
+    for device_id in device_ids:
+        device = resource.device(device_id)
+        if device is not None and device.reason is not None and device.reason.code not in _GIVEN_ANEW:
+            raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
+
+
+def check_free(
+    resource: Resource,
+    device_ids: Iterable[str],
+    pods: Pods,
+    askers: frozenset[str],
+    given: Mapping[str, Holder],
+) -> None:
+    """The kubelet may ask for what it has given away: it forgets what it gave while a pod ended.
+
+    ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) counts anew what is not free, without
+    what is under an Allocate; a refusal makes it count once more. ``pods`` are those that it names now; one
+    of the ``askers`` asks, and may do so for what it has; ``given`` has what others were given and have not
+    let go of.
+
+    :raises Refused: with whoever has one of them.
+    """
+    shown_ids = {device_id for _, device_id in possessions(pods)}
+    for device_id in device_ids:
+        showing = pods.items() if device_id in shown_ids else ()
+        named = (pod for pod, shown in showing if any(each == device_id for _, each in shown))
+        others = (pod for pod in named if askers - {pod})
+        holder = next(others, given.get(device_id))
+        if holder is not None:
+            raise Refused(
+                f"{resource.name}: {device_id}: held by {holder}, and the kubelet took it for free",
+                "the kubelet knows it again now; try the pod again",
+            )
+
+
+def check_lent(resource: Resource, device_ids: Iterable[str], decision: Decision) -> None:
+    """What the record of loans does not have is protected from nobody: a set may be another one by now.
+
+    :raises Refused: for the first USB device that was not lent as it is now.
+    """
+    for device_id in device_ids if resource.kind is Kind.USB else ():
+        loans = decision.snapshot.loans.get(DeviceId(device_id), ())
+        lent = [(loan.id, loan.place) for loan in loans]
+        members = _host_devices(device_id, decision)
+        if lent != [(each.id, kinds.of(each).address(each)) for each in members]:
+            raise Refused(
+                f"{resource.name}: {device_id}: it was plugged in again, or its set has changed meanwhile",
+                "try the pod again",
+            )
+
+
+def own(resource: Resource, shown: Iterable[Possession], decision: Decision) -> frozenset[Possession]:
+    """What of this may be the same device: an id of a node, or a CDI name, is so among our resources only.
+
+    Other plugins may have such an id of their own: ids are unique within a resource. A resource that a daemon
+    before this one served is known by what was given with the id: the same node, or CDI name.
+    """
+    ours = decision.resources if resource.direct else None
+    return frozenset(
+        each for each in shown if ours is None or each[0] in ours or _given_as_now(resource, *each, decision)
+    )
+
+
+def _given_as_now(resource: Resource, name: ResourceName, device_id: str, decision: Decision) -> bool:
+    """True if whoever got the id under another name was given something of what it stands for now."""
+    before = frozenset(decision.snapshot.allocations.answer(name, device_id))
+    if not before or resource.device(device_id) is None:
+        return False
+    now = direct_grant(resource, (device_id,), decision)
+    return not before.isdisjoint((*(node.path for node in now.nodes), *now.cdi))
+
+
+def check_alone(
+    resource: Resource, device_ids: Iterable[str], decision: Decision, owned: frozenset[str]
+) -> None:
+    """Nobody else may have a part of the groups: a record of the id itself proves nothing for who asks.
+
+    ``owned`` are the ids that are the asker's for certain.
+
+    :raises Refused: with whoever has one.
+    """
+    for device_id in () if resource.isolation is Isolation.NONE else device_ids:
+        host_device = decision.snapshot.host.device(device_id)
+        held = {} if host_device is None else units.holders_in(units.unit_of(host_device), decision.snapshot)
+        for other, holder in held.items():
+            if holder.got(other) not in owned:
+                raise Refused(
+                    f"{resource.name}: {device_id}: IOMMU group held by {holder}, which has {other}",
+                    "it becomes available when that pod ends",
+                )
+
+
+def contended(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
+    """True if it matters who asks.
+
+    Somebody has one of these, or has a part of their groups, or could have one beside the asker.
+    """
+    snapshot = decision.snapshot
+    for device_id in device_ids:
+        if snapshot.holder(device_id) is not None:
+            return True
+        host_device = snapshot.host.device(device_id)
+        if host_device is not None and resource.isolation is not Isolation.NONE:
+            unit = units.unit_of(host_device)
+            offers = decision.offers.get(unit, ())
+            if len(offers) > 1 or units.holders_in(unit, snapshot):
+                return True
+    return False
 
 
 def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
@@ -112,12 +223,69 @@ def _held_here(resource: Resource, device_id: str, decision: Decision) -> bool:
 
 
 def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[dict[str, str]]:
-    paths = device_nodes(host_devices_of(device_id, decision), resource.iommufd, decision.snapshot.host)
+    paths = device_nodes(_host_devices(device_id, decision), resource.iommufd, decision.snapshot.host)
     return [{"path": path, "permissions": "rwm"} for path in paths]
 
 
-def host_devices_of(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
-    """The host devices that a container gets with the id. :raises Refused: if it is not offered any more."""
+def behind(resource: Resource, device_ids: Iterable[str], decision: Decision) -> tuple[str, ...]:
+    """What decides about these devices: their nodes, or they, their VFs, and all others of their groups."""
+    rule = direct_rule(resource, decision)
+    if rule is not None:
+        return direct.of(rule).sources(rule, device_ids, decision.snapshot)
+    host = decision.snapshot.host
+    ids: dict[str, None] = {}
+    for host_device in (host.device(device_id) for device_id in device_ids):
+        if host_device is not None:
+            ids[host_device.id] = None
+            ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
+            ids.update(dict.fromkeys(host_device.vfs if isinstance(host_device, PciFunction) else ()))
+            offer = decision.offer_of(host_device.id)
+            ids.update(dict.fromkeys(offer.host_devices if offer is not None else ()))
+    return tuple(ids)
+
+
+def functions_behind(
+    resource: Resource, device_ids: Iterable[str], decision: Decision
+) -> frozenset[PciAddress]:
+    """The functions on drivers of the host to which these nodes, CDI devices or USB devices belong."""
+    rule = direct_rule(resource, decision)
+    if rule is not None:
+        sources = direct.of(rule).sources(rule, device_ids, decision.snapshot)
+        return frozenset(PciAddress(each) for each in sources if pci_address(each) == each)
+    usb = decision.snapshot.host.usb
+    offers = (decision.offer_of(each) for each in device_ids if resource.kind is Kind.USB)
+    found = (usb.get(each) for offer in offers if offer is not None for each in offer.host_devices)
+    return frozenset(each.controller for each in found if each is not None and each.controller is not None)
+
+
+def stamps(
+    resource: Resource, device_ids: Iterable[str], decision: Decision
+) -> Mapping[str, tuple[int, ...]]:
+    """The CDI files on the host that define these devices, and which writing of each was read."""
+    from nodeagent.policy.offer import cdi_names  # here: few nodes have rules for such
+
+    rule = direct_rule(resource, decision)
+    return cdi_names.stamps(rule, device_ids, decision.snapshot) if isinstance(rule, CdiRule) else {}
+
+
+def given(device_ids: Iterable[str], decision: Decision) -> tuple[PciAddress, ...]:
+    """The functions on a VFIO driver that a container gets with these ids."""
+    offers = (decision.offer_of(device_id) for device_id in device_ids)
+    names = (name for offer in offers if offer is not None for name in offer.host_devices)
+    host = decision.snapshot.host
+    functions = (host.functions.get(PciAddress(name)) for name in names)
+    return tuple(each.address for each in functions if each is not None and groups.vfio_bound(each))
+
+
+def brought_by(device_id: str, decision: Decision) -> tuple[str, ...]:
+    """What else a container gets with the device: the rest of a bundle, unless it is a matter of loans."""
+    offer = decision.offer_of(device_id)
+    if offer is None or offer.match.rule.kind is Kind.USB:
+        return ()
+    return tuple(each for each in offer.host_devices if each != device_id)
+
+
+def _host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
     offer = decision.offer_of(device_id)
     if offer is None:
         raise Refused(f"{device_id} is not offered any more", "try the pod again")
@@ -129,6 +297,12 @@ def direct_rule(resource: Resource, decision: Decision) -> DirectRule | None:
     """The rule that makes the devices of the resource itself; None if there is none (any more)."""
     rules = (rule for rule in decision.snapshot.desired.rules if isinstance(rule, DirectRule))
     return next((rule for rule in rules if rule.name == resource.name), None)
+
+
+def shared(resource: Resource, decision: Decision) -> bool:
+    """True if its devices are shares of nodes: it does not matter which one a container has."""
+    rule = direct_rule(resource, decision)
+    return resource.direct and not isinstance(rule, CdiRule) and (rule is None or rule.count > 1)
 
 
 def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decision) -> Grant:

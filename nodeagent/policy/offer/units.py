@@ -103,7 +103,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     host, allocations, reservations = snapshot.host, snapshot.allocations, snapshot.reservations
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     devices = _devices(unit_id, group, host)
-    marked = allocations.table or reservations.pending or reservations.withdrawn
+    marked = allocations.holders or reservations.given or reservations.withdrawn
     ids = _ids(group, devices) if marked else ()
     functions = tuple([each for each in devices if isinstance(each, PciFunction)])
     vfs = _vfs(functions, host)
@@ -112,10 +112,12 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         group=group,
         devices=devices,
         functions=functions,
-        holders=_holders((*_with_unplugged(ids, group, snapshot), *loans), snapshot),
+        holders=_holders((*_with_strays(ids, group, snapshot), *loans), snapshot),
         complete=allocations.complete,
-        admitting=reservations.admitting.intersection(ids),
+        settling=reservations.settling.intersection(ids),
+        refused=reservations.refused.intersection(ids),
         withdrawn=reservations.withdrawn.intersection(ids),
+        left_open=_left_open(devices, snapshot.left_open),
         vfs=vfs,
         vf_holders=_holders((each.address for each in vfs), snapshot),
         mdevs=_mdevs(functions, host),
@@ -124,6 +126,10 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         firmware=groups.kept_by_firmware(group, host),
         loans=loans,
     )
+
+
+def _left_open(devices: Iterable[HostDevice], known: Mapping[str, str]) -> Mapping[str, str]:
+    return {each.id: known[each.id] for each in devices if each.id in known} if known else known
 
 
 def _vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...]:
@@ -160,14 +166,13 @@ def holders_in(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
     """Who has what of a unit, by id."""
     group = None if isinstance(unit_id, str) else snapshot.host.groups.get(unit_id)
     ids = ids_in(unit_id, snapshot.host) if group is None else _ids(group, ())
-    return _holders(_with_unplugged(ids, group, snapshot), snapshot)
+    return _holders(_with_strays(ids, group, snapshot), snapshot)
 
 
-def _with_unplugged(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) -> tuple[str, ...]:
-    """With the devices of the group that were unplugged: their pod may have the group open."""
-    if group is None or not snapshot.unplugged:
-        return ids
-    return (*ids, *(each for each, number in snapshot.unplugged if number == group.number))
+def _with_strays(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) -> tuple[str, ...]:
+    """With what has left the group while a pod held it: that pod may have the group still open."""
+    strays = () if group is None else snapshot.strays.get(group.number, ())
+    return (*ids, *strays)
 
 
 def _holders(ids: Iterable[str], snapshot: Snapshot) -> dict[str, Holder]:
@@ -222,7 +227,7 @@ def _use(match: Match, ids: tuple[str, ...]) -> Use:
 def numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
     """The NUMA node to announce; of an mdev on its way out it is what the kubelet was told before."""
     if isinstance(host_device, Mdev) and host_device.leaving:
-        holder = snapshot.holder(host_device.uuid)
+        holder = snapshot.getter(host_device.uuid)
         return holder.numa if holder is not None else None
     return announced_numa(host_device.numa_node, snapshot.host.numa_nodes)
 

@@ -17,19 +17,18 @@ from nodeagent.agent.changing import feature
 from nodeagent.agent.changing.loop import ChangeLoop
 from nodeagent.agent.core import Core
 from nodeagent.agent.desk import Desk
-from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
-from nodeagent.agent.reservations import Admission, Pending, ReservationBook
+from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
-from nodeagent.agent.usage import Usage
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Backoff, Timeouts
-from nodeagent.base.watch import DirectoryWatcher
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
-from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
+from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.desired import Desired, MdevsWanted, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
@@ -77,21 +76,18 @@ class Changing:
         self.cards = cards
         self.root = Root(host.directory)
         self._host = host
-        known = Allocations.of({}, Knowledge.COMPLETE)
-        self._begin(Snapshot(allocations=known), DirectoryWatcher())
+        known = Allocations({}, Knowledge.COMPLETE)
+        self._begin(Snapshot(allocations=known), Watcher())
 
-    def _begin(self, begin: Snapshot, watcher: DirectoryWatcher) -> None:
+    def _begin(self, begin: Snapshot, watcher: Watcher) -> None:
         """A daemon that has seen nothing yet."""
         self.eyes = Eyes(self._host, Snapshots(begin), settings(holders=0.05), watcher=watcher)
         self._core = self._of_daemon(self.eyes)
         self.changes = self._changes()
 
     def _of_daemon(self, eyes: Eyes) -> Core:
-        releases = Releases(eyes.settings)
+        releases = Releases(eyes.settings, timeouts=Timeouts())
         releases.look_with(eyes.observer)
-        timeouts = Timeouts()
-        reservations = ReservationBook(eyes.snapshots, timeouts)
-        view = KubeletView(self.root, eyes.settings.get(), eyes.snapshots, timeouts)
         return Core(
             self.root,
             eyes.settings,
@@ -104,13 +100,11 @@ class Changing:
             eyes.events,
             eyes.observer,
             eyes.names,
-            reservations,
+            ReservationBook(eyes.snapshots, timeouts=Timeouts()),
             releases,
-            view,
-            Usage(view, eyes.snapshots, reservations, eyes.observer, releases, eyes.settings, timeouts),
             Offering(eyes.snapshots, releases),
             News(),
-            Latest(None),
+            Provisions(Timeouts().usb_feature_load),
             Desk(eyes.snapshots),
         )
 
@@ -169,13 +163,7 @@ class Changing:
         """What pods hold now, and nothing else."""
         holder = functools.partial(Holder, "ns", "vm", ResourceName("nvidia.com/GRID_T4"))
         held = {uuid: holder() for uuid in uuids}
-        self.publish(allocations=Allocations.of(held, Knowledge.COMPLETE))
-
-    def allocate(self, device_id: str) -> None:
-        """An Allocate of this id is answered. :raises Refused: if it is withdrawn."""
-        resource = ResourceName("nvidia.com/GRID_T4")
-        allocated = {(resource, device_id): Pending({device_id: unnamed(resource, None)})}
-        self.reservations.allocate(Admission(), allocated)
+        self.publish(allocations=Allocations(held, Knowledge.COMPLETE))
 
     def counts(self) -> list[tuple[str, str, int]]:
         """(card, type, number) of all instances that exist."""
@@ -212,7 +200,6 @@ class Changing:
             group.start_soon(self._core.releases.run, name="releases")
             yield group
             group.cancel_scope.cancel()
-        self._core.kubelet.close()
 
 
 @asynccontextmanager

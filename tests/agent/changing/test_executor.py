@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,19 +17,20 @@ from nodeagent.agent.changing import ledger
 from nodeagent.agent.changing.executor import Executor, Outcome
 from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
+from nodeagent.agent.changing.writer import Writer
+from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.timeouts import Backoff, Timeouts
-from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType, Step
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.vf_action import SetNumVfs
+from tests.agent.parts import settings
 from tests.conftest import Said
 
 VF, PF = "0000:86:00.4", "0000:af:00.0"
-DEADLINE = 1.0  # seconds: more than a write takes on a busy machine
 NEVER = Backoff(first=3600.0, limit=3600.0)
 SET = Step(SetVgpuType("0000:86:00.0", VF, "557"), "it is wanted")
 OTHER = Step(SetVgpuType("0000:86:00.0", VF, "558"), "it is wanted")
@@ -75,8 +75,8 @@ def writing(tmp_path: Path) -> Writing:
     root, snapshots, wakes = Root(tmp_path), Snapshots(Snapshot()), Wakes()
     wakes.take()  # everything is due at the start
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, NEVER)
-    write = partial(actions.apply, root, timeouts=Timeouts())
-    return Writing(Executor(write, wakes, retries, keeper, DEADLINE), keeper, retries, wakes, snapshots)
+    writer = Writer(root, snapshots, Releases(settings(), timeouts=Timeouts()), timeouts=Timeouts())
+    return Writing(Executor(writer, wakes, retries, keeper, 0.05), keeper, retries, wakes, snapshots)
 
 
 @asynccontextmanager
@@ -174,7 +174,7 @@ async def test_a_vgpu_type_is_on_record_from_before_it_is_set_until_it_is_cleare
     path = f"{tmp_path}{ledger.PATH}"
 
     def allowed() -> bool:
-        assert ledger.FILE.load(path).types == {VF: "557"}
+        assert ledger.read(path).types == {VF: "557"}
         return True
 
     assert await writing.executor.take(SET, allowed) is Outcome.MADE
@@ -184,7 +184,7 @@ async def test_a_vgpu_type_is_on_record_from_before_it_is_set_until_it_is_cleare
     assert await writing.take(CLEAR) is Outcome.MADE
     assert writing.types == {}
     await writing.keeper.save()
-    assert ledger.FILE.load(path).types == {}
+    assert ledger.read(path).types == {}
 
 
 async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writing: Writing, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ async def test_a_vgpu_type_that_the_kernel_refuses_is_off_the_record(
     assert await writing.take(SET) is Outcome.UNPLANNED, "the picture may be old"
     assert writing.types == {}
     await writing.keeper.save()
-    assert ledger.FILE.load(f"{tmp_path}{ledger.PATH}").types == {}
+    assert ledger.read(f"{tmp_path}{ledger.PATH}").types == {}
 
 
 async def test_a_refused_vgpu_type_leaves_the_one_before_on_record(writing: Writing) -> None:

@@ -15,6 +15,7 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder, unnamed
 from nodeagent.model.desired import Desired, NodeRule
 from nodeagent.model.host import Host
@@ -32,7 +33,7 @@ class Node:
 
     def __init__(self) -> None:
         self.snapshots = Snapshots(Snapshot(Host(nodes=frozenset({"/dev/port"}))))
-        self.offering = Offering(self.snapshots, Releases(settings()))
+        self.offering = Offering(self.snapshots, Releases(settings(), timeouts=Timeouts()))
         self.offer(PORT)
 
     def offer(self, *names: ResourceName) -> None:
@@ -46,7 +47,7 @@ class Node:
 
     async def hold(self, holders: Mapping[str, Holder], brought: Mapping[str, Holder] | None = None) -> None:
         """The kubelet names these, and whoever follows that has done so."""
-        allocations = Allocations.of(holders, brought=brought or {})
+        allocations = Allocations(holders, brought=brought or {})
         self.snapshots.publish(replace(self.snapshots.now, allocations=allocations))
         await anyio.wait_all_tasks_blocked()
 
@@ -104,7 +105,7 @@ async def test_a_pod_without_a_name_neither_has_a_device_nor_takes_it_from_anoth
     async with node.telling():
         await node.hold({"port-0": unnamed(PORT, None)})
         await node.hold({"port-0": RED})
-        await node.hold({"port-0": unnamed(PORT, 1)})
+        await node.hold({"port-0": unnamed(PORT, None, "uid 1")})
         assert said(log.DEVICE_RELEASED) == []
         await node.hold({})
     assert [each["pod"] for each in said(log.DEVICE_HELD)] == [("ns/red",)]

@@ -13,7 +13,7 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watch import DirectoryWatcher
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
@@ -23,6 +23,7 @@ from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.facts import names
+from tests.kernel.apply.given import nobody
 from tests.sim.vfs import SimulatedVfs, vf_addresses
 
 T4, A40 = "0000:3b:00.0", "0000:86:00.0"
@@ -49,7 +50,7 @@ async def cards(tmp_path: Path) -> AsyncIterator[SimulatedCards]:
 
 async def change(cards: SimulatedCards, action: Action, patience: float = 5.0) -> None:
     await threads.call(
-        actions.apply, Root(cards.host.directory), action, Timeouts()._replace(write_effect=patience)
+        actions.apply, Root(cards.host.directory), action, nobody, Timeouts()._replace(write_effect=patience)
     )
 
 
@@ -139,7 +140,7 @@ async def test_vfs_are_made_and_removed(cards: SimulatedCards) -> None:
     host.add_function(
         pf, vendor="15b3", device="101d", pci_class="020000", driver="mlx5_core", group=90, sriov=8
     )
-    watcher = DirectoryWatcher()
+    watcher = Watcher()
     vfs = SimulatedVfs(host, pf, watcher, group=91)
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)

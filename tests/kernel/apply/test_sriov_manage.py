@@ -16,12 +16,13 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watch import DirectoryWatcher
+from nodeagent.base.watching import Watcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.vf_action import RunSriovManage
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
+from tests.kernel.apply.given import nobody
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage
 
 GPU = "0000:3b:00.0"
@@ -49,7 +50,7 @@ async def vfs(tmp_path: Path) -> AsyncIterator[SimulatedVfs]:
         GPU, vendor="10de", device="2235", pci_class="030200", driver="nvidia", group=1, sriov=4
     )
     add_sriov_manage(host)
-    watcher = DirectoryWatcher()
+    watcher = Watcher()
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         yield SimulatedVfs(host, GPU, watcher, group=50, driver="nvidia")
@@ -58,7 +59,7 @@ async def vfs(tmp_path: Path) -> AsyncIterator[SimulatedVfs]:
 
 async def change(root: Path, action: RunSriovManage, patience: float = 5.0) -> None:
     timeouts = Timeouts()._replace(write_effect=patience)
-    await threads.call(actions.apply, Root(root), action, timeouts)
+    await threads.call(actions.apply, Root(root), action, nobody, timeouts)
 
 
 async def refusal(root: Path, action: RunSriovManage) -> KernelRefused:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import DeviceNode, Grant
+from nodeagent.model.allocation import UNNAMED, DeviceNode, Grant, unnamed
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
 from tests.facts import names
-from tests.policy.samples import GPU, NODES, function, host, snapshot
+from tests.policy.samples import GPU, NODES, function, holders, host, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 ENV = "PCI_RESOURCE_NVIDIA_COM_GPU"
@@ -80,7 +80,16 @@ def test_with_cdi_the_runtime_gets_names_and_virt_launcher_its_environment() -> 
     here = decided(function(A, 8), function(B, 9), cdi=True)
     names = (f"nodeagent.local/vfio={B}", f"nodeagent.local/vfio={A}")
     found = granted(here, B, A)
-    assert found == Grant(((ENV, f"{B},{A}"),), (), names)
+    assert found == Grant(((ENV, f"{B},{A}"),), (), names, frozenset({GroupNumber(8), GroupNumber(9)}))
+
+
+@pytest.mark.parametrize("iommufd", Iommufd)
+def test_groups_are_told_where_no_node_tells_them(iommufd: Iommufd) -> None:
+    """A daemon that comes later learns them from the answer, also when the device has left the host."""
+    here = decided(function("0000:08:00.0", 42, **CDEV), nodes=BOTH, iommufd=iommufd)
+    found = granted(here, "0000:08:00.0")
+    assert found.groups == ({42} if iommufd is Iommufd.ONLY else set())
+    assert ("/dev/vfio/42" in [node.path for node in found.nodes]) is (not found.groups)
 
 
 def test_the_cdi_document_lists_the_nodes_of_each_healthy_device() -> None:
@@ -138,6 +147,36 @@ def test_a_device_that_has_just_gone_is_refused() -> None:
     after = turn.following(before, snapshot(host(), before.snapshot.desired))
     with pytest.raises(Refused, match=A):
         grants.grant(before.resources[ResourceName(GPU)], [A], after)
+
+
+def test_what_the_kubelet_names_with_a_pod_is_refused_with_the_name_of_that_pod() -> None:
+    resource = decided(function(A)).resources[ResourceName(GPU)]
+    pods = {"ns/old": frozenset({(ResourceName("other.example/gpu"), A)}), "ns/new": frozenset[Any]()}
+    with pytest.raises(Refused) as caught:
+        grants.check_free(resource, [A], pods, frozenset({"ns/new"}), {})
+    names(caught.value.what, A, "ns/old")
+    grants.check_free(resource, [A], pods, frozenset({"ns/old"}), {})
+    grants.check_free(resource, [A], pods, frozenset(), {})
+
+
+def test_what_was_given_to_another_pod_that_is_never_named_is_refused() -> None:
+    resource = decided(function(A), function(B)).resources[ResourceName(GPU)]
+    given = {B: unnamed(ResourceName(GPU), None)}
+    with pytest.raises(Refused) as caught:
+        grants.check_free(resource, [A, B], {}, frozenset(), given)
+    names(caught.value.what, B, UNNAMED)
+    grants.check_free(resource, [A], {"ns/new": frozenset()}, frozenset({"ns/new"}), given)
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_it_matters_who_asks_for_what_somebody_has_already(isolation: Isolation) -> None:
+    decision = decided(function(A), isolation=isolation)
+    resource = decision.resources[ResourceName(GPU)]
+    assert not grants.contended(resource, [A], decision)
+    held = turn.following(
+        decision, snapshot(decision.snapshot.host, decision.snapshot.desired, holders=holders(A))
+    )
+    assert grants.contended(held.resources[ResourceName(GPU)], [A], held)
 
 
 def test_the_memory_of_a_socket_goes_with_all_of_its_gpus_and_once() -> None:

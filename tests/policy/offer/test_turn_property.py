@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, by_possession, unnamed
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, unnamed
 from nodeagent.model.desired import (
     Desired,
     Discovery,
@@ -128,10 +128,8 @@ def changed(before: Snapshot, step: tuple[str, Any]) -> Snapshot:
         )
     if what in ("nodes", "iommu", "vtd", "numa_nodes"):
         return replace(before, host=replace(host, **{what: value}))
-    if what == "holders":
-        return replace(before, allocations=replace(before.allocations, table=by_possession(value.items())))
-    if what == "knowledge":
-        return replace(before, allocations=replace(before.allocations, knowledge=value))
+    if what in ("holders", "knowledge"):
+        return replace(before, allocations=replace(before.allocations, **{what: value}))
     if what == "settling":
         ids, others, resource = value
         return replace(before, reservations=_reservations(ids, others, resource))
@@ -140,9 +138,9 @@ def changed(before: Snapshot, step: tuple[str, Any]) -> Snapshot:
 
 def _reservations(ids: frozenset[str], others: frozenset[str], resource: str) -> Reservations:
     """Some were given to the pod that is being admitted, some to the one before."""
-    admitted = {each: unnamed(ResourceName(resource), None) for each in ids}
-    earlier = {each: unnamed(ResourceName(resource), 1) for each in others}
-    return Reservations(ids, pending={**earlier, **admitted})
+    admitted = {each: unnamed(ResourceName(resource), None, "admission 2") for each in ids}
+    earlier = {each: unnamed(ResourceName(resource), 1, "admission 1") for each in others}
+    return Reservations(ids, given={**earlier, **admitted})
 
 
 def rebuilt(
@@ -237,7 +235,7 @@ def test_a_chain_of_turns_equals_a_decision_from_scratch(chain: list[tuple[str, 
         scratch = anew(decision)
         assert decision.offers == scratch.offers
         assert decision.matched == scratch.matched
-        assert decision.not_offered == scratch.not_offered
+        assert decision.orphans == scratch.orphans
         assert seen(decision) == seen(scratch)
 
 
@@ -254,7 +252,7 @@ def test_memories_only_add_what_was_offered_before_and_still_exists(chain: list[
         assert fresh.resources.keys() <= decision.resources.keys()
         added = decision.resources.keys() - fresh.resources.keys()
         assert added <= before.resources.keys()
-        if not remembered and decision.not_offered == fresh.not_offered:
+        if not remembered and decision.orphans == fresh.orphans:
             assert seen(fresh).items() <= seen(decision).items()
 
 
@@ -283,8 +281,8 @@ def test_no_id_of_a_pod_is_dropped_and_none_is_listed_twice(chain: list[tuple[st
             ids = [device.id for device in resource.devices]
             assert len(set(ids)) == len(ids), name
         snapshot = decision.snapshot
-        for device_id in {**snapshot.allocations.holders, **snapshot.reservations.pending}:
-            holder = snapshot.holder(device_id)
+        for device_id in {**snapshot.allocations.holders, **snapshot.reservations.given}:
+            holder = snapshot.getter(device_id)
             assert holder is not None
             served = before.resources.get(holder.resource)
             if served is not None and served.device(device_id) is not None:

@@ -24,7 +24,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from nodeagent.base import unix_http
+from nodeagent.base import sockets
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import ListSeen
 from tests.vm.guest import mdev, pci
@@ -168,13 +168,6 @@ class Node:
             await anyio.to_thread.run_sync(self._daemon.wait, 30)
         self._daemon = self.mode = None
 
-    async def kill_daemon(self) -> None:
-        """End it by SIGKILL; returns when its process is gone. :raises TimeoutExpired: if that takes long."""
-        assert self._daemon is not None
-        self._daemon.kill()
-        await anyio.to_thread.run_sync(self._daemon.wait, PATIENCE)
-        self._daemon = self.mode = None
-
     def pause_daemon(self, paused: bool) -> None:
         """Stop it where it stands, or let it go on."""
         assert self._daemon is not None
@@ -257,7 +250,7 @@ class Node:
 
     async def status(self) -> Any:
         """What the daemon tells of itself."""
-        return await anyio.to_thread.run_sync(unix_http.ask, "/run/nodeagent/status.sock", "/status", 5.0)
+        return await anyio.to_thread.run_sync(sockets.ask, "/run/nodeagent/status.sock", 5.0)
 
     async def told(self, address: str) -> Any:
         """The daemon's own word on a device: id, health, reason; None if it does not list it."""

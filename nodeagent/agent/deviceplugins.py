@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One device plugin per resource: started, shown new lists and ended as the Resources say.
+
+A resource that fails is built anew by its supervisor; the others go on. What the kubelet asks is answered by
+``agent.granting``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent.granting import Granting
+from nodeagent.agent.holders import Holders
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.tell import devices as tell
+from nodeagent.base import log, memory
+from nodeagent.base.errors import Refused
+from nodeagent.base.latest import Latest
+from nodeagent.base.progress import Debt
+from nodeagent.base.supervise import Supervisor
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
+from nodeagent.kubelet.deviceplugin.life import Registration, Way
+from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.model.allocation import Grant
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Resource
+from nodeagent.model.shares import ResourcesShare
+from nodeagent.model.status import AllocationsStatus, ResourceStatus
+
+
+class ResourceAnswers:
+    """What the kubelet asks about one resource."""
+
+    def __init__(self, name: ResourceName, granting: Granting, holders: Holders, listing: Listing) -> None:
+        self._name = name
+        self._granting = granting
+        self._holders = holders
+        self._listing = listing
+
+    @property
+    def preferring(self) -> bool:
+        """True if some devices may be better than others: shares of one node are all alike."""
+        return not self._granting.resource(self._name).direct
+
+    async def allocate(self, device_ids: Sequence[str]) -> Grant:
+        """The grant for one container.
+
+        :raises Refused: with the Reason, which is in the list by then.
+        """
+        try:
+            grant = await self._granting.grant(self._name, device_ids)
+        except Refused as refusal:
+            resource = self._granting.resource(self._name)
+            self._listing.show(resource.devices)
+            tell.refused(resource, device_ids, refusal, self._granting.snapshot)
+            raise
+        tell.allocated(self._granting.resource(self._name), device_ids, self._granting.snapshot)
+        return grant
+
+    async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        """The preferred devices."""
+        return await self._granting.prefer(self._name, available, must, size)
+
+    async def ready(self) -> None:
+        """Wait, but not long, until the kubelet has said who holds what; the list is made of that."""
+        await self._holders.ready()
+        self._listing.show(self._granting.decided(self._name).devices)
+
+
+@dataclass(slots=True)
+class _Running:
+    """An endpoint, what ends it, and the Resource that it shows."""
+
+    endpoint: Endpoint
+    scope: anyio.CancelScope
+    resource: Resource
+
+
+class DevicePlugins:
+    """All device plugins. ``run`` follows the Resources until it is cancelled."""
+
+    name = "plugins"
+
+    def __init__(
+        self,
+        offering: Offering,
+        granting: Granting,
+        holders: Holders,
+        cdi: CdiFiles,
+        supervisor: Supervisor,
+        way: Way,
+        timeouts: Timeouts,
+    ) -> None:
+        self._offering = offering
+        self._granting = granting
+        self._holders = holders
+        self._cdi = cdi
+        self._supervisor = supervisor
+        self._way = way
+        self._timeouts = timeouts
+        self._running: dict[ResourceName, _Running] = {}
+        self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
+        self._followed: dict[bool, Mapping[ResourceName, Resource]] = {False: {}, True: {}}  # by CDI
+        self.bells = Bells(Latest(None), Latest(None))
+
+    @property
+    def endpoints(self) -> Mapping[ResourceName, Endpoint]:
+        """The endpoints by resource."""
+        return {name: running.endpoint for name, running in self._running.items()}
+
+    def status(self) -> ResourcesShare:
+        """The resources, and how each stands with the kubelet."""
+        endpoints, tally = self.endpoints, self._granting.tally
+        resources = self._offering.resources.get().values()
+        return ResourcesShare(
+            tuple(
+                _status(resource, endpoints.get(resource.name), tally.of(resource.name))
+                for resource in resources
+            ),
+            self._cdi.problems,
+            tally.durations,
+        )
+
+    def owed(self) -> Mapping[str, Debt]:
+        """The newest list, if it is not shown yet, and what the endpoints owe."""
+        debts = {
+            f"resource {name}": debt
+            for name, running in self._running.items()
+            if (debt := running.endpoint.owed()) is not None
+        }
+        for cdi, followed in self._followed.items():
+            if followed is not self._offering.resources.get() and not (cdi and self._cdi.busy):
+                debts[self.name] = Debt(id(followed), "the newest list is not shown to the kubelet")
+        return debts
+
+    async def run(self) -> None:
+        """Follow the Resources, for ever; those with CDI files apart, for their directory may hang."""
+
+        async def keep(cdi: bool) -> None:
+            seen = -1
+            while True:
+                seen, resources = await self._offering.resources.newer(seen)
+                await self._follow(resources, cdi, group)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(_tidy, self.bells, self._timeouts.memory_trim, name="tidy after connections")
+            try:
+                group.start_soon(keep, True, name=f"{self.name} with CDI files")
+                await keep(False)
+            finally:
+                self._followed = {False: {}, True: {}}
+                for name in tuple(self._running):
+                    self._end(name)
+
+    def hurry(self, grace: float) -> None:
+        """From now on an endpoint that ends waits no longer than that for an Allocate in flight."""
+        for running in self._running.values():
+            running.endpoint.hurry(grace)
+
+    def send_again(self) -> bool:
+        """Send one list once more: the kubelet writes its checkpoint then. False if it reads none of ours."""
+        for running in self._running.values():
+            if running.endpoint.listed:
+                running.endpoint.listing.send_again()
+                return True
+        return False
+
+    async def _follow(self, resources: Mapping[ResourceName, Resource], cdi: bool, group: TaskGroup) -> None:
+        self._followed[cdi] = resources
+        if cdi:
+            await self._cdi.follow()
+        for name in self._running.keys() - self._offering.resources.get().keys():
+            why = tell.successors(self._running[name].resource, self._offering.decision)
+            self._end(name)
+            log.event(log.RESOURCE_REMOVED, resource=name, why=why)
+        for resource in resources.values():
+            if resource.cdi is cdi and self._is_new(resource):
+                await self._show(resource, group)
+
+    def _is_new(self, resource: Resource) -> bool:
+        """True if it is not shown yet, and nothing has replaced it while a file was written."""
+        running = self._running.get(resource.name)
+        wanted = self._offering.resources.get().get(resource.name) is resource
+        return wanted and (running is None or running.resource is not resource)
+
+    async def _show(self, resource: Resource, group: TaskGroup) -> None:
+        running = self._running.get(resource.name)
+        if running is not None and running.resource.direct is not resource.direct:
+            self._end(resource.name)  # the kubelet reads at Register whether to ask for preferences
+            running = None
+        if running is None:
+            self._begin(resource, group)
+            await anyio.lowlevel.checkpoint()  # the first registers while the last is being made
+            return
+        before, running.resource = running.resource, resource
+        running.endpoint.listing.show(resource.devices)
+        tell.changes(before, resource, self._offering.decision)
+
+    def _begin(self, resource: Resource, group: TaskGroup) -> None:
+        name = resource.name
+        listing = Listing(resource.devices)
+        answers = ResourceAnswers(name, self._granting, self._holders, listing)
+        endpoint = Endpoint(name, listing, answers, self._way, self.bells, self._timeouts)
+        scope = anyio.CancelScope()
+        before, ended = self._ended.get(name), anyio.Event()
+        self._ended[name] = ended
+        self._running[name] = _Running(endpoint, scope, resource)
+        log.event(log.RESOURCE_ADDED, resource=name, devices=len(resource.devices))
+        tell.changes(None, resource, self._offering.decision)
+
+        async def serve() -> None:
+            try:
+                if before is not None:  # never two registrations of one resource at a time
+                    await before.wait()
+                with scope:
+                    await self._supervisor.keep(f"resource {name}", endpoint.run)
+            finally:
+                ended.set()
+
+        group.start_soon(serve, name=f"serve {name}")
+
+    def _end(self, name: ResourceName) -> None:
+        self._running.pop(name).scope.cancel()
+
+
+async def _tidy(bells: Bells, pause: float) -> None:
+    """Collect what old connections leave behind: their objects refer to each other in circles."""
+    while True:
+        seen = bells.ended.version
+        await bells.ended.newer(seen)
+        await anyio.sleep(pause)
+        memory.tidy()
+
+
+def _status(resource: Resource, endpoint: Endpoint | None, allocations: AllocationsStatus) -> ResourceStatus:
+    standing = endpoint.registration if endpoint is not None else Registration()
+    listed = endpoint is not None and endpoint.listed
+    return ResourceStatus.of(
+        resource, standing.registered, standing.registrations, standing.last_error, listed, allocations
+    )

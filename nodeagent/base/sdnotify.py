@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells systemd how the service is doing (sd_notify(3)); without systemd every call is a no-op.
+
+Messages are single datagrams to ``NOTIFY_SOCKET``, also an abstract one ("@…"), and never block: what
+cannot be sent is dropped, since nothing here depends on systemd hearing it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Notifier:
+    """Speaks to the socket ``address``; None means that nobody listens.
+
+    ``watchdog`` is the time in seconds after which systemd gives up on a silent service, or None.
+    """
+
+    def __init__(self, address: str | None, watchdog: float | None = None) -> None:
+        self._address = address
+        self._watchdog = watchdog
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Notifier:
+        """As systemd set it up; a watchdog for another process (``WATCHDOG_PID``) is none of ours."""
+        address = environ.get("NOTIFY_SOCKET") or None
+        if address is not None and not address.startswith(("/", "@")):
+            address = None  # vsock and such: for virtual machines, not for services
+        mine = environ.get("WATCHDOG_PID", "") in ("", str(os.getpid()))
+        usec = environ.get("WATCHDOG_USEC", "")
+        watchdog = int(usec) / 1_000_000 if mine and usec.isdecimal() and int(usec) > 0 else None
+        return cls(address, watchdog)
+
+    @property
+    def listening(self) -> bool:
+        """True if systemd told us where to write."""
+        return self._address is not None
+
+    @property
+    def watchdog_interval(self) -> float | None:
+        """Seconds between two ``alive`` calls: half of what systemd allows; None without a watchdog."""
+        return None if self._watchdog is None or not self.listening else self._watchdog / 2
+
+    def ready(self) -> bool:
+        """The service is up."""
+        return self._send(b"READY=1")
+
+    def reloading(self) -> bool:
+        """The settings are read again; ``ready`` ends that. systemd 253 and newer want the time, too."""
+        return self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}".encode())
+
+    def status(self, line: str) -> bool:
+        """How the service is, in one line."""
+        return self._send(f"STATUS={line}".encode())
+
+    def stopping(self) -> bool:
+        """The service is going down."""
+        return self._send(b"STOPPING=1")
+
+    def alive(self) -> bool:
+        """Feed the watchdog."""
+        return self._send(b"WATCHDOG=1")
+
+    def _send(self, message: bytes) -> bool:
+        """Send one message; False if nobody listens or it could not be sent."""
+        if self._address is None:
+            return False
+        address = self._address
+        target = b"\0" + address[1:].encode() if address.startswith("@") else address.encode()
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.setblocking(False)
+                sock.sendto(message, target)
+        except OSError:
+            return False
+        return True

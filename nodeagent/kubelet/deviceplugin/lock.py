@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One nodeagent for each node: flock(2) on a file in the kubelet's directory, which says whose lock it is.
+
+A package's service and a pod see the same file through different mounts, and locks are the file's, not the
+path's. The lock ends with the process, however that ends (``base.keeper``), also where the kernel still holds
+one of its threads: who gets it knows that no other will ever do anything again. The kubelet deletes only
+sockets there. Process ids say nothing across a container's walls, so the file has the name by which people
+know the owner. Where the kubelet has no directory yet, or none that can be written, a file in the agent's own
+keeps those out that share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from nodeagent.base import sockets
+from nodeagent.base.errors import AlreadyRunning
+from nodeagent.base.keeper import Keeper
+
+LOCK = "nodeagent.lock"
+POD, UNIT, CONTAINER, PROCESS = "pod", "systemd unit", "container", "process"
+_NAME = re.compile(rf"({POD}|{UNIT}|{CONTAINER}|{PROCESS}) [\w.@:\\-]{{1,255}}", re.ASCII)
+_HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
+_MOST = 300  # bytes of the file that count
+_HINTS = {
+    POD: "keep one of the two on this node: exclude it from the DaemonSet (nodeSelector), then start this",
+    UNIT: "keep one of the two on this node: systemctl disable --now {name}, then start this",
+    CONTAINER: "stop that container first if this one is to serve the node",
+    PROCESS: "stop that process first if this one is to serve the node",
+    "": "keep one of the two on this node: stop its service, or exclude it from the DaemonSet (nodeSelector)",
+}
+
+
+class DirectoryLock:
+    """The lock of the directory at a path; may be taken again and again, for the directory of that moment."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None  # of the locked file; not what holds the lock
+        self._keeper: Keeper | None = None
+
+    @property
+    def holds(self) -> bool:
+        """True if it is locked, and the locked file is still the directory's."""
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), Path(self._path, LOCK).stat())
+        except OSError:
+            return False
+
+    def take(self) -> None:
+        """Lock the directory that is there now, if it is there and allows it.
+
+        :raises AlreadyRunning: if another nodeagent has the lock.
+        """
+        self.release()
+        if (taken := _taken(self._path)) is not None:
+            self._descriptor, self._keeper = taken
+            _sign(self._descriptor, f"{owner(os.environ, _control_groups(), _pids())}\n")
+
+    def release(self) -> None:
+        """Give the lock back, if there is one."""
+        if self._descriptor is not None:
+            _sign(self._descriptor, "")
+            os.close(self._descriptor)
+            self._descriptor = None
+        if self._keeper is not None:
+            self._keeper.release()
+            self._keeper = None
+
+
+class NodeLock:
+    """The locks of the kubelet's directory, and of the agent's own, if any, which is made if need be."""
+
+    def __init__(self, path: str, own: str | None) -> None:
+        self._own = own
+        self._locks = [DirectoryLock(each) for each in (path, own) if each is not None]
+
+    def take(self) -> None:
+        """Lock what is not locked, as far as it is there and allows it. To be called again and again.
+
+        :raises AlreadyRunning: if another nodeagent has one of the locks.
+        """
+        if self._own is not None:
+            with contextlib.suppress(OSError):  # it may be read-only as well
+                Path(self._own).mkdir(mode=0o755, parents=True, exist_ok=True)
+        for lock in self._locks:
+            if not lock.holds:
+                lock.take()
+
+    def clear_own(self) -> None:
+        """Remove what others have left in our own directory: with its lock, nobody lives who serves there."""
+        if self._own is not None and self._locks[-1].holds:
+            sockets.clear(Path(self._own))
+
+    def release(self) -> None:
+        """Give all locks back."""
+        for lock in self._locks:
+            lock.release()
+
+
+def _taken(path: str) -> tuple[int, Keeper] | None:
+    """The file, and who keeps it locked; None if there is no directory, or it allows no lock."""
+    try:
+        descriptor = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        return descriptor, Keeper(_locked(descriptor, path))
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, OSError):
+            return None
+        raise
+
+
+def _locked(file: int, path: str) -> int:
+    """Another descriptor of the file, which holds its lock.
+
+    :raises AlreadyRunning: if another nodeagent has it.
+    :raises OSError: if the file system has no locks.
+    """
+    descriptor = os.open(f"/proc/thread-self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if not isinstance(error, BlockingIOError):
+            raise
+        told = os.pread(file, _MOST, 0).decode("utf-8", "replace").strip()
+        raise AlreadyRunning(*refusal(path, told)) from error
+    return descriptor
+
+
+def _sign(descriptor: int, text: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk makes the lock no weaker
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
+
+
+def refusal(path: str, told: str) -> tuple[str, str]:
+    """What to tell, and what to do, where the owner of the lock has ``told`` this of itself."""
+    known = told if _NAME.fullmatch(told) else ""  # it may be just starting, or of an older version
+    kind, _, name = known.rpartition(" ")
+    what = f"another nodeagent serves {path} already" + (f": {known}" if known else "")
+    return f"{what}; it goes on undisturbed", _HINTS[kind].format(name=name)
+
+
+def owner(environ: Mapping[str, str], control_groups: str, pids: str) -> str:
+    """The name by which people know this process: its pod, its systemd unit, its container or its process id.
+
+    A pod's host name is its own unless it uses the host's network; every container of a pod is told where the
+    API server is. systemd puts a service into a control group of its name. ``pids`` is the namespace in which
+    process ids mean something: elsewhere a person would take ours, often 1, for another process.
+    """
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return f"{POD} {os.uname().nodename}"
+    for line in control_groups.splitlines():
+        unit = line.rpartition("/")[2]
+        if unit.endswith(".service"):
+            return f"{UNIT} {unit}"
+    return f"{PROCESS} {os.getpid()}" if pids == _HOST_PIDS else f"{CONTAINER} {os.uname().nodename}"
+
+
+def _control_groups() -> str:
+    """The lines of cgroups(7), "" if they cannot be read."""
+    try:
+        return Path("/proc/self/cgroup").read_text()
+    except OSError:
+        return ""
+
+
+def _pids() -> str:
+    """This process's namespace of process ids, "" if it cannot be seen."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""

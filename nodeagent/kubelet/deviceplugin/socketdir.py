@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A directory of the kubelet with our sockets in it: whose kubelet.sock is there, and which of ours.
+
+Knows names and inodes, not gRPC. Level-triggered: an event only makes it read again, and a slow poll reads
+what no event told. The kubelet unlinks every socket in the directory when it starts, and writes a checkpoint
+there at each list; so events are taken by name, never "something happened". One bell tells all who serve
+there that a socket has gone or that the kubelet is another; a socket of ours that has come concerns nobody.
+A lock keeps a second nodeagent out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import time
+from pathlib import Path
+
+import anyio
+
+from nodeagent.base import sockets
+from nodeagent.base.latest import Latest
+from nodeagent.base.watching import Change, Watcher
+from nodeagent.kubelet.deviceplugin.lock import NodeLock
+
+KUBELET_SOCKET = "kubelet.sock"
+CHECKPOINT = "kubelet_internal_checkpoint"
+PREFIX = "nodeagent-"
+SUFFIX = ".sock"
+
+Identity = tuple[int, int, int]
+"""Device, inode, and time of birth in ns, for inode numbers are used again.
+
+The birth of a socket is its mtime: nothing writes to it, and a chmod or chown changes the ctime only.
+"""
+
+
+def socket_name(resource: str, number: int) -> str:
+    """A file name for a resource's socket that no other process and no earlier life has had (42 bytes).
+
+    In a container the pid may always be the same; a ``number`` that begins with the time of the start in ms
+    is not, and no life is that short.
+    """
+    digest = hashlib.sha256(resource.encode()).hexdigest()[:10]
+    return f"{PREFIX}{digest}-{os.getpid()}-{number & 0xFFFFFFFF:08x}{SUFFIX}"
+
+
+class SocketDir:
+    """One directory with a kubelet.sock, and with the sockets of all who were given a ``new_name``.
+
+    ``bell`` rings when one of these sockets has gone or was replaced, or the kubelet's is another.
+    """
+
+    def __init__(
+        self, path: str, watcher: Watcher, *, exclusive: bool = True, own: str | None = None
+    ) -> None:
+        """``exclusive``: keep a second nodeagent away, also from our ``own`` directory."""
+        self.path = path
+        self.bell: Latest[None] = Latest(None)
+        self.kubelet: Latest[Identity | None] = Latest(None)
+        self.checkpoint: Latest[int] = Latest(0)
+        self._watcher = watcher
+        self._lock = NodeLock(path, own) if exclusive else None
+        self._numbers = itertools.count(time.time_ns() // 1_000_000)
+        self._ours: dict[str, Identity] = {}  # our sockets, as they were when an event named them last
+        self._directory: tuple[int, int] | None = None
+        self._born = 0.0
+
+    @property
+    def age(self) -> float:
+        """Seconds since the present kubelet.sock was first seen."""
+        return time.monotonic() - self._born
+
+    @property
+    def exists(self) -> bool:
+        """True if the directory was there when it was read last."""
+        return self._directory is not None
+
+    @property
+    def kubelet_path(self) -> str:
+        """The kubelet's Registration socket."""
+        return f"{self.path}/{KUBELET_SOCKET}"
+
+    def open(self) -> None:
+        """Lock the directory, clear own leftovers, start to watch.
+
+        :raises AlreadyRunning: if another nodeagent has the lock.
+        """
+        self._watcher.watch(self.path, self._on_change)
+        self.scan()
+        if self._lock is not None:
+            self._lock.clear_own()
+
+    def close(self) -> None:
+        """Stop watching and give the lock back."""
+        self._watcher.unwatch(self.path, self._on_change)
+        if self._lock is not None:
+            self._lock.release()
+
+    def new_name(self, resource: str) -> str:
+        """A name for the next socket of a resource, whoever serves it: never one that was used before."""
+        return socket_name(resource, next(self._numbers))
+
+    async def run(self, pause: float) -> None:
+        """Scan every ``pause`` seconds, for ever: some changes raise no inotify event."""
+        while True:
+            await anyio.sleep(pause)
+            self.scan()
+            self.bell.touch()
+
+    def scan(self) -> None:
+        """Read the state of the directory.
+
+        :raises AlreadyRunning: if it was made anew and taken by another.
+        """
+        if self._lock is not None:
+            self._lock.take()
+        directory = _directory(self.path)
+        if directory != self._directory:
+            self._directory = directory
+            _clear_leftovers(self.path)
+        identity = _identity(self.kubelet_path)
+        if identity != self.kubelet.get():
+            self._born = time.monotonic()
+            self.kubelet.set(identity)
+            self.bell.touch()
+
+    def _on_change(self, change: Change) -> None:
+        if change.lost or change.name is None:
+            self._ours.clear()
+            self.scan()
+            self.bell.touch()
+        elif change.name == KUBELET_SOCKET:
+            self.scan()
+        elif change.name == CHECKPOINT:
+            self.checkpoint.set(self.checkpoint.get() + 1)
+        elif _is_ours(change.name):
+            self._recheck(change.name)
+
+    def _recheck(self, name: str) -> None:
+        """Ring if a socket of ours is not what it was."""
+        before, now = self._ours.pop(name, None), _identity(f"{self.path}/{name}")
+        if now is not None:
+            self._ours[name] = now
+        if now is None or before not in (None, now):
+            self.bell.touch()
+
+
+def leftovers(path: str) -> tuple[str, ...]:
+    """Our own socket files that nobody serves any more."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return ()
+    return tuple(name for name in names if _is_ours(name) and not sockets.is_served(f"{path}/{name}"))
+
+
+def _clear_leftovers(path: str) -> None:
+    for name in leftovers(path):
+        with contextlib.suppress(OSError):  # a directory may be read-only
+            Path(path, name).unlink()
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(PREFIX) and name.endswith(SUFFIX)
+
+
+def _directory(path: str) -> tuple[int, int] | None:
+    """Device and inode: the roots of two file systems may have one number."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _identity(path: str) -> Identity | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns

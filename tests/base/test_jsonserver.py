@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The socket that tells one JSON document: who may ask, whose path it is, and paths of any length."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.base import jsonserver, sockets, threads
+from nodeagent.base.errors import KernelRefused
+
+LIMIT = 5.0  # seconds
+NOBODY = 65534
+
+
+@asynccontextmanager
+async def serving(path: Path, answer: Callable[[], object] = lambda: {"a": 1}) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(jsonserver.serve, str(path), answer, as_it_is, "", LIMIT)
+        await anyio.wait_all_tasks_blocked()
+        yield
+        tasks.cancel_scope.cancel()
+
+
+def as_it_is(value: object) -> object:
+    return value
+
+
+async def ask(path: Path) -> object:
+    return await threads.call(sockets.ask, str(path), LIMIT)
+
+
+async def test_everybody_who_asks_gets_the_document_of_that_moment(tmp_path: Path) -> None:
+    numbers = iter(range(9))
+    path = tmp_path / "s.sock"
+    async with serving(path, lambda: {"number": next(numbers)}):
+        assert [await ask(path) for _ in range(2)] == [{"number": 0}, {"number": 1}]
+
+
+async def test_the_value_is_taken_on_the_loop_and_written_in_a_thread(tmp_path: Path) -> None:
+    path, seen = tmp_path / "s.sock", list[int]()
+
+    def note(value: object) -> object:
+        seen.append(threading.get_ident())
+        return value
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(jsonserver.serve, str(path), lambda: note("taken"), note, "", LIMIT)
+        await anyio.wait_all_tasks_blocked()
+        assert await ask(path) == "taken"
+        tasks.cancel_scope.cancel()
+    assert [ident == threading.get_ident() for ident in seen] == [True, False]
+
+
+async def test_a_large_document_arrives_whole(tmp_path: Path) -> None:
+    path, text = tmp_path / "s.sock", "x" * 2_000_000
+    async with serving(path, lambda: text):
+        assert await ask(path) == text
+
+
+async def test_the_socket_is_for_its_owner_only_and_goes_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "s.sock"
+    async with serving(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+async def test_another_user_gets_nothing(tmp_path: Path) -> None:
+    script = (
+        f"import os, socket; os.setuid({NOBODY}); s = socket.socket(socket.AF_UNIX); s.connect('s.sock');"
+        "os.write(1, s.recv(10) or b'nothing')"
+    )
+    os.chmod(tmp_path, 0o755)
+    async with serving(tmp_path / "s.sock"):
+        (tmp_path / "s.sock").chmod(0o666)
+        command = [sys.executable, "-c", script]
+        found = await threads.call(subprocess.check_output, command, cwd=tmp_path)
+    assert found == b"nothing"
+
+
+async def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 120) / "s.sock"
+    async with serving(path):
+        assert await ask(path) == {"a": 1}
+    assert not path.exists()
+
+
+async def test_what_a_killed_daemon_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with serving(path):
+        assert await ask(path) == {"a": 1}
+
+
+async def test_what_was_left_halfway_by_one_of_our_process_number_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{path}.{os.getpid()}")
+    async with serving(path):
+        assert await ask(path) == {"a": 1}
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_socket_that_is_served_under_our_process_number_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"{path}.{os.getpid()}")
+        other.listen()
+        with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
+            await jsonserver.serve(str(path), lambda: None, as_it_is, "", LIMIT)
+    assert os.listdir(tmp_path) == [f"s.sock.{os.getpid()}"]
+
+
+async def test_a_socket_on_which_somebody_listens_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    async with serving(path, lambda: "first"):
+        with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
+            await jsonserver.serve(str(path), lambda: "second", as_it_is, "", LIMIT)
+        assert await ask(path) == "first"
+
+
+async def test_who_is_too_busy_to_accept_is_not_taken_for_dead(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with contextlib.ExitStack() as peers:
+        busy = peers.enter_context(socket.socket(socket.AF_UNIX))
+        busy.bind(str(path))
+        busy.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(9):  # until its queue is full
+                peer = peers.enter_context(socket.socket(socket.AF_UNIX))
+                peer.setblocking(False)
+                peer.connect(str(path))
+        with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use") as caught:
+            await jsonserver.serve(str(path), lambda: None, as_it_is, "", LIMIT)
+    assert caught.value.errno == errno.EADDRINUSE
+    assert path.exists()
+
+
+async def test_a_socket_that_somebody_has_removed_is_no_failure_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    async with serving(path):
+        path.unlink()
+    assert not path.exists()
+
+
+async def test_a_file_that_is_no_socket_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    path.write_text("precious")
+    with pytest.raises(KernelRefused, match="Address already in use") as caught:
+        await jsonserver.serve(str(path), lambda: None, as_it_is, "", LIMIT)
+    assert caught.value.path == str(path)
+    assert path.read_text() == "precious"
+
+
+async def test_a_socket_that_somebody_put_in_its_place_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        async with serving(path):
+            path.unlink()
+            other.bind(str(path))
+        assert path.exists()
+
+
+async def test_a_directory_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KernelRefused, match=r"file/s\.sock") as caught:
+        await jsonserver.serve(
+            str(tmp_path / "file" / "s.sock"), lambda: None, as_it_is, "use --status-socket", LIMIT
+        )
+    assert "--status-socket" in caught.value.hint
+
+
+async def test_a_peer_that_leaves_at_once_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    async with serving(path, lambda: "x" * 2_000_000):
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as hasty:
+                hasty.connect(str(path))
+        assert len(str(await ask(path))) == 2_000_000
+
+
+async def test_a_question_gets_its_own_answer_and_what_is_too_long_none(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+
+    async def reply(question: bytes, asker: int) -> object:
+        assert asker == os.getpid()
+        return {"asked": question.decode()}
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(jsonserver.answer, str(path), reply, "", LIMIT)
+        await anyio.wait_all_tasks_blocked()
+        assert await threads.call(sockets.ask, str(path), LIMIT, b"why") == {"asked": "why"}
+        assert await threads.call(sockets.ask, str(path), LIMIT, b"") == {"asked": ""}
+        with pytest.raises((ValueError, OSError)):
+            await threads.call(sockets.ask, str(path), LIMIT, b"." * (jsonserver.LONGEST * 4))
+        tasks.cancel_scope.cancel()

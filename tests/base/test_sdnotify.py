@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sd_notify against a real datagram socket in systemd's place."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.base.sdnotify import Notifier
+from tests.limits import free_descriptors
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
+        peer.bind(str(tmp_path / "notify"))
+        peer.settimeout(5)
+        yield peer
+
+
+def notifier(peer: socket.socket, **more: str) -> Notifier:
+    return Notifier.from_environ({"NOTIFY_SOCKET": peer.getsockname(), **more})
+
+
+def test_each_state_is_one_message(systemd: socket.socket) -> None:
+    notify = notifier(systemd)
+    assert all((notify.ready(), notify.stopping(), notify.alive()))
+    assert [systemd.recv(4096) for _ in range(3)] == [b"READY=1", b"STOPPING=1", b"WATCHDOG=1"]
+
+
+def test_an_abstract_socket_is_reached() -> None:
+    name = f"nodeagent-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
+        peer.bind(f"\0{name}")
+        peer.settimeout(5)
+        assert Notifier.from_environ({"NOTIFY_SOCKET": f"@{name}"}).ready()
+        assert peer.recv(4096) == b"READY=1"
+
+
+@pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}])
+def test_without_systemd_every_call_does_nothing(environ: dict[str, str]) -> None:
+    notify = Notifier.from_environ({**environ, "WATCHDOG_USEC": "1000000"})
+    assert not notify.listening
+    assert not any((notify.ready(), notify.stopping(), notify.alive()))
+    assert notify.watchdog_interval is None
+
+
+def test_a_systemd_that_is_gone_is_no_error(tmp_path: Path) -> None:
+    assert not Notifier(str(tmp_path / "absent")).ready()
+
+
+def test_without_a_free_descriptor_nothing_is_said_and_nothing_fails(systemd: socket.socket) -> None:
+    notify = notifier(systemd)
+    with free_descriptors(0):
+        assert not notify.stopping()
+    assert notify.stopping()
+
+
+def test_a_full_socket_never_blocks(systemd: socket.socket) -> None:
+    notify = notifier(systemd)
+    assert not all(notify.alive() for _ in range(5000))
+
+
+@pytest.mark.parametrize(
+    ("more", "interval"),
+    [
+        ({"WATCHDOG_USEC": "30000000"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_the_watchdog_is_fed_twice_as_often_as_systemd_asks(
+    systemd: socket.socket, more: dict[str, str], interval: float | None
+) -> None:
+    assert notifier(systemd, **more).watchdog_interval == interval

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scans of hosts that do not answer: FIFOs stand for attributes whose reading sleeps in the kernel."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan.readers import NOT_READABLE
+from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.model.host import Host, Recovery
+from nodeagent.model.ids import PciAddress
+from nodeagent.sim import nodes
+from nodeagent.sim.host import SimulatedHost
+from tests.hearing import Heard
+from tests.kernel.waking import HeardWakes
+from tests.sim import fifos
+
+DEADLINE = 0.4
+HANGING = nodes.address(3)
+UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> SimulatedHost:
+    return nodes.many(tmp_path, 40, 2)
+
+
+@pytest.fixture
+def recovered() -> Heard[str | None]:
+    return Heard()
+
+
+@pytest.fixture
+def runner(host: SimulatedHost, tmp_path: Path, recovered: Heard[str | None]) -> ScanRunner:
+    return ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE, timeouts=Timeouts())
+
+
+async def test_a_scan_sees_all_and_shares_what_is_the_same(runner: ScanRunner, host: SimulatedHost) -> None:
+    before = await runner.scan(None, Host(), (), {})
+    assert len(before.functions) == 40
+    assert await runner.scan(None, before, (), {}) is before
+    host.hold(HANGING)
+    after = await runner.scan(frozenset({HANGING}), before, (), {PciAddress(HANGING): Recovery.FAILED})
+    assert after.functions[PciAddress(HANGING)].enable == 1
+    assert after.functions[PciAddress(HANGING)].recovery is Recovery.FAILED
+    assert after.groups is before.groups
+
+
+async def test_a_hanging_read_costs_one_device(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    before = await runner.scan(None, Host(), (), {})
+    fifos.hang(host, HANGING, "enable")
+    host.hold(nodes.address(20))
+    started = time.monotonic()
+    after = await runner.scan(None, before, (), {})
+    assert DEADLINE <= time.monotonic() - started < 4 * DEADLINE
+    stuck = after.functions[PciAddress(HANGING)]
+    assert stuck.unreadable == NOT_READABLE
+    assert (stuck.device, stuck.group) == ("1001", 3)
+    assert after.functions[PciAddress(nodes.address(20))].enable == 1
+    assert [f.address for f in after.functions.values() if f.unreadable] == [HANGING]
+    assert list(runner.stuck) == [HANGING]
+    fifos.unhang(host, HANGING, "enable")
+    await recovered.until_told(HANGING)
+    assert not runner.stuck
+    again = await runner.scan(frozenset({HANGING}), after, (), {})
+    assert again.functions[PciAddress(HANGING)].unreadable is None
+    assert again.functions[PciAddress(nodes.address(20))] is after.functions[PciAddress(nodes.address(20))]
+
+
+async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    fifos.hang(host, HANGING, "enable")
+    first = await runner.scan(None, Host(), (), {})
+    assert first.functions[PciAddress(HANGING)].device is None
+    with anyio.fail_after(DEADLINE):
+        second = await runner.scan(None, first, (), {})
+        third = await runner.scan(frozenset({HANGING, nodes.address(4)}), second, (), {})
+    assert third.functions[PciAddress(HANGING)].unreadable == NOT_READABLE
+    fifos.unhang(host, HANGING, "enable")
+    await recovered.until_told(HANGING)
+    assert recovered.all == [HANGING]
+
+
+async def test_many_hanging_devices_take_little_longer_than_one(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    hanging = [nodes.address(number) for number in range(8)]
+    for address in hanging:
+        fifos.hang(host, address, "vendor")
+    started = time.monotonic()
+    found = await runner.scan(None, Host(), (), {})
+    assert time.monotonic() - started < 3 * DEADLINE
+    unreadable = [f.address for f in found.functions.values() if f.unreadable]
+    assert unreadable == hanging
+    for address in hanging:
+        fifos.unhang(host, address, "vendor")
+    await recovered.until(lambda told: sorted(str(key) for key in told) == hanging)
+
+
+async def test_the_loop_goes_on_while_a_scan_hangs(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    fifos.hang(host, HANGING, "enable")
+    turns = 0
+    async with anyio.create_task_group() as group:
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await anyio.sleep(0.005)
+                turns += 1
+
+        group.start_soon(count)
+        await runner.scan(None, Host(), (), {})
+        group.cancel_scope.cancel()
+    assert turns > 10
+    fifos.unhang(host, HANGING, "enable")
+    await recovered.until_told(HANGING)
+
+
+async def test_a_scan_that_is_given_up_early_leaves_the_device_known_as_stuck(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    fifos.hang(host, HANGING, "enable")
+    with anyio.move_on_after(DEADLINE / 2) as scope:
+        await runner.scan(None, Host(), (), {})
+    assert scope.cancelled_caught
+    assert list(runner.stuck) == [HANGING]
+    fifos.unhang(host, HANGING, "enable")
+    await recovered.until_told(HANGING)
+    found = await runner.scan(None, Host(), (), {})
+    assert found.functions[PciAddress(HANGING)].unreadable is None
+
+
+async def test_two_scans_at_once_do_not_disturb_each_other(runner: ScanRunner, host: SimulatedHost) -> None:
+    found: list[Host] = []
+
+    async def one() -> None:
+        found.append(await runner.scan(None, Host(), (), {}))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(one)
+        group.start_soon(one)
+    assert found[0] == found[1]
+
+
+async def test_a_hanging_group_keeps_its_last_known_members(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    before = await runner.scan(None, Host(), (), {})
+    group = before.functions[PciAddress(HANGING)].group
+    assert group is not None
+    path = host.path(f"/sys/kernel/iommu_groups/{group}/type")
+    fifos.replace_by_fifo(path)
+    after = await runner.scan(None, before, (), {})
+    assert after.groups[group] is before.groups[group]
+    assert list(runner.stuck) == [str(group)]
+    fifos.replace_fifo(path, b"DMA\n")
+    await recovered.until_told(str(group))
+
+
+async def test_a_hanging_mdev_is_unreadable_and_keeps_what_was_known(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    name = mdev_below(Path(host.path(f"/sys/bus/pci/devices/{HANGING}")), Path(host.path("/sys/bus/mdev")))
+    before = await runner.scan(None, Host(), (), {})
+    fifos.replace_by_fifo(str(name))
+    after = await runner.scan(None, before, (), {})
+    assert before.mdevs[UUID].type_name == "GRID T4-8A"
+    assert after.mdevs[UUID] == before.mdevs[UUID]._replace(unreadable=NOT_READABLE)
+    fifos.replace_fifo(str(name), b"GRID T4-8A\n")
+    await recovered.until_told(UUID)
+    assert (await runner.scan(frozenset({UUID}), after, (), {})).mdevs == before.mdevs
+
+
+def mdev_below(parent: Path, bus: Path) -> Path:
+    """Make an mdev; the file with the name of its type."""
+    kind = parent.resolve() / "mdev_supported_types/nvidia-228"
+    instance = parent.resolve() / UUID
+    kind.mkdir(parents=True)
+    instance.mkdir()
+    (kind / "name").write_text("GRID T4-8A\n")
+    (instance / "mdev_type").symlink_to(kind)
+    (bus / "devices").mkdir(parents=True)
+    (bus / "devices" / UUID).symlink_to(instance)
+    return kind / "name"
+
+
+async def test_a_list_that_cannot_be_had_is_an_error_in_bounded_time(
+    tmp_path: Path, recovered: Heard[str | None]
+) -> None:
+    release = tmp_path / "proc/sys/kernel/osrelease"
+    release.parent.mkdir(parents=True)
+    os.mkfifo(release)
+    runner = ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE, timeouts=Timeouts())
+    with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
+        await runner.scan(None, Host(), (), {})
+    with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
+        await runner.scan(None, Host(), (), {})
+    release.write_text("6.12\n")
+    await recovered.until_told(None)
+    release.unlink()
+    assert (await runner.scan(None, Host(), (), {})).release is None
+
+
+def _reading() -> int:
+    """Threads that are making a list of what is to be read."""
+    return sum(thread.name.endswith("Scanner.plan") for thread in threading.enumerate())
+
+
+async def test_a_listing_that_was_given_up_early_is_not_started_twice(
+    tmp_path: Path, recovered: Heard[str | None]
+) -> None:
+    release = tmp_path / "proc/sys/kernel/osrelease"
+    release.parent.mkdir(parents=True)
+    os.mkfifo(release)
+    runner = ScanRunner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE, timeouts=Timeouts())
+    before = _reading()
+    for _ in range(3):
+        with anyio.move_on_after(0.02):
+            await runner.scan(None, Host(), (), {})
+    assert _reading() == before + 1
+    release.write_text("6.12\n")
+    await recovered.until_told(None)
+    release.unlink()
+    assert (await runner.scan(None, Host(), (), {})).functions == {}
+
+
+async def test_only_what_does_not_read_as_known_is_a_stranger(
+    runner: ScanRunner, host: SimulatedHost
+) -> None:
+    before = await runner.scan(None, Host(), (), {})
+    keys = [nodes.address(number) for number in range(40)] + ["/dev/vfio/2", "/dev/vfio/vfio", "/dev/iommu"]
+    assert list(await runner.strangers(keys, before)) == []
+    host.hold(nodes.address(7))
+    host.remove_node("/dev/vfio/2")
+    unknown = ["0000:ff:00.0", "/dev/vfio/99"]
+    assert list(await runner.strangers(keys + unknown, before)) == [nodes.address(7), "/dev/vfio/2", *unknown]
+
+
+async def test_where_one_does_not_answer_all_are_strangers_and_then_it_is_not_touched(
+    runner: ScanRunner, host: SimulatedHost
+) -> None:
+    before = await runner.scan(None, Host(), (), {})
+    fifos.hang(host, HANGING, "enable")
+    keys = (nodes.address(1), HANGING)
+    assert tuple(await runner.strangers(keys, before)) == keys
+    hanging = await runner.scan(frozenset(keys), before, (), {})
+    started, threads = time.monotonic(), threading.active_count()
+    assert tuple(await runner.strangers(keys, hanging)) == keys
+    assert time.monotonic() - started < DEADLINE
+    assert threading.active_count() == threads
+    fifos.unhang(host, HANGING, "enable")
+
+
+async def test_a_look_for_the_names_of_nodes_that_hangs_is_waited_for_and_not_begun_again(
+    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
+) -> None:
+    uevent = "/sys/class/misc/kvm/uevent"
+    host.write_file(uevent, "DEVNAME=kvm\n")
+    fifos.replace_by_fifo(host.path(uevent))
+    assert await runner.hidden(["/dev/kvm"]) is None
+    threads = threading.active_count()
+    for _ in range(3):
+        with anyio.fail_after(DEADLINE / 2):
+            assert await runner.hidden(["/dev/kvm"]) is None
+    assert threading.active_count() == threads
+    fifos.replace_fifo(host.path(uevent), b"DEVNAME=kvm\n")
+    await recovered.until_told(None)
+    found = await runner.hidden(["/dev/kvm"])
+    assert found is not None
+    assert found.keys() == {"/dev/kvm"}

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paths: what they answer, to whom, and under which names."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+
+from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.config import Http
+from nodeagent.model.status import Status
+from nodeagent.render import metrics, page
+from nodeagent.web import answers
+from nodeagent.web.answers import Answers
+from nodeagent.web.connection import Request, Response
+from tests.conftest import Said
+from tests.render.statuses import WELL
+
+LOCAL = Http("127.0.0.1:9481", "false")
+PUBLIC = Http("0.0.0.0:9481", "false")
+READY = WELL._replace(host=WELL.host._replace(scanned=True), resources=())
+
+
+async def ask(
+    path: str,
+    host: str = "localhost:9481",
+    *,
+    peer: str = "127.0.0.1",
+    http: Http = LOCAL,
+    method: str = "GET",
+    status: Status = READY,
+) -> Response:
+    """The answer to one request."""
+    paths = Answers(lambda: status, lambda: None, http, Timeouts())
+    return await paths.answer(Request(method, path, host, peer))
+
+
+def said_in(response: Response) -> str:
+    """The whole body."""
+    assert isinstance(response.body, bytes)
+    return response.body.decode()
+
+
+async def test_metrics_are_those_of_the_present_status() -> None:
+    answer = await ask("/metrics")
+    assert answer.body == metrics.text(READY).encode()
+    assert dict(answer.headers) == {"content-type": metrics.CONTENT_TYPE, "cache-control": "no-store"}
+
+
+async def test_health_is_a_line_and_a_status_code() -> None:
+    assert (await ask("/healthz"))[::2] == (200, b"alive\n")
+    assert (await ask("/readyz"))[::2] == (200, b"ready\n")
+    assert (await ask("/readyz", status=WELL))[::2] == (
+        503,
+        b"the host was not scanned yet\nnvidia.com/gpu: the kubelet does not read its list yet\n",
+    )
+    still = Answers(lambda: WELL, lambda: "observe stands still", LOCAL, Timeouts())
+    assert (await still.answer(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 503
+
+
+async def test_other_paths_and_other_methods_are_told_what_there_is() -> None:
+    other = await ask("/other")
+    assert (other.status, "/metrics" in said_in(other)) == (404, True)
+    post = await ask("/metrics", method="POST")
+    assert (post.status, dict(post.headers)["allow"]) == (405, "GET, HEAD")
+
+
+KNOWN = [
+    "127.0.0.1",
+    "127.0.0.1:9481",
+    "10.0.0.7:80",
+    "[::1]:9481",
+    "[::1]",
+    "localhost",
+    "LocalHost:1",
+    socket.gethostname(),
+]
+FOREIGN = [
+    "",
+    "evil.example:9481",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "[::1].evil",
+    "[evil]",
+    "a:b:c",
+    "::1",
+    "127.0.0.1:x",
+]
+
+
+@pytest.mark.parametrize("host", KNOWN)
+async def test_who_asks_by_an_address_or_by_our_own_name_is_answered(host: str) -> None:
+    assert answers.known_name(host)
+    assert (await ask("/metrics", host)).status == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+async def test_a_foreign_name_that_leads_to_loopback_is_refused(host: str) -> None:
+    for path in ("/metrics", "/healthz", "/readyz", "/"):
+        assert (await ask(path, host)).status == 421
+    assert (await ask("/metrics", host, http=PUBLIC)).status == 200
+
+
+async def test_a_path_that_fails_is_logged_and_leaves_the_others_alone(said: Said) -> None:
+    def broken() -> Status:
+        raise RuntimeError("no status today")
+
+    paths = Answers(broken, lambda: None, LOCAL, Timeouts())
+    failed = await paths.answer(Request("GET", "/metrics", "localhost", "127.0.0.1"))
+    assert (failed.status, "no status" in said_in(failed)) == (500, False)
+    assert said(log.HTTP_FAILED) == [{"path": "/metrics", "error": "RuntimeError: no status today"}]
+    assert (await paths.answer(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 200
+
+
+PAGE = Http("127.0.0.1:9481", "true")
+OPEN_PAGE = Http("0.0.0.0:9481", "true")
+EVERYWHERE = Http("0.0.0.0:9481", "everywhere")
+
+
+async def test_without_the_setting_there_is_no_page() -> None:
+    assert "http.page" in said_in(await ask("/"))
+    assert (await ask("/events")).status == 404
+
+
+async def test_the_page_comes_with_its_policy_and_is_kept_nowhere() -> None:
+    answer = await ask("/", http=PAGE)
+    headers = dict(answer.headers)
+    assert said_in(answer).startswith("<!doctype html>")
+    assert headers["content-security-policy"] == page.load().policy
+    assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+async def test_events_are_for_the_page_alone_and_begin_with_all_there_is() -> None:
+    answer = await ask("/events", http=PAGE)
+    headers = dict(answer.headers)
+    assert (headers["content-type"], headers["cross-origin-resource-policy"]) == (
+        "text/event-stream",
+        "same-origin",
+    )
+    assert not isinstance(answer.body, bytes)
+    async with contextlib.aclosing(answer.body) as events:
+        assert (await anext(events)).startswith(b'data: {"version"')
+
+
+@pytest.mark.parametrize("path", ["/", "/events"])
+async def test_the_page_is_for_this_node_unless_it_is_for_everybody(path: str) -> None:
+    for peer in ("127.0.0.1", "::1", "::ffff:127.0.0.1"):
+        assert (await ask(path, http=OPEN_PAGE, peer=peer)).status == 200
+    for peer in ("10.0.0.7", "fe80::1", "::ffff:10.0.0.7", ""):
+        assert (await ask(path, http=OPEN_PAGE, peer=peer)).status == 403
+        assert (await ask(path, http=EVERYWHERE, peer=peer)).status == 200
+        assert (await ask("/metrics", http=OPEN_PAGE, peer=peer)).status == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+async def test_no_name_of_a_stranger_leads_to_the_page(host: str) -> None:
+    for http in (PAGE, OPEN_PAGE, EVERYWHERE):
+        assert [(await ask(path, host, http=http)).status for path in ("/", "/events")] == [421, 421]
+
+
+async def test_events_that_fail_end_and_are_logged(said: Said) -> None:
+    def broken() -> Status:
+        raise RuntimeError("no status today")
+
+    paths = Answers(broken, lambda: None, PAGE, Timeouts())
+    answer = await paths.answer(Request("GET", "/events", "localhost", "127.0.0.1"))
+    assert not isinstance(answer.body, bytes)
+    assert [event async for event in answer.body] == []
+    assert [line["path"] for line in said(log.HTTP_FAILED)] == ["/events"]
