@@ -3,8 +3,7 @@
 
 An id may stand for more than its own device: a bundle, a group. The variables that virt-launcher reads name
 each function and mdev (``PCI_RESOURCE_*``, ``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the
-nodes name the groups, whatever plugin has answered. Where ours has given no such nodes, by CDI names or for
-iommufd, annotations name the groups.
+nodes name the groups, whatever plugin has answered.
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ from typing import NamedTuple
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc.wire import Codec
-from nodeagent.model.allocation import GROUP
 from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
 
 _CODEC = Codec()
 _VARIABLES = ("PCI_RESOURCE_", "MDEV_PCI_RESOURCE_")
-_NUMBER = re.compile(r"[0-9]{1,9}")
 _GROUP = re.compile(r"/dev/vfio/(?P<number>[0-9]+)")
 
 
@@ -47,11 +44,9 @@ def understood(text: str) -> Answer:
 def _said(response: v1beta1.ContainerAllocateResponse) -> Answer:
     paths = dict.fromkeys(node.host_path for node in response.devices)
     groups = {path: found["number"] for path in paths if (found := _GROUP.fullmatch(path)) is not None}
-    annotated = (key.removeprefix(GROUP) for key in response.annotations if key.startswith(GROUP))
-    numbers = (*groups.values(), *(each for each in annotated if _NUMBER.fullmatch(each)))
     return Answer(
         tuple(dict.fromkeys(_named(response.envs))),
-        frozenset(GroupNumber(int(each)) for each in numbers),
+        frozenset(GroupNumber(int(each)) for each in groups.values()),
         tuple(path for path in paths if path not in groups),
         tuple(each.name for each in response.cdi_devices),
     )

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device manager's checkpoint: which ids pods hold, as the kubelet wrote it last. Read, never written.
 
-It is no API (pkg/kubelet/cm/devicemanager/checkpoint), so any content is borne. It is written at allocations
-and at each list message, not when a pod ends; so it may name pods that have ended, and is a hint only. Where
-PodResources names nobody yet, it is all there is.
+It is no API (pkg/kubelet/cm/devicemanager/checkpoint), so any content is accepted. The kubelet writes it
+after the last Allocate of a container and at each list message, not when a pod ends: it may name pods that
+have ended. It is written whole, from the kubelet's own memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
@@ -25,7 +23,7 @@ Stamp = tuple[int, int, int]
 """Inode, time of the last change in ns, size: the kubelet writes the file anew each time."""
 
 
-_UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError)
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 class Entry(NamedTuple):
@@ -42,49 +40,25 @@ class Entry(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What the file says, and when it was written; no stamp if there is none."""
+    """The entries of the file. Unless it is ``readable`` as a whole, an entry that is missing proves nothing.
 
-    written: Stamp | None = None
+    ``started`` are the uids of pods that the kubelet has admitted and begun to start; None: not visible.
+    """
+
+    stamp: Stamp | None = None  # None: there is no file, or it cannot be read
     entries: tuple[Entry, ...] = ()
-    admitted: frozenset[str] | None = None  # uids of pods that the kubelet has begun to start; None: unknown
-    by: float = 0.0  # when it was seen first, in seconds of time.monotonic
-    after: float = 0.0  # when the one before was seen last
-
-    def well_after(self, then: float, gap: float) -> bool:
-        """True if it was written ``gap`` seconds or more after one that was there by ``then``.
-
-        Of those that are, older ones may be the last: ``writeCheckpoint`` in
-        pkg/kubelet/cm/devicemanager/manager.go takes what is to be written under one lock, and waits for
-        another one then. They follow each other at once. Their own times do not tell: some file systems have
-        whole seconds only, and the clock may be set in between.
-        """
-        return self.after >= then + gap
-
-    def of(self, ids: Collection[str]) -> frozenset[Possession]:
-        """What pods have of these ids, whoever they are."""
-        if not ids:
-            return frozenset()
-        return frozenset((each.resource, each.device_id) for each in self.entries if each.device_id in ids)
+    readable: bool = False
+    missing: bool = False
+    started: frozenset[str] | None = None
 
     @property
-    def settled(self) -> frozenset[Possession]:
-        """What pods have whose admission is over, or that are not known to be in it."""
-        entries = self.entries
-        if self.admitted is not None:
-            entries = tuple(entry for entry in entries if entry.uid in self.admitted)
-        return frozenset((entry.resource, entry.device_id) for entry in entries)
-
-    def begun(self, before: Collection[str] = ()) -> frozenset[Possession]:
-        """What pods have that the kubelet has begun to start, but for those that it had ``before``.
-
-        Nothing, if that cannot be seen. A pod that has ended may keep its directory for long.
-        """
-        begun = (self.admitted or frozenset()).difference(before)
-        return frozenset((entry.resource, entry.device_id) for entry in self.entries if entry.uid in begun)
+    def possessions(self) -> frozenset[Possession]:
+        """What pods have by the file."""
+        return frozenset((each.resource, each.device_id) for each in self.entries)
 
 
 class CheckpointFile:
-    """The file, read anew when it has changed.
+    """The file, parsed again when it has changed.
 
     ``pods`` is the directory in which the kubelet makes one for each pod right after its admission
     (``makePodDataDirs``, called by ``SyncPod`` in pkg/kubelet/kubelet.go).
@@ -93,30 +67,32 @@ class CheckpointFile:
     def __init__(self, path: str, pods: str) -> None:
         self._path = path
         self._pods = pods
-        self._checkpoint = Checkpoint()
-        self._still = 0.0  # when it was seen last
-        self._one_by_one = Lock()  # a slow look at an old file would make a new one of the next
+        self._last = Checkpoint()
+        self._one_by_one = Lock()  # a slow read of an old file must not replace a newer one
 
     def read(self) -> Checkpoint:
-        """What it says now, or said when it could be read last. Blocks on a file."""
+        """The file as it is now. Blocks."""
         with self._one_by_one:
-            self._read()
-            checkpoint = self._checkpoint
-        return checkpoint._replace(admitted=self._admitted())
+            try:
+                self._last = self._read()
+            except FileNotFoundError:
+                self._last = Checkpoint(missing=True)
+            except OSError:
+                self._last = Checkpoint()
+            checkpoint = self._last
+        return checkpoint._replace(started=self._started())
 
-    def _read(self) -> None:
-        began, known = time.monotonic(), self._checkpoint
-        with contextlib.suppress(OSError), Path(self._path).open("rb") as file:
-            written = _stamp(file)  # of what is read: the kubelet may put another one in its place
-            by = time.monotonic()
-            entries = known.entries if _is_same(written, known.written) else _entries(file)
-            if entries is None:
-                return
-            if (written, entries) != (known.written, known.entries):
-                self._checkpoint = Checkpoint(written, entries, by=by, after=self._still)
-            self._still = began
+    def _read(self) -> Checkpoint:
+        with Path(self._path).open("rb") as file:
+            stamp = _stamp(file)  # of this file: the kubelet may put another one in its place
+            if _is_same(stamp, self._last.stamp):
+                return self._last
+            entries, readable = _entries(file)
+        if (stamp, entries, readable) == (self._last.stamp, self._last.entries, self._last.readable):
+            return self._last
+        return Checkpoint(stamp, entries, readable)
 
-    def _admitted(self) -> frozenset[str] | None:
+    def _started(self) -> frozenset[str] | None:
         try:
             with os.scandir(self._pods) as found:
                 return frozenset(each.name for each in found)
@@ -148,18 +124,21 @@ def _is_same(one: Stamp, other: Stamp | None) -> bool:
     return one == other and one[1] % 10**9 != 0
 
 
-def _entries(file: BinaryIO) -> tuple[Entry, ...] | None:
-    """All entries that can be understood; None for a file that cannot be read, which says nothing."""
+def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool]:
+    """The entries that can be understood, and whether these are all."""
     try:
         document = json.loads(file.read())
         pods = tuple(document["Data"]["PodDeviceEntries"] or ())
     except _UNREADABLE:
-        return None
+        return (), False
     found: dict[Entry, None] = {}
+    readable = True
     for pod in pods:
-        with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
+        try:
             found |= dict.fromkeys(_of_pod(pod))
-    return tuple(found)
+        except _UNREADABLE:
+            readable = False
+    return tuple(found), readable
 
 
 def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:

@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import is_
-from pathlib import Path
 from typing import NamedTuple
 
 from grpclib.const import Cardinality
 
-from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.slices import Slices
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import wire
 from nodeagent.kubelet.grpc.channel import SocketChannel
 from nodeagent.kubelet.grpc.kept import KeptChannel
-from nodeagent.model.allocation import Holder, PodList, Pods, Possession
+from nodeagent.model.allocation import ByPossession, Holder, PodList, Pods, Possession
 from nodeagent.model.ids import ResourceName
 
 LIST = "/v1.PodResourcesLister/List"
@@ -66,42 +63,6 @@ class VirtHandler:
         return True
 
 
-class Birth(NamedTuple):
-    """One start of the kubelet: which, and how many seconds before it was seen first."""
-
-    socket: tuple[int, int]  # inode and time of birth in ns of its socket, which it makes anew at each start
-    age: float
-
-
-def birth(path: str, proc: str, known: Birth | None = None) -> Birth | None:
-    """When the kubelet at this socket was started; None without one. What is ``known`` is not looked for.
-
-    The clock may have been set since the socket was made, so the process itself counts where it can be seen
-    below ``proc``: its start is told in time since the boot.
-    """
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    socket = (status.st_ino, status.st_mtime_ns)
-    if known is not None and known.socket == socket:
-        return known
-    age = max(time.time() - status.st_mtime, 0.0)
-    by_process = _process_age(path, proc)
-    return Birth(socket, age if by_process is None else min(age, by_process))
-
-
-def _process_age(path: str, proc: str) -> float | None:
-    """Seconds since the start of the process that listens there; None if it cannot be seen."""
-    try:
-        pid = sockets.peer(path)
-        after_name = Path(proc, str(pid), "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    started = int(after_name[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc_pid_stat(5)
-    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)
-
-
 _Held = tuple[str, Holder]
 """The id of a device, and who has it."""
 
@@ -123,19 +84,20 @@ class _List(NamedTuple):
 
 
 class _Table:
-    """Who has which id; two of two resources may have got devices of their own by one id."""
+    """Who has which id of which resource; a table that is not changed stays the same object."""
 
-    def __init__(self, before: PodList) -> None:
-        self.holders = dict(before.holders)
-        self.namesakes = {name: dict(ids) for name, ids in before.namesakes.items()}
+    def __init__(self, before: ByPossession[Holder]) -> None:
+        self.ids: dict[ResourceName, Mapping[str, Holder]] = dict(before)
+        self._own: dict[ResourceName, dict[str, Holder]] = {}
 
     def add(self, held: Collection[_Held]) -> None:
-        """These are held, too: whoever had an id before by another resource is a namesake from now on."""
+        """These are allocated, too."""
         for device_id, holder in held:
-            before = self.holders.get(device_id, holder)
-            if before.resource != holder.resource:
-                self.namesakes.setdefault(before.resource, {})[device_id] = before
-            self.holders[device_id] = holder
+            ids = self._own.get(holder.resource)
+            if ids is None:
+                ids = self._own[holder.resource] = dict(self.ids.get(holder.resource, {}))
+                self.ids[holder.resource] = ids
+            ids[device_id] = holder
 
 
 class PodReader:
@@ -202,14 +164,13 @@ class PodReader:
             return last
         pods = [read[message] for message in sorted(read)]
         await slices.rest()
-        added = {device_id for pod in new.values() for device_id, _ in pod.devices}
-        if as_served and not any(pod.devices for pod in gone) and added.isdisjoint(last.told.holders):
-            served, table = dict(last.served), _Table(last.told)
+        if as_served and not any(pod.devices for pod in gone) and not _taken_twice(new.values(), last.told):
+            served, table = dict(last.served), _Table(last.told.table)
             await self._add([new[message] for message in sorted(new)], served, table, slices)
         else:
-            served, table = {}, _Table(PodList({}, {}))
+            served, table = {}, _Table({})
             await self._add(pods, served, table, slices)
-        return _List(read, served, PodList(table.holders, _by_name(pods), table.namesakes))
+        return _List(read, served, PodList(table.ids, _by_name(pods)))
 
     async def _add(
         self, pods: Sequence[_Pod], served: dict[str, bool], table: _Table, slices: Slices
@@ -221,6 +182,11 @@ class PodReader:
                 served |= {each: self._virt_handler.serves(each) for each in numbers - served.keys()}
                 table.add([each for each in part if not each[0].isdecimal() or served[each[1].resource]])
                 await slices.rest()
+
+
+def _taken_twice(pods: Iterable[_Pod], told: PodList) -> bool:
+    """True if one of the pods shows what another pod was said to have."""
+    return any(each in told.table.get(holder.resource, {}) for pod in pods for each, holder in pod.devices)
 
 
 def _by_name(pods: Sequence[_Pod]) -> Pods:

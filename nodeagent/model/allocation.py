@@ -7,22 +7,17 @@ the answer to one container's request, before it is written in the kubelet's wir
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from itertools import chain
-from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nodeagent.model.ids import GroupNumber, ResourceName
 
 T = TypeVar("T")
 
-GROUP = "nodeagent.local/iommu-group-"
-"""How the annotations of a container begin that have the numbers of groups of which it was given no nodes.
-
-One for each: a container with two resources would have two values of one.
-"""
 UNNAMED = "a pod that the kubelet does not name yet"
 
 
@@ -59,6 +54,11 @@ def unnamed(resource: ResourceName, numa: int | None, identity: str = "") -> Hol
     return Holder("", UNNAMED, resource, numa, identity)
 
 
+def of_uid(uid: str) -> str:
+    """The identity of a pod of which only the uid is known."""
+    return f"uid {uid}"
+
+
 Possession = tuple[ResourceName, str]
 """A resource, and the id of one of its devices."""
 
@@ -75,49 +75,56 @@ def possessions(pods: Pods) -> frozenset[Possession]:
 
 
 class PodList(NamedTuple):
-    """One answer of the kubelet to who holds what; ``pods`` has those without devices, too.
+    """One answer of PodResources: which pod has which device; ``pods`` has those without devices, too."""
 
-    ``namesakes`` are as those of Allocations.
-    """
-
-    holders: Mapping[str, Holder]
+    table: ByPossession[Holder]
     pods: Pods
-    namesakes: ByPossession[Holder] = MappingProxyType({})
 
 
 class Knowledge(StrEnum):
-    """What the absence of a holder proves."""
+    """What the absence of a device from the table proves."""
 
     UNKNOWN = "unknown"  # nothing: there is no kubelet, or it was not asked yet
     SILENT = "silent"  # nothing: there is one, and it does not answer
-    PARTIAL = "partial"  # too little to take anything away: the kubelet may not know all its pods yet
-    COMPLETE = "complete"  # that nobody holds the device
+    PARTIAL = "partial"  # too little for a change of the host: its checkpoint cannot be read
+    COMPLETE = "complete"  # that no pod has the device
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Allocations:
-    """Device id → its holder, of all resources of the node, also those of other device plugins.
+    """Which pod has which device, of all device plugins of the node: the union of the kubelet's sources.
 
-    The id of a HostDevice means that one, whoever gave it. All others are unique within a resource only:
-    ``namesakes`` hold another device by an id by which ``holders`` has somebody of another resource.
-    ``brought`` are functions and mdevs that came with one of these ids, as the answers to its Allocate say;
-    ``groups`` are the IOMMU groups whose nodes were given with an id, ``nodes`` the paths of all others,
-    ``cdi`` the names of CDI devices. Of what is not ``written`` nobody knows what came with it: a container
-    asks for all that it wants before the kubelet writes that. None: its file cannot be read.
+    ``table`` is keyed by resource and device id, for ids are unique within a resource only. ``brought`` are
+    functions and mdevs that came with one of these ids, as the answers to its Allocate say; ``groups`` are
+    the IOMMU groups whose nodes were allocated with an id, ``nodes`` the paths of all other nodes, ``cdi``
+    the names of CDI devices. ``written`` are the entries of the kubelet's checkpoint, which has these
+    answers; None: it cannot be read.
     """
 
-    holders: Mapping[str, Holder] = field(default_factory=dict)
+    table: ByPossession[Holder] = field(default_factory=dict)
     knowledge: Knowledge = Knowledge.UNKNOWN
     brought: Mapping[str, Holder] = field(default_factory=dict)
     groups: Mapping[str, frozenset[GroupNumber]] = field(default_factory=dict)
     nodes: ByPossession[tuple[str, ...]] = field(default_factory=dict)
     cdi: ByPossession[tuple[str, ...]] = field(default_factory=dict)
-    namesakes: ByPossession[Holder] = field(default_factory=dict)
     written: frozenset[Possession] | None = None
+
+    @classmethod
+    def of(cls, holders: Mapping[str, Holder], *rest: Any, **more: Any) -> Allocations:
+        """The allocations with these holders by device id."""
+        return cls(by_possession(holders.items()), *rest, **more)
+
+    @cached_property
+    def holders(self) -> Mapping[str, Holder]:
+        """Who has what by device id: for ids of functions, mdevs and groups, which are unique on the host."""
+        merged: dict[str, Holder] = {}
+        for ids in self.table.values():
+            merged.update(ids)
+        return merged
 
     @property
     def complete(self) -> bool:
-        """True if whoever is not named holds nothing."""
+        """True if a device that is not in the table is not allocated."""
         return self.knowledge is Knowledge.COMPLETE
 
     @property
@@ -130,44 +137,46 @@ class Allocations:
         return self.holders.get(device_id) or self.brought.get(device_id)
 
     def holder_of(self, resource: ResourceName, device_id: str) -> Holder | None:
-        """Who got this id of this resource."""
-        holder = self.holders.get(device_id)
-        if holder is not None and holder.resource == resource:
-            return holder
-        return self.namesakes.get(resource, {}).get(device_id)
+        """Who has this id of this resource."""
+        return self.table.get(resource, {}).get(device_id)
 
     def unwritten(self) -> Iterator[Possession]:
-        """What pods are named with, and the file does not have; of numbers it says nothing."""
+        """What pods are named with and the checkpoint lacks; of numbers it says nothing."""
         for device_id, holder in self.held() if self.written is not None else ():
             possession = holder.resource, device_id
             if holder.named and possession not in (self.written or ()) and not device_id.isdecimal():
                 yield possession
 
     def held(self) -> Iterator[tuple[str, Holder]]:
-        """All ids, and who holds them."""
-        return chain(self.holders.items(), *(ids.items() for ids in self.namesakes.values()))
+        """All ids of all resources, with who has them."""
+        return chain.from_iterable(ids.items() for ids in self.table.values())
 
     def answer(self, resource: ResourceName, device_id: str) -> tuple[str, ...]:
-        """The nodes and CDI names that were given with this id of this resource."""
+        """The nodes and CDI names that were allocated with this id of this resource."""
         nodes, cdi = self.nodes.get(resource, {}), self.cdi.get(resource, {})
         return (*nodes.get(device_id, ()), *cdi.get(device_id, ()))
 
 
+def by_possession(held: Iterable[tuple[str, Holder]]) -> ByPossession[Holder]:
+    """The table of these devices and their holders."""
+    table: dict[ResourceName, dict[str, Holder]] = {}
+    for device_id, holder in held:
+        table.setdefault(holder.resource, {})[device_id] = holder
+    return table
+
+
 @dataclass(frozen=True, slots=True)
 class Reservations:
-    """Ids under an Allocate or a removal: given or removed, never both.
+    """Ids under an Allocate or a change of the host: allocated or withdrawn, never both.
 
-    ``given`` are those that an Allocate gave away and whose holder the kubelet has not named since.
-    ``settling`` were given to the pod that is being admitted: it may take more of the group, of other
-    resources. ``withdrawn`` are about to be taken off the host, or get another driver. ``refused`` were asked
-    for while another one of their group was held: whatever their own holder is, the kubelet takes them for
-    free.
+    ``pending`` were allocated by us and are in no source of the kubelet yet. ``admitting`` were allocated to
+    the pod under admission: it may be allocated more of their groups, of other resources. ``withdrawn`` are
+    about to be removed from the host, or to get another driver.
     """
 
-    settling: frozenset[str] = frozenset()
+    admitting: frozenset[str] = frozenset()
     withdrawn: frozenset[str] = frozenset()
-    given: Mapping[str, Holder] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
+    pending: Mapping[str, Holder] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +190,8 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one container gets: environment, device nodes, CDI device names.
-
-    ``groups`` are the IOMMU groups of which none of the nodes tells.
-    """
+    """The answer for one container: environment, device nodes, CDI device names."""
 
     envs: tuple[tuple[str, str], ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
     cdi: tuple[str, ...] = ()
-    groups: frozenset[GroupNumber] = frozenset()

@@ -39,16 +39,11 @@ class Snapshot:
 
     ``open`` holds UUIDs of mdevs and addresses of VFs that something on this host has open, or of which that
     is not known. ``failures`` says what the kernel answered to an attempt that waits for its next try.
-    ``machine_id`` is "" while it is not known. ``strays`` are ids that pods hold and that have left the host,
+    ``machine_id`` is "" while it is not known. ``strays`` are ids that pods have and that have left the host,
     by the group that they were in: the turn finds them, and hands them on. ``looked_for`` are the device
     nodes besides those of VFIO that the Host has if they exist; None: whichever rules name. ``loans`` are the
-    USB devices that pods were given, by the numbers that these had then. ``left_open`` were refused for being
-    open although no pod has them, of which no count tells, with who is seen to have them open. ``behind`` are
-    functions of which a node or a USB device was given a moment ago. ``let_go`` are functions whose driver
-    was to change, until VFIO has them, with the given nodes that nothing was behind before: others may have
-    gone with it. ``seen_behind`` are the functions that nodes were seen to have behind them, from when a pod
-    was given them until none has them: a node may be away for a moment, or what is behind it. So it is with
-    ``stood_for``, the nodes of CDI devices, for their files are written anew.
+    USB devices that pods were given, by the numbers that these had then. ``behind`` are functions of which a
+    node or a USB device was allocated a moment ago.
     """
 
     host: Host = field(default_factory=Host)
@@ -63,11 +58,7 @@ class Snapshot:
     strays: Mapping[GroupNumber, frozenset[str]] = field(default_factory=dict)
     looked_for: frozenset[str] | None = None
     loans: Loans = field(default_factory=dict)
-    left_open: Mapping[str, str] = field(default_factory=dict)
     behind: frozenset[str] = frozenset()
-    let_go: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    seen_behind: Mapping[str, frozenset[PciAddress]] = field(default_factory=dict)
-    stood_for: Mapping[Had, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def seen(self) -> bool:
@@ -90,10 +81,16 @@ class Snapshot:
         return tuple(path for path in found if looked_at(path) and not of_groups(path))
 
     @cached_property
-    def unplaced(self) -> tuple[str, ...]:
-        """Those of them that nothing was ever seen behind, and nothing is."""
-        found = (path for path in self.given_paths if path not in self.seen_behind)
-        return tuple(path for path in found if placed(self.host.dev_nodes.get(path)) is None)
+    def unplaced(self) -> Had | None:
+        """A node that a pod has and that is not there, so that nothing tells which function is behind it."""
+        nodes, usb = self.host.dev_nodes, {each.node for each in self.host.usb.values()}
+        given = ((had, path) for had, paths in self._given() for path in paths)
+        nothing_tells = (
+            Had(path, had.holder)
+            for had, path in given
+            if looked_at(path) and not of_groups(path) and path not in usb and _is_unplaced(nodes.get(path))
+        )
+        return next(nothing_tells, None)
 
     @cached_property
     def unwritten(self) -> Possession | None:
@@ -119,13 +116,9 @@ class Snapshot:
                 found[device.controller] = Had(device.id, holder)
         return found
 
-    def _behind(self, path: str) -> Iterator[PciAddress]:
-        """What is or was behind a node; nothing that a VFIO driver has by now."""
-        functions = self.host.functions
-        yield from placed(self.host.dev_nodes.get(path)) or ()
-        for address in self.seen_behind.get(path, ()):
-            if address not in functions or not functions[address].vfio:
-                yield address
+    def _behind(self, path: str) -> frozenset[PciAddress]:
+        """The functions behind a node."""
+        return placed(self.host.dev_nodes.get(path)) or frozenset()
 
     def _given(self) -> Iterator[tuple[Had, tuple[str, ...]]]:
         """What pods were given, and which nodes that are."""
@@ -150,17 +143,15 @@ class Snapshot:
         return tuple(dict.fromkeys(found))
 
     def nodes_of(self, had: Had) -> tuple[str, ...]:
-        """The nodes of a CDI device that a pod has, and those that it stood for before."""
+        """The nodes of a CDI device that a pod has, as its file has them now."""
         entry = self.host.cdi_entries.get(had.what)
-        before = self.stood_for.get(had) or self.stood_for.get(Had(had.what, None), ())
-        return (*before, *(entry.device.paths if entry is not None else ()))
+        return entry.device.paths if entry is not None else ()
 
     @cached_property
-    def untold(self) -> Had | None:
-        """A CDI device that a pod was given, of a kind that rules offer, and that no file has or had."""
-        kinds = self.desired.cdi_kinds
+    def undefined_cdi(self) -> Had | None:
+        """A CDI device that a pod has, of a kind that rules offer, and that no file defines now."""
+        kinds, known = self.desired.cdi_kinds, self.host.cdi_entries
         ours = (had for had in self.given_cdi if had.what.partition("=")[0] in kinds)
-        known = {had.what for had in self.stood_for} | self.host.cdi_entries.keys()
         return next((had for had in ours if had.what not in known), None)
 
     @property
@@ -169,17 +160,22 @@ class Snapshot:
         return self.looked_for is None or self.looked_for.issuperset(self.given_nodes)
 
     def holder(self, device_id: str) -> Holder | None:
-        """Who has it: what an Allocate has given since is newer than the kubelet's answer."""
-        return self.reservations.given.get(device_id) or self.allocations.holder(device_id)
+        """Who has it: a pending allocation is newer than the kubelet's answer."""
+        return self.reservations.pending.get(device_id) or self.allocations.holder(device_id)
 
     def held(self) -> Iterator[tuple[str, Holder]]:
         """All ids, and who holds them: by the kubelet's answer, and by what an Allocate has given since."""
-        return chain(self.allocations.held(), self.reservations.given.items())
+        return chain(self.allocations.held(), self.reservations.pending.items())
 
     def getter(self, device_id: str) -> Holder | None:
         """Who got it by its own id, by an Allocate or as the kubelet says: to them it stays listed."""
-        given = self.reservations.given.get(device_id)
+        given = self.reservations.pending.get(device_id)
         return self.allocations.holders.get(device_id) if given is None or given.brought else given
+
+
+def _is_unplaced(node: DevNode | None) -> bool:
+    """True if nothing tells for certain which functions are behind the node."""
+    return node is None or node.vacant or node.guessed
 
 
 def placed(node: DevNode | None) -> frozenset[PciAddress] | None:

@@ -20,7 +20,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.model.allocation import GROUP, Grant
+from nodeagent.model.allocation import Grant
 
 LONGEST_ID = 256  # characters; no id of ours has more than 63
 MOST_IDS = 4096  # in one request, or as many as are listed
@@ -192,7 +192,6 @@ def _response(grant: Grant) -> v1beta1.ContainerAllocateResponse:
             )
             for node in grant.nodes
         ],
-        annotations={f"{GROUP}{number}": "given" for number in sorted(grant.groups)},
         cdi_devices=[v1beta1.CdiDevice(name=name) for name in grant.cdi],
     )
 
