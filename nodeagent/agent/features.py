@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent import drivers_record, loans_record
+from nodeagent.agent import drivers_record
 from nodeagent.agent.core import Core
 from nodeagent.agent.tell.status import Speaks
 from nodeagent.base import memory, threads
 from nodeagent.base.progress import Debt, Owes
 from nodeagent.base.supervise import Component
 from nodeagent.cluster import account
-from nodeagent.model.usb import NODES
+from nodeagent.model.usb import LOANS_RECORD, NODES
 
 
 class Feature(NamedTuple):
@@ -45,8 +45,8 @@ FEATURES = (
     Feature(
         "USB",
         lambda core: NODES in core.snapshots.now.desired.node_paths,
-        "nodeagent.agent.lending",
-        left=loans_record.PATH,
+        "nodeagent.agent.usb",
+        left=LOANS_RECORD,
     ),
     Feature(
         "CDI specifications",
