@@ -89,7 +89,7 @@ class Daemon:
             Glances(self.core.wakes, self.core.observer, timeouts.synthetic_event_pause),
             Recoveries(self.core.root, self.core.wakes, timeouts.device_recovery),
             self.core.names,
-            self.kubelet.holders,
+            self.core.usage,
             self.core.offering,
             self.core.releases,
             Remarks(self.core.snapshots, self.core.offering, timeouts.problems_settle),
@@ -128,7 +128,7 @@ class Daemon:
         self._keep(self.ears, group)
         async with anyio.create_task_group() as first:
             first.start_soon(core.first_scan, self.core)
-            first.start_soon(self.kubelet.holders.first)
+            first.start_soon(self.core.usage.first)
         self.core.names.settle()
         self.core.offering.one_turn()
         components = self.components

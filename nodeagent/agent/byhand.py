@@ -13,7 +13,6 @@ from nodeagent.agent import core as cores
 from nodeagent.agent import kubelet_side
 from nodeagent.agent.changing import feature
 from nodeagent.agent.core import Core
-from nodeagent.agent.kubelet_side import KubeletSide
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
@@ -30,21 +29,21 @@ async def carried_out(root: Root, settings: Settings, timeouts: Timeouts, reques
     core = cores.build(root, Latest(settings), timeouts)
     side = kubelet_side.build(core)
     if request.dry_run:
-        return await _answer(core, side, request)
+        return await _answer(core, request)
     side.open()
     try:
-        return await _answer(core, side, request)
+        return await _answer(core, request)
     finally:
         side.close()
         core.watcher.close()
 
 
-async def _answer(core: Core, side: KubeletSide, request: Request) -> Answer:
+async def _answer(core: Core, request: Request) -> Answer:
     async with anyio.create_task_group() as group:
         await cores.first_specs(core)
         await core.observer.scan()
         group.start_soon(core.observer.run)
-        await side.holders.first()
+        await core.usage.first()
         answer = await feature.alone(core, request)
         group.cancel_scope.cancel()
     return answer

@@ -157,11 +157,3 @@ def components(core: Core) -> list[CdiSpecs]:
 async def first(root: Root, desired: Desired, limit: float) -> Mapping[str, CdiFile]:
     """What there is now: before the first scan, so that nothing is listed that is missing for a moment."""
     return await Reader(root, {}, limit).read(desired.cdi_kinds)
-
-
-def unchanged(root: Root, stamps: Mapping[str, tuple[int, ...]]) -> bool:
-    """True if these files are those that were read. May hang."""
-    try:
-        return all(reading.stamp(root.path(path)) == stamp for path, stamp in stamps.items())
-    except OSError:
-        return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What components share: the Snapshot, what sees the host, who owns the ids, who waits for releases.
+"""What components share: the Snapshot, what sees the host, which pod uses which device.
 
 Built once, before anything runs. A feature takes it and returns its components.
 """
@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
-from nodeagent.agent import loans_record, recoveries
+from nodeagent.agent import recoveries
 from nodeagent.agent.desk import Desk
+from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
@@ -19,6 +20,7 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
+from nodeagent.agent.usage import Usage
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
@@ -32,6 +34,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.usb import LOANS_RECORD
 from nodeagent.policy import merge
 
 
@@ -52,6 +55,8 @@ class Core:
     names: NameKeeper
     reservations: ReservationBook
     releases: Releases
+    kubelet: KubeletView
+    usage: Usage
     offering: Offering
     news: News
     provisions: Provisions
@@ -69,8 +74,11 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     chosen = settings.get().configuration.discovery.pci_ids
     names = NameKeeper(root, snapshots, timeouts.record_write_retry, chosen)
     observer = Observer(root, snapshots, wakes, events, settings, names, timeouts)
-    releases = Releases(settings, timeouts)
+    releases = Releases(settings)
     releases.look_with(observer)
+    reservations = ReservationBook(snapshots, timeouts)
+    kubelet = KubeletView(root, settings.get(), snapshots, timeouts)
+    usage = Usage(kubelet, snapshots, reservations, observer, releases, settings, timeouts)
     return Core(
         root,
         settings,
@@ -83,8 +91,10 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
         events,
         observer,
         names,
-        ReservationBook(snapshots, timeouts),
+        reservations,
         releases,
+        kubelet,
+        usage,
         Offering(snapshots, releases),
         News(),
         Provisions(timeouts.usb_feature_load),
@@ -126,6 +136,8 @@ async def first_specs(core: Core) -> None:
 
 async def _lent_before(core: Core) -> None:
     """What pods were lent by the daemon before this one: the first list has none of it as free."""
-    if core.root.exists(loans_record.PATH):
-        loans = await threads.call(loans_record.look, core.root.path(loans_record.PATH))
+    if core.root.exists(LOANS_RECORD):
+        from nodeagent.agent import usb  # here: few nodes have such a record
+
+        loans = await threads.call(usb.peek_record, core.root.path(LOANS_RECORD))
         core.snapshots.publish(replace(core.snapshots.now, loans=loans))

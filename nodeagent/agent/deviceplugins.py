@@ -2,7 +2,7 @@
 """One device plugin per resource: started, shown new lists and ended as the Resources say.
 
 A resource that fails is built anew by its supervisor; the others go on. What the kubelet asks is answered by
-``agent.granting``.
+``agent.allocate``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
+from nodeagent.agent.allocate import Allocator
 from nodeagent.agent.cdi_files import CdiFiles
-from nodeagent.agent.granting import Granting
-from nodeagent.agent.holders import Holders
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.tell import devices as tell
+from nodeagent.agent.usage import Usage
 from nodeagent.base import log, memory
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
@@ -38,16 +38,16 @@ from nodeagent.model.status import AllocationsStatus, ResourceStatus
 class ResourceAnswers:
     """What the kubelet asks about one resource."""
 
-    def __init__(self, name: ResourceName, granting: Granting, holders: Holders, listing: Listing) -> None:
+    def __init__(self, name: ResourceName, allocator: Allocator, usage: Usage, listing: Listing) -> None:
         self._name = name
-        self._granting = granting
-        self._holders = holders
+        self._allocator = allocator
+        self._usage = usage
         self._listing = listing
 
     @property
     def preferring(self) -> bool:
         """True if some devices may be better than others: shares of one node are all alike."""
-        return not self._granting.resource(self._name).direct
+        return not self._allocator.resource(self._name).direct
 
     async def allocate(self, device_ids: Sequence[str]) -> Grant:
         """The grant for one container.
@@ -55,23 +55,23 @@ class ResourceAnswers:
         :raises Refused: with the Reason, which is in the list by then.
         """
         try:
-            grant = await self._granting.grant(self._name, device_ids)
+            grant = await self._allocator.allocate(self._name, device_ids)
         except Refused as refusal:
-            resource = self._granting.resource(self._name)
+            resource = self._allocator.resource(self._name)
             self._listing.show(resource.devices)
-            tell.refused(resource, device_ids, refusal, self._granting.snapshot)
+            tell.refused(resource, device_ids, refusal, self._allocator.snapshot)
             raise
-        tell.allocated(self._granting.resource(self._name), device_ids, self._granting.snapshot)
+        tell.allocated(self._allocator.resource(self._name), device_ids, self._allocator.snapshot)
         return grant
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred devices."""
-        return await self._granting.prefer(self._name, available, must, size)
+        return await self._allocator.prefer(self._name, available, must, size)
 
     async def ready(self) -> None:
         """Wait, but not long, until the kubelet has said who holds what; the list is made of that."""
-        await self._holders.ready()
-        self._listing.show(self._granting.decided(self._name).devices)
+        await self._usage.ready()
+        self._listing.show(self._allocator.decide(self._name).devices)
 
 
 @dataclass(slots=True)
@@ -91,16 +91,16 @@ class DevicePlugins:
     def __init__(
         self,
         offering: Offering,
-        granting: Granting,
-        holders: Holders,
+        allocator: Allocator,
+        usage: Usage,
         cdi: CdiFiles,
         supervisor: Supervisor,
         way: Way,
         timeouts: Timeouts,
     ) -> None:
         self._offering = offering
-        self._granting = granting
-        self._holders = holders
+        self._allocator = allocator
+        self._usage = usage
         self._cdi = cdi
         self._supervisor = supervisor
         self._way = way
@@ -117,7 +117,7 @@ class DevicePlugins:
 
     def status(self) -> ResourcesShare:
         """The resources, and how each stands with the kubelet."""
-        endpoints, tally = self.endpoints, self._granting.tally
+        endpoints, tally = self.endpoints, self._allocator.tally
         resources = self._offering.resources.get().values()
         return ResourcesShare(
             tuple(
@@ -206,7 +206,7 @@ class DevicePlugins:
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
         listing = Listing(resource.devices)
-        answers = ResourceAnswers(name, self._granting, self._holders, listing)
+        answers = ResourceAnswers(name, self._allocator, self._usage, listing)
         endpoint = Endpoint(name, listing, answers, self._way, self.bells, self._timeouts)
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()

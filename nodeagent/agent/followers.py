@@ -16,21 +16,14 @@ from nodeagent.model.snapshot import Snapshot
 def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
     """The followers. A kubelet is new only if it comes after the start, and so are settings."""
     socket, checkpoint = kubelet.directory.kubelet, kubelet.directory.checkpoint
-    holders, rewrites = kubelet.holders, kubelet.holders.rewrites.wanted
-    doubted = core.reservations.doubted
-
-    def write_anew(_: None) -> None:
-        kubelet.pod_resources.write_anew()
-
+    usage = core.usage
     return (
         Task("kubelet", partial(socket.follow, kubelet.registrar.seen)),
-        Task("new kubelet", partial(socket.follow, lambda _: holders.kubelet_changed(), socket.version)),
-        Task("checkpoint", partial(checkpoint.follow, lambda _: holders.ask_soon(), checkpoint.version)),
-        Task("old checkpoint", partial(rewrites.follow, write_anew, rewrites.version)),
-        Task("doubted checkpoint", partial(doubted.follow, write_anew, doubted.version)),
+        Task("new kubelet", partial(socket.follow, lambda _: usage.kubelet_changed(), socket.version)),
+        Task("checkpoint", partial(usage.follow_checkpoint, checkpoint)),
         HolderLines(core.snapshots, core.offering),
         Task("device nodes", partial(_follow_nodes, core)),
-        Task("settings", partial(_follow_settings, core, kubelet)),
+        Task("settings", partial(_follow_settings, core)),
     )
 
 
@@ -49,10 +42,10 @@ async def _follow_nodes(core: Core) -> None:
         before = snapshot
 
 
-async def _follow_settings(core: Core, kubelet: KubeletSide) -> None:
+async def _follow_settings(core: Core) -> None:
     """After other settings: who waits, does so by the old ones."""
     seen = core.settings.version
     while True:
         seen, _ = await core.settings.newer(seen)
         core.wakes.wake(None)
-        kubelet.holders.ask_soon()
+        core.usage.request_soon()

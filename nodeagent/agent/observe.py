@@ -27,7 +27,6 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
-from nodeagent.kernel.baselines import Baselines
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
@@ -38,7 +37,6 @@ from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.status import NO_DURATIONS, Durations, EventsStatus, HostStatus
-from nodeagent.policy import containers
 
 
 class Scanned(NamedTuple):
@@ -74,7 +72,6 @@ class Observer:
         self._timeouts = timeouts
         self._runner = ScanRunner(root, wakes, timeouts, deadline=timeouts.device_read)
         self._reads = Reads(timeouts.device_read)
-        self._baselines = Baselines(root, timeouts.open_count_record_write)
 
     def status(self) -> HostStatus:
         """The host in numbers."""
@@ -123,7 +120,7 @@ class Observer:
             unchanged = await self._runner.recheck(ids, self._snapshots.now.host)
         finally:
             overdue.cancel()
-        if not unchanged or self._baselines.unwritten:  # the next daemon is to know what was closed until now
+        if not unchanged:
             await self._next_scan(keys)
             if (error := self.scanned.get().error) is not None:
                 raise error
@@ -161,7 +158,6 @@ class Observer:
         nodes = (*before.desired.node_paths, *(cdi.nodes(specs) if specs else ()), *before.given_nodes)
         try:
             host = await self._runner.scan(keys, before.host, nodes, self._wakes.recoveries, specs)
-            host = await self._baselines.kept(host, before.host)
             self._wakes.settle(host)
             names = await self._names.names(host, before.names)
         except KernelRefused as refused:
@@ -171,12 +167,8 @@ class Observer:
             raise
         durations = self.scanned.get().durations.and_one(anyio.current_time() - began)
         self._reads.tell(self._runner.stuck, error)
-        missing = [each for each in before.given_paths if each not in host.dev_nodes]
-        hidden = await self._runner.hidden(missing)
-        known = frozenset(nodes).difference(before.given_nodes if hidden is None else ())
-        looked_for = before.looked_for if error else known
-        now = containers.remembering(self._snapshots.now, host, hidden or {})
-        now = replace(now, host=host, names=names, looked_for=looked_for)
+        looked_for = before.looked_for if error else frozenset(nodes)
+        now = replace(self._snapshots.now, host=host, names=names, looked_for=looked_for)
         self._snapshots.publish(now)
         self._gathering.second_looks.after(host)
         self.scanned.set(Scanned(number, error, durations))

@@ -91,10 +91,8 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
         and one.desired is other.desired
         and one.names is other.names
         and one.allocations is other.allocations
-        and one.reservations.settling is other.reservations.settling
-        and one.reservations.given == other.reservations.given
-        and one.reservations.refused == other.reservations.refused
+        and one.reservations.admitting == other.reservations.admitting
+        and one.reservations.pending == other.reservations.pending
         and one.reservations.withdrawn == other.reservations.withdrawn
         and one.loans is other.loans
-        and one.left_open is other.left_open
     )

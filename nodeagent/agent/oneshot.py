@@ -15,7 +15,7 @@ import anyio
 from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel import baselines, identity, pciids
+from nodeagent.kernel import identity, pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes, hints, usb, uses
 from nodeagent.kernel.scan.runner import ScanRunner
@@ -55,8 +55,7 @@ async def _scanned(
     root: Root, nodes: Sequence[str], specs: Mapping[str, CdiFile], timeouts: Timeouts
 ) -> Host:
     runner = ScanRunner(root, Wakes(), timeouts, deadline=timeouts.device_read_once)
-    host = await runner.scan(None, Host(), nodes, {}, specs)
-    return baselines.restored(host, await threads.call(baselines.look, root), host.functions)
+    return await runner.scan(None, Host(), nodes, {}, specs)
 
 
 async def _specs(root: Root, desired: Desired, timeouts: Timeouts) -> Mapping[str, CdiFile]:

@@ -67,12 +67,6 @@ def nodes(rule: CdiRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
     return {each: _nodes(entry, snapshot.host) for each, entry in _by_id(rule, snapshot).items()}
 
 
-def stamps(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> dict[str, tuple[int, ...]]:
-    """The files of these devices, and which writing of each was read."""
-    known = _by_id(rule, snapshot)
-    return {known[each].file.path: known[each].file.stamp for each in device_ids if each in known}
-
-
 def touched(rule: CdiRule, before: Host, now: Host) -> bool:
     """True if something differs that the rule depends on."""
     if before.cdi is not now.cdi or before.dev_nodes is not now.dev_nodes or before.usb is not now.usb:

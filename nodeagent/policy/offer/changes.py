@@ -44,16 +44,13 @@ class Changed(NamedTuple):
 def between(before: Snapshot, now: Snapshot) -> Changed:
     """What the offers of ``now`` need decided anew after those of ``before``."""
     rebuilt = _in_host(before.host, now.host)
-    held = _held(before.allocations.holders, now.allocations.holders)
+    held = _in_tables(before.allocations.table, now.allocations.table)
     held |= _held(before.allocations.brought, now.allocations.brought)
-    held |= _namesakes(before.allocations.namesakes, now.allocations.namesakes)
-    held |= _held(before.reservations.given, now.reservations.given)
+    held |= _held(before.reservations.pending, now.reservations.pending)
     judged = _everywhere(before.host, now.host)
     if judged is None:
-        marked = before.reservations.settling ^ now.reservations.settling
-        marked |= before.reservations.refused ^ now.reservations.refused
+        marked = before.reservations.admitting ^ now.reservations.admitting
         marked |= before.reservations.withdrawn ^ now.reservations.withdrawn
-        marked |= differing(before.left_open, now.left_open)
         judged = _of_ids(marked | held, now.host)
         judged |= dict.fromkeys(
             number
@@ -112,7 +109,9 @@ def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[
     return frozenset(changed.difference(each for each in both if before[each] == now[each]))
 
 
-def _namesakes(before: ByPossession[Holder], now: ByPossession[Holder]) -> frozenset[str]:
+def _in_tables(before: ByPossession[Holder], now: ByPossession[Holder]) -> frozenset[str]:
+    if before is now:
+        return frozenset()
     names = before.keys() | now.keys()
     return frozenset[str]().union(*(_held(before.get(each, {}), now.get(each, {})) for each in names))
 

@@ -8,17 +8,16 @@ An id that is unknown or cannot be given is refused with a text for people, neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import DeviceNode, Grant, Holder, Pods, Possession, possessions
+from nodeagent.model.allocation import DeviceNode, Grant, Holder, Possession
 from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Iommufd, Isolation, ReasonCode, Resource
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import direct, kinds, units
-from nodeagent.policy.offer import nodes as nodes_of
 from nodeagent.policy.offer.turn import Decision
 
 CDI_KIND = "nodeagent.local/vfio"
@@ -35,15 +34,13 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
         return direct_grant(resource, device_ids, decision)
     host_devices = [each for device_id in device_ids for each in _host_devices(device_id, decision)]
     envs, host = environment(resource, host_devices), decision.snapshot.host
-    numbers = frozenset(each.group for each in host_devices if each.group is not None)
     nodes = device_nodes(host_devices, resource.iommufd, host)
     if resource.cdi:
         alone = {node for each in host_devices for node in device_nodes([each], resource.iommufd, host)}
         more = tuple(DeviceNode(node) for node in nodes if node not in alone)
         names = tuple(f"{CDI_KIND}={device_id}" for device_id in device_ids)
-        return Grant(envs, more, names, numbers)
-    untold = frozenset(each for each in numbers if nodes_of.group_node(each) not in nodes)
-    return Grant(envs, tuple(map(DeviceNode, nodes)), groups=untold)
+        return Grant(envs, more, names)
+    return Grant(envs, tuple(map(DeviceNode, nodes)))
 
 
 def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple[tuple[str, str], ...]:
@@ -80,35 +77,6 @@ def check_given(resource: Resource, device_ids: Iterable[str]) -> None:
             raise Refused(f"{resource.name}: {device_id}: {device.reason.what}", device.reason.hint)
 
 
-def check_free(
-    resource: Resource,
-    device_ids: Iterable[str],
-    pods: Pods,
-    askers: frozenset[str],
-    given: Mapping[str, Holder],
-) -> None:
-    """The kubelet may ask for what it has given away: it forgets what it gave while a pod ended.
-
-    ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) counts anew what is not free, without
-    what is under an Allocate; a refusal makes it count once more. ``pods`` are those that it names now; one
-    of the ``askers`` asks, and may do so for what it has; ``given`` has what others were given and have not
-    let go of.
-
-    :raises Refused: with whoever has one of them.
-    """
-    shown_ids = {device_id for _, device_id in possessions(pods)}
-    for device_id in device_ids:
-        showing = pods.items() if device_id in shown_ids else ()
-        named = (pod for pod, shown in showing if any(each == device_id for _, each in shown))
-        others = (pod for pod in named if askers - {pod})
-        holder = next(others, given.get(device_id))
-        if holder is not None:
-            raise Refused(
-                f"{resource.name}: {device_id}: held by {holder}, and the kubelet took it for free",
-                "the kubelet knows it again now; try the pod again",
-            )
-
-
 def check_lent(resource: Resource, device_ids: Iterable[str], decision: Decision) -> None:
     """What the record of loans does not have is protected from nobody: a set may be another one by now.
 
@@ -125,20 +93,69 @@ def check_lent(resource: Resource, device_ids: Iterable[str], decision: Decision
             )
 
 
-def own(resource: Resource, shown: Iterable[Possession], decision: Decision) -> frozenset[Possession]:
-    """What of this may be the same device: an id of a node, or a CDI name, is so among our resources only.
+def check_unused(
+    resource: Resource,
+    device_ids: Iterable[str],
+    owned: frozenset[Possession],
+    decision: Decision,
+    admitted: frozenset[str] = frozenset(),
+) -> None:
+    """No other pod has one of these, or a part of their groups.
 
-    Other plugins may have such an id of their own: ids are unique within a resource. A resource that a daemon
-    before this one served is known by what was given with the id: the same node, or CDI name.
+    ``owned`` is the asking pod's for certain. ``admitted`` are those of the ids whose pod has not been
+    started yet: it may ask for them again. The kubelet may ask for what another pod has:
+    ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) counts again what is free, without
+    what is under an Allocate.
+
+    :raises Refused: with the pod that has one.
     """
-    ours = decision.resources if resource.direct else None
-    return frozenset(
-        each for each in shown if ours is None or each[0] in ours or _given_as_now(resource, *each, decision)
-    )
+    own_ids = {each for _, each in owned}.union(device_ids)
+    snapshot = decision.snapshot
+    for device_id in device_ids:
+        for possession, holder in _holders_of(resource, device_id, decision):
+            again = possession[0] == resource.name and device_id in admitted
+            if not again and possession not in owned:
+                other = f", which got it as {possession[0]}" if possession[0] != resource.name else ""
+                raise Refused(
+                    f"{resource.name}: {device_id}: held by {holder}{other}, "
+                    "and the kubelet took it for free",
+                    "the kubelet knows it again now; try the pod again",
+                )
+        host_device = snapshot.host.device(device_id)
+        if host_device is None or resource.isolation is Isolation.NONE:
+            continue
+        for other, one in units.holders_in(units.unit_of(host_device), snapshot).items():
+            if one.got(other) not in own_ids:
+                raise Refused(
+                    f"{resource.name}: {device_id}: IOMMU group held by {one}, which has {other}",
+                    "it becomes available when that pod ends",
+                )
 
 
-def _given_as_now(resource: Resource, name: ResourceName, device_id: str, decision: Decision) -> bool:
-    """True if whoever got the id under another name was given something of what it stands for now."""
+def _holders_of(
+    resource: Resource, device_id: str, decision: Decision
+) -> Iterator[tuple[Possession, Holder]]:
+    """Who has the device, by the kubelet: of a node or a CDI device also under another name.
+
+    Other plugins may have such an id of their own. It is the same device if the resource is ours, or if the
+    same node or CDI device was allocated with it.
+    """
+    allocations = decision.snapshot.allocations
+    if (brought := allocations.brought.get(device_id)) is not None:
+        yield (brought.resource, brought.brought), brought
+    for name, ids in allocations.table.items():
+        holder = ids.get(device_id)
+        if holder is None:
+            continue
+        if name == resource.name or (
+            resource.direct
+            and (name in decision.resources or _is_same_device(resource, name, device_id, decision))
+        ):
+            yield (name, device_id), holder
+
+
+def _is_same_device(resource: Resource, name: ResourceName, device_id: str, decision: Decision) -> bool:
+    """True if something of what the id stands for was allocated with it under the other name."""
     before = frozenset(decision.snapshot.allocations.answer(name, device_id))
     if not before or resource.device(device_id) is None:
         return False
@@ -146,30 +163,10 @@ def _given_as_now(resource: Resource, name: ResourceName, device_id: str, decisi
     return not before.isdisjoint((*(node.path for node in now.nodes), *now.cdi))
 
 
-def check_alone(
-    resource: Resource, device_ids: Iterable[str], decision: Decision, owned: frozenset[str]
-) -> None:
-    """Nobody else may have a part of the groups: a record of the id itself proves nothing for who asks.
-
-    ``owned`` are the ids that are the asker's for certain.
-
-    :raises Refused: with whoever has one.
-    """
-    for device_id in () if resource.isolation is Isolation.NONE else device_ids:
-        host_device = decision.snapshot.host.device(device_id)
-        held = {} if host_device is None else units.holders_in(units.unit_of(host_device), decision.snapshot)
-        for other, holder in held.items():
-            if holder.got(other) not in owned:
-                raise Refused(
-                    f"{resource.name}: {device_id}: IOMMU group held by {holder}, which has {other}",
-                    "it becomes available when that pod ends",
-                )
-
-
 def contended(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
-    """True if it matters who asks.
+    """True if it matters which pod asks.
 
-    Somebody has one of these, or has a part of their groups, or could have one beside the asker.
+    A pod has one of these, or has a part of their groups, or another resource offers a part of them.
     """
     snapshot = decision.snapshot
     for device_id in device_ids:
@@ -179,9 +176,21 @@ def contended(resource: Resource, device_ids: Iterable[str], decision: Decision)
         if host_device is not None and resource.isolation is not Isolation.NONE:
             unit = units.unit_of(host_device)
             offers = decision.offers.get(unit, ())
-            if len(offers) > 1 or units.holders_in(unit, snapshot):
+            if any(offer.match.resource != resource.name for offer in offers):
+                return True
+            if units.holders_in(unit, snapshot):
                 return True
     return False
+
+
+def is_part_in_use(device_ids: Iterable[str], decision: Decision) -> bool:
+    """True if a pod has one of these devices, or a part of their groups."""
+    snapshot = decision.snapshot
+    if not (snapshot.allocations.table or snapshot.reservations.pending):
+        return False
+    found = (snapshot.host.device(each) for each in device_ids)
+    ids = {units.unit_of(each) for each in found if each is not None}
+    return any(units.holders_in(unit, snapshot) for unit in ids)
 
 
 def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
@@ -256,16 +265,6 @@ def functions_behind(
     offers = (decision.offer_of(each) for each in device_ids if resource.kind is Kind.USB)
     found = (usb.get(each) for offer in offers if offer is not None for each in offer.host_devices)
     return frozenset(each.controller for each in found if each is not None and each.controller is not None)
-
-
-def stamps(
-    resource: Resource, device_ids: Iterable[str], decision: Decision
-) -> Mapping[str, tuple[int, ...]]:
-    """The CDI files on the host that define these devices, and which writing of each was read."""
-    from nodeagent.policy.offer import cdi_names  # here: few nodes have rules for such
-
-    rule = direct_rule(resource, decision)
-    return cdi_names.stamps(rule, device_ids, decision.snapshot) if isinstance(rule, CdiRule) else {}
 
 
 def given(device_ids: Iterable[str], decision: Decision) -> tuple[PciAddress, ...]:

@@ -44,12 +44,12 @@ def renewed(
 
 
 def _getters(ids: frozenset[str], snapshot: Snapshot) -> dict[Possession, Holder]:
-    """Who got these ids, each of a resource once."""
-    given, holders = snapshot.reservations.given, snapshot.allocations.holders
-    namesakes = [each for ids_of in snapshot.allocations.namesakes.values() for each in ids_of.items()]
-    got = [(each, snapshot.getter(each) if each in given else holders.get(each)) for each in ids]
-    both = (*(each for each in namesakes if each[0] in ids), *got)
-    return {(holder.resource, each): holder for each, holder in both if holder is not None}
+    """Which pods have these ids by themselves, each id of a resource once."""
+    tables = (*snapshot.allocations.table.values(), snapshot.reservations.pending)
+    got = (
+        (each, table[each]) for table in tables for each in ids if each in table and not table[each].brought
+    )
+    return {(holder.resource, each): holder for each, holder in got}
 
 
 def device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:

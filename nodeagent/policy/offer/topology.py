@@ -106,7 +106,7 @@ def _whose(
     holders = _holders(host_device, snapshot)
     if not holders:
         return _since_lately(host_device, snapshot, lately) if lately else Whose.NOBODY
-    mine = snapshot.reservations.settling if same else frozenset()
+    mine = snapshot.reservations.admitting if same else frozenset()
     others = (holder.got(each) not in mine or holder.resource == resource for each, holder in holders.items())
     return Whose.ANOTHER if any(others) else Whose.ASKER
 

@@ -208,7 +208,7 @@ def _asked(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
 
     A group lets go of a function before that is gone: then no unit has it, and it is named by itself.
     """
-    holders, given = now.snapshot.allocations.holders, now.snapshot.reservations.given
+    holders, given = now.snapshot.allocations.holders, now.snapshot.reservations.pending
     mostly = len(changed.rebuilt) + len(changed.judged) > len(holders) + len(given)
     if mostly or len(now.by_resource) > len(before.by_resource):  # a new resource may have orphans of old
         return changed.held.union(holders, given)

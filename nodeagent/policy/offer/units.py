@@ -103,7 +103,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     host, allocations, reservations = snapshot.host, snapshot.allocations, snapshot.reservations
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     devices = _devices(unit_id, group, host)
-    marked = allocations.holders or reservations.given or reservations.withdrawn
+    marked = allocations.table or reservations.pending or reservations.withdrawn
     ids = _ids(group, devices) if marked else ()
     functions = tuple([each for each in devices if isinstance(each, PciFunction)])
     vfs = _vfs(functions, host)
@@ -114,10 +114,8 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         functions=functions,
         holders=_holders((*_with_strays(ids, group, snapshot), *loans), snapshot),
         complete=allocations.complete,
-        settling=reservations.settling.intersection(ids),
-        refused=reservations.refused.intersection(ids),
+        admitting=reservations.admitting.intersection(ids),
         withdrawn=reservations.withdrawn.intersection(ids),
-        left_open=_left_open(devices, snapshot.left_open),
         vfs=vfs,
         vf_holders=_holders((each.address for each in vfs), snapshot),
         mdevs=_mdevs(functions, host),
@@ -126,10 +124,6 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         firmware=groups.kept_by_firmware(group, host),
         loans=loans,
     )
-
-
-def _left_open(devices: Iterable[HostDevice], known: Mapping[str, str]) -> Mapping[str, str]:
-    return {each.id: known[each.id] for each in devices if each.id in known} if known else known
 
 
 def _vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...]:

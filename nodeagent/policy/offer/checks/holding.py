@@ -28,12 +28,10 @@ def held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
         if device_id == own_id:
             continue
         if own is not None and holder.is_with(own):
-            if own_id in unit.refused:  # the kubelet takes it for free, and would ask again and again
-                return _held_by(holder, device_id)
             continue
         if own is not None:
             return _held_by_two(own, holder, device_id)
-        if holder.got(device_id) not in unit.settling or holder.resource == use.resource:
+        if holder.got(device_id) not in unit.admitting or holder.resource == use.resource:
             return _held_by(holder, device_id)
     return None
 
@@ -110,16 +108,6 @@ def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
                 return _held_outside(member, function)
             if member is not function:
                 return _holder_unknown(member)
-    return None
-
-
-def left_open(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
-    """It was to be given, and somebody had it open all the time, of which no count tells."""
-    for device_id, process in unit.left_open.items():
-        if use.isolation is Isolation.NONE and device_id != host_device.id:
-            continue
-        if device_id not in unit.holders and use.device_id(host_device) not in unit.holders:
-            return _open_outside(device_id, process, host_device)
     return None
 
 

@@ -33,10 +33,8 @@ class Unit(NamedTuple):
     functions: tuple[PciFunction, ...] = ()  # those of the devices that are PCI functions
     holders: Mapping[str, Holder] = MappingProxyType({})
     complete: bool = False  # False: the absence of a holder proves nothing
-    settling: frozenset[str] = frozenset()  # given to the pod that is being admitted: it may take more
-    refused: frozenset[str] = frozenset()  # asked for while another one of the group was held
+    admitting: frozenset[str] = frozenset()  # allocated to the pod under admission
     withdrawn: frozenset[str] = frozenset()  # getting another driver, or being removed
-    left_open: Mapping[str, str] = MappingProxyType({})  # refused for being open, and by whom
     vfs: tuple[PciFunction, ...] = ()
     vf_holders: Mapping[str, Holder] = MappingProxyType({})
     mdevs: Mapping[str, int] = MappingProxyType({})
