@@ -56,13 +56,6 @@ class KernelRefused(NodeagentError):
         self.path = path
 
 
-class GivenMeanwhile(KernelRefused):
-    """Raised when a change was not made, or was taken back, for somebody was given what it would take away.
-
-    Says nothing of the kernel: it may be tried again as soon as nobody has that.
-    """
-
-
 class KubeletUnavailable(NodeagentError):
     """Raised when the kubelet is absent, refuses or does not answer. Always means: try again."""
 

@@ -176,8 +176,13 @@ def opened(function: PciFunction) -> bool | None:
     return sight.process is not None
 
 
-def counted_open(function: PciFunction) -> bool:
-    """True if it is open for certain, also while an unbind waits for whoever has it."""
+def counted_open(function: PciFunction, *, unread: bool = False) -> bool:
+    """True if it is open for certain, also while an unbind waits for whoever has it.
+
+    ``unread``: a count that cannot be read counts as one that says so.
+    """
+    if unread and vfio_bound(function) and function.enable is None:
+        return True
     return bool(opened(function)) or is_waited_for(function)
 
 

@@ -16,16 +16,16 @@ from anyio.abc import TaskGroup
 from nodeagent.agent.changing.executor import Executor, Outcome
 from nodeagent.agent.changing.probe import BatchProbe, Probe
 from nodeagent.agent.changing.withdrawals import Withdrawals
-from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.usage import Usage
 from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs
-from nodeagent.model.action import Step, moved, occupied
+from nodeagent.model.action import BindDrivers, RestoreDrivers, Step, moved, occupied
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import cards
+from nodeagent.policy.change import cards, guards
 
 
 class CardRuns:
@@ -38,14 +38,14 @@ class CardRuns:
         probe: Probe,
         executor: Executor,
         withdrawals: Withdrawals,
-        releases: Releases,
+        usage: Usage,
     ) -> None:
         self._root = root
         self._snapshots = snapshots
         self._probe = probe
         self._executor = executor
         self._withdrawals = withdrawals
-        self._releases = releases
+        self._usage = usage
         self._working: frozenset[str] = frozenset()
 
     @property
@@ -84,19 +84,34 @@ class CardRuns:
                 return
             if attempt in refused or (takes and await probe.opened(takes)):
                 continue
-            if not takes and await others.have_come():
-                return
             if takes or moved(step.action):
-                await self._releases.asked()
-            outcome = await self._executor.take(step, partial(self._allowed, step, planned))
+                outcome = await self._take_away(step, planned)
+            elif await others.have_come():
+                return
+            else:
+                outcome = await self._executor.take(step, partial(self._may_add, step, planned))
             if outcome is Outcome.UNPLANNED:
                 return
             if outcome is Outcome.REFUSED:
                 refused.add(attempt)
 
-    def _allowed(self, step: Step, planned: Snapshot) -> bool:
-        """Right before the write: False if anybody has got one of the ids, or wants anything else, by now."""
+    async def _take_away(self, step: Step, planned: Snapshot) -> Outcome:
+        """A step that takes something away: withdraw it, ask the kubelet, and write if no pod has it."""
+        if not self._withdrawals.withdraw(step):
+            return Outcome.UNPLANNED
+        await self._usage.request_before_change()
+        return await self._executor.take(step, partial(self._is_unused, step, planned))
+
+    def _may_add(self, step: Step, planned: Snapshot) -> bool:
+        """Right before the write: True if the operator still wants it; its place is occupied from now on."""
         return self._as_wanted(planned) and self._withdrawals.withdraw(step)
+
+    def _is_unused(self, step: Step, planned: Snapshot) -> bool:
+        """Right before the write: False if a pod has a part of it, or the operator wants anything else."""
+        if not self._as_wanted(planned):
+            return False
+        moves = step.action.moves if isinstance(step.action, BindDrivers | RestoreDrivers) else ()
+        return guards.given_since(moves, planned, self._snapshots.now) is None
 
     def _as_wanted(self, planned: Snapshot) -> bool:
         now = self._snapshots.now

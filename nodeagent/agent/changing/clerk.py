@@ -22,6 +22,7 @@ from nodeagent.agent.desk import Desk
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.usage import Usage
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, NodeagentError
 from nodeagent.base.timeouts import Timeouts
@@ -47,6 +48,7 @@ class Looking(NamedTuple):
     root: Root
     snapshots: Snapshots
     observer: Observer
+    usage: Usage
     releases: Releases
     timeouts: Timeouts
 
@@ -55,7 +57,7 @@ class Looking(NamedTuple):
 
         :raises NodeagentError: if it names nothing.
         """
-        await self.releases.asked()
+        await self.usage.request_before_change()
         await self.observer.rescan(frozenset((None,)))
         found = await self._uses(request)
         try:

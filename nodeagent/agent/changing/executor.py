@@ -16,9 +16,8 @@ import anyio
 
 from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
-from nodeagent.agent.changing.writer import Writer
 from nodeagent.base import log, threads
-from nodeagent.base.errors import GivenMeanwhile, KernelRefused
+from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import Action, Step
@@ -47,11 +46,17 @@ class Executor:
     name = "late writes"
 
     def __init__(
-        self, writer: Writer, wakes: Wakes, retries: Retries, ledger: LedgerKeeper, deadline: float
+        self,
+        write: Callable[[Action], None],
+        wakes: Wakes,
+        retries: Retries,
+        ledger: LedgerKeeper,
+        deadline: float,
     ) -> None:
+        """``write`` makes one change, and may block for as long as a device is in use."""
         self.writes = 0
         self.ended: Latest[None] = Latest(None)
-        self._writer = writer
+        self._write = write
         self._wakes = wakes
         self._retries = retries
         self._ledger = ledger
@@ -108,7 +113,7 @@ class Executor:
 
     def _begin(self, step: Step) -> _Write:
         self.writes += 1
-        write = _Write(step, threads.start(self._writer.write, step.action), anyio.current_time())
+        write = _Write(step, threads.start(self._write, step.action), anyio.current_time())
         self._under_way[step.action.device] = write
         return write
 
@@ -124,9 +129,6 @@ class Executor:
             await write.call.result()
         except Exception as error:
             self._returned(step)
-            if isinstance(error, GivenMeanwhile):  # the plan says what it waits for
-                self._ledger.end(step.action, made=False)
-                return _waits(step, error.what)
             if isinstance(error, KernelRefused):
                 return self._refused(step, error)
             raise

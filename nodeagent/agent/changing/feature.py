@@ -20,12 +20,13 @@ from nodeagent.agent.changing.loop import ChangeLoop
 from nodeagent.agent.changing.probe import Probe
 from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.changing.withdrawals import Withdrawals
-from nodeagent.agent.changing.writer import Writer
 from nodeagent.agent.core import Core
 from nodeagent.base import threads
 from nodeagent.base.supervise import Component, Task
-from nodeagent.base.timeouts import Backoff
-from nodeagent.model.action import Step
+from nodeagent.base.timeouts import Backoff, Timeouts
+from nodeagent.kernel.apply import actions
+from nodeagent.kernel.root import Root
+from nodeagent.model.action import Action, Step
 from nodeagent.model.request import Answer, Request
 from nodeagent.model.snapshot import Snapshot
 
@@ -42,7 +43,6 @@ class Parts(NamedTuple):
 
     ledger: LedgerKeeper
     retries: Retries
-    writer: Writer
     executor: Executor
     withdrawals: Withdrawals
     runs: CardRuns
@@ -57,10 +57,10 @@ def components(core: Core) -> Sequence[Component]:
 def feature(core: Core, deadline: float, backoff: Backoff) -> Changing:
     """All parts. ``deadline``: seconds after which a write is late; ``backoff``: between two tries."""
     parts = _parts(core, deadline, backoff)
-    keeper, retries, writer, executor, withdrawals, runs = parts
+    keeper, retries, executor, withdrawals, runs = parts
     loop = ChangeLoop(core.snapshots, core.releases, keeper, retries, executor, runs)
     requests = Task("requests", partial(_clerk(core, parts, _by_the_loop).serve, core.desk))
-    return Changing(loop, (loop, writer, executor, withdrawals, retries, keeper, requests))
+    return Changing(loop, (loop, executor, withdrawals, retries, keeper, requests))
 
 
 async def alone(core: Core, request: Request) -> Answer:
@@ -73,7 +73,6 @@ async def alone(core: Core, request: Request) -> Answer:
     else:
         await parts.ledger.open()
     async with anyio.create_task_group() as group:
-        group.start_soon(parts.writer.run)
         group.start_soon(parts.executor.run)
         answer = await _clerk(core, parts, partial(_here, parts, group)).handle(request)
         with anyio.move_on_after(timeouts.write_late):
@@ -90,15 +89,19 @@ def _parts(core: Core, deadline: float, backoff: Backoff) -> Parts:
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, backoff)
     probe = Probe(root, snapshots, timeouts.open_file_scan, timeouts.open_file_scan_fresh)
     core.releases.look_with(probe)
-    writer = Writer(root, snapshots, core.releases, timeouts)
-    executor = Executor(writer, core.wakes, retries, keeper, deadline)
+    write = partial(_write, root, timeouts)
+    executor = Executor(write, core.wakes, retries, keeper, deadline)
     withdrawals = Withdrawals(snapshots, core.reservations, observer, executor)
-    runs = CardRuns(root, snapshots, probe, executor, withdrawals, core.releases)
-    return Parts(keeper, retries, writer, executor, withdrawals, runs)
+    runs = CardRuns(root, snapshots, probe, executor, withdrawals, core.usage)
+    return Parts(keeper, retries, executor, withdrawals, runs)
+
+
+def _write(root: Root, timeouts: Timeouts, action: Action) -> None:
+    actions.apply(root, action, timeouts)
 
 
 def _clerk(core: Core, parts: Parts, begin: Begin) -> Clerk:
-    looking = Looking(core.root, core.snapshots, core.observer, core.releases, core.timeouts)
+    looking = Looking(core.root, core.snapshots, core.observer, core.usage, core.releases, core.timeouts)
     return Clerk(looking, parts.ledger, parts.runs, parts.retries, begin)
 
 

@@ -38,11 +38,9 @@ class Withdrawals:
 
     def withdraw(self, step: Step) -> bool:
         """Withdraw what the step takes away; False if anybody was given one of the ids a moment ago."""
-        if not self._reservations.behind.withdraw(moved(step.action)):
-            return False
-        ids = step.action.takes | moved(step.action)
-        if not self._reservations.withdraw(ids):
-            self._reservations.behind.restore(moved(step.action))
+        moving = moved(step.action)
+        ids = step.action.takes | moving
+        if not self._reservations.withdraw(ids, moving):
             return False
         self._taken[step] = ids
         return True
@@ -59,9 +57,8 @@ class Withdrawals:
                 break
         self._late |= self._taken.keys() & late
         for step in steps:
-            if step not in late:
-                self._reservations.restore(self._taken.pop(step, frozenset()))
-                self._reservations.behind.restore(moved(step.action))
+            if step not in late and (ids := self._taken.pop(step, None)) is not None:
+                self._reservations.restore(ids, moved(step.action))
 
     async def settle(self) -> None:
         """After a failure: give back what the work that it has ended had taken."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import driver, vfs, write
-from nodeagent.kernel.apply.driver import Given
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
@@ -30,15 +29,15 @@ from nodeagent.model.action import (
 from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 
 
-def apply(root: Root, action: Action, given: Given, timeouts: Timeouts) -> None:
+def apply(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Make the change and see that it is made; at once if it is made already. May block for long.
 
-    ``given`` is asked where that may take long. A tree of files needs time for the effect to show, the kernel
-    does not.
+    A tree of files needs time for the effect to show, the kernel does not.
+
     :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
     """
     if isinstance(action, BindDrivers | RestoreDrivers):
-        driver.change(root, action, given, timeouts)
+        driver.change(root, action, timeouts)
     else:
         _APPLIERS[type(action)](root, action, timeouts)
 

@@ -4,19 +4,17 @@
 First all are let go: for each function ``driver_override`` comes first, then ``unbind`` from the present
 driver. Then all are taken: ``drivers_probe`` says nothing of a probe that has failed, so the link to the
 driver is read back. What is refused of one, the others give back, in reverse order. Before the first write
-it is looked at once more what the host uses of all of them, and what somebody was given, and of each again
-when its turn comes: the one before may have waited in the kernel for hours. What was given is asked again
-when all are let go and nobody can get one yet: the kubelet starts no container before all its plugins have
-answered, so that one gets all back in time. ``new_id`` is never used, for it takes whatever comes later;
+it is looked at once more what the host uses of all of them, and of each again when its turn comes: the one
+before may have waited in the kernel for hours. ``new_id`` is never used, for it takes whatever comes later;
 nor is a function removed and found again, as that would lose the override (Linux 6.1 to 7.2).
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
-from nodeagent.base.errors import GivenMeanwhile, KernelRefused
+from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
@@ -35,14 +33,9 @@ _HINTS = {
 _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.conf for each boot"
 
 
-Given = Callable[[Sequence[Move]], str | None]
-"""Who has got one of these functions by now, or what is behind it, in words; None if nobody. Blocks."""
-
-
-def change(root: Root, action: BindDrivers | RestoreDrivers, given: Given, timeouts: Timeouts) -> None:
+def change(root: Root, action: BindDrivers | RestoreDrivers, timeouts: Timeouts) -> None:
     """Make all moves; what is as it should be is not written. Blocks for as long as a function is in use.
 
-    :raises GivenMeanwhile: if somebody was given what it takes away.
     :raises KernelRefused: if a move cannot be made. Then, too, all functions are what they were
         (``Move.back``), or the text says of which that is not so.
     """
@@ -50,16 +43,13 @@ def change(root: Root, action: BindDrivers | RestoreDrivers, given: Given, timeo
     moves = [move for move in action.moves if move not in arrived]
     for move in moves:
         _allowed(root, move, move.address in action.forced)
-    _nobodys(moves, given)
     done = set(arrived)
     try:
         for number, move in enumerate(moves):
             if number:
                 _allowed(root, move, move.address in action.forced)
-                _nobodys((move,), given)
             done.add(move)
             _let_go(root, move.address, move.to, timeouts)
-        _nobodys(moves, given)
         for move in moves:
             _take(root, move.address, move.to, timeouts)
     except KernelRefused as error:
@@ -95,12 +85,6 @@ def _allowed(root: Root, move: Move, forced: bool) -> None:
         raise _left(move, f"its driver_override says {override}", hint)
     if vfio_driver(move.to) and not vfio_driver(now):
         _not_used(root, move, forced)
-
-
-def _nobodys(moves: Sequence[Move], given: Given) -> None:
-    """:raises GivenMeanwhile: if somebody was given one of them, or what is behind it."""
-    if moves and (text := given(moves)) is not None:
-        raise GivenMeanwhile(text, "wait until the kubelet says that nobody has it, or leave the group out")
 
 
 def _not_used(root: Root, move: Move, forced: bool) -> None:

@@ -117,10 +117,10 @@ def _obstacle(existing: Existing, state: CardState, action: Action, snapshot: Sn
     """What a removal waits for; None if it may begin."""
     if existing.leaving:
         return "its removal is under way, and ends when whoever has it open closes it"
-    holder = existing.holder or snapshot.reservations.given.get(existing.instance.id)
+    holder = existing.holder or snapshot.reservations.pending.get(existing.instance.id)
     if holder is not None and holder.named:
         return f"held by {holder}"
-    if existing.instance.id in snapshot.reservations.settling:
+    if existing.instance.id in snapshot.reservations.admitting:
         return "it was given to a pod a moment ago"
     if state.unread is not None:
         return state.unread

@@ -103,7 +103,7 @@ def given_since(moves: Iterable[Move], before: Snapshot, snapshot: Snapshot) -> 
         address = PciAddress(move.address)
         text = _held(address, before.host.functions.get(address), snapshot)
         if text is None and from_host(move):
-            text = containers.part_of(address, snapshot) or containers.known_part_of(address, as_before)
+            text = containers.known_part_of(address, as_before) or containers.part_of(address, snapshot)
         if text is not None:
             return text
     return None
@@ -149,7 +149,7 @@ def taken(address: PciAddress, snapshot: Snapshot) -> str | None:
     held = _held(address, function, snapshot)
     if held is not None:
         return held
-    if address in snapshot.reservations.given:
+    if address in snapshot.reservations.pending:
         return f"{address} was given to a pod a moment ago"
     opened = address in snapshot.open or function is None or groups.opened(function)
     if opened is None:

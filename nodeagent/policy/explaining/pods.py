@@ -43,7 +43,7 @@ class PodExplanation:
 
 def holders(snapshot: Snapshot) -> Mapping[str, Holder]:
     """Who has each id: what an Allocate has given since is newer than the kubelet's answer."""
-    return {**snapshot.allocations.holders, **snapshot.reservations.given}
+    return {**snapshot.allocations.holders, **snapshot.reservations.pending}
 
 
 def known(snapshot: Snapshot) -> tuple[str, ...]:
