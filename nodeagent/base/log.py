@@ -16,8 +16,6 @@ from nodeagent.base.logevent import LOGGER as LOGGER
 from nodeagent.base.logevent import Event as Event
 from nodeagent.base.logevent import Value as Value
 from nodeagent.base.logevent import event as event
-from nodeagent.base.logrecords import BASELINES_RECORD_BROKEN as BASELINES_RECORD_BROKEN
-from nodeagent.base.logrecords import BASELINES_UNRECORDED as BASELINES_UNRECORDED
 from nodeagent.base.logrecords import CLUSTER_NOT_KEPT as CLUSTER_NOT_KEPT
 from nodeagent.base.logrecords import CLUSTER_RECORD_BROKEN as CLUSTER_RECORD_BROKEN
 from nodeagent.base.logrecords import DRIVERS_RECORD_BROKEN as DRIVERS_RECORD_BROKEN

@@ -48,19 +48,6 @@ NAMES_RECORD_BROKEN = Event(
     logging.WARNING,
     "which names were in force before is lost: {error}",
 )
-BASELINES_RECORD_BROKEN = Event(
-    "baselines-record-broken",
-    "b7702b7f5cd94d6e8d21a3f06c95be18",
-    logging.WARNING,
-    "which functions were closed is lost: {error}",
-)
-BASELINES_UNRECORDED = Event(
-    "baselines-unrecorded",
-    "3d1f9a62c40b4be7b6a5f0d2718ce94a",
-    logging.WARNING,
-    "the counts of opens cannot be put on record: {error}",
-    ("hint",),
-)
 NAMES_UNRECORDED = Event(
     "names-unrecorded",
     "5f0c2d9be7a14c86a3d1740be6c8912d",

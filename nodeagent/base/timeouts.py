@@ -70,29 +70,25 @@ class Timeouts(NamedTuple):
     release_check_spacing: float = 0.02  # the same limit, while a release is awaited
     pod_resources_at_start: float = 1.0  # the first list waits for the devices in use
     pod_resources_in_allocate: float = 2.5  # to find the pod under admission
-    pod_resources_in_allocate_foreign: float = 1.0  # where only another plugin may share the group
     pod_resources_repeat: float = 0.1  # after a failed request inside an Allocate
-    pod_resources_slow: float = 0.5  # then the checkpoint counts until the answer comes
+    pod_resources_after_allocate: float = (
+        1.0  # then the kubelet lists what was allocated, or has refused the pod
+    )
     checkpoint_write: float = 0.5  # after a list was sent: the kubelet takes 2 ms
     checkpoint_write_before_change: float = 3.0  # the same, before a device is unbound or removed
-    checkpoint_poll: float = 0.01  # between two reads of the checkpoint until it is written
+    checkpoint_poll: float = 0.005  # between two reads of the checkpoint until it is written
     checkpoint_rewrite: Backoff = Backoff(first=0.5, limit=20.0)  # lists sent again to have it written
-    checkpoint_write_gap: float = 0.25  # writes further apart were not under way at the same time
-    checkpoint_next_write: float = 0.3  # longer than ``checkpoint_write_gap``, so that the next one counts
-    young_kubelet: float = 30.0  # a kubelet may not list all pods this long after its start
-    young_kubelet_spacing: float = 1.0  # between two requests to such a kubelet
+    unreadable_checkpoint: float = 30.0  # a kubelet may not list all pods this long after its start
 
     # Allocate
     former_holder_close: float = 9.0  # for the former pod's container to close the device
     device_close_poll: float = 0.1  # close(2) raises no event
     device_wake: float = 1.0  # for the first read of a sleeping device's configuration space
-    cdi_file_read: float = 4.0  # for a CDI file that was just written
     foreign_allocate: float = 12.0  # another plugin's Allocate for the pod under admission
-    foreign_allocate_poll: float = 0.5  # between two looks at the checkpoint for it
+    admission_end_poll: float = 0.1  # between two looks whether the kubelet has begun to start the pod
     forgotten_container_end: float = 5.0  # a force-deleted pod's container: 2.7 s were measured
     open_file_scan: float = 2.0  # one look at the open files of all processes
     open_file_scan_fresh: float = 0.5  # its result serves a batch of changes this long
-    opener_name: float = 0.5  # to name the process in a refusal
     usb_holder_close: float = 5.0  # for the former pod's container to close a USB device
     usb_close_poll: float = 0.2  # close(2) raises no event
     usb_node_creation: float = 8.0  # the nodes of one Allocate, within ``allocate_answer``
@@ -104,7 +100,6 @@ class Timeouts(NamedTuple):
     device_hints_read: float = 1.0  # one device's hints, by a command
     scan_thread_progress: float = 0.05  # without progress another thread continues the scan
     opener_scan: float = 1.0  # one look for the processes that have VFIO functions open
-    open_count_record_write: float = 0.5  # to /run, which is in memory on most hosts
     event_burst_gap: float = 0.01  # the end of a burst: a driver change sends four events within 2 ms
     event_burst: float = 0.5  # a burst that does not end is scanned after this time
     event_source_start: float = 2.0  # the first scan waits until the source of events is ready
@@ -120,7 +115,6 @@ class Timeouts(NamedTuple):
     write_effect_poll: float = 0.002
     write_late: float = 10.0  # a write that takes longer is reported
     write_retry: Backoff = Backoff(first=1.0, limit=300.0)
-    checkpoint_read_before_write: float = 0.2  # to learn the latest allocations: takes 30 ms
     change_request_answer: float = 10.0  # a later answer says that the change is not done yet
     host_use_read: float = 1.0  # a close look at the host's use of a device before a change
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from nodeagent.base import cachedstat
@@ -25,7 +25,6 @@ _EXITING = 0x4  # PF_EXITING in include/linux/sched.h
 _STATE, _FLAGS, _THREADS = 0, 6, 17  # fields of proc_pid_stat(5), counted from the one after the name
 _ZOMBIE = "Z"
 _ANY = "replace"  # names are bytes, of which the kernel keeps 15: the last character may be half of one
-_DELETED = " (deleted)"  # behind the name of what has been unlinked (fs/d_path.c)
 
 Openers = Mapping[str, tuple[str, ...]]  # by id: processes, as "process 4711 (qemu-system-x86)"
 Node = tuple[int, int, int]  # file type and device number, else file system and inode
@@ -77,47 +76,6 @@ def look(root: Root, ids: Iterable[str], by_group: frozenset[str] = frozenset())
     return Seen(found, whole, frozenset(closed))
 
 
-def near(root: Root, ids: Iterable[str], by_group: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """All who have these open through a node of the name that it has on the host: as a container has it.
-
-    Nothing else is looked at, so it is quick. ``by_group`` as in ``look``.
-    """
-    asked = _by_node(_searched(root, ids, by_group)[0])
-    names = {_in_vfio(path) for each in ids for path in _paths(root, _directory(each))} - {None}
-    found: dict[str, tuple[str, ...]] = {}
-    for process in _processes(root) if asked else ():
-        opened = {_node(path) for path in _table(root, process) or () if _in_vfio(_name(path)) in names}
-        _note(root, process, (each for node in asked.keys() & opened for each in asked[node]), found)
-    return found
-
-
-def lasting(root: Root, openers: Openers) -> dict[str, tuple[str, ...]]:
-    """Those of the ``openers`` who are ending: they have yet what they had.
-
-    To be asked after a look: who begins to end under it has a table neither before nor behind.
-    """
-    return _those(openers, lambda _, process: _ends(root, process))
-
-
-def _ends(root: Root, process: str) -> bool:
-    """True if its table is gone, and what was in it may not be closed yet."""
-    return _table(root, process) == [] and _is_ending(root, process)
-
-
-def _name(path: str) -> str:
-    """What the descriptor leads to, as its process calls it."""
-    try:
-        return os.readlink(path).removesuffix(_DELETED)  # noqa: PTH115 - thousands, and a Path is slow
-    except OSError:
-        return ""
-
-
-def _in_vfio(path: str) -> str | None:
-    """The name of a node below the last directory ``vfio``; None if there is no such directory."""
-    _, vfio, name = path.rpartition("/vfio/")
-    return name if vfio else None
-
-
 def _searched(
     root: Root, ids: Iterable[str], by_group: Collection[str]
 ) -> tuple[dict[str, tuple[Node, ...]], set[str]]:
@@ -144,12 +102,10 @@ def _by_node(searched: Mapping[str, Iterable[Node]]) -> dict[Node, list[str]]:
 
 def still(root: Root, openers: Openers) -> dict[str, tuple[str, ...]]:
     """Those of the ``openers`` who have it open yet, or may close it as they end. Quick."""
-    return _those(openers, lambda device_id, process: _has_still(root, device_id, process))
-
-
-def _those(openers: Openers, fits: Callable[[str, str], bool]) -> dict[str, tuple[str, ...]]:
-    """Of whom that is true, by the id and the number of the process."""
-    found = {each: tuple(one for one in who if fits(each, one.split()[1])) for each, who in openers.items()}
+    found = {
+        each: tuple(one for one in who if _has_still(root, each, one.split()[1]))
+        for each, who in openers.items()
+    }
     return {each: who for each, who in found.items() if who}
 
 

@@ -42,17 +42,6 @@ def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
     return {path: node for path, node in found if node is not None}
 
 
-def by_name(root: Root, paths: Iterable[str]) -> dict[str, DevNode]:
-    """Path → what the kernel has under the name of a node that is not seen here. May block.
-
-    A container has a /dev of its own. The name is what follows the last ``/dev/``, as in the /dev of a driver
-    that runs in a container; the kernel tells it as DEVNAME (Documentation/ABI/testing/sysfs-uevent).
-    """
-    reading = Reading(root)
-    found = ((path, reading.named(path)) for path in paths)
-    return {path: node for path, node in found if node is not None}
-
-
 def places(wanted: str) -> tuple[str, ...]:
     """The directories in which a change concerns these nodes or their lasting names."""
     directory, _, name = wanted.rpartition("/")
@@ -153,21 +142,6 @@ class Reading:
         if kind == "char" and major == _NVIDIA:
             return _of_nvidia(low, self._nvidia)
         return self._shown(f"/sys/dev/{kind}/{major}:{low}")
-
-    def named(self, path: str) -> DevNode | None:
-        """What has the name of this path in the kernel; None if nothing has."""
-        name = path.rpartition(f"{DEV}/")[2]
-        if (gpu := _GPU.fullmatch(name)) is not None:
-            found = _of_nvidia(int(gpu[1]), self._nvidia)
-            return None if found.vacant else found._replace(path=path)
-        last = name.rpartition("/")[2]
-        places = [f"{_CLASSES}/{kind}/{last}" for kind in self._root.names(_CLASSES)]
-        if path.startswith(f"{_USB}/"):
-            places = [f"{_USB_DEVICES}/{each}" for each in self._root.names(_USB_DEVICES)]
-        for place in places:
-            if f"DEVNAME={name}" in (self._root.text(f"{place}/uevent") or "").splitlines():
-                return self._shown(place)._replace(path=path)
-        return None
 
     def _shown(self, at: str) -> DevNode:
         """What is shown there: the device to which it belongs, and the PCI functions that it is on."""

@@ -33,7 +33,6 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.nodes import DevNode
 from nodeagent.model.uses import HostUses
 
 _THREADS = 64  # that one scan may leave behind, at most
@@ -57,7 +56,6 @@ class ScanRunner:
         self._progress = timeouts.scan_thread_progress
         self._stuck: Counter[Item] = Counter()
         self._listing: threads.Call[scanner.ReadList] | None = None
-        self._naming: threads.Call[Mapping[str, DevNode]] | None = None
         self._uses = Looks(root, wakes, deadline)
 
     @property
@@ -94,21 +92,6 @@ class ScanRunner:
         host = await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
         host = await self._sights.added(host, items.findings.tables["functions"])
         return await self._uses.add(host, previous, plan.whole)
-
-    async def hidden(self, paths: Sequence[str]) -> Mapping[str, DevNode] | None:
-        """What the kernel has by the names of nodes that are not there; None without an answer in time.
-
-        At most one such look hangs, and what it was for is scanned again when it ends.
-        """
-        if not paths:
-            return {}
-        if self._naming is not None and not self._naming.ended:
-            return None
-        self._naming = threads.start(scanner.hidden, self._root, paths)
-        with anyio.move_on_after(self._deadline):
-            return await self._naming.result()
-        self._naming.when_ended(functools.partial(self._wakes.wake, None))
-        return None
 
     async def recheck(self, ids: Sequence[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.

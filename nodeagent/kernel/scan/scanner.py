@@ -278,13 +278,6 @@ class Scanner:
         return self._root.exists("/sys/bus/pci/drivers/vfio-pci")
 
 
-def hidden(root: Root, paths: Sequence[str]) -> Mapping[str, DevNode]:
-    """What the kernel has by the names of nodes that are not there. May hang."""
-    from nodeagent.kernel.scan import devnodes  # here: few pods have such
-
-    return devnodes.by_name(root, paths)
-
-
 def _unnamed(dev_nodes: Mapping[str, DevNode]) -> dict[str, DevNode]:
     """Without their lasting names, which are no part of what is given."""
     return {path: node._replace(alias="") for path, node in dev_nodes.items()}
