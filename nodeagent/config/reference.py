@@ -47,6 +47,8 @@ def _settings() -> Iterator[str]:
     yield "| key | value | default | flag, variable | meaning |"
     yield "|---|---|---|---|---|"
     for setting in table.SETTINGS:
+        if setting.obsolete:
+            continue
         default = json.dumps(table.shown(setting.shape, setting.default))
         words = pages.cell(setting.shape.words)
         yield f"| `{setting.key}` | {words} | `{default}` | {_ways(setting)} | {_meaning(setting)} |"

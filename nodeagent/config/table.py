@@ -35,6 +35,7 @@ class Setting(NamedTuple):
     help: str
     file_only: bool = False
     at_start: bool = False
+    obsolete: bool = False  # accepted, without effect, and in no page
 
     @property
     def section(self) -> str:
@@ -293,7 +294,8 @@ SETTINGS: tuple[Setting, ...] = (
         "timing.settle",
         scalars.duration(0.0, 60.0),
         1.0,
-        "after an Allocate, how long the rest of the IOMMU group is listed as Healthy for that pod",
+        "no effect any more; accepted for configurations of before",
+        obsolete=True,
     ),
     Setting(
         "timing.resync",

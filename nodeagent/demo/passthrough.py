@@ -27,7 +27,7 @@ async def _two_gpus(act: Act) -> None:
     pod = await act.admit("virt-launcher-red", GPU, 2)
     act.show_container(pod)
     await act.expect(
-        "after the settle time the USB controllers beside them are Unhealthy",
+        "after its admission the USB controllers beside them are Unhealthy",
         lambda: act.kubelet.capacity(USB) == (4, 2),
     )
     for gpu in sorted(pod.result.ids[GPU]):

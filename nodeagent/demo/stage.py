@@ -33,7 +33,7 @@ CONFIG = f"""\
 apiVersion: nodeagent/v1
 resources:
   - {{name: {USB}, pci: [{{vendors: ["10de"], devices: ["1ada"]}}]}}
-timing: {{settle: 500ms, holders: 500ms}}   # quicker than usual: this is a demo
+timing: {{holders: 500ms}}   # quicker than usual: this is a demo
 """
 _POLL = 0.02  # seconds between two questions to the status socket
 

@@ -23,7 +23,7 @@ mdevs:
   types: [{types}]
   nodes: [{{nodeSelector: {{zone: edge}}, types: [nvidia-234]}}]
 node: {{labels: {{zone: {zone}}}}}
-timing: {{settle: 500ms, holders: 500ms}}
+timing: {{holders: 500ms}}
 """
 
 

@@ -114,7 +114,8 @@ def _sections() -> Iterator[str]:
     yield "Each is a key of the files below. Most are a variable, too, and a flag of every verb but demo."
     yield "Flags win over variables, these over conf.d, that over config.yaml. SEE ALSO names examples."
     for setting in table.SETTINGS:
-        yield from _setting(setting)
+        if not setting.obsolete:
+            yield from _setting(setting)
     yield ".SH FILES"
     for path, meaning in _FILES:
         yield from (".TP", f".I {_escaped(path)}", _escaped(meaning))
