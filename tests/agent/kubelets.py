@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kubelet in memory for tests of usage: what pods have, what it lists and what its checkpoint has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.lowlevel
+
+from nodeagent.agent.releases import Releases
+from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.usage import Usage
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.kubelet.alloc_resp import Answer
+from nodeagent.kubelet.checkpoint import Checkpoint, Entry
+from nodeagent.kubelet.grpc.channel import KubeletAway
+from nodeagent.model.allocation import Allocations, Holder, PodList, Possession, by_possession
+from nodeagent.model.ids import GroupNumber, ResourceName
+from nodeagent.model.snapshot import Snapshot
+from tests.agent.parts import settings
+
+A, B = ResourceName("example.com/a"), ResourceName("example.com/b")
+
+
+@dataclass
+class Kubelet:
+    """``listed`` has pods (``namespace/name``) with what PodResources shows; ``entries`` are its memory."""
+
+    listed: dict[str, set[Possession]] = field(default_factory=dict)
+    entries: set[tuple[str, Possession]] = field(default_factory=set)
+    written: Checkpoint = field(default_factory=lambda: Checkpoint((0, 0, 0), (), readable=True))
+    reads_lists: bool = True
+    present: bool = True
+    silent: bool = False
+    requests: Latest[int] = field(default_factory=lambda: Latest(0))
+    lists: int = 0  # that were sent again
+    started: frozenset[str] | None = None
+    groups: dict[str, frozenset[GroupNumber]] = field(default_factory=dict)  # whose nodes came with an id
+
+    async def list_pods(self) -> PodList:
+        """Answer, unless it is silent or away."""
+        self.requests.set(self.requests.get() + 1)
+        await anyio.lowlevel.checkpoint()
+        if not self.present:
+            raise KubeletAway("nobody listens")
+        if self.silent:
+            raise KubeletUnavailable("no answer in time")
+        held = []
+        for pod, shown in self.listed.items():
+            namespace, name = pod.split("/")
+            held += [(each, Holder(namespace, name, resource)) for resource, each in shown]
+        pods = {pod: frozenset(shown) for pod, shown in self.listed.items()}
+        return PodList(by_possession(held), pods)
+
+    def read_checkpoint(self) -> Checkpoint:
+        """What was written last."""
+        return self.written._replace(started=self.started)
+
+    def resend_list(self) -> bool:
+        """The kubelet writes its checkpoint at each list."""
+        if self.reads_lists:
+            self.lists += 1
+            self.write()
+        return self.reads_lists
+
+    def write(self) -> None:
+        """Write the checkpoint."""
+        number = 0 if self.written.stamp is None else self.written.stamp[0]
+        entries = tuple(
+            Entry(uid, *possession, None, Answer((), self.groups.get(possession[1], frozenset())))
+            for uid, possession in sorted(self.entries)
+        )
+        self.written = Checkpoint((number + 1, 0, 0), entries, readable=True)
+
+    def is_present(self) -> bool:
+        """True if there is a socket."""
+        return self.present
+
+    def is_expected(self) -> bool:
+        """True if there is a directory for it."""
+        return self.present
+
+    def add(self, pod: str, *got: Possession, listed: bool = True) -> None:
+        """A pod has these; plain init containers are not ``listed``."""
+        self.listed.setdefault(pod, set()).update(got if listed else ())
+        self.entries |= {(f"uid-{pod}", each) for each in got}
+        self.write()
+
+    def end(self, pod: str) -> None:
+        """A pod has ended: the checkpoint is not written."""
+        self.listed.pop(pod, None)
+        self.entries = {(uid, each) for uid, each in self.entries if uid != f"uid-{pod}"}
+
+    async def until_asked(self, times: int) -> None:
+        """Wait for that many requests in all."""
+        with anyio.fail_after(5):
+            while self.requests.get() < times:
+                await self.requests.newer(self.requests.version)
+
+
+@dataclass
+class Rescans:
+    """Remembers which released ids were read again."""
+
+    asked: list[set[str]] = field(default_factory=list)
+
+    async def refresh(self, ids: Collection[str]) -> None:
+        """Read these."""
+        self.asked.append(set(ids))
+
+
+class Node:
+    """Usage and reservations of one daemon beside a kubelet in memory."""
+
+    def __init__(
+        self,
+        kubelet: Kubelet,
+        timeouts: Timeouts | None = None,
+        *,
+        holders: float = 60.0,
+    ) -> None:
+        self.kubelet = kubelet
+        self.timeouts = timeouts or Timeouts()
+        self.snapshots = Snapshots(Snapshot())
+        self.reservations = ReservationBook(self.snapshots, self.timeouts)
+        self.settings = settings(holders=holders)
+        self.releases = Releases(self.settings)
+        self.rescans = Rescans()
+        self.usage = Usage(
+            kubelet,
+            self.snapshots,
+            self.reservations,
+            self.rescans,
+            self.releases,
+            self.settings,
+            self.timeouts,
+        )
+
+    @property
+    def allocations(self) -> Allocations:
+        """The table."""
+        return self.snapshots.now.allocations
+
+    @property
+    def in_use(self) -> set[Possession]:
+        """What is in use by any source."""
+        listed = {(holder.resource, each) for each, holder in self.allocations.held()}
+        pending = self.snapshots.now.reservations.pending.items()
+        return listed | {(holder.resource, each) for each, holder in pending}
+
+    @property
+    def pending(self) -> set[str]:
+        """The ids that are pending."""
+        return set(self.snapshots.now.reservations.pending)
+
+    async def allocate(self, resource: ResourceName, device_id: str, *, asked: bool = True) -> None:
+        """An Allocate of one id, with a request to the kubelet or without."""
+        book = self.reservations
+        if asked:
+            answer, at = await self.usage.request_in_allocate()
+            admission = book.identify(None if answer is None else answer.pods)
+            book.begin(admission, at)
+        else:
+            admission = book.identify(None)
+        book.allocate(admission, {device_id: admission.holder(resource, None)}, {})
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The component runs."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.usage.run)
+            yield
+            tasks.cancel_scope.cancel()

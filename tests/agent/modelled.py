@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small model of a node: a kernel that counts opens, a kubelet that admits pods, and our usage core on top.
+
+``python -m tests.agent.modelled 100000`` runs that many random sequences, with seeds from 0 on, and stops at
+the first broken promise (R2 to R8 of docs/architecture.md); ``tests/agent/test_model.py`` runs a few of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import anyio
+
+from nodeagent.agent.allocate import Allocator
+from nodeagent.agent.offering import Offering
+from nodeagent.agent.provisions import Provisions
+from nodeagent.agent.releases import Releases
+from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.usage import Usage
+from nodeagent.base.errors import Refused
+from nodeagent.base.timeouts import Backoff, Timeouts
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.allocation import Possession
+from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.snapshot import Snapshot
+from tests.agent.kubelets import Kubelet
+from tests.agent.parts import settings
+from tests.policy.samples import function, host
+
+GPU, USB = ResourceName("example.com/gpu"), ResourceName("example.com/usb")
+WISH = Desired(
+    Discovery(enabled=False),
+    (),
+    (
+        PciRule(GPU, (PciSelector(devices=("1eb8",)),)),
+        PciRule(USB, (PciSelector(devices=("1ad8",)),)),
+    ),
+)
+QUICK = Timeouts()._replace(
+    former_holder_close=0.0,  # what is open is refused at once
+    pod_resources_in_allocate=0.2,
+    pod_resources_after_allocate=0.0,
+    release_check_spacing=0.0,
+    pod_resources_at_start=0.2,
+    pod_resources_spacing=0.1,
+    pod_resources_repeat=0.1,
+    checkpoint_write=1.0,
+    checkpoint_write_before_change=1.0,
+    checkpoint_rewrite=Backoff(0.0, 0.0),  # else an entry may stay for up to 20 s
+    checkpoint_poll=0.0,
+)
+
+
+SIDE_BY_SIDE = 48  # sequences: one waits where PodResources is silent
+
+
+class Broken(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass
+class Pod:
+    """A pod: what each container wants, whether it is a plain init container, and what the pod got."""
+
+    name: str
+    uid: str
+    containers: tuple[tuple[bool, tuple[ResourceName, ...]], ...]
+    got: dict[Possession, bool] = field(default_factory=dict)  # and whether PodResources lists it
+    opened: set[str] = field(default_factory=set)
+
+    @property
+    def ids(self) -> set[str]:
+        """The devices that it has."""
+        return {each for _, each in self.got}
+
+
+class Machine:
+    """Kernel and kubelet. Boards: groups with one or two GPUs, with or without a USB function."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.functions: dict[str, PciFunction] = {}
+        for number in range(dice.randint(1, 3)):
+            gpus, usb = dice.randint(1, 2), dice.random() < 0.7
+            for index in range(gpus + usb):
+                address = f"0000:{20 + number}:00.{index}"
+                device = "1eb8" if index < gpus else "1ad8"
+                self.functions[address] = function(address, 20 + number, device=device)
+        self.unplugged: set[str] = set()
+        self.pods: dict[str, Pod] = {}
+        self.dying: list[Pod] = []  # deleted by force: their containers live on
+        self.kubelet = Kubelet(started=frozenset())
+        groups = {address: each.group for address, each in self.functions.items()}
+        self.kubelet.groups = {
+            each: frozenset({group}) for each, group in groups.items() if group is not None
+        }
+        self.sees_directories = dice.random() < 0.7
+        self._numbers = count(1)
+
+    def seen(self) -> Host:
+        """The host as a scan shows it."""
+        opened = {each for pod in (*self.pods.values(), *self.dying) for each in pod.opened}
+        there = (each for address, each in self.functions.items() if address not in self.unplugged)
+        return host(*(each._replace(enable=int(each.id in opened), idle=0) for each in there))
+
+    def group(self, device_id: str) -> int | None:
+        """The IOMMU group of a device."""
+        return self.functions[device_id].group
+
+    def show(self) -> None:
+        """What PodResources lists, and what the kubelet has in memory."""
+        kubelet = self.kubelet
+        kubelet.listed = {
+            pod.name: {each for each, listed in pod.got.items() if listed} for pod in self.pods.values()
+        }
+        kubelet.entries = {(pod.uid, each) for pod in self.pods.values() for each in pod.got}
+
+    def new_pod(self) -> Pod:
+        """One that wants something."""
+        dice = self.dice
+        wishes = [(GPU,), (USB,), (GPU, USB), (USB, GPU)]
+        containers = [(dice.random() < 0.3, dice.choice(wishes)) for _ in range(dice.randint(1, 2))]
+        containers.sort(key=lambda each: not each[0])  # plain init containers come first
+        name = dice.choice(("ns/again", f"ns/pod{next(self._numbers)}"))
+        if name in self.pods:
+            name = f"ns/pod{next(self._numbers)}"
+        return Pod(name, f"uid{next(self._numbers)}", tuple(containers))
+
+    def started(self, pod: Pod) -> None:
+        """Its admission is over, and it opens some of what it has: all of one group, or nothing."""
+        if self.sees_directories:
+            self.kubelet.started = (self.kubelet.started or frozenset()) | {pod.uid}
+        else:
+            self.kubelet.started = None
+        if self.dice.random() < 0.8:
+            pod.opened = set(pod.ids)
+
+
+class Daemon:
+    """The usage core on a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.snapshots = Snapshots(Snapshot(machine.seen(), WISH))
+        self.book = ReservationBook(self.snapshots, QUICK)
+        common = settings()
+        releases = Releases(common)
+        self.offering = Offering(self.snapshots, releases)
+        self.usage = Usage(machine.kubelet, self.snapshots, self.book, self, releases, common, QUICK)
+        provisions = Provisions(0.0)
+        self.allocator = Allocator(
+            Root("/nonexistent"), Wakes(), self, self.offering, self.usage, self.book, provisions, QUICK
+        )
+
+    async def recheck(self, ids: Sequence[str]) -> None:
+        """Read the host again."""
+        self.scan()
+
+    async def rescan(self, keys: frozenset[str]) -> None:
+        """Read the host again."""
+        self.scan()
+
+    async def refresh(self, ids: Collection[str]) -> None:
+        """Read the host again."""
+        self.scan()
+
+    def scan(self) -> None:
+        """Publish the host as it is now."""
+        seen = self.machine.seen()
+        if seen != self.snapshots.now.host:
+            self.snapshots.publish(replace(self.snapshots.now, host=seen))
+
+    def listed(self, resource: ResourceName) -> dict[str, bool]:
+        """The ids that the kubelet has of a resource, and whether they are Healthy."""
+        self.offering.one_turn()
+        found = self.offering.decision.resources.get(resource)
+        return {} if found is None else {each.id: each.healthy for each in found.devices}
+
+
+class Run:
+    """One random sequence of events; checks the promises after each."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.machine = Machine(self.dice)
+        self.daemon = Daemon(self.machine)
+        self.events: list[str] = []
+
+    async def run(self, steps: int) -> None:
+        """Run it. :raises Broken: with the events so far."""
+        await self.daemon.usage.first()
+        actions = (
+            self.admit,
+            self.admit,
+            self.end,
+            self.end_by_force,
+            self.containers_end,
+            self.restart_daemon,
+            self.restart_kubelet,
+            self.silence,
+            self.ask,
+            self.remove,
+            self.unplug,
+        )
+        for _ in range(steps):
+            action = self.dice.choice(actions)
+            self.events.append(action.__name__)
+            await action()
+            self.check()
+        await self.rest()
+
+    async def admit(self) -> None:
+        """The kubelet admits one pod."""
+        machine, pod = self.machine, self.machine.new_pod()
+        machine.pods[pod.name] = pod
+        machine.show()
+        try:
+            for init, wishes in pod.containers:
+                got = [await self.allocate(pod, resource, init=init) for resource in wishes]
+                machine.show()
+                machine.kubelet.write()
+                self.events.append(f"{pod.name}: {got}")
+                await self.daemon.usage.request()  # inotify tells that the checkpoint has other entries
+        except Refused as refusal:
+            self.events.append(f"{pod.name} refused: {refusal.what}")
+            del machine.pods[pod.name]
+            machine.show()
+            return
+        machine.started(pod)
+
+    async def allocate(self, pod: Pod, resource: ResourceName, *, init: bool) -> str:
+        """One Allocate. :raises Refused: by us, or by the kubelet."""
+        machine = self.machine
+        again = [each for name, each in pod.got if name == resource and not pod.got[name, each]]
+        if again:  # what a plain init container had is allocated again
+            choice = [again[0]]
+        else:
+            taken = {each for other in machine.pods.values() for name, each in other.got if name == resource}
+            listed = self.daemon.listed(resource)
+            free = [each for each, healthy in listed.items() if healthy and each not in taken]
+            if not free:
+                raise Refused(f"{resource}: none is free", "")
+            choice = list(await self.daemon.allocator.prefer(resource, free, (), 1))
+            if self.dice.random() < 0.3:
+                choice = [self.dice.choice(free)]
+        await self.daemon.allocator.allocate(resource, choice)
+        possession = resource, choice[0]
+        pod.got[possession] = not init
+        machine.show()
+        if choice[0] not in self.daemon.listed(resource):
+            raise Broken(f"R8: {choice[0]} left the list in its Allocate")
+        await self.meanwhile()
+        return choice[0]
+
+    async def meanwhile(self) -> None:
+        """What may come between two Allocates."""
+        if self.dice.random() < 0.2:
+            self.machine.kubelet.write()  # a list of another plugin
+        if self.dice.random() < 0.3:
+            await self.daemon.usage.request()
+            self.daemon.book.expire()
+
+    async def end(self) -> None:
+        """A pod ends, and its containers before it."""
+        if self.machine.pods:
+            self.machine.pods.pop(self.dice.choice(sorted(self.machine.pods)))
+            self.machine.show()
+
+    async def end_by_force(self) -> None:
+        """A pod is deleted by force."""
+        if self.machine.pods:
+            pod = self.machine.pods.pop(self.dice.choice(sorted(self.machine.pods)))
+            self.machine.dying.append(pod)
+            self.machine.show()
+
+    async def containers_end(self) -> None:
+        """The containers of pods that were deleted by force end."""
+        self.machine.dying.clear()
+
+    async def restart_daemon(self) -> None:
+        """Another daemon."""
+        self.daemon = Daemon(self.machine)
+        await self.daemon.usage.first()
+
+    async def restart_kubelet(self) -> None:
+        """Another kubelet, which names its pods a moment later; its memory is what was written."""
+        machine = self.machine
+        machine.kubelet.write()
+        machine.kubelet.listed = {}
+        self.daemon.usage.kubelet_changed()
+        await self.daemon.usage.request()
+        self.check()
+        machine.show()
+
+    async def silence(self) -> None:
+        """PodResources does not answer, or answers again."""
+        self.machine.kubelet.silent = not self.machine.kubelet.silent
+
+    async def ask(self) -> None:
+        """The component asks."""
+        await self.daemon.usage.request()
+        self.daemon.book.expire()
+
+    async def remove(self) -> None:
+        """Something is to be taken away: withdrawn, asked for, looked at, written (R7)."""
+        machine, daemon = self.machine, self.daemon
+        device_id = self.dice.choice(sorted(machine.functions))
+        if not daemon.book.withdraw({device_id}, {device_id}):
+            return
+        await daemon.usage.request_before_change()
+        daemon.scan()
+        now = daemon.snapshots.now
+        known = now.host.functions.get(self.machine.functions[device_id].address)
+        held = now.holder(device_id) is not None or now.allocations.knowledge.value == "silent"
+        if not held and known is not None and not known.enable:
+            for pod in machine.pods.values():
+                if device_id in pod.ids:
+                    raise Broken(f"R7: {device_id} of {pod.name} is taken away")
+        daemon.book.restore({device_id}, {device_id})
+
+    async def unplug(self) -> None:
+        """A device leaves the host, or comes back; while it is open the kernel keeps it."""
+        machine = self.machine
+        opened = {each for pod in (*machine.pods.values(), *machine.dying) for each in pod.opened}
+        machine.unplugged ^= {self.dice.choice(sorted(machine.functions))} - opened
+        self.daemon.scan()
+
+    def check(self) -> None:
+        """No two pods have parts of one group (R4), no pod what was open (R3); all is listed (R8)."""
+        machine = self.machine
+        owners: dict[int | None, str] = {}
+        for pod in machine.pods.values():
+            for resource, each in pod.got:
+                if owners.setdefault(machine.group(each), pod.name) != pod.name:
+                    raise Broken(f"R4: {owners[machine.group(each)]} and {pod.name} have parts of one group")
+                if each not in self.daemon.listed(resource):
+                    raise Broken(f"R8: {each} of {pod.name} is not listed")
+        opened = {machine.group(each): pod for pod in machine.dying for each in pod.opened}
+        for pod in machine.pods.values():
+            for each in pod.opened:
+                if machine.group(each) in opened and each not in machine.unplugged:
+                    raise Broken(f"R3: {each} of {pod.name} was open")
+
+    async def rest(self) -> None:
+        """At rest (R2, R5, R6) what is in use keeps its group Unhealthy, and all the rest is Healthy."""
+        machine, daemon = self.machine, self.daemon
+        machine.kubelet.silent = False
+        machine.dying.clear()
+        machine.unplugged.clear()
+        machine.kubelet.started = frozenset(pod.uid for pod in machine.pods.values())
+        machine.pods["ns/last"] = Pod("ns/last", "last", ())  # no earlier pod is under admission any more
+        machine.show()
+        for _ in range(3):
+            await daemon.usage.request()
+        daemon.scan()
+        held = {machine.group(each): pod for pod in machine.pods.values() for each in pod.ids}
+        for resource in (GPU, USB):
+            for each, healthy in daemon.listed(resource).items():
+                pod = held.get(machine.group(each))
+                beside = pod is not None and (resource, each) not in pod.got
+                if healthy is beside:
+                    raise Broken(f"R2, R6: at rest {each} is {'Healthy' if healthy else 'Unhealthy'}")
+
+
+async def sequences(seeds: Iterator[int], steps: int = 25) -> int:
+    """How many were run. :raises Broken: with the seed."""
+    total = 0
+
+    async def some() -> None:
+        nonlocal total
+        for seed in seeds:
+            total += 1
+            run = Run(seed)
+            try:
+                await run.run(steps)
+            except Broken as broken:
+                raise Broken(f"seed {seed}: {broken}\n" + "\n".join(run.events)) from broken
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(SIDE_BY_SIDE):
+            tasks.start_soon(some)
+    return total
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    first, total = (int(sys.argv[2]) if len(sys.argv) > 2 else 0), int(sys.argv[1])
+    print(asyncio.run(sequences(iter(range(first, first + total)))), "sequences")

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random sequences of admissions, ends, restarts and silence hold R2 to R8; ``modelled`` runs many more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.agent.modelled import sequences
+
+
+@pytest.mark.parametrize("part", range(4))
+async def test_random_sequences_break_no_promise(part: int) -> None:
+    assert await sequences(iter(range(part * 40, part * 40 + 40)), steps=20) == 40
