@@ -175,7 +175,7 @@ async def test_a_new_kubelet_is_doubted_and_said(host: SimulatedHost, kubelet: K
         kubelet.faults.set("pod-resources-empty", 60)
         await kubelet.restart(away=0.1)
         await kubelet.until(lambda: len(kubelet.statistics.accepted(GPU)) == 2)
-        await daemon.kubelet.holders.first()
+        await daemon.core.usage.first()
         assert [str(each) for each in daemon.core.snapshots.now.allocations.holders.values()] == ["ns/p"]
 
 

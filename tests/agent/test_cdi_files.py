@@ -18,7 +18,6 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
-from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import cdi
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
@@ -39,7 +38,7 @@ class Files:
 
     def __init__(self, eyes: Eyes, directory: Path) -> None:
         self.snapshots = eyes.snapshots
-        self.offering = Offering(eyes.snapshots, Releases(eyes.settings, timeouts=Timeouts()))
+        self.offering = Offering(eyes.snapshots, Releases(eyes.settings))
         self.files = CdiFiles(str(directory), eyes.snapshots, self.offering)
         self.path = directory / cdi.file_name(GPU)
 

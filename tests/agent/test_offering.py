@@ -12,7 +12,6 @@ import pytest
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
 from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, PciFunction
@@ -31,7 +30,7 @@ class Middle:
     def __init__(self) -> None:
         host = Host(nodes=frozenset({"/dev/kvm"}))
         self.snapshots = Snapshots(Snapshot(host, Desired(rules=(NodeRule(KVM, "/dev/kvm", 2),))))
-        self.releases = Releases(settings(), timeouts=Timeouts())
+        self.releases = Releases(settings())
         self.offering = Offering(self.snapshots, self.releases)
 
     @property
@@ -79,8 +78,8 @@ def test_a_node_that_nobody_has_looked_for_yet_is_not_said_to_be_missing() -> No
         pytest.param({"host": Host()}, id="host"),
         pytest.param({"desired": Desired()}, id="desired"),
         pytest.param({"names": {"10de": "x"}}, id="names"),
-        pytest.param({"allocations": Allocations({"x": Holder("ns", "p", KVM)})}, id="allocations"),
-        pytest.param({"reservations": Reservations(settling=frozenset({"x"}))}, id="settling"),
+        pytest.param({"allocations": Allocations.of({"x": Holder("ns", "p", KVM)})}, id="allocations"),
+        pytest.param({"reservations": Reservations(admitting=frozenset({"x"}))}, id="settling"),
         pytest.param({"reservations": Reservations(withdrawn=frozenset({"x"}))}, id="withdrawn"),
     ],
 )
@@ -109,7 +108,7 @@ def test_what_only_changes_of_the_host_depend_on_is_not_decided_on(parts: dict[s
 @pytest.mark.parametrize("known", list(Knowledge))
 def test_whether_the_holders_are_known_is_decided_on(known: Knowledge) -> None:
     middle = Middle()
-    middle.publish(allocations=Allocations({"x": Holder("ns", "p", KVM)}, known))
+    middle.publish(allocations=Allocations.of({"x": Holder("ns", "p", KVM)}, known))
     assert middle.offering.one_turn().snapshot.allocations.knowledge is known
 
 
@@ -147,7 +146,7 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     middle.offering.one_turn()
     assert releases.awaited(middle.offering.decision) == frozenset()
     held = {str(addresses[0]): Holder("ns", "p", ResourceName("example.com/gpu"))}
-    middle.publish(allocations=Allocations(held, Knowledge.COMPLETE))
+    middle.publish(allocations=Allocations.of(held, Knowledge.COMPLETE))
     middle.offering.one_turn()
     assert releases.awaited(middle.offering.decision) == set(addresses)
 

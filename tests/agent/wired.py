@@ -15,19 +15,16 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from nodeagent.agent.asking import Asking
+from nodeagent.agent.allocate import Allocator
 from nodeagent.agent.cdi_files import CdiFiles
-from nodeagent.agent.closing import Closing
 from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
-from nodeagent.agent.granting import Granting
-from nodeagent.agent.holders import Holders
-from nodeagent.agent.inquiry import Inquiry
-from nodeagent.agent.kubelet_side import PodResources
+from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.usage import Usage
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
@@ -77,46 +74,32 @@ class Agent:
         known = Allocations(knowledge=Knowledge.COMPLETE)
         self.snapshots = Snapshots(Snapshot(desired=desired(*rules), allocations=known))
         self.eyes = Eyes(host, self.snapshots)
-        self.releases = Releases(self.eyes.settings, timeouts=Timeouts())
+        self.releases = Releases(self.eyes.settings)
         self.offering = Offering(self.snapshots, self.releases)
         self.cdi = CdiFiles(host.path("/run/cdi"), self.snapshots, self.offering)
         self.reservations = ReservationBook(self.snapshots, timeouts=Timeouts())
-        source = PodResources(
-            str(kubelet.paths.pod_resources / "kubelet.sock"),
-            "",
-            str(kubelet.paths.plugins),
-            self.snapshots,
-            Timeouts()._replace(pod_resources_idle=0.0),
-        )
-        self.inquiry = Inquiry(
-            source, self.snapshots, self.reservations, self.eyes.observer, timeouts=Timeouts()
-        )
-        self.holders = Holders(
-            self.inquiry,
+        root, timeouts = Root(host.directory), Timeouts()._replace(pod_resources_idle=0.0)
+        view = KubeletView(root, self.eyes.settings.get(), self.snapshots, timeouts)
+        self.usage = Usage(
+            view,
             self.snapshots,
             self.reservations,
-            self.eyes.settings,
+            self.eyes.observer,
             self.releases,
-            timeouts=Timeouts(),
+            self.eyes.settings,
+            timeouts,
         )
         provisions = Provisions(Timeouts().usb_feature_load)
         provisions.serve_cdi(self.cdi)
-        self.granting = Granting(
+        self.allocator = Allocator(
+            root,
+            self.eyes.wakes,
+            self.eyes.observer,
             self.offering,
+            self.usage,
             self.reservations,
-            Asking(self.offering, self.reservations, self.inquiry, timeouts=Timeouts()),
-            Closing(
-                Root(host.directory),
-                self.eyes.wakes,
-                self.eyes.observer,
-                self.offering,
-                self.snapshots,
-                self.reservations.forgotten,
-                timeouts=Timeouts(),
-            ),
             provisions,
-            self.eyes.settings,
-            timeouts=Timeouts(),
+            timeouts,
         )
         self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)
         self.way = Fragile(
@@ -124,18 +107,19 @@ class Agent:
         )
         self.plugins = DevicePlugins(
             self.offering,
-            self.granting,
-            self.holders,
+            self.allocator,
+            self.usage,
             self.cdi,
             Supervisor(Timeouts()),
             self.way,
             timeouts=Timeouts(),
         )
+        view.resend_with(self.plugins)
 
     @property
     def given(self) -> frozenset[str]:
-        """What was given a moment ago."""
-        return self.snapshots.now.reservations.settling
+        """What was allocated and is in no source of the kubelet yet."""
+        return frozenset(self.snapshots.now.reservations.pending)
 
     def wish(self, *rules: Any) -> None:
         """Other rules."""
@@ -143,12 +127,12 @@ class Agent:
 
     def hold(self, **held: Holder) -> None:
         """The kubelet names these holders."""
-        allocations = Allocations(held, Knowledge.COMPLETE)
+        allocations = Allocations.of(held, Knowledge.COMPLETE)
         self.snapshots.publish(replace(self.snapshots.now, allocations=allocations))
 
     def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
         """What the kubelet asks, without a kubelet."""
-        return ResourceAnswers(name, self.granting, self.holders, listing or Listing())
+        return ResourceAnswers(name, self.allocator, self.usage, listing or Listing())
 
     def resource(self, name: ResourceName = GPU) -> Resource:
         return self.offering.resources.get()[name]

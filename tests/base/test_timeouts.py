@@ -70,5 +70,5 @@ def test_limits_that_contain_each_other_keep_their_order() -> None:
     assert timeouts.usb_node_creation < timeouts.allocate_answer
     assert timeouts.usb_holder_close < timeouts.usb_node_creation
     assert timeouts.pod_resources_rpc < timeouts.check_step
-    assert timeouts.checkpoint_write_gap < timeouts.checkpoint_next_write
+    assert timeouts.pod_resources_in_allocate < timeouts.former_holder_close
     assert timeouts.change_request_answer < timeouts.daemon_answer

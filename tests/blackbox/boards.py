@@ -28,7 +28,6 @@ resources:
 """
 FOR_EVER = ("--timing-settle", "60s")
 HARDLY = ("--timing-settle", "50ms")
-COUNTS = "run/nodeagent/baselines.json"  # the lowest counts of opens, for the next daemon
 
 
 class Board(NamedTuple):
@@ -154,20 +153,6 @@ async def stays_taken(kubelet: Kubelet, board: Board, quiet: Pod) -> None:
     kubelet.state.table.save()
     await stays(kubelet, lambda: health(kubelet, USB) == {board.usb: "Unhealthy"}, 2.0)
     assert (await kubelet.admit(Pod("ns", "late", [{USB: 1}]))).phase == "Failed"
-
-
-async def given_by_a_daemon(node: Node, kubelet: Kubelet, boards: Sequence[Board]) -> Pod:
-    """A pod that got a GPU from a daemon that is no more."""
-    async with node.daemon():
-        await all_listed(kubelet, usb_lists(boards))
-        old = await kubelet.admit(Pod("ns", "old", [{GPU: 1}]))
-        running(old)
-    return old
-
-
-def lose_counts(node: Node) -> None:
-    """The next daemon is the first one that sees these counts."""
-    (node.root / COUNTS).unlink()
 
 
 async def named(node: Node, device: str, pod: Pod) -> None:

@@ -299,7 +299,7 @@ async def test_what_another_plugin_gave_is_kept_while_a_third_takes_its_time(nod
     ):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kubelet.admit, one)
-            await node.until_told(lambda told: "port-0" in told["holders"])
+            await kubelet.until(lambda: "nic-0" in kubelet.state.allocating, PATIENCE)
             assert one.phase == "Pending"
             if how == "hand":
                 assert (await node.command("bind", SERIAL)).returncode != 0

@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import anyio
@@ -19,17 +19,15 @@ import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim import devnodes, files
-from nodeagent.sim.drivers import SimulatedDrivers, Wrote
+from nodeagent.sim.drivers import SimulatedDrivers
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
 from tests.blackbox.boards import running, stays
-from tests.blackbox.harness import PATIENCE, Node, eventually, health, pod
+from tests.blackbox.harness import Node, eventually, health, pod
 from tests.blackbox.test_behind import (
     ANSWERED,
     CDI,
-    HEAD,
-    PORT,
     SERIAL,
     SHARED,
     SINCE,
@@ -37,8 +35,7 @@ from tests.blackbox.test_behind import (
     with_a_serial_card,
     with_ports,
 )
-from tests.blackbox.test_behind_midway import AGAIN, LETS_GO, bound, with_its_node
-from tests.sim import plugin
+from tests.blackbox.test_behind_midway import bound
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 CARD = "0000:09:00.0"
@@ -117,17 +114,6 @@ async def test_a_gpu_is_kept_that_was_removed_and_is_found_again(node: Node) -> 
 
 
 @pytest.mark.slow
-async def test_a_gpu_goes_back_that_is_given_while_its_driver_lets_go_and_its_node_stays(node: Node) -> None:
-    async with with_a_gpu(node) as scene:
-        scene.drivers.faults.set(f"unbind:{CARD}", LETS_GO)
-        node.configure(bound(CARD))
-        await eventually(lambda: Wrote("unbind", CARD) in scene.drivers.writes, PATIENCE)
-        running(await scene.kubelet.admit(scene.one))
-        await eventually(lambda: Wrote("reprobe", CARD) in scene.drivers.writes, PATIENCE)
-        await stays(scene.kubelet, lambda: scene.drivers.driver(CARD) == "nvidia", AGAIN)
-
-
-@pytest.mark.slow
 async def test_the_card_of_a_cdi_device_is_kept_while_its_node_is_away(node: Node) -> None:
     async with with_a_serial_card(node, CDI) as drivers, node.kubelet() as kubelet, node.daemon():
         await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values())
@@ -149,33 +135,6 @@ class Names(foreign.Foreign):
         return answer
 
 
-@pytest.mark.slow
-async def test_the_card_of_a_cdi_device_that_another_plugin_gives_meanwhile_goes_back_and_stays(
-    node: Node,
-) -> None:
-    """Its node comes later than its driver."""
-    names = Names(plugin.device("port-0"))
-    names.refusal = None
-    async with (
-        with_a_serial_card(node, CDI) as drivers,
-        node.kubelet() as kubelet,
-        node.daemon(),
-        plugin.served(kubelet, names, "port.sock"),
-        anyio.create_task_group() as tasks,
-    ):
-        await plugin.register(kubelet, "port.sock", PORT)
-        await kubelet.until_listed(PORT, 1)
-        tasks.start_soon(with_its_node, drivers, 0.5)
-        await stays(kubelet, lambda: True, SINCE)
-        drivers.faults.set(f"unbind:{SERIAL}", LETS_GO)
-        node.configure(bound(SERIAL).replace(STICKS, CDI))
-        await eventually(lambda: Wrote("unbind", SERIAL) in drivers.writes, PATIENCE)
-        running(await kubelet.admit(pod("one", {PORT: 1})))
-        await eventually(lambda: Wrote("reprobe", SERIAL) in drivers.writes, PATIENCE)
-        await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", AGAIN)
-        tasks.cancel_scope.cancel()
-
-
 ONE_WAY, OTHER_WAY = "0000:0a:00.0", "0000:0b:00.0"
 SUBSYSTEM = "/sys/devices/virtual/nvme-subsystem/nvme-subsys0"
 
@@ -194,24 +153,6 @@ def add_disk(node: Node) -> None:
     node.host.tree.link("/sys/dev/block/259:0/device", SUBSYSTEM)
     files.directory(node.host.path("/dev"))
     os.mknod(node.host.path("/dev/nvme0n1"), stat.S_IFBLK | 0o600, os.makedev(259, 0))
-
-
-@pytest.mark.slow
-async def test_a_way_to_a_disk_is_kept_that_was_unplugged_and_is_back(node: Node) -> None:
-    add_disk(node)
-    async with (
-        with_a_serial_card(node, STICKS, ONE_WAY, OTHER_WAY) as drivers,
-        node.kubelet() as kubelet,
-        node.daemon(),
-        with_ports(kubelet, takes=0.1, first="/dev/nvme0n1") as one,
-    ):
-        await until_it_waits(node, Scene(drivers, kubelet, one), bound(ONE_WAY))
-        node.host.tree.remove(f"{SUBSYSTEM}/nvme0")
-        node.host.unplug(ONE_WAY)
-        await stays(kubelet, lambda: True, 1.0)
-        node.host.plug(ONE_WAY)
-        drivers.follow(ONE_WAY, "nvme")
-        await stays(kubelet, lambda: drivers.driver(ONE_WAY) is None, WAITS)
 
 
 def as_a_pod(node: Node) -> list[str]:
@@ -243,35 +184,3 @@ def kvm(node: Node) -> tuple[str, list[str]]:
     """virt-handler's plugin gives it to each virtual machine."""
     devnodes.add(node.host, "/dev/kvm", (10, 232))
     return "/dev/kvm", as_a_pod(node)
-
-
-def of_a_driver_in_a_container(node: Node) -> tuple[str, list[str]]:
-    """What is below /run is not mounted where nodeagent runs."""
-    path = "/run/nvidia/driver/dev/nvidia1"
-    devnodes.add(node.host, path, (195, 1))
-    hidden = f'mount -t tmpfs none {node.host.path("/run/nvidia")} && exec "$@"'
-    return path, ["unshare", "-m", "sh", "-c", hidden, "sh"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("given", [kvm, of_a_driver_in_a_container])
-async def test_a_card_is_bound_twice_beside_a_pod_with_a_node_that_nobody_can_place(
-    node: Node, given: Callable[[Node], tuple[str, list[str]]]
-) -> None:
-    node.host.add_function(CARD, vendor="10de", device="1eb8", pci_class="030200", driver="nvidia", group=9)
-    path, under = given(node)
-    async with (
-        with_a_serial_card(node, STICKS, CARD) as drivers,
-        node.kubelet() as kubelet,
-        node.daemon(under=under),
-        with_ports(kubelet, takes=0.1, first=path) as one,
-    ):
-        running(await kubelet.admit(one))
-        await node.until_told(lambda told: "port-0" in told["holders"])
-        await stays(kubelet, lambda: True, SINCE)
-        for _ in range(2):
-            node.configure(bound(CARD))
-            await eventually(lambda: drivers.driver(CARD) == "vfio-pci", ANSWERED)
-            node.configure(HEAD + STICKS)
-            await eventually(lambda: drivers.driver(CARD) == "nvidia", PATIENCE)
-            await stays(kubelet, lambda: True, 1.0)

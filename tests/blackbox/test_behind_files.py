@@ -92,26 +92,6 @@ async def test_a_new_daemon_keeps_all_cards_while_no_file_has_what_a_pod_was_giv
 
 
 @pytest.mark.slow
-async def test_a_node_that_is_not_seen_from_here_is_followed_from_one_card_to_another(node: Node) -> None:
-    """A stick is pulled from one controller and plugged into the other, under the same name."""
-    node.host.add_function(CARD, vendor="10b5", device="9030", pci_class="070002", driver="serial", group=9)
-    async with with_a_serial_card(node, STICKS, CARD) as drivers, node.kubelet() as kubelet:
-        behind = f"{devnodes.real_directory(node.host, SERIAL)}/ttyX"
-        devnodes.named(node.host, "ttyX", "tty", behind)
-        async with node.daemon(under=as_a_pod(node)), with_ports(kubelet, takes=0.1) as one:
-            await until_it_waits(node, Scene(drivers, kubelet, one), bound(SERIAL))
-            node.host.tree.remove("/sys/class/tty/ttyX")
-            os.unlink(node.host.path(f"{behind}/uevent"))
-            shutil.rmtree(node.host.path("/sys/dev/char/188:9"))
-            await stays(kubelet, lambda: drivers.driver(SERIAL) == "serial", 1.0)
-            there = f"{devnodes.real_directory(node.host, CARD)}/ttyX"
-            devnodes.named(node.host, "ttyX", "tty", there)
-            node.configure(bound(SERIAL, CARD))
-            await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", ANSWERED)
-            assert drivers.driver(CARD) == "serial"
-
-
-@pytest.mark.slow
 async def test_the_controller_of_a_stick_is_kept_whose_node_is_not_seen_from_here(node: Node) -> None:
     """Another plugin has given it."""
     async with with_a_stick(node) as drivers, node.kubelet() as kubelet:
@@ -143,14 +123,13 @@ async def beside_a_wedged_gpu(node: Node) -> AsyncIterator[SimulatedDrivers]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seen", [True, False], ids=["", "of /dev it sees /dev/vfio"])
 async def test_beside_a_gpu_that_does_not_answer_what_a_pod_has_is_kept_and_the_rest_is_bound(
-    node: Node, seen: bool
+    node: Node,
 ) -> None:
     async with (
         beside_a_wedged_gpu(node) as drivers,
         node.kubelet() as kubelet,
-        node.daemon(under=() if seen else as_a_pod(node)),
+        node.daemon(),
         with_ports(kubelet, takes=0.1, first="/dev/nvidia0") as one,
     ):
         await until_it_waits(node, Scene(drivers, kubelet, one), bound(CARD, SERIAL))

@@ -108,6 +108,7 @@ async def test_ids_of_what_the_cr_leaves_to_virt_handler_are_groups_whatever_its
         await kubelet.until_listed(GPU, 1, PATIENCE)
         one = await kubelet.admit(pod("one", {SOUND: 1}))
         assert one.phase == "Running"
+        await node.until_told(lambda told: one.key in str(told["holders"]))
         two = await kubelet.admit(pod("two", {GPU: 1}))
         assert two.phase == "Failed"
 

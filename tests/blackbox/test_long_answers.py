@@ -16,6 +16,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.sim.kubelet.devices import Held
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, client_of
 
@@ -86,6 +87,13 @@ async def answering(kubelet: Kubelet, answers: LongAnswers) -> AsyncIterator[Non
         await server.stop(0)
 
 
+def other_entries(kubelet: Kubelet) -> None:
+    """The kubelet writes its checkpoint, with an entry of another plugin or without."""
+    table = kubelet.state.table
+    table.held = [] if table.held else [Held("uid", "c", "other.example/x", ("port-0",), b"")]
+    table.save()
+
+
 def loop_ran(daemon: Daemon) -> float:
     """Milliseconds for which the daemon's main thread has run so far: what others load does not count."""
     schedstat = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/schedstat").read_text()
@@ -106,7 +114,7 @@ async def test_others_are_answered_while_ten_thousand_containers_are_read(
             longest: dict[int, float] = {}  # for each answer
             with anyio.fail_after(PATIENCE):
                 while len(longest) <= ANSWERS:
-                    kubelet.state.table.save()  # the kubelet is asked after each change of its file
+                    other_entries(kubelet)  # the kubelet is asked after each change of them
                     before = loop_ran(daemon)
                     await stub.get_device_plugin_options(v1beta1.Empty())
                     ran = loop_ran(daemon) - before

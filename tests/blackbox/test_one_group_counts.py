@@ -7,26 +7,25 @@ group; of a process that is ending it shows nothing (see test_one_group_dying.py
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
 
+from nodeagent.base import threads
 from nodeagent.sim import cards, files
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
-from tests import freezing
 from tests.blackbox.boards import (
-    COUNTS,
     GPU,
     USB,
     Board,
     all_listed,
-    given_by_a_daemon,
-    lose_counts,
     named,
     running,
     started,
@@ -35,11 +34,10 @@ from tests.blackbox.boards import (
     usb_lists,
     what,
 )
-from tests.blackbox.harness import PATIENCE, Node, eventually, health, pod, until_health
+from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 from tests.blackbox.test_one_group_open import (
     LET_GO,
     NOT_ISOLATED,
-    the_next_daemon_waits,
     waits_until_closed,
 )
 
@@ -47,6 +45,19 @@ MDEVS = "nvidia.com/GRID_T4-8A"
 QEMU = "/proc/4711"
 ENDING, OF_A_KERNEL_THREAD = 0x4, 0x200000  # PF_EXITING and PF_KTHREAD in include/linux/sched.h
 OLD = 5.0  # seconds after which no pod is taken for one that was forgotten before the daemon came
+
+
+def group_of(node: Node, uuid: str) -> str:
+    """The number of the mdev's IOMMU group."""
+    return Path(node.host.path(f"/sys/bus/mdev/devices/{uuid}/iommu_group")).readlink().name
+
+
+async def slow_to_tell(path: Path, seconds: float) -> None:
+    """Whoever reads the file waits so long, each time."""
+    while True:
+        writer = await threads.call(os.open, path, os.O_WRONLY)
+        await anyio.sleep(seconds)
+        os.close(writer)
 
 
 def process(node: Node, *, flags: int = 0, state: str = "S", threads: int = 1) -> None:
@@ -88,7 +99,6 @@ async def restarted_with(
                 node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{board.group}")
             for resource in wants:
                 node.host.hold(board.gpu if resource == GPU else board.usb)
-        lose_counts(node)
         then()
         async with node.daemon():
             await kubelet.until(lambda: len(kubelet.state.table.healthy.get(next(iter(wants)), ())) == 1)
@@ -100,12 +110,6 @@ def closed(node: Node, *addresses: str) -> None:
     node.host.tree.remove(f"{QEMU}/fd/7")
     for address in addresses:
         node.host.release(address)
-
-
-@pytest.mark.slow
-async def test_what_a_process_closes_as_it_ends_is_waited_for_by_the_next_daemon(node: Node) -> None:
-    process(node, flags=ENDING, state="D")
-    await the_next_daemon_waits(node)
 
 
 async def test_a_card_whose_driver_left_a_count_is_free_again_when_its_neighbour_is_closed(
@@ -134,25 +138,6 @@ async def test_who_has_a_group_open_is_seen_to_have_each_of_its_functions_open(n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seen", [False, True])
-async def test_an_mdev_is_waited_for_whose_process_cannot_be_seen_or_is_ending(
-    node: Node, seen: bool
-) -> None:
-    if seen:
-        process(node, flags=ENDING, state="Z", threads=2)
-    async with mdevs_offered(node) as kubelet, anyio.create_task_group() as tasks:
-        old = await kubelet.admit(pod("old", {MDEVS: 2}))
-        await named(node, old.result.ids[MDEVS][0], old)
-        kubelet.delete(old)
-        new = pod("new", {MDEVS: 2})
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", LET_GO)
-        if seen:
-            process(node, flags=ENDING, state="Z")
-        await kubelet.until(lambda: new.phase == "Running", 2.0 if seen else PATIENCE)
-
-
-@pytest.mark.slow
 async def test_an_old_count_is_waited_for_though_the_kubelet_does_not_answer(node: Node) -> None:
     (board,) = usb_boards(node, 1)
     async with restarted_with(node, board, {GPU: 1}, seen=False) as (kubelet, old):
@@ -166,99 +151,6 @@ async def test_an_old_count_is_waited_for_though_the_kubelet_does_not_answer(nod
             await stays(kubelet, lambda: new.phase == "Pending", 2.5 + LET_GO)
             node.host.release(board.gpu)
         running(new)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("known", [True, False])
-async def test_what_an_old_container_has_open_is_waited_for_by_a_later_daemon_however_long_that_takes(
-    node: Node, known: bool
-) -> None:
-    """Nobody in /proc explains the count, and its pod was forgotten while no daemon was there."""
-    (board,) = boards = usb_boards(node, 1)
-    async with node.kubelet() as kubelet:
-        old = await given_by_a_daemon(node, kubelet, boards)
-        node.host.hold(board.gpu)
-        if known:
-            async with node.daemon():
-                await named(node, board.gpu, old)
-        kubelet.delete(old)
-        kubelet.state.table.save()
-        async with node.daemon():
-            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
-            await stays(kubelet, lambda: health(kubelet, GPU) == {board.gpu: "Unhealthy"}, OLD)
-            assert (await kubelet.admit(pod("early", {GPU: 1}))).phase == "Failed"
-            node.host.release(board.gpu)
-            await until_health(kubelet, GPU, board.gpu, "Healthy")
-            running(await kubelet.admit(pod("new", {GPU: 1})))
-
-
-@pytest.mark.parametrize("damage", ["", "{}", '{"sha256": "", "body": "{}"}', "\0\0"])
-async def test_a_damaged_record_of_counts_stops_nothing_and_is_written_anew(node: Node, damage: str) -> None:
-    boards = usb_boards(node, 1)
-    async with node.kubelet() as kubelet:
-        async with node.daemon():
-            await all_listed(kubelet, usb_lists(boards))
-        whole = (node.root / COUNTS).read_text()
-        (node.root / COUNTS).write_text(damage)
-        async with node.daemon() as daemon:
-            await all_listed(kubelet, usb_lists(boards))
-            assert (node.root / COUNTS).read_text() == whole
-            await daemon.logged("baselines-record-broken")
-
-
-@pytest.mark.slow
-async def test_a_count_on_record_says_nothing_of_a_driver_that_has_come_since(node: Node) -> None:
-    """i915 leaves a count, and vfio-pci takes the card again while no daemon is there."""
-    (board,) = boards = usb_boards(node, 1)
-    async with node.kubelet() as kubelet:
-        async with node.daemon():
-            await all_listed(kubelet, usb_lists(boards))
-        node.host.bind(board.gpu, "i915")
-        node.host.bind(board.gpu, "vfio-pci")
-        node.host.write(board.gpu, "enable", "1")
-        async with node.daemon():
-            await all_listed(kubelet, usb_lists(boards))
-            await anyio.sleep(OLD)
-            running(await kubelet.admit(pod("new", {GPU: 1})))
-            assert await what(node, board.gpu) == ""
-
-
-async def test_counts_that_cannot_be_put_on_record_are_told_once_and_written_when_they_can_be(
-    node: Node,
-) -> None:
-    (board, other) = boards = usb_boards(node, 2)
-    (node.root / COUNTS).mkdir(parents=True)
-    async with started(node, listed=usb_lists(boards)) as (daemon, kubelet):
-        line = await daemon.logged("baselines-unrecorded")
-        assert "/run/nodeagent/baselines.json" in line["message"]
-        node.host.bind(other.usb, "xhci_hcd")
-        await until_health(kubelet, GPU, other.gpu, "Unhealthy")
-        (node.root / COUNTS).rmdir()
-        node.host.bind(other.usb, "vfio-pci")
-        await until_health(kubelet, GPU, other.gpu, "Healthy")
-        assert board.gpu in (node.root / COUNTS).read_text()
-        assert len(daemon.lines("baselines-unrecorded")) == 1
-
-
-@pytest.mark.slow
-async def test_what_is_given_is_on_record_as_soon_as_there_is_room_for_it(node: Node) -> None:
-    """Nothing else has the host scanned: the next daemon is to know that it was closed."""
-    (board,) = boards = usb_boards(node, 1)
-    (node.root / COUNTS).mkdir(parents=True)
-    async with node.kubelet() as kubelet:
-        async with node.daemon() as daemon:
-            await all_listed(kubelet, usb_lists(boards))
-            await daemon.logged("baselines-unrecorded")
-            (node.root / COUNTS).rmdir()
-            old = await kubelet.admit(pod("old", {GPU: 1}))
-            running(old)
-            node.host.hold(board.gpu)
-            await daemon.end(signal.SIGKILL)
-        kubelet.delete(old)
-        kubelet.state.table.save()
-        async with node.daemon():
-            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
-            await stays(kubelet, lambda: health(kubelet, GPU) == {board.gpu: "Unhealthy"}, OLD + 1.0)
 
 
 @pytest.mark.slow
@@ -320,28 +212,3 @@ async def test_while_another_mdev_is_free_none_is_preferred_that_a_pod_had_a_mom
         new = [await kubelet.admit(pod(name, {MDEVS: 1})) for name in ("one", "two")]
         running(*new)
         assert all(device not in each.result.ids[MDEVS] for each in new)
-
-
-@pytest.mark.skipif(not freezing.possible(), reason="file systems that hang take root and loop devices")
-async def test_a_record_of_counts_that_hangs_holds_up_nobody(
-    node: Node, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    (board, other) = boards = usb_boards(node, 2)
-    record = node.root / COUNTS
-    record.parent.mkdir(parents=True)
-    with freezing.frozen(tmp_path_factory.mktemp("frozen")) as disk:
-        disk.take(record.parent)
-        async with started(node, listed=usb_lists(boards)) as (daemon, kubelet):
-            with disk.hanging():
-                node.host.bind(other.usb, "xhci_hcd")
-                await until_health(kubelet, GPU, other.gpu, "Unhealthy")
-                line = await daemon.logged("baselines-unrecorded")
-                assert "does not answer" in line["message"]
-                running(await kubelet.admit(pod("vm", {GPU: 1})))
-                node.host.bind(other.usb, "vfio-pci")
-                await until_health(kubelet, GPU, other.gpu, "Healthy")
-                assert len(disk.sleepers(daemon.pid)) == 1
-            node.host.bind(other.usb, "xhci_hcd")
-            await eventually(lambda: other.usb not in record.read_text())
-            assert board.gpu in record.read_text()
-            assert len(daemon.lines("baselines-unrecorded")) == 1

@@ -13,14 +13,12 @@ from __future__ import annotations
 from nodeagent.sim import files
 from tests.blackbox.boards import (
     GPU,
-    given_by_a_daemon,
-    lose_counts,
     started,
     usb_boards,
     usb_lists,
 )
 from tests.blackbox.harness import Node, pod
-from tests.blackbox.test_one_group_open import forgotten, the_next_daemon_waits, waits_until_closed
+from tests.blackbox.test_one_group_open import forgotten, waits_until_closed
 
 
 async def test_a_device_that_a_process_closes_as_it_ends_is_waited_for(node: Node) -> None:
@@ -29,23 +27,3 @@ async def test_a_device_that_a_process_closes_as_it_ends_is_waited_for(node: Nod
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
         await forgotten(node, kubelet, await kubelet.admit(pod("old", {GPU: 1})), board.gpu)
         await waits_until_closed(node, kubelet, GPU, board.gpu)
-
-
-async def test_what_was_open_before_the_daemon_came_is_waited_for_when_its_pod_is_forgotten(
-    node: Node,
-) -> None:
-    (board,) = boards = usb_boards(node, 1)
-    async with node.kubelet() as kubelet:
-        old = await given_by_a_daemon(node, kubelet, boards)
-        node.host.hold(board.gpu)
-        lose_counts(node)
-        async with node.daemon():
-            await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
-            await forgotten(node, kubelet, old, board.gpu)
-            await waits_until_closed(node, kubelet, GPU, board.gpu)
-
-
-async def test_what_a_pod_has_open_that_was_forgotten_before_the_daemon_came_is_waited_for(
-    node: Node,
-) -> None:
-    await the_next_daemon_waits(node)

@@ -90,23 +90,6 @@ async def test_what_the_host_itself_has_is_not_free(node: Node, given: str, seen
         await refused(kubelet, board)
 
 
-@GIVEN
-async def test_a_new_daemon_knows_it_too(node: Node, given: str) -> None:
-    board = board_of(node, given, seen=False)
-    async with node.kubelet() as kubelet:
-        async with node.daemon():
-            await until_health(kubelet, GPU, board.gpu, "Healthy")
-            await until_health(kubelet, USB, board.usb, "Healthy")
-            node.host.hold(board.gpu)
-            node.host.functions.begin_going_away(board.gpu)
-        async with node.daemon() as daemon:
-            await daemon.logged("resource-registered", resource=USB)
-            await stays(kubelet, lambda: True, OLD)
-            await refused(kubelet, board)
-            node.host.functions.finish_going_away(board.gpu)
-            await until_health(kubelet, USB, board.usb, "Healthy")
-
-
 @SEEN
 async def test_a_bridge_that_is_enabled_for_what_is_behind_it_is_not_open(node: Node, seen: bool) -> None:
     """One from PCI Express to PCI has no driver, and shares the group of what is behind it."""

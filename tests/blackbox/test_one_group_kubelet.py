@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
-import anyio
 import pytest
 
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -79,33 +77,6 @@ async def test_a_container_that_starts_gets_nothing_of_the_board_that_another_po
             await kubelet.until(lambda: kubelet.capacity(USB) == (1, 1), PATIENCE)
             await kubelet.admit(waiting, again=True)
             assert waiting.message == ""
-
-
-@pytest.mark.parametrize("flags", [FOR_EVER, HARDLY], ids=["60 s", "50 ms"])
-@pytest.mark.parametrize("has", ["container", "init container"])
-async def test_a_device_that_two_pods_wait_for_is_given_to_one_of_them(
-    node: Node, has: str, flags: Sequence[str]
-) -> None:
-    """The Allocate of a container that starts makes the kubelet count anew what is not free."""
-    waiting = pod("waiting", {GPU: 1})
-    async with beside(node, waiting, *flags, age=0.0) as kubelet:
-        old = await kubelet.admit(pod("old", {LONE: 1}))
-        before = await kubelet.admit(pod("before", {GPU: 1}))
-        await named(node, GPU_AT, before)
-        node.host.hold(GPU_AT)
-        kubelet.delete(before)
-        vm = asking("vm", has, GPU)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(kubelet.admit, vm)
-            await kubelet.until(lambda: GPU_AT in kubelet.state.allocating, PATIENCE)
-            kubelet.delete(old)
-            tasks.start_soon(partial(kubelet.admit, waiting, again=True))
-            await anyio.sleep(0.5)
-            node.host.release(GPU_AT)
-        asked = [each.error for each in kubelet.statistics.allocations if each.resource == GPU][1:]
-        assert len(asked) == 2, "both wait until it is closed"
-        assert asked.count(None) == 1
-        apart(*(each for each in (vm, waiting) if not each.message))
 
 
 @pytest.mark.parametrize("others", [0, 2])

@@ -119,11 +119,9 @@ async def silent_after_the_next_list(kubelet: Kubelet) -> None:
     kubelet.faults.set(SILENT)
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["directories", "no directories"])
 async def test_what_a_silent_kubelet_has_forgotten_while_it_was_given_is_not_given_to_the_next_pod(
-    node: Node, *, seen: bool
+    node: Node,
 ) -> None:
-    """A pod of nodeagent does not see the pods' directories."""
     boards = usb_boards(node, 1)
     async with started(node, *HARDLY, listed=usb_lists(boards)) as (_, kubelet):
         before = await kubelet.admit(pod("before", {LONE: 1}))
@@ -132,8 +130,6 @@ async def test_what_a_silent_kubelet_has_forgotten_while_it_was_given_is_not_giv
         vm = pod("vm", {LONE: 1})
         await admitted_and_forgotten(node, kubelet, LONE_AT, vm, old, before)
         await named(node, LONE_AT, vm)
-        if not seen:
-            shutil.rmtree(kubelet.paths.pods)
         kubelet.faults.set(SILENT)
         other = await kubelet.admit(pod("other", {LONE: 1}))
         assert other.phase == "Failed"

@@ -19,8 +19,6 @@ from tests.blackbox.boards import (
     RULES,
     USB,
     Board,
-    all_listed,
-    lose_counts,
     named,
     refusal,
     running,
@@ -55,21 +53,6 @@ async def waits_until_closed(node: Node, kubelet: Kubelet, resource: str, device
         await stays(kubelet, lambda: new.phase == "Pending", LET_GO)
         node.host.release(device)
     running(new)
-
-
-async def the_next_daemon_waits(node: Node) -> None:
-    """One without a record, which starts after the kubelet has forgotten a pod that has a board open."""
-    (board,) = boards = usb_boards(node, 1)
-    async with node.kubelet() as kubelet:
-        async with node.daemon():
-            await all_listed(kubelet, usb_lists(boards))
-            await forgotten(node, kubelet, await kubelet.admit(pod("old", {GPU: 1})), board.gpu)
-            await node.until_told(lambda told: not told["holders"])
-            kubelet.state.table.save()
-        lose_counts(node)
-        async with node.daemon():
-            await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
-            await waits_until_closed(node, kubelet, GPU, board.gpu)
 
 
 async def test_what_is_not_isolated_is_waited_for_though_another_pod_has_its_neighbour(node: Node) -> None:

@@ -16,8 +16,6 @@ from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
     GPU,
-    LONE,
-    LONE_AT,
     named,
     running,
     started,
@@ -62,99 +60,6 @@ async def closes(node: Node, kubelet: Kubelet, new: Pod, *devices: str) -> None:
         node.host.release(each)
     await stays(kubelet, lambda: new.phase == "Pending", LONG)
     process(node, flags=ENDING, state="Z")
-
-
-@pytest.mark.parametrize("other", ["has ended", "hangs"])
-async def test_who_opens_its_device_after_its_pod_was_forgotten_is_waited_for(node: Node, other: str) -> None:
-    """Another machine of the node is ending at that moment, so the Allocate has not seen the group closed."""
-    process(node)
-    new = pod("new", {GPU: 1})
-    (board,) = boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        old = await given(kubelet, {GPU: 1})
-        await named(node, board.gpu, old)
-        another(node, "99", flags=ENDING, state="D")
-        await waited_for(kubelet, tasks, old, new)
-        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{board.group}")
-        node.host.hold(board.gpu)
-        if other == "has ended":
-            await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
-            shutil.rmtree(node.host.path(OTHER))
-        await closes(node, kubelet, new, board.gpu)
-    running(new)
-
-
-async def test_who_opens_a_second_device_while_the_first_is_waited_for_is_waited_for(node: Node) -> None:
-    """A pod with two GPUs has a process for each."""
-    process(node)
-    new = pod("new", {GPU: 2})
-    one, two = boards = usb_boards(node, 2)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        old = await given(kubelet, {GPU: 2})
-        await named(node, one.gpu, old)
-        another(node, one.group)
-        node.host.hold(one.gpu)
-        await waited_for(kubelet, tasks, old, new)
-        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{two.group}")
-        node.host.hold(two.gpu)
-        await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
-        node.host.tree.remove(f"{OTHER}/fd/7")
-        await closes(node, kubelet, new, one.gpu, two.gpu)
-    running(new)
-
-
-async def test_who_opens_a_device_whose_group_is_waited_for_is_waited_for(node: Node) -> None:
-    """The application was started again in its container: the first one had the node of the group alone."""
-    process(node)
-    new = pod("new", {LONE: 1})
-    boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        old = await given(kubelet, {LONE: 1})
-        await named(node, LONE_AT, old)
-        another(node, "8")
-        await waited_for(kubelet, tasks, old, new)
-        node.host.tree.link(f"{QEMU}/fd/7", "/dev/vfio/8")
-        node.host.hold(LONE_AT)
-        shutil.rmtree(node.host.path(OTHER))
-        await closes(node, kubelet, new, LONE_AT)
-    running(new)
-
-
-async def test_who_opens_a_second_group_while_the_first_device_is_waited_for_is_waited_for(
-    node: Node,
-) -> None:
-    """It is killed before it has a device of that group: to pin the memory of a guest takes its time."""
-    process(node)
-    new = pod("new", {GPU: 2})
-    one, two = boards = usb_boards(node, 2)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        old = await given(kubelet, {GPU: 2})
-        await named(node, one.gpu, old)
-        another(node, one.group)
-        node.host.hold(one.gpu)
-        await waited_for(kubelet, tasks, old, new)
-        node.host.tree.link(f"{QEMU}/fd/7", f"/dev/vfio/{two.group}")
-        await stays(kubelet, lambda: new.phase == "Pending", CLOSED)
-        shutil.rmtree(node.host.path(OTHER))
-        await closes(node, kubelet, new, one.gpu)
-    running(new)
-
-
-async def test_who_opens_a_device_as_another_closes_it_is_waited_for(node: Node) -> None:
-    """Whoever watches over the application starts it again at once."""
-    process(node)
-    new = pod("new", {LONE: 1})
-    boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        old = await given(kubelet, {LONE: 1})
-        await named(node, LONE_AT, old)
-        another(node, "8")
-        node.host.hold(LONE_AT)
-        await waited_for(kubelet, tasks, old, new)
-        shutil.rmtree(node.host.path(OTHER))
-        node.host.tree.link(f"{QEMU}/fd/7", "/dev/vfio/8")
-        await closes(node, kubelet, new, LONE_AT)
-    running(new)
 
 
 async def test_a_group_that_a_living_process_has_closed_beside_a_counted_one_is_given_though_that_hangs_later(

@@ -21,9 +21,6 @@ from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import silentfs
 from tests.blackbox.boards import (
     GPU,
-    USB,
-    all_listed,
-    named,
     refusal,
     running,
     started,
@@ -31,12 +28,10 @@ from tests.blackbox.boards import (
     usb_boards,
     usb_lists,
 )
-from tests.blackbox.harness import Node, health, pod, until_health
-from tests.blackbox.test_one_group_counts import ENDING, MDEVS, OLD, QEMU, mdevs_offered, process
-from tests.blackbox.test_one_group_left_open import left_open
-from tests.blackbox.test_one_group_looks import OTHER, both_refused, dead_file, opener, unseen
-from tests.blackbox.test_one_group_open import LET_GO, opened, with_a_node_open
-from tests.blackbox.test_one_group_plugins import group_of
+from tests.blackbox.harness import Node, health, pod
+from tests.blackbox.test_one_group_counts import ENDING, OLD, QEMU, process
+from tests.blackbox.test_one_group_looks import dead_file
+from tests.blackbox.test_one_group_open import with_a_node_open
 
 pytestmark = pytest.mark.slow
 
@@ -69,30 +64,6 @@ async def ends(node: Node, kubelet: Kubelet, new: Pod) -> None:
     process(node, flags=ENDING, state="Z")
 
 
-async def test_a_group_whose_node_is_open_is_refused_however_long_ago_its_pod_was_forgotten(
-    node: Node,
-) -> None:
-    (board,) = boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
-        kubelet.delete(await with_a_node_open(node, kubelet, board))
-        await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD + 1.0)
-        assert "4711 (qemu-system-x86)" in await refusal(kubelet, GPU, board.gpu)
-
-
-async def test_a_group_whose_node_is_opened_after_its_pod_was_forgotten_is_not_given(node: Node) -> None:
-    """The container had just started."""
-    (board,) = boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet):
-        old = await kubelet.admit(pod("old", {GPU: 1}))
-        running(old)
-        await named(node, board.gpu, old)
-        kubelet.delete(old)
-        await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD - 2.0)
-        opened(node, f"/dev/vfio/{board.group}")
-        await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", 3.0)
-        assert "open" in (await kubelet.admit(pod("new", {USB: 1}))).message
-
-
 async def test_a_group_is_waited_for_when_its_device_is_closed_late_and_its_node_later(node: Node) -> None:
     """In between the memory of the guest is given back."""
     (board,) = boards = usb_boards(node, 1)
@@ -109,96 +80,6 @@ async def test_a_group_is_waited_for_when_its_device_is_closed_late_and_its_node
     running(new)
 
 
-@pytest.mark.parametrize("seconds", [LET_GO, OLD + 1.0])
-async def test_a_group_is_waited_for_while_the_process_ends_that_was_seen_by_its_count_alone(
-    node: Node, seconds: float
-) -> None:
-    process(node)
-    (board,) = boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD)
-        old = await with_a_node_open(node, kubelet, board)
-        node.host.hold(board.gpu)
-        kubelet.delete(old)
-        new = pod("new", {GPU: 1})
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", seconds)
-        node.host.release(board.gpu)
-        await ends(node, kubelet, new)
-    running(new)
-
-
-async def test_a_group_that_was_refused_is_waited_for_while_the_process_ends_that_was_named(
-    node: Node,
-) -> None:
-    process(node)
-    new = pod("new", {GPU: 1})
-    (board,) = boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        old = await with_a_node_open(node, kubelet, board)
-        node.host.hold(board.gpu)
-        kubelet.delete(old)
-        assert "4711 (qemu-system-x86)" in await refusal(kubelet, GPU, board.gpu)
-        process(node, flags=ENDING, state="D")
-        node.host.tree.remove(f"{QEMU}/fd/7")
-        node.host.release(board.gpu)
-        await until_health(kubelet, GPU, board.gpu, "Healthy")
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", ENDS)
-        process(node, flags=ENDING, state="Z")
-    running(new)
-
-
-async def test_a_group_is_waited_for_by_the_next_daemon_while_the_process_ends(node: Node) -> None:
-    process(node)
-    (board,) = boards = usb_boards(node, 1)
-    new = pod("new", {GPU: 1})
-    async with node.kubelet() as kubelet:
-        async with node.daemon():
-            await all_listed(kubelet, usb_lists(boards))
-            kubelet.delete(await with_a_node_open(node, kubelet, board))
-            await node.until_told(lambda told: not told["holders"])
-        kubelet.state.table.save()
-        process(node, flags=ENDING, state="D")
-        await kubelet.until(lambda: not kubelet.state.table.healthy[GPU])
-        async with node.daemon(), anyio.create_task_group() as tasks:
-            await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
-            tasks.start_soon(kubelet.admit, new)
-            await ends(node, kubelet, new)
-    running(new)
-
-
-async def test_of_two_openers_of_an_mdev_the_one_that_began_to_end_first_is_waited_for(node: Node) -> None:
-    process(node)
-    new = pod("new", {MDEVS: 1})
-    async with mdevs_offered(node, 1) as kubelet, anyio.create_task_group() as tasks:
-        second = opener(node, await left_open(node, kubelet))
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", LET_GO)
-        process(node, flags=ENDING, state="D")
-        node.host.tree.remove(f"{QEMU}/fd/7")
-        await stays(kubelet, lambda: new.phase == "Pending", LET_GO)
-        node.host.tree.remove(second)
-        await stays(kubelet, lambda: new.phase == "Pending", ENDS)
-        process(node, flags=ENDING, state="Z")
-    running(new)
-
-
-async def test_a_group_that_may_be_open_under_another_name_is_not_given_at_once_if_no_look_ends(
-    node: Node,
-) -> None:
-    (board,) = boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        old = await with_a_node_open(node, kubelet, board, alias(node, board.group))
-        unseen(node)
-        kubelet.delete(old)
-        new = pod("new", {GPU: 1})
-        tasks.start_soon(kubelet.admit, new)
-        await stays(kubelet, lambda: new.phase == "Pending", OLD - 1.0)
-        node.host.tree.remove(f"{QEMU}/fd/7")
-    running(new)
-
-
 @pytest.mark.parametrize("name", ["another", "the node's"])
 async def test_a_group_that_is_open_is_not_given_beside_a_dead_file_whatever_both_are_called(
     node: Node, tmp_path: Path, name: str
@@ -210,19 +91,6 @@ async def test_a_group_that_is_open_is_not_given_beside_a_dead_file_whatever_bot
         with dead_namesake(node, tmp_path, board.group):
             kubelet.delete(old)
             assert "open" in await refusal(kubelet, GPU, board.gpu)
-
-
-async def test_what_was_closed_is_free_though_a_dead_file_is_called_as_its_node(
-    node: Node, tmp_path: Path
-) -> None:
-    process(node)
-    async with mdevs_offered(node) as kubelet:
-        _, let_go = await both_refused(node, kubelet)
-        with dead_namesake(node, tmp_path, group_of(node, let_go)):
-            await stays(kubelet, lambda: health(kubelet, MDEVS)[let_go] == "Unhealthy", 1.0)
-            node.host.tree.remove(f"{QEMU}/fd/7")
-            node.host.tree.remove(f"{OTHER}/fd/7")
-            await until_health(kubelet, MDEVS, let_go, "Healthy")
 
 
 async def test_a_dead_file_keeps_nobody_waiting_whose_group_nobody_had(node: Node, tmp_path: Path) -> None:

@@ -27,12 +27,11 @@ def written_late(node: Node, content: bytes) -> None:
 
 @pytest.mark.parametrize("wait", [0.0, 0.5, 2.5])
 @pytest.mark.parametrize("flags", [(), FOR_EVER, HARDLY], ids=["default", "60 s", "50 ms"])
-@pytest.mark.parametrize("has", ["container", "init container"])
 async def test_what_a_late_write_of_the_kubelet_does_not_have_is_held_all_the_same(
-    node: Node, has: str, flags: tuple[str, ...], wait: float
+    node: Node, flags: tuple[str, ...], wait: float
 ) -> None:
     boards = usb_boards(node, 1)
-    one = pod("one", {GPU: 1}) if has == "container" else pod("one", {}, init_containers=[{GPU: 1}])
+    one = pod("one", {GPU: 1})
     async with started(node, *flags, listed=usb_lists(boards)) as (_, kubelet):
         before = (node.plugins / FILE).read_bytes()
         running(await kubelet.admit(one))
@@ -40,22 +39,3 @@ async def test_what_a_late_write_of_the_kubelet_does_not_have_is_held_all_the_sa
         await anyio.sleep(wait)
         assert (await kubelet.admit(pod("late", {USB: 1}))).phase == "Failed"
         assert (await kubelet.admit(pod("later", {USB: 1}))).phase == "Failed"
-
-
-async def test_files_that_are_written_one_after_the_other_count_as_one(node: Node) -> None:
-    """Many lists at once: whoever writes what a container got may be let in before all that wait already."""
-    boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        before = (node.plugins / FILE).read_bytes()
-        running(await kubelet.admit(pod("one", {}, init_containers=[{GPU: 1}])))
-        tasks.start_soon(written_late_again, node, before)
-        assert (await kubelet.admit(pod("late", {USB: 1}))).phase == "Failed"
-        assert (await kubelet.admit(pod("later", {USB: 1}))).phase == "Failed"
-
-
-async def written_late_again(node: Node, content: bytes) -> None:
-    """As many as are written within a tenth of a second."""
-    with anyio.move_on_after(0.1):
-        while True:
-            written_late(node, content)
-            await anyio.sleep(0.001)

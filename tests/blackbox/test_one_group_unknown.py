@@ -82,27 +82,6 @@ async def test_a_holder_that_is_only_remembered_does_not_let_two_pods_share_what
 
 
 @pytest.mark.slow
-async def test_what_was_refused_for_a_remembered_holder_is_listed_so_and_not_asked_for_again(
-    node: Node,
-) -> None:
-    """The kubelet would give it to one pod after the other, and each would fail while a board is free."""
-    first, second = boards = usb_boards(node, 2)
-    async with started(node, *FOR_EVER, listed=usb_lists(boards)) as (_, kubelet):
-        both = await kubelet.admit(pod("both", {GPU: 1, USB: 1}))
-        assert groups(both) == {first.group}
-        for device in (first.gpu, first.usb):
-            await named(node, device, both)
-        kubelet.faults.set(SILENT)
-        kubelet.delete(both)
-        assert "held by" in await refusal(kubelet, GPU, first.gpu)
-        await until_health(kubelet, GPU, first.gpu, "Unhealthy")
-        assert health(kubelet, GPU)[second.gpu] == "Healthy"
-        kubelet.faults.clear(SILENT)
-        await until_all_healthy(kubelet, GPU, USB)
-        running(await kubelet.admit(pod("next", {GPU: 2})))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("since", ["before", "after"])
 @pytest.mark.parametrize("fault", [SILENT, EMPTY])
 async def test_a_sibling_of_another_resource_is_refused_to_anybody_while_nobody_says_who_asks(

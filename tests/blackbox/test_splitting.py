@@ -108,27 +108,6 @@ async def test_a_vgpu_that_was_given_a_moment_ago_is_told_as_that(node: Node) ->
         )
 
 
-@pytest.mark.slow
-async def test_what_a_kubelet_held_before_its_start_is_not_removed_before_it_knows_its_pods(
-    node: Node,
-) -> None:
-    configure(node, "nvidia-222")
-    async with two_cards(node) as made, node.kubelet() as kubelet:
-        async with node.daemon() as daemon:
-            await kubelet.until_listed(SMALL, 32, 15)
-            vm = await kubelet.admit(pod("vm", {SMALL: 1}))
-            (held,) = vm.result.ids[SMALL]
-            await daemon.end()
-        configure(node, "nvidia-228")
-        kubelet.faults.set("pod-resources-empty", 600.0)
-        await kubelet.restart()
-        async with node.daemon():
-            told = await node.until_told(lambda told: len(told["changes"]["waiting"]) == 32)
-            assert len({each["why"] for each in told["changes"]["waiting"]}) == 1
-            assert not told["kubelet"]["holdersKnown"]
-        assert held in made.instances
-
-
 async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
     configure(node, "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet:

@@ -92,22 +92,6 @@ async def ends_while_it_is_seen(node: Node, kubelet: Kubelet, path: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.time_scale(0.3)
-async def test_who_was_seen_with_it_has_it_for_as_long_as_he_is_ending(node: Node) -> None:
-    """Nobody counts as forgotten a moment ago any more by then."""
-    configured(node, SINGLE)
-    process(node)
-    path = plugged(node, "1-1", stick("A"), 4)
-    async with node.kubelet() as kubelet, node.daemon():
-        await kubelet.until_listed(ONE, 1)
-        await ends_while_it_is_seen(node, kubelet, path)
-        await stays(kubelet, lambda: True, OLD)
-        assert "4711" in await refusal(kubelet, ONE, DEVICE)
-        process(node, flags=ENDING, state="Z")
-        assert await refusal(kubelet, ONE, DEVICE) == ""
-
-
-@pytest.mark.slow
 async def test_one_that_nobody_had_is_given_though_one_process_cannot_be_looked_at(node: Node) -> None:
     configured(node, SINGLE)
     process(node)

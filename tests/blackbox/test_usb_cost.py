@@ -19,7 +19,7 @@ ONLY_FOR_USB = {
     "nodeagent.kernel.events.usb_tree",
     "nodeagent.kernel.apply.owner",
     "nodeagent.policy.offer.usb_sets",
-    "nodeagent.agent.lending",
+    "nodeagent.agent.usb",
 }
 AT_END = """
 import atexit, sys

@@ -11,9 +11,9 @@ import pytest
 
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
-from tests.blackbox.boards import named, running, stays
+from tests.blackbox.boards import named, running
 from tests.blackbox.harness import Node, eventually, health, pod
-from tests.blackbox.plugs import BUNDLE, ONE, SET, SINGLE, all_seen, configured, key, lent, plugged, stick
+from tests.blackbox.plugs import BUNDLE, ONE, SET, SINGLE, all_seen, configured, key, plugged, stick
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 STICK = "46f4:0001-A"
@@ -79,20 +79,3 @@ async def test_a_set_is_free_after_new_ones_of_both(node: Node) -> None:
             node.host.usb.unplug("1-2")
             plugged(node, "1-2", key("B"), 9)
             await free(node, kubelet, SET)
-
-
-@pytest.mark.slow
-async def test_what_only_the_record_tells_of_is_kept_while_the_kubelet_is_young(node: Node) -> None:
-    """Its file is lost: no kubelet has named the pod since, so nobody knows that it is over."""
-    all_seen(node)
-    configured(node, SINGLE)
-    plugged(node, "1-1", stick("A"), 4)
-    async with given_before(node, ONE) as (kubelet, _):
-        await kubelet.stop()
-        (node.root / "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").unlink()
-        moved(node)
-        await kubelet.start()
-        async with node.daemon():
-            await kubelet.until_listed(ONE, 1)
-            await stays(kubelet, lambda: health(kubelet, ONE).get(STICK) == "Unhealthy", 3.0)
-            assert STICK in lent(node)

@@ -15,7 +15,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc.channel import open_channel
-from nodeagent.model.allocation import Holder
+from nodeagent.model.allocation import Allocations, Holder, PodList
 
 T = TypeVar("T")
 
@@ -61,11 +61,9 @@ def _ids(pod: v1.PodResources) -> Iterator[str]:
 
 def holders(kubelet_directory: Path) -> Mapping[str, Holder]:
     """Device id → who has it; raises OSError while the kubelet does not answer."""
-    return _run(
-        lambda: podresources.PodReader(
-            _socket(kubelet_directory), _NOBODY, Timeouts().pod_resources_rpc
-        ).pods()
-    ).holders
+    reader = podresources.PodReader(_socket(kubelet_directory), _NOBODY, Timeouts().pod_resources_rpc)
+    answer: PodList = _run(reader.pods)
+    return Allocations(answer.table).holders
 
 
 def _run(ask: Callable[[], Awaitable[T]]) -> T:

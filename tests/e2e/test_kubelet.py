@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from nodeagent.base.timeouts import Timeouts
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e import podresources, waiting
 from tests.e2e.cluster import Cluster
@@ -115,5 +114,4 @@ def test_a_kubelet_comes_up_although_a_held_device_has_gone(
     assert listed is not None
     assert listed["healthy"] is False
     pods.delete("holder")
-    # A kubelet may not know its pods for a while after its start: so long nothing is taken for released.
-    running.await_counts(name, 1, 1, seconds=Timeouts().young_kubelet + 15)
+    running.await_counts(name, 1, 1, seconds=15)

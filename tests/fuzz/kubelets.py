@@ -193,11 +193,11 @@ def _read(content: bytes) -> None:
         aside.write_bytes(content)
         aside.rename(path)
         after, resources = file.read(), checkpoint.known_resources(str(path))
-        assert after.settled | after.begun() <= {(each.resource, each.device_id) for each in after.entries}
+        assert after.possessions == {(each.resource, each.device_id) for each in after.entries}
         try:
             json.loads(content)
         except (ValueError, RecursionError):
-            assert after.entries == before.entries, "what cannot be read has said something"
+            assert not after.readable, "what cannot be read has said something"
             assert resources is None
 
 

@@ -14,10 +14,6 @@ from typing import Any
 from nodeagent.agent.changing import ledger
 from nodeagent.agent.cluster import heard, record
 from nodeagent.base import log, sealed
-from nodeagent.kernel import baselines
-from nodeagent.kernel.baselines import Baseline
-from nodeagent.kernel.root import Root
-from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from tests.fuzz import mutations
 from tests.fuzz.running import Target
@@ -26,7 +22,6 @@ _TOKENS = (*mutations.JSON_TOKENS, b"\\u", b"0000:3b:00.4", b"sha256")
 _LEDGER = Ledger(
     {"0000:3b:00.4": "1147", "0000:3b:00.5": "1148"}, {"1147": "NVIDIA A16-1B"}, {"0000:3b:00.4": ("1147",)}
 )
-_BASELINES = {PciAddress("0000:3b:00.0"): Baseline(0, "vfio-pci", 4711, 4712)}
 _CR = {
     "metadata": {"name": "kubevirt", "namespace": "kubevirt", "uid": "7"},
     "spec": {
@@ -79,15 +74,6 @@ def _owned(content: bytes) -> None:
     assert not lost or said, f"ownership of {len(lost)} vGPUs is lost without a word"
 
 
-def _closed(content: bytes) -> None:
-    with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory, _said() as said:
-        path = Path(directory, baselines.PATH[1:])
-        path.parent.mkdir(parents=True)
-        path.write_bytes(content)
-        found = baselines.read(Root(directory))
-    assert found == _BASELINES or (said and not found), "what was not written is believed, or lost in silence"
-
-
 def _believed(content: bytes) -> None:
     with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
         path = Path(directory, "cluster.json")
@@ -127,19 +113,11 @@ def _ledger() -> bytes:
         return path.read_bytes()
 
 
-def _baselines() -> bytes:
-    with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
-        path = Path(directory, "baselines.json")
-        sealed.write(str(path), dict(_BASELINES.items()), "")
-        return path.read_bytes()
-
-
 def targets() -> list[Target]:
     """All of this module."""
     size = lambda document: len(json.dumps(document))  # noqa: E731
     return [
         Target("ledger", mutations.damaged([_ledger()], _TOKENS), _owned),
-        Target("baselines", mutations.damaged([_baselines()], _TOKENS), _closed),
         Target("cluster-record", mutations.damaged([_sealed()], _TOKENS), _believed),
         Target("older-record", mutations.misshapen(_RECORD), _understood, size),
     ]

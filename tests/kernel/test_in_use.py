@@ -328,32 +328,6 @@ async def test_an_instance_of_an_idle_module_is_closed_for_sure(cards: Simulated
     assert in_use.look(Root(cards.host.directory), [ONE]).closed == {ONE}
 
 
-def near(cards: SimulatedCards, by_group: tuple[str, ...] = ()) -> set[str]:
-    return set(in_use.near(Root(cards.host.directory), [ONE, TWO], by_group))
-
-
-@pytest.mark.parametrize(
-    ("place", "seen"), [("dev/vfio", True), ("host-dev/vfio", True), ("dev", False), ("dev/vfio/1", False)]
-)
-async def test_where_nothing_may_hang_only_what_has_the_name_of_the_node_is_looked_at(
-    cards: SimulatedCards, tmp_path: Path, place: str, seen: bool
-) -> None:
-    node = nodes(cards)[0]
-    held = tmp_path / "container" / place / node.name
-    held.parent.mkdir(parents=True)
-    held.hardlink_to(node)
-    files.link(cards.host.path("/proc/77/fd/5"), str(held))
-    assert near(cards) == ({ONE} if seen else set())
-    assert near(cards, by_group=(ONE, TWO)) == ({ONE} if seen else set())
-
-
-async def test_all_are_told_who_have_it(cards: SimulatedCards) -> None:
-    for process in ("77", "78"):
-        files.link(cards.host.path(f"/proc/{process}/fd/5"), str(nodes(cards)[0]))
-    found = in_use.near(Root(cards.host.directory), [ONE], ())
-    assert found == {ONE: ("process 77 (?)", "process 78 (?)")}
-
-
 async def test_what_is_asked_by_its_group_is_closed_as_far_as_processes_can_be_seen(
     cards: SimulatedCards,
 ) -> None:
@@ -364,16 +338,6 @@ async def test_what_is_asked_by_its_group_is_closed_as_far_as_processes_can_be_s
     files.directory(cards.host.path("/proc/78/fd"))
     files.write(cards.host.path("/proc/78/stat"), f"78 (qemu) D 1 78 78 0 -1 4 {'0 ' * 10}1 0 0")
     assert in_use.look(root, [ONE, TWO], frozenset({TWO})).closed == frozenset()
-
-
-async def test_who_is_ending_has_what_it_was_seen_with(cards: SimulatedCards) -> None:
-    root, one = Root(cards.host.directory), "process 78 (qemu-system-x86)"
-    seen = {ONE: ("process 79 (qemu-system-x86)",), TWO: (one, "process 79 (qemu-system-x86)")}
-    files.directory(cards.host.path("/proc/78/fd"))
-    cards.host.write_file("/proc/78/stat", f"78 (qemu) S 1 78 78 0 -1 4 {'0 ' * 10}1 0 0")
-    assert in_use.lasting(root, seen) == {TWO: (one,)}
-    cards.host.write_file("/proc/78/stat", f"78 (qemu) Z 1 78 78 0 -1 4 {'0 ' * 10}1 0 0")
-    assert in_use.lasting(root, seen) == {}
 
 
 def sees_all(options: str) -> bool:

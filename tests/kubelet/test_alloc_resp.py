@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from nodeagent.kubelet.alloc_resp import Answer, understood
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.model.allocation import GROUP
 from nodeagent.model.ids import GroupNumber
 
 A, B = "0000:65:00.0", "10000:01:00.1"
@@ -40,15 +39,6 @@ def test_it_names_host_devices_and_groups(
     text: str, host_devices: tuple[str, ...], groups: tuple[int, ...]
 ) -> None:
     assert understood(text)[:2] == (host_devices, frozenset(map(GroupNumber, groups)))
-
-
-@pytest.mark.parametrize(
-    ("told", "groups"), [("7", {7}), ("7,12", {7, 12}), ("", set()), ("7,x,-1,99999999999", {7})]
-)
-def test_groups_without_nodes_are_in_annotations(told: str, groups: set[int]) -> None:
-    annotations = {f"{GROUP}{each}": "given" for each in told.split(",")} | {"example.com/other-3": ""}
-    response = v1beta1.ContainerAllocateResponse(annotations=annotations)
-    assert understood(base64.b64encode(bytes(response)).decode()).groups == groups
 
 
 @given(st.binary())

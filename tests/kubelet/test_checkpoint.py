@@ -7,7 +7,6 @@ import base64
 import itertools
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -37,13 +36,31 @@ async def test_what_pods_hold_is_read_with_its_numa_node(tmp_path: Path) -> None
 
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
-    path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]})]}}))
+    path.write_text(document(["a"]))
     checkpoint = CheckpointFile(str(path), NO_PODS)
     assert checkpoint.read().entries is checkpoint.read().entries
-    path.write_text("{")
-    assert checkpoint.read().entries == (Entry("u", R, "a", None),), "it says nothing, so this stands"
+
+
+def test_a_file_that_is_damaged_or_missing_is_told_apart_from_one_without_entries(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    checkpoint = CheckpointFile(str(path), NO_PODS)
+    assert (checkpoint.read().missing, checkpoint.read().readable) == (True, False)
+    path.write_text(document([]))
+    assert (checkpoint.read().missing, checkpoint.read().readable) == (False, True)
+    for damaged in ("{", json.dumps({"Data": {"Entries": []}})):
+        path.write_text(damaged)
+        found = checkpoint.read()
+        assert (found.entries, found.readable, found.missing) == ((), False, False)
+        assert found.stamp is not None
     path.unlink()
-    assert checkpoint.read().entries == (Entry("u", R, "a", None),)
+    assert checkpoint.read().stamp is None
+
+
+def test_entries_that_are_understood_count_also_where_others_are_not(tmp_path: Path) -> None:
+    path = tmp_path / CHECKPOINT
+    path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]}), {"PodUID": "v"}]}}))
+    found = CheckpointFile(str(path), NO_PODS).read()
+    assert (found.entries, found.readable) == ((Entry("u", R, "a", None),), False)
 
 
 def test_what_is_read_is_of_the_file_whose_stamp_it_has_however_often_that_is_written(tmp_path: Path) -> None:
@@ -58,24 +75,8 @@ def test_what_is_read_is_of_the_file_whose_stamp_it_has_however_often_that_is_wr
         while len(read) < 5000:
             read.append(checkpoint.read())
         writer.result()
-    assert {each.written[2] for each in read if each.written} == entered.keys()
-    assert [each for each in read if each.written and each.entries != entered[each.written[2]]] == []
-
-
-def test_it_is_known_between_which_looks_a_file_was_written_whatever_its_time(tmp_path: Path) -> None:
-    checkpoint = CheckpointFile(str(tmp_path / CHECKPOINT), NO_PODS)
-    looks: list[float] = []
-    read: list[Checkpoint] = []
-    for ids in (["a"], ["a"], ["b"]):
-        put(tmp_path / CHECKPOINT, ids, at=1.5)
-        for _ in range(2):
-            looks.append(time.monotonic())
-            read.append(checkpoint.read())
-    looks.append(time.monotonic())
-    assert [read[0].after, read[0]] == [0.0, read[1]]
-    for new, last_look in ((2, 1), (4, 3)):
-        assert looks[last_look] <= read[new].after < looks[new] <= read[new].by < looks[new + 1]
-        assert read[new + 1] == read[new], "seen first, that is"
+    assert {each.stamp[2] for each in read if each.stamp} == entered.keys()
+    assert [each for each in read if each.stamp and each.entries != entered[each.stamp[2]]] == []
 
 
 def test_where_times_are_whole_seconds_a_file_may_look_like_one_before_it(tmp_path: Path) -> None:
@@ -103,11 +104,6 @@ def test_a_look_at_an_old_file_that_takes_long_makes_no_new_file_of_the_one_that
         assert [each.device_id for each in slow.result().entries] == ["old"]
         assert [each.device_id for each in quick.result().entries] == ["new"]
     assert checkpoint.read() == quick.result()
-
-
-def test_a_file_that_was_seen_late_may_have_been_written_early() -> None:
-    assert not Checkpoint(by=2.0, after=1.0).well_after(1.0, 0.25)
-    assert Checkpoint(by=2.0, after=1.25).well_after(1.0, 0.25)
 
 
 def put(path: Path, ids: list[str], at: float, *, anew: bool = True) -> None:
@@ -174,17 +170,15 @@ def test_any_content_is_borne(tmp_path: Path, document: object, expected: tuple[
     assert CheckpointFile(str(path), NO_PODS).read().entries == ()
 
 
-def test_what_a_pod_has_that_is_still_being_admitted_is_not_settled(tmp_path: Path) -> None:
-    """The kubelet makes the directory of a pod right after its admission."""
+def test_the_pods_that_the_kubelet_has_begun_to_start_are_those_with_directories(tmp_path: Path) -> None:
     path, pods = tmp_path / CHECKPOINT, tmp_path / "pods"
-    path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]})]}}))
+    path.write_text(document(["a"]))
     checkpoint = CheckpointFile(str(path), str(pods))
-    assert checkpoint.read().settled == {(R, "a")}, "pods cannot be seen"
+    assert checkpoint.read().started is None, "not visible"
     pods.mkdir()
-    assert checkpoint.read().settled == set()
-    assert checkpoint.read().of({"a", "b"}) == {(R, "a")}
+    assert checkpoint.read().started == frozenset()
     (pods / "u").mkdir()
-    assert checkpoint.read().settled == {(R, "a")}
+    assert checkpoint.read().started == frozenset({"u"})
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +14,6 @@ from grpclib.const import Cardinality, Handler
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import wire
 from nodeagent.kubelet.grpc.server import SocketServer
@@ -65,9 +62,14 @@ async def serving(directory: Path, service: Raw) -> AsyncIterator[str]:
         await server.stop(0)
 
 
+def by_id(answer: PodList) -> dict[str, Holder]:
+    """Who has which id, of whatever resource."""
+    return {each: holder for ids in answer.table.values() for each, holder in ids.items()}
+
+
 async def told(directory: Path, answer: bytes | None, limit: float = 5.0) -> dict[str, Holder]:
     async with serving(directory, Raw(answer)) as path:
-        return dict((await PodReader(path, NOBODY, limit).pods()).holders)
+        return by_id(await PodReader(path, NOBODY, limit).pods())
 
 
 def pod_with(name: str, *ids: str) -> v1.PodResources:
@@ -84,7 +86,7 @@ async def test_devices_of_all_containers_have_their_pod_and_numa_node(tmp_path: 
     async with kubelet_with(tmp_path, Plugin(device("a", 0), device("b", 1), device("c"))) as kubelet:
         await kubelet.admit(Pod("ns", "one", [{RESOURCE: 1}, {RESOURCE: 1}]))
         await kubelet.admit(Pod("ns", "two", [{RESOURCE: 1}]))
-        found = (await PodReader(socket_of(kubelet), NOBODY, Timeouts().pod_resources_rpc).pods()).holders
+        found = by_id(await PodReader(socket_of(kubelet), NOBODY, Timeouts().pod_resources_rpc).pods())
         assert {name: each.numa for name, each in found.items()} == {"a": 0, "b": 1, "c": None}
         assert sorted(str(each) for each in found.values()) == ["ns/one", "ns/one", "ns/two"]
         assert {each.resource for each in found.values()} == {RESOURCE}
@@ -100,7 +102,7 @@ async def test_a_pod_of_which_nothing_new_is_said_is_read_once_for_as_long_as_it
         answers = []
         for answer in (both, both, bytes(v1.ListPodResourcesResponse([two])), both):
             service.answer = answer
-            answers.append((await reader.pods()).holders)
+            answers.append(by_id(await reader.pods()))
     first, again, _, back = answers
     assert first == again == back
     assert first["a"] is again["a"]
@@ -124,11 +126,13 @@ async def test_of_two_with_one_id_of_two_resources_both_are_told_in_whichever_an
         more = await reader.pods()
         service.answer = bytes(v1.ListPodResourcesResponse([two]))
         last = await reader.pods()
-    of_two = Holder("ns", "two", ResourceName("example.com/other"))
-    assert (first.holders, first.namesakes) == ({"a": holder("one")}, {})
-    assert (both.holders, both.namesakes) == ({"a": of_two}, {RESOURCE: {"a": holder("one")}})
-    assert (more.holders, more.namesakes) == ({**both.holders, "b": holder("three")}, both.namesakes)
-    assert (last.holders, last.namesakes) == ({"a": of_two}, {})
+    of_two = {
+        ResourceName("example.com/other"): {"a": Holder("ns", "two", ResourceName("example.com/other"))}
+    }
+    assert first.table == {ResourceName(RESOURCE): {"a": holder("one")}}
+    assert both.table == {ResourceName(RESOURCE): {"a": holder("one")}, **of_two}
+    assert more.table == {ResourceName(RESOURCE): {"a": holder("one"), "b": holder("three")}, **of_two}
+    assert last.table == of_two
 
 
 async def test_an_answer_that_says_the_same_again_is_the_same_object_until_a_number_means_a_group(
@@ -141,9 +145,9 @@ async def test_an_answer_that_says_the_same_again_is_the_same_object_until_a_num
         reader = PodReader(path, VirtHandler(str(plugins)), Timeouts().pod_resources_rpc)
         first, again = await reader.pods(), await reader.pods()
         assert again is first
-        assert first.holders == {"a": holder("p"), "b": holder("q")}
+        assert by_id(first) == {"a": holder("p"), "b": holder("q")}
         (plugins / f"kubevirt-{RESOURCE.replace('/', '-')}.sock").touch()
-        assert (await reader.pods()).holders == {"a": holder("p"), "7": holder("p"), "b": holder("q")}
+        assert by_id(await reader.pods()) == {"a": holder("p"), "7": holder("p"), "b": holder("q")}
 
 
 async def test_a_long_pod_says_the_same_as_many_short_ones_and_again_with_the_same_objects(
@@ -163,11 +167,11 @@ async def test_a_long_pod_says_the_same_as_many_short_ones_and_again_with_the_sa
         service.answer = said("c", 599)
         fewer = await reader.pods()
     ids = [f"d{number}" for number in range(600)]
-    assert first.holders == dict.fromkeys(ids, holder("p"))
+    assert by_id(first) == dict.fromkeys(ids, holder("p"))
     assert first.pods == {"ns/p": {(RESOURCE, each) for each in ids}}
     assert again.pods["ns/p"] is first.pods["ns/p"]
-    assert all(again.holders[each] is first.holders[each] for each in ids)
-    assert fewer.holders.keys() == set(ids[:-1])
+    assert all(by_id(again)[each] is by_id(first)[each] for each in ids)
+    assert by_id(fewer).keys() == set(ids[:-1])
     assert fewer.pods == {"ns/p": {(RESOURCE, each) for each in ids[:-1]}}
 
 
@@ -257,7 +261,7 @@ async def test_what_is_said_of_a_pod_counts_as_it_was_said_last(tmp_path: Path) 
         for pods in ([("p", "a")], [("p", "a")], [("p", "b")], [("q", "c"), ("p", "b")], [], [("p", "a")]):
             answers.answer = shown(*pods)
             found = await reader.pods()
-            assert found.holders == {device_id: holder(name) for name, device_id in pods}
+            assert by_id(found) == {device_id: holder(name) for name, device_id in pods}
             assert found.pods == {f"ns/{name}": {(RESOURCE, device_id)} for name, device_id in pods}
 
 
@@ -268,12 +272,12 @@ async def test_a_pod_that_cannot_be_read_spoils_the_answer_also_if_the_others_ar
     answers = Raw(fine)
     async with serving(tmp_path, answers) as path:
         reader = PodReader(path, NOBODY, Timeouts().pod_resources_rpc)
-        assert (await reader.pods()).holders == {"a": holder("p")}
+        assert by_id(await reader.pods()) == {"a": holder("p")}
         answers.answer = fine + b"\x0a\x03\x0a\x01\xff"
         with pytest.raises(KubeletUnavailable, match="cannot be read"):
             await reader.pods()
         answers.answer = fine
-        assert (await reader.pods()).holders == {"a": holder("p")}
+        assert by_id(await reader.pods()) == {"a": holder("p")}
 
 
 @pytest.mark.parametrize("order", [("p", "q"), ("q", "p")])
@@ -283,31 +287,6 @@ async def test_of_two_pods_that_show_one_id_the_same_is_told_each_time(
     """The kubelet lists pods in no order."""
     pods = [pod_with(name, "a") for name in order]
     assert await told(tmp_path, bytes(v1.ListPodResourcesResponse(pods))) == {"a": holder("q")}
-
-
-async def test_the_socket_tells_when_the_kubelet_was_started(tmp_path: Path) -> None:
-    assert podresources.birth(str(tmp_path / "nothing.sock"), NO_PROC) is None
-    async with Kubelet(tmp_path, age=100.0) as kubelet:
-        first = podresources.birth(socket_of(kubelet), NO_PROC)
-        assert first is not None
-        assert 100 <= first.age < 130
-        await kubelet.restart()
-        second = podresources.birth(socket_of(kubelet), NO_PROC)
-        assert second is not None
-        assert second.age < 30
-        assert second.socket != first.socket
-
-
-async def test_a_step_of_the_clock_makes_no_young_kubelet_old(tmp_path: Path) -> None:
-    """Its process tells how long it has run in time since the boot; it is this one here."""
-    async with Kubelet(tmp_path, age=7 * 24 * 3600.0) as kubelet:
-        birth = podresources.birth(socket_of(kubelet), "/proc")
-        assert birth is not None
-        assert birth.age < 24 * 3600
-        os.utime(socket_of(kubelet), (time.time() + 7200, time.time() + 7200))
-        birth = podresources.birth(socket_of(kubelet), "/proc")
-        assert birth is not None
-        assert birth.age == 0.0
 
 
 async def test_pods_without_devices_are_named_and_numbers_are_groups_of_virt_handler_alone(
@@ -329,6 +308,6 @@ async def test_pods_without_devices_are_named_and_numbers_are_groups_of_virt_han
             found = await PodReader(str(server.path), virt_handler, Timeouts().pod_resources_rpc).pods()
         finally:
             await server.stop(0)
-        assert found.holders == {"12": Holder("ns", "p", ResourceName("kubevirt.io/gpu"))}
+        assert by_id(found) == {"12": Holder("ns", "p", ResourceName("kubevirt.io/gpu"))}
         assert {name: len(shown) for name, shown in found.pods.items()} == {"ns/p": 3, "ns/q": 0}
         (tmp_path / "kubevirt-kubevirt.io-gpu.sock").unlink(missing_ok=True)

@@ -47,7 +47,7 @@ KNOWN = Allocations(knowledge=Knowledge.COMPLETE)
 
 def decided(name: str, wish: Desired = WIDE, held: tuple[str, ...] = ()) -> Decision:
     holders = {each: Holder("ns", "vm", ResourceName("example.com/all")) for each in held}
-    return turn.first(Snapshot(captured(name), wish, {}, Allocations(holders, Knowledge.COMPLETE)))
+    return turn.first(Snapshot(captured(name), wish, {}, Allocations.of(holders, Knowledge.COMPLETE)))
 
 
 def devices(decision: Decision) -> dict[str, ReasonCode | None]:

@@ -46,7 +46,9 @@ ALL = shares.Shares(
     HostStatus.of(Host(iommu=True), ("0000:09:00.0",), EventsStatus("netlink", 5, 1, 2, 3)),
     shares.SupervisorShare({"inotify": "no instance", "kubelet": ""}),
     shares.ConfigurationShare(ConfigurationStatus(2, 7.5, 1, "config.yaml:1: bad\nhint")),
-    shares.HoldersShare(Allocations({ONE: Holder("ns", "p", GPU)}, Knowledge.COMPLETE), "no answer in time"),
+    shares.HoldersShare(
+        Allocations.of({ONE: Holder("ns", "p", GPU)}, Knowledge.COMPLETE), "no answer in time"
+    ),
     shares.WatchesShare(tuple("abcdef")),
     shares.ResourcesShare((ResourceStatus.of(RESOURCE, False, 3, "the name is taken"),), ("trouble",), TIMES),
     ChangesStatus(

@@ -62,10 +62,12 @@ FULL = Snapshot(
     DESIRED,
     {"10de": "NVIDIA"},
     Allocations(
-        {ADDRESS: Holder("ns", "p", ResourceName("a/pci"), 0)},
+        {
+            ResourceName("a/pci"): {ADDRESS: Holder("ns", "p", ResourceName("a/pci"), 0)},
+            ResourceName("a/node"): {"x": Holder("ns", "q", ResourceName("a/node"))},
+        },
         Knowledge.PARTIAL,
         nodes={ResourceName("a/node"): {"x": ("/dev/x",)}},
-        namesakes={ResourceName("a/node"): {"x": Holder("ns", "q", ResourceName("a/node"))}},
     ),
     Reservations(frozenset({"x"}), frozenset({"y"})),
     frozenset({"z"}),

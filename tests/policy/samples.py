@@ -102,14 +102,14 @@ def snapshot(
     knowledge: Knowledge = Knowledge.COMPLETE,
 ) -> Snapshot:
     """A Snapshot in which the kubelet has told all holders."""
-    allocations = Allocations({} if holders is None else holders, knowledge)
+    allocations = Allocations.of({} if holders is None else holders, knowledge)
     return Snapshot(here, wish, names or {}, allocations, reservations or Reservations())
 
 
-def reserved(ids: Iterable[str], resource: str = GPU, *, settling: bool = True) -> Reservations:
+def reserved(ids: Iterable[str], resource: str = GPU, *, admitting: bool = True) -> Reservations:
     """An Allocate has given these away a moment ago, to one pod."""
     holders = {each: unnamed(ResourceName(resource), None, "admission 1") for each in ids}
-    return Reservations(frozenset(ids) if settling else frozenset(), given=holders)
+    return Reservations(frozenset(ids) if admitting else frozenset(), pending=holders)
 
 
 def holders(*device_ids: str, resource: str = GPU, pod: str = "vm") -> Mapping[str, Holder]:

@@ -17,18 +17,20 @@ from nodeagent.agent.changing import feature
 from nodeagent.agent.changing.loop import ChangeLoop
 from nodeagent.agent.core import Core
 from nodeagent.agent.desk import Desk
+from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
+from nodeagent.agent.usage import Usage
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.base.watching import Watcher
 from nodeagent.kernel.root import Root
-from nodeagent.model.allocation import Allocations, Holder, Knowledge
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.desired import Desired, MdevsWanted, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
@@ -76,7 +78,7 @@ class Changing:
         self.cards = cards
         self.root = Root(host.directory)
         self._host = host
-        known = Allocations({}, Knowledge.COMPLETE)
+        known = Allocations.of({}, Knowledge.COMPLETE)
         self._begin(Snapshot(allocations=known), Watcher())
 
     def _begin(self, begin: Snapshot, watcher: Watcher) -> None:
@@ -86,8 +88,11 @@ class Changing:
         self.changes = self._changes()
 
     def _of_daemon(self, eyes: Eyes) -> Core:
-        releases = Releases(eyes.settings, timeouts=Timeouts())
+        releases = Releases(eyes.settings)
         releases.look_with(eyes.observer)
+        timeouts = Timeouts()._replace(pod_resources_idle=0.0)  # no connection is left open
+        reservations = ReservationBook(eyes.snapshots, timeouts)
+        view = KubeletView(self.root, eyes.settings.get(), eyes.snapshots, timeouts)
         return Core(
             self.root,
             eyes.settings,
@@ -100,8 +105,10 @@ class Changing:
             eyes.events,
             eyes.observer,
             eyes.names,
-            ReservationBook(eyes.snapshots, timeouts=Timeouts()),
+            reservations,
             releases,
+            view,
+            Usage(view, eyes.snapshots, reservations, eyes.observer, releases, eyes.settings, timeouts),
             Offering(eyes.snapshots, releases),
             News(),
             Provisions(Timeouts().usb_feature_load),
@@ -163,7 +170,12 @@ class Changing:
         """What pods hold now, and nothing else."""
         holder = functools.partial(Holder, "ns", "vm", ResourceName("nvidia.com/GRID_T4"))
         held = {uuid: holder() for uuid in uuids}
-        self.publish(allocations=Allocations(held, Knowledge.COMPLETE))
+        self.publish(allocations=Allocations.of(held, Knowledge.COMPLETE))
+
+    def allocate(self, device_id: str) -> None:
+        """An Allocate of this id is answered. :raises Refused: if it is withdrawn."""
+        holder = unnamed(ResourceName("nvidia.com/GRID_T4"), None)
+        self.reservations.allocate(self.reservations.identify(None), {device_id: holder}, {})
 
     def counts(self) -> list[tuple[str, str, int]]:
         """(card, type, number) of all instances that exist."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,17 +18,15 @@ from nodeagent.agent.changing import ledger
 from nodeagent.agent.changing.executor import Executor, Outcome
 from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.changing.retries import Retries
-from nodeagent.agent.changing.writer import Writer
-from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.timeouts import Backoff, Timeouts
+from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType, Step
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.vf_action import SetNumVfs
-from tests.agent.parts import settings
 from tests.conftest import Said
 
 VF, PF = "0000:86:00.4", "0000:af:00.0"
@@ -75,8 +74,8 @@ def writing(tmp_path: Path) -> Writing:
     root, snapshots, wakes = Root(tmp_path), Snapshots(Snapshot()), Wakes()
     wakes.take()  # everything is due at the start
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, NEVER)
-    writer = Writer(root, snapshots, Releases(settings(), timeouts=Timeouts()), timeouts=Timeouts())
-    return Writing(Executor(writer, wakes, retries, keeper, 0.05), keeper, retries, wakes, snapshots)
+    write = partial(actions.apply, root, timeouts=Timeouts())
+    return Writing(Executor(write, wakes, retries, keeper, 0.05), keeper, retries, wakes, snapshots)
 
 
 @asynccontextmanager

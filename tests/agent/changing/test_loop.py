@@ -12,10 +12,11 @@ import pytest
 
 from nodeagent.agent.changing import ledger
 from nodeagent.base import log
+from nodeagent.kubelet.api.podresources import v1
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import PciSelector, SriovRule
 from nodeagent.model.ledger import Ledger
-from nodeagent.sim import refusals
+from nodeagent.sim import files, refusals
 from nodeagent.sim.mdev_kernel import Card, Type
 from tests.agent.changing.changing import (
     FIRST,
@@ -29,6 +30,7 @@ from tests.agent.changing.changing import (
 )
 from tests.conftest import Said
 from tests.facts import names
+from tests.kubelet.test_podresources import Raw, serving
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage, vf_addresses
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
@@ -52,29 +54,21 @@ async def test_three_cards_get_the_documented_types_with_one_write_each(tmp_path
         assert uuid(SECOND, "nvidia-228", 0) in changing.cards.instances
 
 
-class Kubelet:
-    """Says at the first question what another plugin gave; nothing has told that before."""
-
-    possible = True
-
-    def __init__(self, changing: Changing, given: str) -> None:
-        self._changing = changing
-        self._given = given
-
-    async def ask(self, *, anew: bool = False) -> None:
-        """One question."""
-        self._changing.hold(self._given)
-
-
 async def test_what_another_plugin_gave_right_before_is_not_removed(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-222") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-222", 16))
         given = uuid(FIRST, "nvidia-222", 3)
-        changing.releases.ask_with(Kubelet(changing, given))
-        changing.want("nvidia-228")
-        await changing.until_counts((FIRST, "nvidia-222", 1))
-        await changing.until_at_rest()
-        assert changing.cards.instances.keys() == {given}
+        resource = "nvidia.com/GRID_T4"
+        device = v1.ContainerDevices(resource, [given])
+        pod = v1.PodResources("vm", "ns", [v1.ContainerResources("c", [device])])
+        answer = Raw(bytes(v1.ListPodResourcesResponse([pod])))
+        directory = Path(changing.root.path("/var/lib/kubelet/pod-resources"))
+        files.directory(str(directory))
+        async with serving(directory, answer):
+            changing.want("nvidia-228")
+            await changing.until_counts((FIRST, "nvidia-222", 1))
+            await changing.until_at_rest()
+            assert changing.cards.instances.keys() == {given}
 
 
 async def test_of_an_old_wish_nothing_is_made_any_more(tmp_path: Path) -> None:
@@ -158,7 +152,7 @@ async def test_what_a_process_has_open_waits_and_is_noticed_when_closed(tmp_path
 async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
-        changing.publish(allocations=Allocations({}, Knowledge.UNKNOWN))
+        changing.publish(allocations=Allocations.of({}, Knowledge.UNKNOWN))
         changing.want("nvidia-223")
         await changing.until(lambda: len(changing.plan.waiting) == 2)
         await changing.until_at_rest()

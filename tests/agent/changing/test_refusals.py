@@ -132,7 +132,7 @@ async def test_what_waits_is_told_although_something_else_on_its_card_fails(
             await changing.until_counts((FIRST, "nvidia-223", 3))
             await changing.until_at_rest()
             assert len(said(log.ACTION_WAITING)) == 2
-            changing.publish(allocations=Allocations({}, Knowledge.UNKNOWN))
+            changing.publish(allocations=Allocations.of({}, Knowledge.UNKNOWN))
             await changing.until(lambda: len(said(log.ACTION_WAITING)) == 4)
             assert not any(refused in str(line["action"]) for line in said(log.ACTION_WAITING))
 

@@ -3,23 +3,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 
 import anyio
 import pytest
 
-from nodeagent.agent.admission import Admission
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import unnamed
-from nodeagent.model.ids import ResourceName
 from tests.agent.changing.changing import FIRST, Changing, node, t4, uuid
 from tests.facts import names
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
-
-POD = unnamed(ResourceName("nvidia.com/GRID_T4"), None)
 
 
 def blocked(changing: Changing, instance: str) -> Path:
@@ -46,7 +40,7 @@ async def test_what_a_write_has_taken_that_a_failure_has_left_is_given_back_when
         assert changing.status.late == ()
         async with changing.run():  # its supervisor begins it again after a failure
             with pytest.raises(Refused):
-                changing.reservations.give({first: POD}, now=0.0, due=math.inf)
+                changing.allocate(first)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.now.reservations.withdrawn)
             assert changing.status.under_way == ()
@@ -69,8 +63,7 @@ async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
         fresh = uuid(FIRST, "nvidia-228", 1)
-        changing.reservations.admit(Admission("one"), math.inf)
-        changing.reservations.give({fresh: POD}, now=0.0, due=math.inf)
+        changing.allocate(fresh)
         changing.want()
         await changing.until_counts((FIRST, "nvidia-228", 1))
         await changing.until_at_rest()
@@ -94,7 +87,7 @@ async def test_an_allocate_at_any_moment_of_a_removal_is_refused_or_keeps_its_de
         for _ in range(checkpoints):
             await anyio.lowlevel.checkpoint()
         try:
-            changing.reservations.give({second: POD}, now=0.0, due=math.inf)
+            changing.allocate(second)
         except Refused:
             await changing.until_counts()
         else:
@@ -116,13 +109,13 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
             await changing.until(lambda: len(changing.status.late) == 1)
             await changing.until(lambda: not changing.loop.working)
             with pytest.raises(Refused):
-                changing.reservations.give({first: POD}, now=0.0, due=math.inf)
+                changing.allocate(first)
         async with changing.run():  # its supervisor begins it again after a failure
             with pytest.raises(Refused):
-                changing.reservations.give({first: POD}, now=0.0, due=math.inf)
+                changing.allocate(first)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.now.reservations.withdrawn)
-            changing.reservations.give({first: POD}, now=0.0, due=math.inf)
+            changing.allocate(first)
             os.close(reader)
 
 

@@ -118,5 +118,5 @@ async def test_neither_a_kubelet_that_is_away_nor_a_device_that_hangs_asks_for_a
 
 @pytest.mark.slow
 async def test_a_daemon_that_never_saw_a_kubelet_does_not_stand_still(daemon: Daemon) -> None:
-    daemon.kubelet.holders.ask_soon()
+    daemon.core.usage.request_soon()
     assert await until_looked_at(Pulse(daemon.core.supervisor, daemon.components)) is None

@@ -29,7 +29,7 @@ HELD = Reason(ReasonCode.GROUP_HELD, "IOMMU group held by ns/p")
 
 def snapshot(sound: Holder | None = None) -> Snapshot:
     """``sound`` holds the function of that name."""
-    return Snapshot(HOST, Desired(), allocations=Allocations({SOUND: sound} if sound else {}))
+    return Snapshot(HOST, Desired(), allocations=Allocations.of({SOUND: sound} if sound else {}))
 
 
 def resource(*listed: Device) -> Resource:
@@ -66,7 +66,7 @@ def test_a_group_that_two_pods_have_is_no_use_as_it_should_be(said: Said) -> Non
 
 def test_what_was_given_names_the_pod_only_where_the_kubelet_does(said: Said) -> None:
     given = {str(CARD): Holder("ns", "p", GPU), str(SOUND): unnamed(GPU, None)}
-    now = Snapshot(HOST, Desired(), reservations=Reservations(given=given))
+    now = Snapshot(HOST, Desired(), reservations=Reservations(pending=given))
     devices.allocated(resource(), [CARD], now)
     devices.allocated(resource(), [SOUND], now)
     first, second = said(log.ALLOCATED)

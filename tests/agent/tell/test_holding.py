@@ -15,7 +15,6 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.base import log
-from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder, unnamed
 from nodeagent.model.desired import Desired, NodeRule
 from nodeagent.model.host import Host
@@ -33,7 +32,7 @@ class Node:
 
     def __init__(self) -> None:
         self.snapshots = Snapshots(Snapshot(Host(nodes=frozenset({"/dev/port"}))))
-        self.offering = Offering(self.snapshots, Releases(settings(), timeouts=Timeouts()))
+        self.offering = Offering(self.snapshots, Releases(settings()))
         self.offer(PORT)
 
     def offer(self, *names: ResourceName) -> None:
@@ -47,7 +46,7 @@ class Node:
 
     async def hold(self, holders: Mapping[str, Holder], brought: Mapping[str, Holder] | None = None) -> None:
         """The kubelet names these, and whoever follows that has done so."""
-        allocations = Allocations(holders, brought=brought or {})
+        allocations = Allocations.of(holders, brought=brought or {})
         self.snapshots.publish(replace(self.snapshots.now, allocations=allocations))
         await anyio.wait_all_tasks_blocked()
 

@@ -62,7 +62,7 @@ async def still(host: SimulatedHost) -> AsyncIterator[Still]:
         still = Still(host)
         still.daemon.kubelet.open()
         await still.scan()
-        await still.daemon.kubelet.holders.first()
+        await still.daemon.core.usage.first()
         still.daemon.core.offering.one_turn()
         yield still
         still.daemon.kubelet.close()
@@ -96,7 +96,7 @@ async def test_an_unhealthy_device_says_why_and_what_to_do(still: Still, host: S
 
 async def test_holders_are_named(still: Still) -> None:
     snapshots = still.daemon.core.snapshots
-    allocations = Allocations({"x": Holder("ns", "p", GPU)}, Knowledge.COMPLETE)
+    allocations = Allocations.of({"x": Holder("ns", "p", GPU)}, Knowledge.COMPLETE)
     snapshots.publish(replace(snapshots.now, allocations=allocations))
     assert still.status.holders == {"x": HolderStatus("ns/p", GPU)}
 
@@ -126,7 +126,7 @@ async def test_everything_that_needs_a_person_is_a_problem(still: Still, host: S
     host.write_file("/etc/nodeagent/config.yaml", "nonsense: 1")
     await daemon.config.one_turn()
     os.unlink(daemon.core.root.path(daemon.core.settings.get().kubelet.pod_resources))
-    await daemon.kubelet.holders.first()
+    await daemon.core.usage.first()
     os.unlink(daemon.kubelet.directory.kubelet_path)
     daemon.kubelet.directory.scan()
     status = still.status

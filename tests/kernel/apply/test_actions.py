@@ -23,7 +23,6 @@ from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.facts import names
-from tests.kernel.apply.given import nobody
 from tests.sim.vfs import SimulatedVfs, vf_addresses
 
 T4, A40 = "0000:3b:00.0", "0000:86:00.0"
@@ -50,7 +49,7 @@ async def cards(tmp_path: Path) -> AsyncIterator[SimulatedCards]:
 
 async def change(cards: SimulatedCards, action: Action, patience: float = 5.0) -> None:
     await threads.call(
-        actions.apply, Root(cards.host.directory), action, nobody, Timeouts()._replace(write_effect=patience)
+        actions.apply, Root(cards.host.directory), action, Timeouts()._replace(write_effect=patience)
     )
 
 

@@ -17,7 +17,6 @@ from nodeagent.model.action import Action, BindDrivers, Move
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
-from tests.kernel.apply.given import nobody
 
 A, B = "0000:01:00.0", "0000:01:00.1"
 FORTH = tuple(Move(address, "nvme", "vfio-pci", "nvme") for address in (B, A))
@@ -40,7 +39,6 @@ async def change(drivers: SimulatedDrivers, action: Action, patience: float = 5.
         actions.apply,
         Root(drivers.host.directory),
         action,
-        nobody,
         Timeouts()._replace(write_effect=patience),
     )
 

@@ -22,7 +22,6 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.vf_action import RunSriovManage
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
-from tests.kernel.apply.given import nobody
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage
 
 GPU = "0000:3b:00.0"
@@ -59,7 +58,7 @@ async def vfs(tmp_path: Path) -> AsyncIterator[SimulatedVfs]:
 
 async def change(root: Path, action: RunSriovManage, patience: float = 5.0) -> None:
     timeouts = Timeouts()._replace(write_effect=patience)
-    await threads.call(actions.apply, Root(root), action, nobody, timeouts)
+    await threads.call(actions.apply, Root(root), action, timeouts)
 
 
 async def refusal(root: Path, action: RunSriovManage) -> KernelRefused:

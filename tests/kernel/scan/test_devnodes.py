@@ -132,20 +132,3 @@ def test_a_node_of_nvidia_s_may_be_any_gpu_s_that_tells_no_number_if_it_is_no_ot
         "/dev/nvidia2": (("0000:0a:00.0",), True, False),
         "/dev/nvidia255": ((), False, False),
     }
-
-
-def test_what_the_kernel_has_by_the_name_of_a_node_that_is_not_seen(
-    host: SimulatedHost, tmp_path: Path
-) -> None:
-    numbered(host, GPU, 1)
-    card, stick = f"{made.real_directory(host, GPU)}/drm/card0", f"{made.real_directory(host, GPU)}/usb1/1-2"
-    made.named(host, "dri/card0", "drm", card)
-    made.named(host, "kvm", "misc", "/sys/devices/virtual/misc/kvm")
-    host.write_file(f"{stick}/uevent", "DEVTYPE=usb_device\nDEVNAME=bus/usb/001/004\n")
-    host.tree.link("/sys/bus/usb/devices/1-2", stick)
-    names = ("/dev/nvidia1", "/run/nvidia/driver/dev/nvidia1", "/dev/dri/card0", "/dev/bus/usb/001/004")
-    found = devnodes.by_name(Root(tmp_path), (*names, "/dev/kvm", "/dev/card0", "/dev/nvidia7", "/dev/none"))
-    assert {path: node.functions for path, node in found.items()} == {
-        **dict.fromkeys(names, (GPU,)),
-        "/dev/kvm": (),
-    }

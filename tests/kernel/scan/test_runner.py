@@ -263,22 +263,3 @@ async def test_where_one_does_not_answer_all_are_strangers_and_then_it_is_not_to
     assert time.monotonic() - started < DEADLINE
     assert threading.active_count() == threads
     fifos.unhang(host, HANGING, "enable")
-
-
-async def test_a_look_for_the_names_of_nodes_that_hangs_is_waited_for_and_not_begun_again(
-    runner: ScanRunner, host: SimulatedHost, recovered: Heard[str | None]
-) -> None:
-    uevent = "/sys/class/misc/kvm/uevent"
-    host.write_file(uevent, "DEVNAME=kvm\n")
-    fifos.replace_by_fifo(host.path(uevent))
-    assert await runner.hidden(["/dev/kvm"]) is None
-    threads = threading.active_count()
-    for _ in range(3):
-        with anyio.fail_after(DEADLINE / 2):
-            assert await runner.hidden(["/dev/kvm"]) is None
-    assert threading.active_count() == threads
-    fifos.replace_fifo(host.path(uevent), b"DEVNAME=kvm\n")
-    await recovered.until_told(None)
-    found = await runner.hidden(["/dev/kvm"])
-    assert found is not None
-    assert found.keys() == {"/dev/kvm"}

@@ -87,7 +87,7 @@ def snapshot(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Snapshot:
     known = Snapshot(
         kernel.host(),
         Desired(mdevs=wish, labels=labels),
-        allocations=Allocations(holder(*kernel.held) if holders is None else holders, Knowledge.COMPLETE),
+        allocations=Allocations.of(holder(*kernel.held) if holders is None else holders, Knowledge.COMPLETE),
         machine_id=MACHINE,
     )
     return replace(known, **other)

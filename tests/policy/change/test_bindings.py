@@ -25,7 +25,7 @@ from tests.policy.samples import function, holders, host, reserved
 
 GPU, AUDIO, PORT = PciAddress("0000:3b:00.0"), PciAddress("0000:3b:00.1"), PciAddress("0000:3a:00.0")
 RULE = PassthroughRule((PciSelector(classes=("03",)),))
-KNOWN = Snapshot(allocations=Allocations({}, Knowledge.COMPLETE))
+KNOWN = Snapshot(allocations=Allocations.of({}, Knowledge.COMPLETE))
 NAME = ResourceName("vendor.example/serial")
 OURS = Ledger(drivers={GPU: "nouveau", AUDIO: "snd_hda_intel"})
 FREE = HostUses()
@@ -229,9 +229,9 @@ def test_force_is_for_what_an_operator_can_answer_for(case: str) -> None:
 
 def test_a_group_of_which_a_pod_or_a_process_has_a_part_waits() -> None:
     half = here(gpu(driver="vfio-pci"), audio())
-    held = replace(KNOWN, allocations=Allocations(holders(GPU), Knowledge.COMPLETE))
+    held = replace(KNOWN, allocations=Allocations.of(holders(GPU), Knowledge.COMPLETE))
     given = replace(KNOWN, reservations=reserved([GPU]))
-    silent = replace(KNOWN, allocations=Allocations({}, Knowledge.SILENT))
+    silent = replace(KNOWN, allocations=Allocations.of({}, Knowledge.SILENT))
     assert guards.UNKNOWN in planned(here(gpu(), audio()), RULE, known=silent).waiting[0].why
     for plan, facts in (
         (planned(half, RULE, known=held), (GPU, "ns/vm")),
@@ -246,11 +246,11 @@ def test_a_group_of_which_a_pod_or_a_process_has_a_part_waits() -> None:
 def test_what_a_pod_misses_gets_its_own_driver_while_it_cannot_be_bound() -> None:
     """Its driver did not take it again when a change was taken back."""
     on = here(gpu(driver=None), audio())
-    node = Allocations(holders("port-0"), Knowledge.COMPLETE, nodes={NAME: {"port-0": ("/dev/gone",)}})
-    missed = replace(KNOWN, allocations=node, let_go={GPU: frozenset(), AUDIO: frozenset()})
+    node = Allocations.of(holders("port-0"), Knowledge.COMPLETE, nodes={NAME: {"port-0": ("/dev/gone",)}})
+    missed = replace(KNOWN, allocations=node)
     plan = planned(on, RULE, known=missed, ledger=OURS)
     assert moves(plan) == (Move(GPU, None, "nouveau", None),)
-    names(plan.waiting[0].why, "/dev/gone", "driver", AUDIO)
+    names(plan.waiting[0].why, "/dev/gone", "driver")
     assert planned(on, RULE, known=missed).steps == (), "it had no driver before"
     assert planned(on, RULE, known=replace(missed, behind=frozenset({GPU})), ledger=OURS).steps == ()
     assert planned(here(gpu(), audio()), RULE, known=missed, ledger=OURS).steps == ()

@@ -106,7 +106,7 @@ def test_another_driver_than_that_of_a_rule_or_of_another_hand_is_refused() -> N
 
 
 def test_what_would_have_to_wait_is_refused_with_the_ids_that_it_waits_for() -> None:
-    held = replace(KNOWN, allocations=Allocations(holders(GPU), Knowledge.COMPLETE))
+    held = replace(KNOWN, allocations=Allocations.of(holders(GPU), Knowledge.COMPLETE))
     judgement = judged(RELEASE, BOUND, ledger=BY_HAND, known=held)
     names(refusals(judgement), GPU, "ns/vm")
     assert judgement.held == {GPU, AUDIO}

@@ -34,20 +34,24 @@ def given(allocations: Allocations, now: str | None = "serial") -> str | None:
 @pytest.mark.parametrize(
     ("allocations", "facts"),
     [
-        pytest.param(Allocations({}, Knowledge.COMPLETE), None, id="nobody"),
-        pytest.param(Allocations({}, Knowledge.UNKNOWN), None, id="no kubelet"),
-        pytest.param(Allocations({}, Knowledge.SILENT), (guards.UNKNOWN,), id="a silent kubelet"),
-        pytest.param(Allocations({CARD: ONE}), (CARD, "ns/one"), id="the function"),
+        pytest.param(Allocations.of({}, Knowledge.COMPLETE), None, id="nobody"),
+        pytest.param(Allocations.of({}, Knowledge.UNKNOWN), None, id="no kubelet"),
+        pytest.param(Allocations.of({}, Knowledge.SILENT), (guards.UNKNOWN,), id="a silent kubelet"),
+        pytest.param(Allocations.of({CARD: ONE}), (CARD, "ns/one"), id="the function"),
         pytest.param(
-            Allocations({"port-0": ONE}, nodes={NAME: {"port-0": (TTY,)}}),
-            (CARD, "ns/one", TTY),
+            Allocations.of({"port-0": ONE}, nodes={NAME: {"port-0": (TTY,)}}),
+            ("ns/one", TTY),
             id="a node that has gone with its driver",
         ),
         pytest.param(
-            Allocations({"port-0": ONE}, nodes={NAME: {"port-0": ("/dev/kvm",)}}), None, id="a node of others"
+            Allocations.of({"port-0": ONE}, nodes={NAME: {"port-0": ("/dev/kvm",)}}),
+            None,
+            id="a node of others",
         ),
         pytest.param(
-            Allocations({"port-0": ONE}, written=frozenset()), ("ns/one", "port-0", NAME), id="in no file yet"
+            Allocations.of({"port-0": ONE}, written=frozenset()),
+            ("ns/one", "port-0", NAME),
+            id="in no file yet",
         ),
     ],
 )
@@ -61,6 +65,6 @@ def test_a_function_or_what_was_behind_it_may_have_been_given_since(
 
 @pytest.mark.parametrize("now", [None, "vfio-pci"], ids=["no driver", "VFIO"])
 def test_nothing_is_behind_a_function_on(now: str | None) -> None:
-    unwritten = Allocations({"port-0": ONE}, written=frozenset())
+    unwritten = Allocations.of({"port-0": ONE}, written=frozenset())
     assert given(unwritten, now) is None
-    names(given(Allocations({CARD: ONE}), now), CARD, "ns/one")
+    names(given(Allocations.of({CARD: ONE}), now), CARD, "ns/one")

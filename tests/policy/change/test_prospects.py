@@ -105,7 +105,7 @@ def test_addresses_that_the_card_does_not_tell_before_pick_nothing(told: dict[st
 
 
 def planned(here: Host, desired: Desired, ledger: Ledger = NOTHING) -> Plan:
-    known = Snapshot(allocations=Allocations({}, Knowledge.COMPLETE), host=here, ledger=ledger)
+    known = Snapshot(allocations=Allocations.of({}, Knowledge.COMPLETE), host=here, ledger=ledger)
     return sriov.plan(replace(known, desired=desired))
 
 
@@ -151,7 +151,7 @@ def test_the_vfs_of_a_rule_with_a_driver_are_bound_to_it_unless_another_rule_pic
         host(physical(vfs=(VF,)), function(VF, 2, physfn=PF, driver=None, vendor="8086", device="1889")),
         vfio_loaded=True,
     )
-    known = Snapshot(allocations=Allocations({}, Knowledge.COMPLETE), host=here)
+    known = Snapshot(allocations=Allocations.of({}, Knowledge.COMPLETE), host=here)
     wish = replace(BY_RULE, num_vfs=1, driver="mlx5_vfio_pci")
     for passthrough, driver in ((), "mlx5_vfio_pci"), (rules(addresses=(VF,)), "vfio-pci"):
         desired = Desired(sriov=(wish,), passthrough=passthrough)

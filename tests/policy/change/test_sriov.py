@@ -23,7 +23,7 @@ from tests.policy.samples import function, holders, host, reserved
 PF = PciAddress("0000:3b:00.0")
 VF = PciAddress("0000:3b:00.2")
 RULES = (SriovRule((PciSelector(addresses=("0000:3b:*",)),), 8),)
-KNOWN = Snapshot(allocations=Allocations({}, Knowledge.COMPLETE))
+KNOWN = Snapshot(allocations=Allocations.of({}, Knowledge.COMPLETE))
 GIVEN = replace(KNOWN, reservations=reserved([VF]), open=frozenset({VF}))
 
 
@@ -42,7 +42,7 @@ def planned(here: Host, rules: tuple[SriovRule, ...] = RULES, known: Snapshot = 
 
 
 def held(*ids: str) -> Snapshot:
-    return replace(KNOWN, allocations=Allocations(holders(*ids), Knowledge.COMPLETE))
+    return replace(KNOWN, allocations=Allocations.of(holders(*ids), Knowledge.COMPLETE))
 
 
 def told(plan: Plan) -> tuple[list[Action], list[str]]:

@@ -29,7 +29,7 @@ HELD = {
 WHOLE = Snapshot(
     Host(dev_nodes=NODES, cdi={FILE.path: FILE}),
     Desired(Discovery(enabled=False), rules=RULES),
-    allocations=Allocations(HELD, Knowledge.COMPLETE),
+    allocations=Allocations.of(HELD, Knowledge.COMPLETE),
 )
 
 
@@ -47,20 +47,20 @@ def test_what_is_held_stays_listed_until_its_release_and_what_is_not_goes() -> N
     after = turn.following(before, empty)
     assert listed(after, CAMERA) == {"video1": ReasonCode.GONE}
     assert listed(after, PART) == {"v.com/part=one": ReasonCode.GONE}
-    released = turn.following(after, replace(empty, allocations=Allocations({}, Knowledge.COMPLETE)))
+    released = turn.following(after, replace(empty, allocations=Allocations.of({}, Knowledge.COMPLETE)))
     assert listed(released, CAMERA) == listed(released, PART) == {}
 
 
 def test_what_is_held_stays_listed_when_its_rule_goes_though_another_plugin_s_pod_has_such_an_id() -> None:
     nic = Holder("ns", "other", ResourceName("vendor.example/nic"))
-    others = {name: {each: holder} for each, holder in HELD.items() for name in (holder.resource,)}
-    hidden = Allocations(dict.fromkeys(HELD, nic), Knowledge.COMPLETE, namesakes=others)
+    others = {nic.resource: dict.fromkeys(HELD, nic)}
+    hidden = Allocations({**WHOLE.allocations.table, **others}, Knowledge.COMPLETE)
     before = turn.first(replace(WHOLE, allocations=hidden))
     wanted = Desired(Discovery(enabled=False), rules=(replace(RULES[0], name="a.b/new"),))
     after = turn.following(before, replace(before.snapshot, desired=wanted))
     assert listed(after, CAMERA) == {"video1": ReasonCode.EXCLUDED}
     assert listed(after, PART) == {"v.com/part=one": ReasonCode.EXCLUDED}
-    nobody = replace(hidden, namesakes={})
+    nobody = replace(hidden, table=others)
     released = turn.following(after, replace(after.snapshot, allocations=nobody))
     assert released.resources.keys() == {"a.b/new"}
 

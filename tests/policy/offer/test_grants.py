@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import UNNAMED, DeviceNode, Grant, unnamed
+from nodeagent.model.allocation import Allocations, DeviceNode, Grant, Holder, Reservations
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
-from nodeagent.model.ids import GroupNumber, ResourceName
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
@@ -80,16 +81,7 @@ def test_with_cdi_the_runtime_gets_names_and_virt_launcher_its_environment() -> 
     here = decided(function(A, 8), function(B, 9), cdi=True)
     names = (f"nodeagent.local/vfio={B}", f"nodeagent.local/vfio={A}")
     found = granted(here, B, A)
-    assert found == Grant(((ENV, f"{B},{A}"),), (), names, frozenset({GroupNumber(8), GroupNumber(9)}))
-
-
-@pytest.mark.parametrize("iommufd", Iommufd)
-def test_groups_are_told_where_no_node_tells_them(iommufd: Iommufd) -> None:
-    """A daemon that comes later learns them from the answer, also when the device has left the host."""
-    here = decided(function("0000:08:00.0", 42, **CDEV), nodes=BOTH, iommufd=iommufd)
-    found = granted(here, "0000:08:00.0")
-    assert found.groups == ({42} if iommufd is Iommufd.ONLY else set())
-    assert ("/dev/vfio/42" in [node.path for node in found.nodes]) is (not found.groups)
+    assert found == Grant(((ENV, f"{B},{A}"),), (), names)
 
 
 def test_the_cdi_document_lists_the_nodes_of_each_healthy_device() -> None:
@@ -149,23 +141,35 @@ def test_a_device_that_has_just_gone_is_refused() -> None:
         grants.grant(before.resources[ResourceName(GPU)], [A], after)
 
 
-def test_what_the_kubelet_names_with_a_pod_is_refused_with_the_name_of_that_pod() -> None:
-    resource = decided(function(A)).resources[ResourceName(GPU)]
-    pods = {"ns/old": frozenset({(ResourceName("other.example/gpu"), A)}), "ns/new": frozenset[Any]()}
+OTHER = Holder("ns", "old", ResourceName(GPU))
+
+
+def test_an_id_that_the_kubelet_lists_with_another_pod_is_refused_with_that_pod() -> None:
+    decision = decided(function(A))
+    used = turn.following(decision, replace(decision.snapshot, allocations=Allocations.of({A: OTHER})))
+    resource = used.resources[ResourceName(GPU)]
     with pytest.raises(Refused) as caught:
-        grants.check_free(resource, [A], pods, frozenset({"ns/new"}), {})
+        grants.check_unused(resource, [A], frozenset(), used)
     names(caught.value.what, A, "ns/old")
-    grants.check_free(resource, [A], pods, frozenset({"ns/old"}), {})
-    grants.check_free(resource, [A], pods, frozenset(), {})
+    grants.check_unused(resource, [A], frozenset({(ResourceName(GPU), A)}), used)
 
 
-def test_what_was_given_to_another_pod_that_is_never_named_is_refused() -> None:
-    resource = decided(function(A), function(B)).resources[ResourceName(GPU)]
-    given = {B: unnamed(ResourceName(GPU), None)}
-    with pytest.raises(Refused) as caught:
-        grants.check_free(resource, [A, B], {}, frozenset(), given)
-    names(caught.value.what, B, UNNAMED)
-    grants.check_free(resource, [A], {"ns/new": frozenset()}, frozenset({"ns/new"}), given)
+def test_a_part_of_a_group_that_another_pod_has_is_refused_with_that_pod() -> None:
+    decision = decided(function(A), function(B))
+    for marks in (
+        replace(decision.snapshot, allocations=Allocations.of({B: OTHER})),
+        replace(decision.snapshot, reservations=Reservations(pending={B: OTHER})),
+    ):
+        used = turn.following(decision, marks)
+        resource = used.resources[ResourceName(GPU)]
+        with pytest.raises(Refused) as caught:
+            grants.check_unused(resource, [A], frozenset(), used)
+        names(caught.value.what, A, B, "ns/old")
+        grants.check_unused(resource, [A], frozenset({(ResourceName(GPU), B)}), used)
+        assert grants.is_part_in_use([A], used)
+        assert grants.contended(resource, [A], used)
+    assert not grants.is_part_in_use([A], decision)
+    assert not grants.contended(decision.resources[ResourceName(GPU)], [A, B], decision)
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))

@@ -205,7 +205,7 @@ def test_a_held_device_stays_as_it_is_and_the_others_wait_for_its_release() -> N
 
 
 def test_the_group_is_still_open_to_the_pod_that_is_being_admitted_for_what_it_has_not_got() -> None:
-    admitted = {"holders": holders(A), "settling": frozenset({A})}
+    admitted = {"holders": holders(A), "admitting": frozenset({A})}
     assert code(SIBLING, Use(resource="example.com/usb"), **admitted) is None
     assert code(SIBLING, Use(resource=GPU), **admitted) is ReasonCode.GROUP_HELD
     opened = (CARD._replace(enable=1), SIBLING)
@@ -305,17 +305,6 @@ def test_iommufd_alone_on_a_kernel_without_it_is_told_as_that() -> None:
     unbound = reason(CARD, Use(iommufd=Iommufd.ONLY), nodes=BOTH)
     assert unbound is not None
     names(unbound.what, "/dev/vfio/devices/vfio?")
-
-
-def test_what_was_refused_since_the_pod_of_its_record_has_more_of_the_group_is_held_by_that() -> None:
-    """Otherwise the kubelet would give it to one pod after the other, and each would fail."""
-    both: dict[str, Any] = {"holders": holders(A, B)}
-    assert reason(CARD, **both) is None
-    told = reason(CARD, **both, refused=frozenset({A}))
-    assert told is not None
-    assert told.code is ReasonCode.GROUP_HELD
-    names(told.what, "ns/vm", B)
-    assert reason(CARD, holders=holders(A), refused=frozenset({A})) is None
 
 
 def test_a_vf_of_another_pf_is_nothing_to_a_function_and_a_pod_keeps_the_pf_that_it_has() -> None:

@@ -33,7 +33,7 @@ def node(desired: Desired = Desired(), **other: object) -> Snapshot:  # noqa: B0
 
 
 def holding(resource: ResourceName) -> Allocations:
-    return Allocations({ONE: Holder("ns", "vm", resource)}, Knowledge.PARTIAL)
+    return Allocations.of({ONE: Holder("ns", "vm", resource)}, Knowledge.PARTIAL)
 
 
 def test_what_nobody_holds_is_renamed_and_told_once() -> None:
@@ -42,7 +42,7 @@ def test_what_nobody_holds_is_renamed_and_told_once() -> None:
 
 
 def test_what_a_pod_has_or_was_just_given_or_may_have_keeps_its_name() -> None:
-    given = Reservations(given={ONE: Holder("", "a pod", OLD)})
+    given = Reservations(pending={ONE: Holder("", "a pod", OLD)})
     for snapshot in (
         node(allocations=holding(OLD)),
         node(reservations=given),

@@ -101,7 +101,7 @@ def test_whose_a_group_is() -> None:
     assert whose(reserved([A])) == [Whose.ASKER, Whose.NOBODY]
     assert whose(reserved([A]), same=False) == [Whose.ANOTHER, Whose.NOBODY]
     assert whose(reserved([A]), name=GPU) == [Whose.ANOTHER, Whose.NOBODY]
-    assert whose(reserved([A], settling=False)) == [Whose.ANOTHER, Whose.NOBODY]
+    assert whose(reserved([A], admitting=False)) == [Whose.ANOTHER, Whose.NOBODY]
 
 
 def test_what_turned_unhealthy_a_moment_ago_comes_last_and_its_board_has_one_less() -> None:

@@ -83,7 +83,7 @@ def test_a_device_that_goes_before_the_kubelet_has_named_its_pod_stays_as_well()
 
 def test_what_came_with_a_device_that_was_given_is_nobodys_own() -> None:
     brought = replace(unnamed(ResourceName(GPU), None), brought=A)
-    given = Reservations(given={A: unnamed(ResourceName(GPU), None), B: brought})
+    given = Reservations(pending={A: unnamed(ResourceName(GPU), None), B: brought})
     decision = turn.first(replace(snapshot(host(function(A), function(B, 2))), reservations=given))
     decision = turn.following(decision, replace(snapshot(host()), reservations=given))
     assert listed(decision) == {A: ReasonCode.GONE}
@@ -226,7 +226,7 @@ def test_the_pod_that_is_being_admitted_may_take_more_of_a_group_but_of_no_resou
     same = turn.following(other, snapshot(here, reservations=reserved([A])))
     assert listed(same) == {A: None, B: ReasonCode.GROUP_HELD}
     settled = turn.following(
-        free, snapshot(here, reservations=reserved([A], "example.com/usb", settling=False))
+        free, snapshot(here, reservations=reserved([A], "example.com/usb", admitting=False))
     )
     assert listed(settled) == {A: ReasonCode.GROUP_HELD, B: ReasonCode.GROUP_HELD}
 
@@ -297,9 +297,11 @@ def test_a_turn_after_an_allocate_walks_neither_holders_nor_resources() -> None:
     here = host(*(function(f"0000:{bus}:00.0", bus) for bus in range(60, 70)))
     held = holders("0000:60:00.0", "0000:61:00.0", "0000:62:00.0")
     before = turn.first(snapshot(here, holders=held))
+    allocations = Allocations({ResourceName(GPU): Unwalkable(held)}, Knowledge.COMPLETE)
+    vars(allocations)["holders"] = Unwalkable(held)  # which was found for the turn before
     before = replace(
         before,
-        snapshot=replace(before.snapshot, allocations=Allocations(Unwalkable(held), Knowledge.COMPLETE)),
+        snapshot=replace(before.snapshot, allocations=allocations),
         offers=Unwalkable(before.offers),
         by_resource=Unwalkable(before.by_resource),
         matched=Unwalkable(before.matched),

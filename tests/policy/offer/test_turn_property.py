@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, unnamed
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, by_possession, unnamed
 from nodeagent.model.desired import (
     Desired,
     Discovery,
@@ -128,8 +128,10 @@ def changed(before: Snapshot, step: tuple[str, Any]) -> Snapshot:
         )
     if what in ("nodes", "iommu", "vtd", "numa_nodes"):
         return replace(before, host=replace(host, **{what: value}))
-    if what in ("holders", "knowledge"):
-        return replace(before, allocations=replace(before.allocations, **{what: value}))
+    if what == "holders":
+        return replace(before, allocations=replace(before.allocations, table=by_possession(value.items())))
+    if what == "knowledge":
+        return replace(before, allocations=replace(before.allocations, knowledge=value))
     if what == "settling":
         ids, others, resource = value
         return replace(before, reservations=_reservations(ids, others, resource))
@@ -140,7 +142,7 @@ def _reservations(ids: frozenset[str], others: frozenset[str], resource: str) ->
     """Some were given to the pod that is being admitted, some to the one before."""
     admitted = {each: unnamed(ResourceName(resource), None, "admission 2") for each in ids}
     earlier = {each: unnamed(ResourceName(resource), 1, "admission 1") for each in others}
-    return Reservations(ids, given={**earlier, **admitted})
+    return Reservations(ids, pending={**earlier, **admitted})
 
 
 def rebuilt(
@@ -281,7 +283,7 @@ def test_no_id_of_a_pod_is_dropped_and_none_is_listed_twice(chain: list[tuple[st
             ids = [device.id for device in resource.devices]
             assert len(set(ids)) == len(ids), name
         snapshot = decision.snapshot
-        for device_id in {**snapshot.allocations.holders, **snapshot.reservations.given}:
+        for device_id in {**snapshot.allocations.holders, **snapshot.reservations.pending}:
             holder = snapshot.getter(device_id)
             assert holder is not None
             served = before.resources.get(holder.resource)

@@ -60,8 +60,8 @@ def calls_of_a_turn(rule: NodeRule | CdiRule, count: int) -> int:
         each.id: Holder("ns", each.id, TTYS) for each in first.resources[TTYS].devices
     }
     most = dict(tuple(holders.items())[1:])
-    before = turn.following(first, replace(snapshot, allocations=Allocations(most, Knowledge.COMPLETE)))
-    now = replace(snapshot, allocations=Allocations(holders, Knowledge.COMPLETE))
+    before = turn.following(first, replace(snapshot, allocations=Allocations.of(most, Knowledge.COMPLETE)))
+    now = replace(snapshot, allocations=Allocations.of(holders, Knowledge.COMPLETE))
     return calls_in(lambda: turn.following(before, now))
 
 
@@ -77,7 +77,7 @@ def test_a_link_that_leads_to_a_usb_device_by_now_was_not_given_to_whoever_had_a
     led, leads = (DevNode("/dev/mine", target=each.node) for each in (other, STICK))
     usb = {each.id: each for each in (STICK, other)}
     here = Host(usb=usb, nodes=frozenset({"/dev/mine"}), dev_nodes={"/dev/mine": led})
-    held = Allocations(
+    held = Allocations.of(
         {"mine-0": Holder("ns", "box", TTYS)}, Knowledge.COMPLETE, nodes={TTYS: {"mine-0": (other.node,)}}
     )
     before = turn.first(Snapshot(here, Desired(rules=(rule, BY_USB)), allocations=held))
