@@ -132,7 +132,7 @@ class Machine:
         containers = [(dice.random() < 0.3, dice.choice(wishes)) for _ in range(dice.randint(1, 2))]
         containers.sort(key=lambda each: not each[0])  # plain init containers come first
         name = dice.choice(("ns/again", f"ns/pod{next(self._numbers)}"))
-        if name in self.pods:
+        if name in self.pods or not self.sees_directories:  # else no answer tells a name that comes again
             name = f"ns/pod{next(self._numbers)}"
         return Pod(name, f"uid{next(self._numbers)}", tuple(containers))
 
