@@ -34,7 +34,6 @@ from nodeagent.model.resource import Isolation, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, prefer, releases
-from nodeagent.policy.offer.topology import topologies
 
 
 class Host(Protocol):
@@ -265,16 +264,15 @@ class Allocator:
 
         :raises Refused: if the request cannot be met.
         """
-        same, decision = False, self._offering.one_turn()
+        same_pod, decision = False, self._offering.one_turn()
         if self._reservations.is_admitting or grants.is_part_in_use(available, decision):
             answer, _ = await self._usage.request_in_allocate()
             admission = self._reservations.identify(None if answer is None else answer.pods)
-            same = bool(admission.allocated)
+            same_pod = bool(admission.allocated)
             decision = self._offering.one_turn()
         ids = dict.fromkeys((*available, *must))
-        lately = self._usage.released.at(anyio.current_time())
-        resource, resources = self.resource(name), decision.resources
-        places = topologies(ids, resource, resources, decision.snapshot, lately, same=same)
+        released = self._usage.released.at(anyio.current_time())
+        places = prefer.find_places(ids, self.resource(name), decision, released, same_pod=same_pod)
         return prefer.choose(available, must, size, places)
 
 

@@ -19,7 +19,6 @@ from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, VirtualMachine, VmD
 from nodeagent.model.resource import Reason, ReasonCode, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.offer import explain, grants, permissions, prefer
-from nodeagent.policy.offer.topology import topologies
 from nodeagent.policy.offer.turn import Decision
 
 _PASSING = frozenset({ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GOING_AWAY})
@@ -183,7 +182,7 @@ def _present(
 
 def _grant(resource: Resource, free: Sequence[str], count: int, decision: Decision) -> Grant:
     """What the container would get, with the devices that the kubelet is told to prefer."""
-    places = topologies(free, resource, decision.resources, decision.snapshot, same=False)
+    places = prefer.find_places(free, resource, decision, same_pod=False)
     return grants.grant(resource, prefer.choose(free, (), count, places), decision)
 
 

@@ -1,210 +1,179 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices to prefer when the kubelet may choose: a group first, then NUMA node, then PCIe root. Pure.
+"""Which devices GetPreferredAllocation prefers, out of those from which the kubelet may choose. Pure.
 
-Devices are picked one after the other. The next one comes from a group of which the same pod has a part;
-else from one that is begun already; else from one that lacks nothing of other resources, for the pod may ask
-for one of them next; else from a group that is just what is still wanted, or is so together with other whole
-ones, the largest first; else from one that has more, the smallest first, so that large sets stay together for
-those who need them, and only then from one that has less. For who wants several, a group that has as many
-counts as whole, whatever it lacks, if all whole ones together have fewer: parts of several would be torn.
+Devices are chosen group by group, because no other pod can use the rest of a group. The group of which the
+pod under admission has a device comes first, then a group of which a device is chosen already. The other
+groups are ranked in this order:
 
-What a pod had a moment ago may be open, and the kubelet may have its siblings as Unhealthy yet: it comes
-after all that is free and whole. Where that is too little, no group is torn for it, and what is seen to be
-closed comes first; if that is just what is wanted, also before several others. A group that another pod has,
-or is being given, comes last. Ties go by address: the kubelet's list has a random order.
+1. No other pod uses a part of it.
+2. It has as many devices as are still wanted.
+3. It has more Healthy devices of other resources: the pod may request one of those next, and the kubelet
+   requests one resource after the other. Counted are at most as many of each as are wanted here.
+4. It is the smallest with enough devices, or else the largest.
+5. It was not released a moment ago: the kubelet may list its siblings as Unhealthy still, and a container of
+   the former pod may have it open.
+6. It is on the NUMA node, and below that on the PCIe root port, of the devices chosen so far, or on one with
+   enough devices.
+7. Its address is the lowest: the kubelet's list has a random order.
+
+``agent.allocate`` answers the kubelet with it, ``machines`` explains with it what a VM would be allocated.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
 from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.ids import pci_order
-from nodeagent.policy.offer.topology import NOWHERE, Topology, Whose
+from nodeagent.model.host import HostDevice
+from nodeagent.model.ids import GroupNumber, ResourceName, pci_order
+from nodeagent.model.resource import Resource
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import kinds, units
+from nodeagent.policy.offer.turn import Decision
+
+
+class GroupUse(Enum):
+    """Who uses a part of a device's group."""
+
+    SAME_POD = auto()  # the pod under admission, by another resource
+    FREE = auto()
+    RELEASED = auto()  # free since a moment ago
+    OTHER_POD = auto()
+
+
+class Place(NamedTuple):
+    """Where a device sits; ``siblings``: the Healthy devices of each other resource in its group."""
+
+    group: GroupNumber | None = None
+    numa: int | None = None
+    root: str = ""
+    use: GroupUse = GroupUse.FREE
+    siblings: tuple[int, ...] = ()
+
+
+NOWHERE = Place()
+
+
+def find_places(
+    ids: Iterable[str],
+    resource: Resource,
+    decision: Decision,
+    released: frozenset[str] = frozenset(),
+    *,
+    same_pod: bool,
+) -> dict[str, Place]:
+    """Where each of these devices sits; nowhere, if the host has none of that id.
+
+    ``released`` are ids that were released a moment ago. ``same_pod``: the pod under admission asks again.
+    """
+    snapshot, places = decision.snapshot, dict[str, Place]()
+    for device_id in ids:
+        host_device, device = snapshot.host.device(device_id), resource.device(device_id)
+        if host_device is None:
+            places[device_id] = NOWHERE
+            continue
+        function = kinds.of(host_device).function(host_device, snapshot.host)
+        root = "" if function is None else function.pcie_root
+        place = Place(numa=host_device.numa_node, root=root)
+        if device is None or not device.healthy:  # since a moment ago: the kubelet does not know it yet
+            places[device_id] = place._replace(use=GroupUse.OTHER_POD)
+            continue
+        places[device_id] = place._replace(
+            group=host_device.group,
+            use=_group_use(host_device, resource.name, snapshot, released, same_pod=same_pod),
+            siblings=_siblings(host_device, resource.name, decision),
+        )
+    return places
+
+
+def _group_use(
+    host_device: HostDevice,
+    resource: ResourceName,
+    snapshot: Snapshot,
+    released: frozenset[str],
+    *,
+    same_pod: bool,
+) -> GroupUse:
+    """Who uses a part of its group. A pod gets no second device of one resource from a group it has."""
+    unit = units.unit_of(host_device)
+    if host_device.group is None:  # it shares none, though all USB devices are one unit
+        ids: tuple[str, ...] = (host_device.id,)
+        holder = snapshot.holder(host_device.id)
+        holders = {} if holder is None else {host_device.id: holder}
+    else:
+        ids = units.ids_in(unit, snapshot.host)
+        holders = units.holders_in(unit, snapshot)
+    if not holders:
+        return GroupUse.FREE if released.isdisjoint(ids) else GroupUse.RELEASED
+    own = snapshot.reservations.admitting if same_pod else frozenset()
+    if all(each.got(id_) in own and each.resource != resource for id_, each in holders.items()):
+        return GroupUse.SAME_POD
+    return GroupUse.OTHER_POD
+
+
+def _siblings(host_device: HostDevice, resource: ResourceName, decision: Decision) -> tuple[int, ...]:
+    """How many Healthy devices of each other resource its group has."""
+    if host_device.group is None:
+        return ()
+    offers = (each for each in decision.offers.get(host_device.group, ()) if each.device.healthy)
+    names = (each.match.resource for each in offers)
+    return tuple(Counter(name for name in names if name != resource).values())
 
 
 def choose(
-    available: Sequence[str], must: Sequence[str], size: int, topologies: Mapping[str, Topology]
+    available: Sequence[str], must: Sequence[str], size: int, places: Mapping[str, Place]
 ) -> tuple[str, ...]:
     """Exactly ``size`` ids out of ``available``, all of ``must`` first.
 
-    Fewer come back only if ``available`` holds fewer.
+    Fewer are returned only if ``available`` has fewer.
 
     :raises Refused: if ``must`` is larger than ``size``.
     """
     if len(must) > size:
         raise Refused(f"number of MustIncludeDeviceIDs ({len(must)}) exceeds allocation size ({size})")
-    included = frozenset(must)
-    left = sorted({*available} - included, key=pci_order)
-    wanted = size - len(must)
-    pool = _Pool([topologies.get(device_id, NOWHERE) for device_id in left], wanted)
-    for device_id in must:
-        pool.begin(topologies.get(device_id, NOWHERE))
-    picks = range(min(wanted, len(left)))
-    return (*must, *(left[pool.pick(wanted - picked)] for picked in picks))
+    chosen = list(must)
+    groups: dict[GroupNumber | str, list[str]] = {}
+    for device_id in sorted({*available}.difference(must), key=pci_order):
+        group = places.get(device_id, NOWHERE).group
+        groups.setdefault(device_id if group is None else group, []).append(device_id)
+    while groups and len(chosen) < size:
+        left = [[places.get(each, NOWHERE) for each in ids] for ids in groups.values()]
+        near = [places.get(each, NOWHERE) for each in chosen]
+        ranks = _ranks(left, near, size - len(chosen))
+        _, best = min(zip(ranks, groups, strict=True), key=lambda each: each[0])
+        chosen += groups.pop(best)[: size - len(chosen)]
+    return tuple(chosen)
 
 
-class _Fit(IntEnum):
-    """How what a group has fits what is still wanted, the best first."""
-
-    JUST = 0
-    WITH_OTHERS = 1  # it and other whole ones have just what is wanted
-    MORE = 2
-    LESS = 3  # whatever comes with it is torn
-
-
-class _Choice(NamedTuple):
-    """What there is to choose from, for as many as are wanted."""
-
-    limit: Whose  # up to here all are as good as nobody's
-    short: bool  # all whole groups together have fewer
-    free: bool  # one whole group of nobody's has just as many
-
-    @classmethod
-    def of(cls, spots: Sequence[Topology], wanted: int) -> _Choice:
-        """Of these spots."""
-        closed = [spot for spot in spots if spot.whose <= Whose.LEFT]
-        whole = [spot for spot in closed if _whole(spot)]
-        free = [spot for spot in whole if spot.whose <= Whose.NOBODY]
-        limit = Whose.LEFT if len(closed) >= wanted else Whose.LEAVING
-        return cls(
-            limit=Whose.NOBODY if len(free) >= wanted else limit,
-            short=len(whole) < wanted,
-            free=wanted in Counter(spot.group for spot in free if spot.group is not None).values(),
+def _ranks(
+    groups: Sequence[Sequence[Place]], chosen: Sequence[Place], wanted: int
+) -> Iterable[tuple[object, ...]]:
+    """The rank of each group, the lowest is the best; of each the places of its devices are passed."""
+    begun = {place.group for place in chosen} - {None}
+    numas = {place.numa for place in chosen} - {None}
+    roots = {place.root for place in chosen} - {""}
+    in_numa = Counter(place.numa for group in groups for place in group)
+    in_root = Counter(place.root for group in groups for place in group)
+    for group in groups:
+        place, count = group[0], len(group)
+        yield (
+            place.use is not GroupUse.SAME_POD,
+            place.group not in begun,
+            place.use is GroupUse.OTHER_POD,
+            count < wanted,
+            -sum(min(each, wanted) for each in place.siblings),
+            _fit(count, wanted),
+            place.use is GroupUse.RELEASED,
+            bool(numas) and place.numa not in numas,
+            _fit(in_numa[place.numa], wanted),
+            bool(roots) and place.root not in roots,
+            _fit(in_root[place.root], wanted),
         )
 
 
-class _Pool:
-    """What is left to pick from, by position.
-
-    Devices that rank alike stand in one row, a heap of their positions; so a pick compares the first ones
-    of the rows, not all devices. The rest of a group that is begun moves to other rows; what it leaves behind
-    is skipped. What has no group is alone in one.
-    """
-
-    def __init__(self, spots: Sequence[Topology], wanted: int) -> None:
-        self._spots = spots
-        self._choice = _Choice.of(spots, wanted)
-        self._in_numa = Counter(spot.numa for spot in spots)
-        self._in_root = Counter(spot.root for spot in spots)
-        self._groups: set[int | str] = set()  # begun, as are the next two
-        self._numas: set[int] = set()
-        self._roots: set[str] = set()
-        self._members: dict[int | str, list[int]] = {}
-        for position, spot in enumerate(spots):
-            if spot.group is not None:
-                self._members.setdefault(spot.group, []).append(position)
-        firsts = (spots[positions[0]] for positions in self._members.values())
-        alone = (spot for spot in spots if spot.group is None)
-        self._sizes = Counter(self._size(spot) for spot in (*firsts, *alone) if _whole(spot))  # not begun
-        self._rows: dict[tuple[object, ...], list[int]] = {}
-        for position, spot in enumerate(spots):
-            self._line_up(position, self._size(spot))
-
-    def _size(self, spot: Topology) -> int:
-        """How many its group has that is not begun."""
-        return 1 if spot.group is None else len(self._members.get(spot.group, ()))
-
-    def _line_up(self, position: int, *alike: object) -> None:
-        spot = self._spots[position]
-        heapq.heappush(
-            self._rows.setdefault((*alike, spot.whose, spot.lacks, spot.numa, spot.root), []), position
-        )
-
-    def begin(self, spot: Topology, taken: int | None = None) -> None:
-        """A device at this spot is chosen, the one ``taken`` from here: what is near to it comes next."""
-        if spot.numa is not None:
-            self._numas.add(spot.numa)
-        if spot.root:
-            self._roots.add(spot.root)
-        if spot.group in self._groups:
-            return
-        if _whole(spot) and (size := self._size(spot)):
-            self._sizes[size] -= 1
-        if spot.group is not None:
-            self._groups.add(spot.group)
-            for position in self._members.get(spot.group, ()):
-                if position != taken:
-                    self._line_up(position, "begun")
-
-    def pick(self, wanted: int) -> int:
-        """Take the best position while ``wanted`` devices are still to be chosen."""
-        rows = [row for alike, row in self._rows.items() if self._trimmed(row, begun=alike[0] == "begun")]
-        row = min(rows, key=lambda row: self._rank(row[0], wanted))
-        position = heapq.heappop(row)
-        spot = self._spots[position]
-        self._in_numa[spot.numa] -= 1
-        self._in_root[spot.root] -= 1
-        self.begin(spot, position)
-        return position
-
-    def _trimmed(self, row: list[int], *, begun: bool) -> bool:
-        """Drop what has moved to another row; False if nothing is left in this one."""
-        while row and not begun and self._spots[row[0]].group in self._groups:
-            heapq.heappop(row)
-        return bool(row)
-
-    def _rank(self, position: int, wanted: int) -> tuple[object, ...]:
-        spot, choice = self._spots[position], self._choice
-        fresh, size = spot.group not in self._groups, self._size(spot)
-        fits = self._fits(spot, wanted) if fresh else _Fit.JUST
-        lacks, several = spot.lacks if fresh else 0, fresh and wanted > 1
-        as_whole = several and choice.short and size >= wanted
-        taken = not fresh or (several and fits is _Fit.JUST and not lacks and not choice.free)
-        return (
-            _place(self._whose(spot, taken=taken), 0 if as_whole else lacks),
-            fresh,
-            fits,
-            lacks,
-            fresh and (size if fits is _Fit.MORE else -size),
-            bool(self._numas) and spot.numa not in self._numas,
-            _fit(self._in_numa[spot.numa], wanted),
-            bool(self._roots) and spot.root not in self._roots,
-            _fit(self._in_root[spot.root], wanted),
-            spot.whose,
-            position,
-        )
-
-    def _fits(self, spot: Topology, wanted: int) -> _Fit:
-        size = self._size(spot)
-        if size >= wanted:
-            return _Fit.JUST if size == wanted else _Fit.MORE
-        return _Fit.WITH_OTHERS if _whole(spot) and self._filled(wanted - size, size) else _Fit.LESS
-
-    def _filled(self, wanted: int, beside: int) -> bool:
-        """True if some whole groups, beside one of that size, have just so many together."""
-        sums = 1  # bit n: some have n
-        for size, count in self._sizes.items():
-            for _ in range(min(count - (size == beside), wanted // size)):
-                sums |= sums << size
-        return bool(sums >> wanted & 1)
-
-    def _whose(self, spot: Topology, *, taken: bool) -> Whose:
-        """By whose it ranks: what was left is as good as nobody's if it is needed or ``taken`` together."""
-        left = spot.whose is Whose.LEFT and taken
-        needed = Whose.NOBODY < spot.whose <= self._choice.limit
-        return Whose.NOBODY if left or needed else spot.whose
-
-
-def _whole(spot: Topology) -> bool:
-    """True if its group lacks nothing, and is nobody's or seen to be closed."""
-    return not spot.lacks and spot.whose <= Whose.LEFT
-
-
-def _place(whose: Whose, lacks: int) -> tuple[Whose, int, Whose]:
-    """By whose it is; nobody's group that lacks something comes after a whole one that was left.
-
-    Who wants more of such a group than it has gets a part of another one, too.
-    """
-    later = lacks > 0 and whose is Whose.NOBODY
-    return (Whose.LEFT if later else whose, lacks, whose)
-
-
-def _fit(present: int, wanted: int) -> tuple[bool, int]:
-    """Best fit: first what is large enough, the smallest of it; else the largest."""
-    enough = present >= wanted
-    return (not enough, present if enough else -present)
+def _fit(count: int, wanted: int) -> tuple[bool, int]:
+    """Best fit: the smallest of those that are large enough, else the largest."""
+    return (count < wanted, count if count >= wanted else -count)

@@ -1,19 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Preferences: the cases of NVIDIA's plugin, groups kept together, and what holds for every question."""
+"""Preferences: the cases of NVIDIA's plugin, groups kept together, and what holds for every request."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.base.errors import Refused
-from nodeagent.policy.offer import prefer
-from nodeagent.policy.offer.topology import Topology, Whose
+from nodeagent.model.allocation import Reservations
+from nodeagent.model.desired import PciRule, PciSelector
+from nodeagent.model.host import PciFunction
+from nodeagent.model.ids import GroupNumber, ResourceName
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import turn
+from nodeagent.policy.offer.prefer import NOWHERE, GroupUse, Place, choose, find_places
+from tests.policy.samples import GPU, WISH, function, host, reserved, snapshot
 
-FOUR = {f"g{number}": Topology(number, number // 2) for number in range(4)}
+SAME, FREE, RELEASED, OTHER = GroupUse.SAME_POD, GroupUse.FREE, GroupUse.RELEASED, GroupUse.OTHER_POD
+
+
+def place(group: int | None = None, numa: int | None = None, root: str = "", **other: Any) -> Place:
+    """A place in a group."""
+    return Place(None if group is None else GroupNumber(group), numa, root, **other)
+
+
+FOUR = {f"g{number}": place(number, number // 2) for number in range(4)}
 
 
 @pytest.mark.parametrize(
@@ -26,243 +42,243 @@ FOUR = {f"g{number}": Topology(number, number // 2) for number in range(4)}
         ([], 4, ("g0", "g1", "g2", "g3")),
     ],
 )
-def test_the_cases_of_nvidias_plugin(must: list[str], size: int, chosen: tuple[str, ...]) -> None:
-    assert prefer.choose(["g0", "g1", "g2", "g3"], must, size, FOUR) == chosen
+def test_cases_of_nvidias_plugin(must: list[str], size: int, chosen: tuple[str, ...]) -> None:
+    assert choose(["g0", "g1", "g2", "g3"], must, size, FOUR) == chosen
 
 
-def test_more_musts_than_the_size_is_an_error_of_the_caller() -> None:
+def test_more_musts_than_the_size_are_refused() -> None:
     with pytest.raises(Refused, match=r"number of MustIncludeDeviceIDs \(2\) exceeds allocation size \(1\)"):
-        prefer.choose(["g0", "g1"], ["g0", "g1"], 1, FOUR)
+        choose(["g0", "g1"], ["g0", "g1"], 1, FOUR)
 
 
-def test_a_group_that_is_begun_is_completed_before_anything_else() -> None:
-    topologies = {"a": Topology(1, 0), "b": Topology(2, 0), "c": Topology(1, 1)}
-    assert prefer.choose(["a", "b", "c"], ["a"], 2, topologies) == ("a", "c")
+def test_a_group_of_which_a_device_is_chosen_is_completed_first() -> None:
+    places = {"a": place(1, 0), "b": place(2, 0), "c": place(1, 1)}
+    assert choose(["a", "b", "c"], ["a"], 2, places) == ("a", "c")
 
 
-def test_a_single_device_is_taken_where_it_breaks_no_pair() -> None:
-    topologies = {"a": Topology(1, 0), "b": Topology(1, 0), "c": Topology(2, 0)}
-    assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("c",)
+def test_a_single_device_is_chosen_where_it_splits_no_pair() -> None:
+    places = {"a": place(1, 0), "b": place(1, 0), "c": place(2, 0)}
+    assert choose(["a", "b", "c"], [], 1, places) == ("c",)
 
 
-def test_ties_go_by_address_whatever_the_order_of_the_kubelet_s_list() -> None:
-    topologies = {each: Topology(number, 0) for number, each in enumerate("abc")}
+def test_the_lowest_address_is_preferred_whatever_the_order_of_the_kubelets_list() -> None:
+    places = {each: place(number, 0) for number, each in enumerate("abc")}
     for available in itertools.permutations("abc"):
-        assert prefer.choose(available, [], 2, topologies) == ("a", "b")
+        assert choose(available, [], 2, places) == ("a", "b")
 
 
-def test_a_group_that_lacks_something_of_another_resource_comes_after_the_whole_ones() -> None:
-    topologies = {
-        "a": Topology(1, 0, lacks=1),
-        "b": Topology(1, 0, lacks=1),
-        "c": Topology(2, 1),
-        "d": Topology(3, 0, whose=Whose.ANOTHER),
+def test_groups_are_ranked_by_use_then_siblings_then_release() -> None:
+    places = {
+        "a": place(1, 0),
+        "b": place(2, 0, use=RELEASED),
+        "c": place(3, 1, use=RELEASED, siblings=(1,)),
+        "d": place(4, 0, use=OTHER, siblings=(1, 1)),
+        "e": place(5, 1, siblings=(1,)),
+        "f": place(6, 1, use=SAME),
     }
-    for must, chosen in {"": "c", "c": "a", "a": "b", "ca": "b"}.items():
-        assert prefer.choose("abcd", must, len(must) + 1, topologies)[-1] == chosen
-
-
-def test_a_whole_board_that_was_left_comes_before_one_that_lacks_something_unless_it_may_be_open() -> None:
-    """A virtual machine is started anew: it had the only whole board."""
-    topologies = {
-        "a": Topology(1, 0, lacks=1),
-        "b": Topology(2, 0, whose=Whose.LEFT, lacks=1),
-        "c": Topology(3, 1, whose=Whose.LEFT),
-        "d": Topology(4, 0, whose=Whose.LEAVING),
-        "e": Topology(5, 1),
-        "f": Topology(6, 1, whose=Whose.ASKER, lacks=1),
-    }
-    left = set(topologies)
-    for chosen in "feca":
-        assert prefer.choose([*left], [], 1, topologies) == (chosen,)
+    left = set(places)
+    for chosen in "fecabd":
+        assert choose([*left], [], 1, places) == (chosen,)
         left.remove(chosen)
 
 
-def test_the_asker_s_group_comes_first_and_another_pod_s_last() -> None:
-    topologies = {
-        "a": Topology(1, 0, whose=Whose.ANOTHER),
-        "b": Topology(2, 0),
-        "c": Topology(3, 1, whose=Whose.ASKER),
+def test_a_numa_node_that_has_enough_is_preferred_to_two() -> None:
+    places = {"a": place(1, 0), "b": place(2, 1), "c": place(3, 1)}
+    assert set(choose(["a", "b", "c"], [], 2, places)) == {"b", "c"}
+    assert choose(["a", "b", "c"], [], 1, places) == ("a",)
+
+
+def test_below_a_numa_node_one_root_port_is_preferred() -> None:
+    places = {
+        "a": place(1, 0, "pci0000:00/0000:00:01.0"),
+        "b": place(2, 0, "pci0000:00/0000:00:02.0"),
+        "c": place(3, 0, "pci0000:00/0000:00:02.0"),
     }
-    assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("c",)
-    assert prefer.choose(["a", "b"], [], 1, topologies) == ("b",)
-    assert prefer.choose(["a"], [], 1, topologies) == ("a",)
+    assert set(choose(["a", "b", "c"], [], 2, places)) == {"b", "c"}
 
 
-def test_one_numa_node_that_has_enough_is_preferred_to_two() -> None:
-    topologies = {"a": Topology(1, 0), "b": Topology(2, 1), "c": Topology(3, 1)}
-    assert set(prefer.choose(["a", "b", "c"], [], 2, topologies)) == {"b", "c"}
-    assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("a",)
+def test_devices_without_a_place_are_chosen_in_order() -> None:
+    assert choose(["x", "y", "z"], [], 2, {}) == ("x", "y")
 
 
-def test_below_one_numa_node_one_root_port_is_preferred() -> None:
-    topologies = {
-        "a": Topology(1, 0, "pci0000:00/0000:00:01.0"),
-        "b": Topology(2, 0, "pci0000:00/0000:00:02.0"),
-        "c": Topology(3, 0, "pci0000:00/0000:00:02.0"),
-    }
-    assert set(prefer.choose(["a", "b", "c"], [], 2, topologies)) == {"b", "c"}
+def test_all_devices_are_returned_if_there_are_fewer_than_wanted() -> None:
+    assert choose(["g0"], [], 3, FOUR) == ("g0",)
 
 
-def test_devices_without_a_place_are_taken_in_order() -> None:
-    assert prefer.choose(["x", "y", "z"], [], 2, {}) == ("x", "y")
+def test_siblings_count_no_more_than_are_wanted() -> None:
+    """Else a large board would be split for a pod that wants one of each."""
+    places = board("a", 2, siblings=(2,)) | board("b", 1, siblings=(1,)) | board("c", 1, siblings=(0,))
+    assert choose([*places], [], 1, places) == ("b0",)
+    assert set(choose([*places], [], 2, places)) == {"a0", "a1"}
 
 
-def test_a_shortage_gives_what_there_is() -> None:
-    assert prefer.choose(["g0"], [], 3, FOUR) == ("g0",)
-
-
-@st.composite
-def questions(draw: st.DrawFn) -> tuple[list[str], list[str], int, dict[str, Topology]]:
-    names = [f"d{number}" for number in range(draw(st.integers(1, 10)))]
-    topologies = {
-        name: Topology(
-            draw(st.none() | st.integers(0, 4)),
-            draw(st.none() | st.integers(0, 1)),
-            draw(st.sampled_from(["", "r0", "r1"])),
-        )
-        for name in draw(st.permutations(names))[: draw(st.integers(0, len(names)))]
-    }
-    must = draw(st.lists(st.sampled_from(names), unique=True))
-    size = draw(st.integers(len(must), len(names)))
-    return draw(st.permutations(names)), must, size, topologies
-
-
-@settings(deadline=None, max_examples=150)
-@given(questions())
-def test_every_answer_has_the_size_holds_the_musts_and_invents_nothing(
-    question: tuple[list[str], list[str], int, dict[str, Topology]],
-) -> None:
-    available, must, size, topologies = question
-    chosen = prefer.choose(available, must, size, topologies)
-    assert len(chosen) == len(set(chosen)) == size
-    assert list(chosen[: len(must)]) == must
-    assert set(chosen) <= set(available)
-    assert prefer.choose(available, must, size, topologies) == chosen
-
-
-@settings(deadline=None, max_examples=150)
-@given(questions())
-def test_no_group_is_begun_while_another_one_is_half_taken(
-    question: tuple[list[str], list[str], int, dict[str, Topology]],
-) -> None:
-    available, must, size, topologies = question
-    chosen = prefer.choose(available, must, size, topologies)
-    for position in range(len(must), size):
-        begun = {topologies[name].group for name in chosen[:position] if name in topologies} - {None}
-        left = {
-            topologies[name].group for name in set(available) - set(chosen[:position]) if name in topologies
-        }
-        if begun & left:
-            assert topologies[chosen[position]].group in begun
-
-
-@settings(deadline=None, max_examples=150)
-@given(st.integers(1, 4), st.lists(st.integers(1, 4), min_size=1, max_size=5))
-def test_one_device_is_taken_from_a_group_of_one_if_there_is_any(numas: int, sizes: list[int]) -> None:
-    topologies = {
-        f"{group}.{number}": Topology(group, group % numas)
-        for group, size in enumerate(sizes)
-        for number in range(size)
-    }
-    (chosen,) = prefer.choose(list(topologies), [], 1, topologies)
-    group = topologies[chosen].group
-    assert isinstance(group, int)
-    assert sizes[group] == 1 or 1 not in sizes
-
-
-def test_where_what_is_free_is_too_little_a_board_that_was_left_a_moment_ago_is_not_torn() -> None:
-    topologies = {
-        "a": Topology(1, 0, "r1"),
-        "b": Topology(2, 1, "r2", Whose.LEAVING),
-        "c": Topology(2, 1, "r2", Whose.LEAVING),
-    }
-    assert set(prefer.choose(["a", "b", "c"], [], 2, topologies)) == {"b", "c"}
-    assert prefer.choose(["a", "b", "c"], [], 1, topologies) == ("a",)
-
-
-def test_where_boards_that_were_left_are_needed_a_closed_one_comes_first() -> None:
-    topologies = {
-        "a": Topology(1, 0, whose=Whose.LEAVING),
-        "b": Topology(2, 0, whose=Whose.LEFT),
-        "c": Topology(3, 1),
-        "d": Topology(4, 1, whose=Whose.ANOTHER),
-    }
-    for size, chosen in enumerate(("c", "cb", "cba"), 1):
-        assert set(prefer.choose("abcd", [], size, topologies)) == set(chosen)
-    assert prefer.choose(["a", "b", "d"], [], 1, topologies) == ("b",)
-
-
-def test_a_group_that_has_all_that_is_wanted_is_taken_though_it_lacks_something_if_whole_ones_have_less() -> (
-    None
-):
-    pair = {"a": Topology(1, 0, lacks=1), "b": Topology(1, 0, lacks=1)}
-    single = {"c": Topology(2, 0), "d": Topology(3, 0)}
-    assert set(prefer.choose("abc", [], 2, pair | single)) == {"a", "b"}
-    assert set(prefer.choose("abcd", [], 2, pair | single)) == {"c", "d"}
-    assert prefer.choose("abcd", [], 1, pair | single) == ("c",)
-
-
-WIDE = {
-    "a": Topology(1, 0, "r1", lacks=1),
-    "b": Topology(1, 0, "r1", lacks=1),
-    "c": Topology(2, 1, "r2"),
-    "d": Topology(2, 1, "r2"),
-    "e": Topology(3, 1, "r2"),
-    "f": Topology(3, 1, "r2"),
-}
-
-
-@pytest.mark.parametrize("whose", [Whose.NOBODY, Whose.LEFT])
-def test_a_whole_group_that_has_all_that_is_wanted_is_taken_wherever_it_is(whose: Whose) -> None:
-    places = {name: spot if spot.lacks else spot._replace(whose=whose) for name, spot in WIDE.items()}
-    assert set(prefer.choose("abcdef", [], 2, places)) == {"c", "d"}
-    assert set(prefer.choose("abcd", [], 2, places)) == {"c", "d"}
-    assert set(prefer.choose("abc", [], 2, places)) == {"a", "b"}
-
-
-def test_of_groups_that_lack_something_the_one_that_lacks_less_comes_first() -> None:
-    for wanted in (1, 2):
-        less = {name: spot if spot.lacks == 0 else spot._replace(lacks=3) for name, spot in WIDE.items()}
-        less |= {name: spot._replace(lacks=2) for name, spot in WIDE.items() if not spot.lacks}
-        assert set(prefer.choose("abcd", [], wanted, less)) == set("cd"[:wanted])
-
-
-def boards(**sizes: tuple[int, Whose, int]) -> dict[str, Topology]:
-    """Boards by name: how many devices each has, whose it is, and what it lacks."""
-    return {
-        f"{name}{each}": Topology(name, whose=whose, lacks=lacks)
-        for name, (size, whose, lacks) in sizes.items()
-        for each in range(size)
-    }
-
-
-FREE, LEFT, OPEN = Whose.NOBODY, Whose.LEFT, Whose.LEAVING
+def board(name: str, size: int, **other: Any) -> dict[str, Place]:
+    """So many devices of one group."""
+    return {f"{name}{each}": place(ord(name), **other) for each in range(size)}
 
 
 @pytest.mark.parametrize(
     ("places", "wanted", "chosen"),
     [
-        pytest.param(boards(a=(1, FREE, 0), b=(2, FREE, 0), c=(2, FREE, 0)), 4, "bc", id="the largest first"),
-        pytest.param(boards(a=(1, FREE, 0), b=(2, FREE, 0)), 3, "ab", id="what is just left next"),
-        pytest.param(boards(a=(1, FREE, 0), b=(1, FREE, 0), c=(2, LEFT, 0)), 2, "c", id="just what was left"),
-        pytest.param(boards(a=(1, FREE, 0), b=(1, FREE, 0), c=(2, OPEN, 0)), 2, "ab", id="it may be open"),
-        pytest.param(boards(a=(2, LEFT, 0), b=(2, FREE, 0)), 2, "b", id="one is free that is just that"),
-        pytest.param(boards(a=(1, FREE, 0), b=(2, FREE, 1), c=(2, LEFT, 0)), 2, "c", id="and whole"),
+        pytest.param(board("a", 1) | board("b", 2) | board("c", 2), 4, "bc", id="the largest first"),
+        pytest.param(board("a", 1) | board("b", 2), 3, "ab", id="then the one that fits"),
+        pytest.param(board("a", 1) | board("b", 3) | board("c", 2), 2, "c", id="the smallest with enough"),
+        pytest.param(board("a", 1) | board("b", 1) | board("c", 3), 2, "c", id="one board before two"),
+        pytest.param(board("a", 1) | board("b", 2, use=RELEASED), 2, "b", id="also released a moment ago"),
+        pytest.param(board("a", 2, use=RELEASED) | board("b", 2), 2, "b", id="unless another one is free"),
         pytest.param(
-            boards(a=(2, LEFT, 0), b=(1, FREE, 1), c=(1, FREE, 0)), 2, "a", id="beside one that lacks"
-        ),
-        pytest.param(boards(a=(1, FREE, 0), b=(3, FREE, 1)), 2, "b", id="whole ones are too few"),
-        pytest.param(boards(a=(1, FREE, 0), b=(1, FREE, 0), c=(3, FREE, 1)), 2, "ab", id="they are enough"),
-        pytest.param(
-            boards(a=(3, FREE, 1), b=(2, LEFT, 1)), 2, "b", id="just that, though it lacks something"
+            board("a", 1) | board("b", 2, use=RELEASED) | board("c", 2, use=RELEASED),
+            4,
+            "bc",
+            id="two of them",
         ),
         pytest.param(
-            boards(a=(1, FREE, 1), b=(1, LEFT, 0), c=(1, LEFT, 0)), 2, "bc", id="whole ones were left"
+            board("a", 2, siblings=(1,)) | board("b", 2, siblings=(2,), use=RELEASED), 2, "b", id="complete"
         ),
+        pytest.param(board("a", 2, use=OTHER) | board("b", 1) | board("c", 1), 2, "bc", id="not in use"),
     ],
 )
-def test_who_wants_several_gets_them_of_as_few_boards_as_can_be_and_of_whole_ones(
-    places: dict[str, Topology], wanted: int, chosen: str
+def test_several_devices_are_chosen_from_as_few_boards_as_possible(
+    places: dict[str, Place], wanted: int, chosen: str
 ) -> None:
-    assert {each[0] for each in prefer.choose([*places], [], wanted, places)} == set(chosen)
+    assert {each[0] for each in choose([*places], [], wanted, places)} == set(chosen)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[list[str], list[str], int, dict[str, Place]]:
+    names = [f"d{number}" for number in range(draw(st.integers(1, 10)))]
+    places = {
+        name: place(
+            draw(st.none() | st.integers(0, 4)),
+            draw(st.none() | st.integers(0, 1)),
+            draw(st.sampled_from(["", "r0", "r1"])),
+            siblings=draw(st.sampled_from([(), (1,), (2, 1)])),
+        )
+        for name in draw(st.permutations(names))[: draw(st.integers(0, len(names)))]
+    }
+    must = draw(st.lists(st.sampled_from(names), unique=True))
+    size = draw(st.integers(len(must), len(names)))
+    return draw(st.permutations(names)), must, size, places
+
+
+@settings(deadline=None, max_examples=150)
+@given(requests())
+def test_each_answer_has_the_size_and_the_musts_and_only_available_ids(
+    request: tuple[list[str], list[str], int, dict[str, Place]],
+) -> None:
+    available, must, size, places = request
+    chosen = choose(available, must, size, places)
+    assert len(chosen) == len(set(chosen)) == size
+    assert list(chosen[: len(must)]) == must
+    assert set(chosen) <= set(available)
+    assert choose(available, must, size, places) == chosen
+
+
+@settings(deadline=None, max_examples=150)
+@given(requests())
+def test_no_group_is_begun_while_another_one_is_half_chosen(
+    request: tuple[list[str], list[str], int, dict[str, Place]],
+) -> None:
+    available, must, size, places = request
+    chosen = choose(available, must, size, places)
+    for position in range(len(must), size):
+        begun = {places[name].group for name in chosen[:position] if name in places} - {None}
+        left = {places[name].group for name in set(available) - set(chosen[:position]) if name in places}
+        if begun & left:
+            assert places[chosen[position]].group in begun
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(1, 4), st.lists(st.integers(1, 4), min_size=1, max_size=5))
+def test_one_device_is_chosen_from_a_group_of_one_if_there_is_any(numas: int, sizes: list[int]) -> None:
+    places = {
+        f"{group}.{number}": place(group, group % numas)
+        for group, size in enumerate(sizes)
+        for number in range(size)
+    }
+    (chosen,) = choose(list(places), [], 1, places)
+    group = places[chosen].group
+    assert group is not None
+    assert sizes[group] == 1 or 1 not in sizes
+
+
+A, B, C = "0000:65:00.0", "0000:65:00.1", "0000:67:00.0"
+USB, AUDIO = "example.com/usb", "example.com/audio"
+BOARDS = WISH._replace(
+    rules=tuple(
+        PciRule(name, (PciSelector(devices=(device,)),))
+        for name, device in ((GPU, "1eb8"), (USB, "1ad8"), (AUDIO, "10f8"))
+    ),
+)
+
+
+def places_of(
+    ids: list[str], now: Snapshot, *released: str, name: str = GPU, same_pod: bool = False
+) -> dict[str, Place]:
+    """The places of these devices of a resource."""
+    decision = turn.first(replace(now, desired=BOARDS))
+    resource = decision.resources[ResourceName(name)]
+    return find_places(ids, resource, decision, frozenset(released), same_pod=same_pod)
+
+
+def test_healthy_siblings_of_other_resources_are_counted() -> None:
+    def members(number: int, *others: tuple[str, bool]) -> list[PciFunction]:
+        found = [function(f"0000:0{number}:00.0", number)]
+        for index, (device, healthy) in enumerate(others, 1):
+            count = 0 if healthy else 1  # held open by nobody's pod
+            address = f"0000:0{number}:00.{index}"
+            found.append(function(address, number, device=device, enable=count, idle=0))
+        return found
+
+    groups = [
+        members(1),
+        members(2, ("1ad8", True), ("1ad8", True), ("10f8", True)),
+        members(3, ("1eb8", True), ("ffff", True)),
+        members(4, ("1ad8", False), ("10f8", True)),
+    ]
+    now = snapshot(host(*itertools.chain(*groups)))
+    found = places_of([group[0].id for group in groups], now)
+    assert [sorted(each.siblings) for each in found.values()] == [[], [1, 2], [], []]
+    assert [each.use for each in found.values()] == [FREE, FREE, FREE, OTHER]
+
+
+def test_an_id_that_this_host_does_not_have_is_nowhere() -> None:
+    assert places_of([C], snapshot(host())) == {C: NOWHERE}
+
+
+def test_who_uses_a_part_of_a_group() -> None:
+    here = host(function(A), function(B, device="1ad8"), function(C, 2, device="1ad8"))
+
+    def use(reservations: Reservations, *, same_pod: bool = True) -> list[GroupUse]:
+        now = snapshot(here, reservations=reservations)
+        return [each.use for each in places_of([B, C], now, name=USB, same_pod=same_pod).values()]
+
+    assert use(Reservations()) == [FREE, FREE]
+    assert use(reserved([A])) == [SAME, FREE]
+    assert use(reserved([A]), same_pod=False) == [OTHER, FREE]
+    assert use(reserved([A], admitting=False)) == [OTHER, FREE]
+
+
+def test_a_pod_under_admission_gets_no_second_device_of_one_resource_from_its_group() -> None:
+    here = host(function(A), function(B), function(C, 2))
+    now = snapshot(here, reservations=reserved([A]))
+    assert [each.use for each in places_of([B, C], now, same_pod=True).values()] == [OTHER, FREE]
+
+
+def test_a_device_that_turned_unhealthy_comes_last_and_its_board_has_one_less() -> None:
+    """The kubelet has it as Healthy still."""
+    boards = [function(f"0000:0{board}:00.{each}", board) for board in (1, 2, 3) for each in range(2)]
+    ids = [each.id for each in boards]
+    lost = boards[0]._replace(driver=None, vfio=False)
+    places = places_of(ids, snapshot(host(lost, *boards[1:])))
+    assert places[ids[0]].use is OTHER
+    for wanted, chosen in ((1, ids[1:2]), (2, ids[2:4]), (4, ids[2:]), (6, [*ids[2:], ids[1], ids[0]])):
+        assert sorted(choose(ids, [], wanted, places)) == sorted(chosen)
+
+
+@pytest.mark.parametrize("released", [A, B, "7"], ids=["its neighbour", "it", "the whole group"])
+def test_a_device_released_a_moment_ago_comes_after_what_is_free(released: str) -> None:
+    now = snapshot(host(function(A, 7), function(B, 7), function(C, 8)))
+    places = places_of([B, C], now, released)
+    assert [each.use for each in places.values()] == [RELEASED, FREE]
+    assert choose([B, C], [], 1, places) == (C,)
