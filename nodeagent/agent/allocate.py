@@ -188,14 +188,19 @@ class Allocator:
     ) -> _Opened | None:
         """One of the devices, or of what shares their groups, that is open; None if there is none.
 
-        The kernel's count tells for functions. Mdevs, vGPUs and nodes of groups have none: the openers of
-        the ``suspected`` ones are looked for, which a pod had until a moment ago.
+        The kernel's count tells for functions. One that was never lower may be a former driver's: it counts
+        for a moment after the release. Mdevs, vGPUs and nodes of groups have none: the openers of the
+        ``suspected`` ones are looked for, which a pod had until a moment ago.
         """
         resource, decision = self.resource(name), self._offering.decision
         found = releases.unaccounted(resource, device_ids, decision, admission.pods or {})
         members = {each.id: each for each in found}
+        now = anyio.current_time()
         for each in members.values():
-            if isinstance(each, PciFunction) and groups.counted_open(each, unread=True):
+            if not isinstance(each, PciFunction):
+                continue
+            unclear = groups.opened(each) is None and self._usage.released.has(each, now)
+            if unclear or groups.counted_open(each, unread=True):
                 return _Opened(each.id, each.sight.process if each.sight is not None else None)
         alone = resource.isolation is Isolation.NONE
         wanted = [each for each in members.values() if suspected & {each.id, str(each.group)}]

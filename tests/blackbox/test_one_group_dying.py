@@ -13,6 +13,7 @@ from __future__ import annotations
 from nodeagent.sim import files
 from tests.blackbox.boards import (
     GPU,
+    all_listed,
     started,
     usb_boards,
     usb_lists,
@@ -27,3 +28,19 @@ async def test_a_device_that_a_process_closes_as_it_ends_is_waited_for(node: Nod
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
         await forgotten(node, kubelet, await kubelet.admit(pod("old", {GPU: 1})), board.gpu)
         await waits_until_closed(node, kubelet, GPU, board.gpu)
+
+
+async def test_a_device_that_was_open_before_the_daemon_started_is_waited_for_after_its_pod(
+    node: Node,
+) -> None:
+    """No process is seen, and the daemon has never seen a lower count."""
+    (board,) = boards = usb_boards(node, 1)
+    async with node.kubelet() as kubelet:
+        async with node.daemon():
+            await all_listed(kubelet, usb_lists(boards))
+            old = await kubelet.admit(pod("old", {GPU: 1}))
+            node.host.hold(board.gpu)
+        async with node.daemon():
+            await kubelet.until(lambda: len(kubelet.state.table.healthy[GPU]) == 1)
+            await forgotten(node, kubelet, old, board.gpu)
+            await waits_until_closed(node, kubelet, GPU, board.gpu)
