@@ -11,7 +11,7 @@ import contextlib
 import os
 import shutil
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 import anyio
@@ -184,3 +184,31 @@ def kvm(node: Node) -> tuple[str, list[str]]:
     """virt-handler's plugin gives it to each virtual machine."""
     devnodes.add(node.host, "/dev/kvm", (10, 232))
     return "/dev/kvm", as_a_pod(node)
+
+
+def of_a_driver_in_a_container(node: Node) -> tuple[str, list[str]]:
+    """What is below /run is not mounted where nodeagent runs."""
+    path = "/run/nvidia/driver/dev/nvidia1"
+    devnodes.add(node.host, path, (195, 1))
+    hidden = f'mount -t tmpfs none {node.host.path("/run/nvidia")} && exec "$@"'
+    return path, ["unshare", "-m", "sh", "-c", hidden, "sh"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [kvm, of_a_driver_in_a_container])
+async def test_a_driver_change_waits_while_a_pod_has_a_node_that_the_daemon_does_not_see(
+    node: Node, given: Callable[[Node], tuple[str, list[str]]]
+) -> None:
+    """The status names the pod, and the change is made when that has ended."""
+    node.host.add_function(CARD, vendor="10de", device="1eb8", pci_class="030200", driver="nvidia", group=9)
+    path, under = given(node)
+    async with (
+        with_a_serial_card(node, STICKS, CARD) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(under=under),
+        with_ports(kubelet, takes=0.1, first=path) as one,
+    ):
+        await until_it_waits(node, Scene(drivers, kubelet, one), bound(CARD))
+        await stays(kubelet, lambda: not drivers.writes, SINCE)
+        kubelet.delete(one)
+        await eventually(lambda: drivers.driver(CARD) == "vfio-pci", ANSWERED)

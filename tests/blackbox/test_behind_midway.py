@@ -63,6 +63,29 @@ async def test_what_is_on_vfio_goes_back_though_a_pod_is_being_given_what_nobody
         assert one.phase == "Pending"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.4, 2.0])
+async def test_a_device_allocated_while_an_answer_of_pod_resources_is_on_its_way_keeps_its_driver(
+    node: Node, seconds: float
+) -> None:
+    """The answer was made before; the checkpoint that is written after it decides."""
+    async with (
+        with_a_serial_card(node, STICKS) as drivers,
+        node.kubelet() as kubelet,
+        node.daemon(),
+        with_ports(kubelet, takes=3 * seconds + 2.0) as one,
+    ):
+        await stays(kubelet, lambda: True, SINCE)
+        node.configure(bound(SERIAL))
+        late = [seconds]
+        kubelet.faults.set("pod-resources-late", late)
+        await eventually(lambda: not late, PATIENCE)
+        await kubelet.admit(one)
+        running(one)
+        await keeps(drivers, SERIAL, "serial")
+        assert not drivers.writes
+
+
 async def who_has_the_other_node(node: Node, kubelet: Kubelet, name: str) -> Pod:
     """A pod that has been given /dev/ttyOTHER by the plugin of the ports."""
     devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))

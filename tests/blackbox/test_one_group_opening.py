@@ -62,6 +62,22 @@ async def closes(node: Node, kubelet: Kubelet, new: Pod, *devices: str) -> None:
     process(node, flags=ENDING, state="Z")
 
 
+async def test_a_device_that_is_opened_while_another_one_is_waited_for_is_waited_for_too(node: Node) -> None:
+    """The old pod has two devices, and opens them one after the other."""
+    new = pod("new", {GPU: 2})
+    one, two = boards = usb_boards(node, 2)
+    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
+        old = await given(kubelet, {GPU: 2})
+        await named(node, one.gpu, old)
+        node.host.hold(one.gpu)
+        await waited_for(kubelet, tasks, old, new)
+        node.host.hold(two.gpu)
+        node.host.release(one.gpu)
+        await stays(kubelet, lambda: new.phase == "Pending", KILLED)
+        node.host.release(two.gpu)
+    running(new)
+
+
 async def test_a_group_that_a_living_process_has_closed_beside_a_counted_one_is_given_though_that_hangs_later(
     node: Node,
 ) -> None:

@@ -93,7 +93,10 @@ async def test_while_a_held_function_is_away_its_board_is_given_to_nobody_by_a_n
             assert late.phase == "Failed"
 
 
-async def test_what_virt_handler_gave_is_known_by_its_answer_where_groups_do_not_count(node: Node) -> None:
+@pytest.mark.parametrize("has", ["gpu", "usb"])
+async def test_what_virt_handler_gave_is_known_by_its_answer_where_groups_do_not_count(
+    node: Node, has: str
+) -> None:
     """Its id is the number of a group; which function it gave is told by the variable only."""
     (board,) = usb_boards(node, 1)
     node.configure('resources: [{name: example.com/gpu, pci: [{devices: ["1eb8"]}], isolation: none}]')
@@ -102,7 +105,11 @@ async def test_what_virt_handler_gave_is_known_by_its_answer_where_groups_do_not
         started(node, listed={GPU: 1}) as (_, kubelet),
         foreign.serving(kubelet, board.group, resource=SOUND, socket=socket) as virt_handler,
     ):
-        virt_handler.env = {"PCI_RESOURCE_EXAMPLE_COM_SOUND": board.usb}
-        running(await kubelet.admit(pod("one", {SOUND: 1})))
+        virt_handler.env = {"PCI_RESOURCE_EXAMPLE_COM_SOUND": board.gpu if has == "gpu" else board.usb}
+        one = await kubelet.admit(pod("one", {SOUND: 1}))
+        running(one)
+        await named(node, board.group, one)
+        if has == "gpu":
+            await until_health(kubelet, GPU, board.gpu, "Unhealthy")
         two = await kubelet.admit(pod("two", {GPU: 1}))
-        running(two)
+        assert two.phase == ("Failed" if has == "gpu" else "Running"), two.message

@@ -15,12 +15,14 @@ from nodeagent.sim import cards, refusals
 from nodeagent.sim.cards import SimulatedCards
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from tests.blackbox.boards import named, stays
 from tests.blackbox.harness import Node, eventually, health, pod, within
 from tests.sim import fifos
 
 TYPES = (Type("nvidia-222", 16, "GRID T4-1B"), Type("nvidia-228", 2, "GRID T4-8A"))
 SMALL, LARGE = "nvidia.com/GRID_T4-1B", "nvidia.com/GRID_T4-8A"
 FIRST, SECOND = "0000:3b:00.0", "0000:5e:00.0"
+KEPT = 2.0  # seconds: an mdev that no pod has is removed in less than one
 DEFINED = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 
@@ -106,6 +108,31 @@ async def test_a_vgpu_that_was_given_a_moment_ago_is_told_as_that(node: Node) ->
                 == [("remove-mdev", True, False)]
             )
         )
+
+
+@pytest.mark.slow
+async def test_a_new_daemon_keeps_the_vgpu_of_a_pod_that_a_new_kubelet_does_not_list(node: Node) -> None:
+    """The checkpoint has it. The other vGPUs are in use by no pod, and are replaced at once."""
+    configure(node, "nvidia-222")
+    async with two_cards(node) as made, node.kubelet() as kubelet:
+        async with node.daemon():
+            await kubelet.until_listed(SMALL, 32, 15)
+            vm = await kubelet.admit(pod("vm", {SMALL: 1}))
+            (held,) = vm.result.ids[SMALL]
+        configure(node, "nvidia-228")
+        kubelet.faults.set("pod-resources-empty", 600.0)
+        await kubelet.restart()
+        async with node.daemon():
+            await kubelet.until_listed(LARGE, 2, 15)
+            status = await node.until_told(lambda told: len(told["changes"]["waiting"]) == 1)
+            assert status["changes"]["waiting"][0]["kind"] == "remove-mdev"
+            await stays(kubelet, lambda: held in made.instances, KEPT)
+            assert [*made.types_on(FIRST), *made.types_on(SECOND)].count("nvidia-222") == 1
+            kubelet.faults.clear("pod-resources-empty")
+            await named(node, held, vm)
+            kubelet.delete(vm)
+            await kubelet.until_listed(LARGE, 4, 15)
+            assert held not in made.instances
 
 
 async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
