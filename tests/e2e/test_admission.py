@@ -216,17 +216,43 @@ def test_the_siblings_of_what_a_pod_got_a_moment_ago_are_refused_to_another_pod(
     assert not boards.look(running.kubelet.directory).shared()
 
 
-@pytest.mark.parametrize(("resource", "name"), [(GPU, "new"), (GPU, "old"), (SOUND, "new")])
+@pytest.mark.parametrize("name", ["new", "old"])
 def test_after_a_forced_deletion_the_next_pod_waits_for_the_end_of_the_old_container(
-    running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost, resource: str, name: str
+    running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost, name: str
 ) -> None:
+    uid = delete_by_force(running, daemon, pods, host)
+    pods.create(pod(name, {GPU: 1}))
+    await_end(running, uid)
+    host.release(FIRST)
+    assert outcome(pods, name) == "Running"
+    assert given(pods, name) == {FIRST}
+
+
+def test_after_a_forced_deletion_the_sibling_is_allocatable_when_the_device_is_closed(
+    running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost
+) -> None:
+    uid = delete_by_force(running, daemon, pods, host)
+    await_end(running, uid)
+    running.await_counts(SOUND, 1, 0)
+    host.release(FIRST)
+    running.await_counts(SOUND, 1, 1)
+    pods.create(pod("new", {SOUND: 1}))
+    assert given(pods, "new") == {function(FIRST, 1)}
+
+
+def delete_by_force(running: Cluster, daemon: Daemon, pods: Pods, host: SimulatedHost) -> str:
+    """The uid of a deleted pod whose container still runs and has the GPU of the board open."""
     offer(running, daemon, FIRST)
     pods.create(pod("old", {GPU: 1}, then=LINGER))
     assert given(pods, "old") == {FIRST}
     host.hold(FIRST)
     (uid,) = {life.uid for life in boards.look(running.kubelet.directory).lives}
     pods.force("old")
-    pods.create(pod(name, {resource: 1}))
+    return uid
+
+
+def await_end(running: Cluster, uid: str) -> None:
+    """Wait until the containers of the pod have ended; no two pods share a board meanwhile."""
 
     def ended() -> bool:
         seen = boards.look(running.kubelet.directory)
@@ -234,31 +260,29 @@ def test_after_a_forced_deletion_the_next_pod_waits_for_the_end_of_the_old_conta
         return all(life.uid != uid for life in seen.lives)
 
     waiting.until(ended, "the old container has ended")
-    host.release(FIRST)
-    assert outcome(pods, name) == "Running"
-    assert given(pods, name) == {FIRST if resource == GPU else function(FIRST, 1)}
 
 
 def test_a_container_that_starts_late_gets_nothing_of_the_board_that_another_pod_was_admitted_with(
     running: Cluster, daemon: Daemon, pods: Pods
 ) -> None:
-    """It was admitted while nobody served its resource, and asks at its next start: no name is new then."""
+    """It was admitted while nobody served its resource, and the kubelet asks at its next start."""
     main = pods_of.container("main", {LATE: 1}, then="sleep 12")
     pods.create(pods_of.bound(pods_of.manifest("waiting", main, restart="Always")))
     assert given(pods, "waiting") == set()
     rules = rule(GPU, FIRST), rule(LATE, function(FIRST, 1))
-    daemon.configure(only(*rules, timing={"settle": "60s"}))
+    daemon.configure(only(*rules))
     daemon.start()
     for name in (GPU, LATE):
         running.await_counts(name, 1, 1)
     pods.create(pod("vm", {GPU: 1}))
     assert given(pods, "vm") == {FIRST}
-    waiting.until(lambda: refused(pods, "waiting"), "the container asks, and is refused", 30.0)
+    waiting.until(lambda: refused(pods, "waiting"), "the container is refused", 30.0)
     assert not boards.look(running.kubelet.directory).shared()
 
 
 def refused(pods: Pods, name: str) -> bool:
-    """True once the container cannot be started for what its group's holder has."""
+    """True once the container cannot be started: the kubelet knows its device as Unhealthy."""
     (status,) = pods.get(name)["status"]["containerStatuses"]
     assert status["restartCount"] == 0, status
-    return "IOMMU group held by default/vm" in status["state"].get("waiting", {}).get("message", "")
+    message = status["state"].get("waiting", {}).get("message", "")
+    return f"cannot allocate unhealthy devices {LATE}" in message
