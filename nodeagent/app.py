@@ -28,10 +28,10 @@ from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.noting import Remarks
-from nodeagent.agent.tell.start import collect_garbage, tell_that_it_is_ready, tell_what_was_left_out
+from nodeagent.agent.tell.start import tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
-from nodeagent.base import activation, apart, log, loopfaults, mounttable, supervise
+from nodeagent.base import activation, log, loopfaults, mounttable, supervise
 from nodeagent.base.errors import ConfigError, MustEnd
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
@@ -101,7 +101,6 @@ class Daemon:
             *followers.of(self.core, self.kubelet),
             *self.features,
             Task("log", partial(tell_what_was_left_out, timeouts.repeated_log_lines)),
-            Task("garbage", partial(collect_garbage, timeouts.garbage_collection)),
             Task(
                 "old errors",
                 partial(warn_of_old_errors, self.core.root, self.core.snapshots, timeouts.device_read),
@@ -190,7 +189,6 @@ def run(
     """
 
     async def main() -> None:
-        apart.set_apart(activation.numbers(sources.environ))
         asyncio.get_running_loop().set_exception_handler(loopfaults.handle)
         await Daemon(settings, sources, timeouts, set_log, refused).run()
 

@@ -80,9 +80,10 @@ def waiting(pid: int, where: str) -> list[Path]:
     return []
 
 
-def leader(pid: int) -> str:
-    """The letter of proc(5) for the state of the process's first thread; "" when it is gone."""
-    return _text(Path("/proc", str(pid), "stat")).rpartition(") ")[2][:1]
+def children(pid: int) -> list[int]:
+    """The processes that the threads of this one have started and that have not ended."""
+    files = Path("/proc", str(pid), "task").glob("*/children")
+    return [int(child) for file in files for child in _text(file).split()]
 
 
 def _text(path: Path) -> str:

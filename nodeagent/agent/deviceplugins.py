@@ -19,7 +19,7 @@ from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.tell import devices as tell
 from nodeagent.agent.usage import Usage
-from nodeagent.base import log, memory
+from nodeagent.base import log, process
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
@@ -236,7 +236,7 @@ async def _tidy(bells: Bells, pause: float) -> None:
         seen = bells.ended.version
         await bells.ended.newer(seen)
         await anyio.sleep(pause)
-        memory.tidy()
+        process.release_memory()
 
 
 def _status(resource: Resource, endpoint: Endpoint | None, allocations: AllocationsStatus) -> ResourceStatus:

@@ -16,7 +16,7 @@ import anyio
 from nodeagent.agent import drivers_record
 from nodeagent.agent.core import Core
 from nodeagent.agent.tell.status import Speaks
-from nodeagent.base import memory, threads
+from nodeagent.base import process, threads
 from nodeagent.base.progress import Debt, Owes
 from nodeagent.base.supervise import Component
 from nodeagent.cluster import account
@@ -88,7 +88,7 @@ class LateFeature:
             seen, _ = await self._core.snapshots.newer(seen)
         if not self.components:
             module = await threads.call(importlib.import_module, self._feature.module)
-            memory.tidy()  # loading leaves much behind that is not needed again
+            process.release_memory()  # loading leaves much behind that is not needed again
             self.components = module.components(self._core)
         async with anyio.create_task_group() as group:
             for component in self.components:

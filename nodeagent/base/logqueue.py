@@ -12,8 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from nodeagent.base import apart
-
 MOST = 5000  # lines that wait; some MiB
 
 
@@ -33,7 +31,7 @@ class LogQueue:
         with self._moved:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="nodeagent, log", daemon=True)
-                apart.start(self._thread)
+                self._thread.start()
             if len(self._waiting) >= self._most:
                 self._lost += 1
                 return

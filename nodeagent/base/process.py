@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says of this process, from its own /proc (proc(5)): a tenth of a millisecond.
+"""This process: its numbers from its own /proc (proc(5)), a tenth of a millisecond; and its memory.
 
 Not below ``--root``: that is the host's, and this process is the one that asks.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import time
 from functools import cache
@@ -58,6 +60,17 @@ def capabilities() -> int | None:
         return None
     found = next((line.split()[1] for line in lines if line.startswith("CapEff:")), None)
     return None if found is None else int(found, 16)
+
+
+def release_memory() -> None:
+    """Free unreachable cycles and return free pages to the system; tens of milliseconds with a large heap.
+
+    glibc keeps pages between live blocks; malloc_trim(3) returns them. Other C libraries lack the call.
+    """
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 @cache

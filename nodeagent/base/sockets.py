@@ -4,9 +4,9 @@
 Also the asking end of those that give everybody one JSON document (``base.jsonserver``): no event loop is
 loaded for it, since a command that only asks is to start quickly.
 
-Every path goes through a descriptor of the directory (/proc/thread-self/fd/N/name, since a thread may have
-a table of its own), so that a prefix may be longer than the 107 bytes of a unix socket address. A socket
-file is removed only while it is ours. Knows nothing of what is spoken on them, but that a document is JSON.
+Every path goes through a descriptor of the directory (/proc/self/fd/N/name), so that a prefix may be longer
+than the 107 bytes of a unix socket address. A socket file is removed only while
+it is ours. Knows nothing of what is spoken on them, but that a document is JSON.
 """
 
 from __future__ import annotations
@@ -107,27 +107,6 @@ def is_served(path: str | Path) -> bool:
     return True
 
 
-def clear(directory: Path) -> None:
-    """Remove all sockets there but those of this process.
-
-    For who knows that no other process lives that would serve there: one that is dead still listens as long
-    as the kernel holds one of its threads.
-    """
-    with contextlib.suppress(OSError):  # it may be absent or read-only
-        for path in filter(Path.is_socket, list(directory.iterdir())):
-            if not _is_own(path):
-                path.unlink()
-
-
-def _is_own(path: Path) -> bool:
-    try:
-        return peer(path) == os.getpid()
-    except BlockingIOError:
-        return True  # its queue is full: nobody knows
-    except OSError:
-        return False
-
-
 @contextlib.contextmanager
 def shortened(path: str | Path) -> Iterator[str]:
     """The path, as one that fits into a socket address (unix(7)).
@@ -143,22 +122,11 @@ def shortened(path: str | Path) -> Iterator[str]:
 
 
 def _through(directory: int, name: str) -> str:
-    return f"/proc/thread-self/fd/{directory}/{name}"
+    return f"/proc/self/fd/{directory}/{name}"
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
-
-
-def peer(path: str | Path) -> int:
-    """The pid of the process that listens at the path; 0 if it is not of our pid namespace.
-
-    :raises OSError: if nobody does.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        with shortened(path) as address:
-            probe.connect(address)
-        return _credentials(probe)[0]
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int, int]:

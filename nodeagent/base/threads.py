@@ -7,9 +7,8 @@ any time, and the process can exit while the thread still sleeps. (``anyio.to_th
 its workers are not daemon threads.) Knows nothing of what is called, and keeps no deadline: that is the
 caller's ``move_on_after``.
 
-The threads share no descriptor with the loop (``base.apart``): a process that is killed lives on as long as
-one of them sleeps, but the kubelet's connections do not. A call must not use a descriptor that the loop has
-opened, nor leave one open.
+A killed process lives on, with its sockets, until its last thread has ended. So a write that may block for
+as long as a virtual machine runs is a process of its own (``kernel.apply.write``); a thread waits for it.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from functools import partial
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 import anyio
-
-from nodeagent.base import apart
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -46,7 +43,7 @@ class _Worker:
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
-        apart.start(self._thread)
+        self._thread.start()
 
     @classmethod
     def take(cls, name: str) -> _Worker:

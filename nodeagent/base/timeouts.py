@@ -129,7 +129,6 @@ class Timeouts(NamedTuple):
     component_hopeless: float = 300.0  # failures in a row for longer are reported to systemd
     refused_watch_retry: float = 10.0  # the kernel refused an inotify instance or watch
     mounts_pause: float = 0.2  # between two reactions: each pod that starts makes dozens of mounts
-    garbage_collection: float = 10.0
     repeated_log_lines: float = 60.0  # repeated lines are counted for this long and then reported
     last_log_lines: float = 1.0  # for the log's reader when the daemon ends
     problems_settle: float = 1.0  # devices that are bound at boot appear one by one

@@ -7,6 +7,7 @@ settings and verdicts count; ``asking`` and ``bases`` know how.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -34,9 +35,10 @@ def run(options: argparse.Namespace) -> int:
             "start it with sudo, or try it out with: nodeagent demo",
         )
     settings, refused = last_good.at_start(asking.sources(options, root), strict=options.strict)
-    from nodeagent.base import log, logqueue, logsinks, memory
+    from nodeagent.base import log, logqueue, logsinks
 
-    memory.begin_start()
+    gc.collect()
+    gc.disable()  # until the daemon is ready: nearly all objects of its start stay
     from nodeagent import app
 
     lines = logqueue.LogQueue()

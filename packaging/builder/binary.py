@@ -21,6 +21,7 @@ from pathlib import Path
 
 from builder import bundled, payload, release, sbom, source, vendored
 from builder.sbom import Part
+from nodeagent.kernel.apply import write_file
 
 _OPTIONS = ("--noconfirm", "--log-level=WARN", "--onedir", "--strip", "--name=nodeagent")
 # features are imported by name, pci.ids is read from the package, betterproto2 asks for its own version
@@ -47,7 +48,17 @@ PyInstaller's loader is GPL-2.0-or-later with an exception for what is built wit
 
 
 """
-_ENTRY = "from nodeagent.__main__ import main\n\nmain()\n"
+# the executable is two programs: nodeagent, and the one that nodeagent runs for a write that may block
+_ENTRY = f"""\
+import sys
+
+if sys.argv[1:2] == [{write_file.NAME!r}]:
+    from nodeagent.kernel.apply.write_file import main
+else:
+    from nodeagent.__main__ import main
+
+main()
+"""
 
 
 def main(arguments: list[str]) -> int:

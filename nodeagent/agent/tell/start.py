@@ -3,21 +3,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 
 import anyio
 
-from nodeagent.base import log, logsinks, memory
+from nodeagent.base import log, logsinks
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
-
-
-async def collect_garbage(pause: float) -> None:
-    """On this thread, every ``pause`` seconds, for ever; what has no circle is freed at once anyway."""
-    while True:
-        await anyio.sleep(pause)
-        memory.collect()
 
 
 async def tell_what_was_left_out(pause: float) -> None:
@@ -28,8 +22,9 @@ async def tell_what_was_left_out(pause: float) -> None:
 
 
 def tell_that_it_is_ready(resources: Mapping[ResourceName, Resource], notifier: Notifier) -> None:
-    """The start is over: say so to people and to systemd; what was made so far is no garbage."""
+    """The start is over: say so to people and to systemd, and collect garbage from now on."""
     devices = sum(len(resource.devices) for resource in resources.values())
-    memory.end_start()
+    gc.freeze()  # objects of the start stay: no collection visits them again
+    gc.enable()
     log.event(log.READY, resources=len(resources), devices=devices)
     notifier.ready()

@@ -2,13 +2,21 @@
 """One write to sysfs, verified: written once, then the effect is waited for, or it counts as a refusal.
 
 A write that returns without an error proves nothing (Linux ignores "0" in the file ``remove`` of an mdev).
-It may sleep in the kernel for as long as a virtual machine runs. The only module that writes to sysfs.
+The only module that writes to sysfs.
+
+``unbind``, ``remove``, ``sriov_numvfs`` and the vGPU types of vendors block for as long as a VM has the
+device open (``vfio_unregister_group_dev`` in the kernel); other writes to the device wait for its lock
+meanwhile. SIGKILL does not end such a writer: a daemon with such a thread would keep its sockets and its lock
+until the VM ends. So the writer is a process of its own (``write_file.py``) without any descriptor of the
+daemon, and may outlive it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -17,6 +25,7 @@ from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.kernel.apply import write_file
 from nodeagent.kernel.root import Root
 
 LOG = "the kernel log of the host (dmesg there) may say why"
@@ -30,6 +39,8 @@ _HINTS = {
     errno.EIO: f"the driver failed; {LOG}",
 }
 _NO_HINTS: Mapping[int, str] = {}
+# ``create`` of an mdev takes no lock that a held device keeps, and is written hundreds of times in a row.
+_NEVER_BLOCK = frozenset({"create"})
 
 
 class Write(NamedTuple):
@@ -74,12 +85,47 @@ def refused(number: int, path: str, hints: Mapping[int, str] = _NO_HINTS) -> Ker
 
 
 def _put(root: Root, write: Write) -> None:
-    """One write call: the kernel takes one value per write."""
+    """Write once: the kernel takes one value per write.
+
+    :raises KernelRefused: if the write fails, or its process cannot be started.
+    """
+    path = root.path(write.path)
+    if write.path.rpartition("/")[2] in _NEVER_BLOCK:
+        number = write_file.write_file(path, write.value)
+    else:
+        number = _run_writer(path, write)
+    if number:
+        raise refused(number, write.path, write.hints)
+
+
+def _run_writer(path: str, write: Write) -> int:
+    """Write in a process of its own; return the errno, 0 after success. Blocks until that process ends.
+
+    :raises KernelRefused: if the process does not start, or ends without an answer.
+    """
     try:
-        file = os.open(root.path(write.path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-        try:
-            os.write(file, f"{write.value}\n".encode())
-        finally:
-            os.close(file)
+        done = subprocess.run(
+            [*_writer(), path, write.value],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={},
+            start_new_session=True,  # Ctrl-C is meant for the daemon
+            check=False,
+        )
     except OSError as error:
-        raise refused(error.errno or errno.EIO, write.path, write.hints) from error
+        what = f"{write.path} is not written: no process can be started for it: {advice.words(error)}"
+        raise KernelRefused(what, advice.on(error, Doing.RUN), path=write.path) from error
+    if not done.stdout.isdecimal():
+        output = done.stderr.strip().rpartition("\n")[2][:200] or "no output"
+        what = f"{write.path} may not be written: its process ended with {done.returncode}: {output}"
+        raise KernelRefused(what, LOG, path=write.path)
+    return int(done.stdout)
+
+
+def _writer() -> tuple[str, ...]:
+    """The command that writes; PATH and VALUE follow."""
+    if getattr(sys, "frozen", False):  # PyInstaller: sys.executable is nodeagent itself
+        return sys.executable, write_file.NAME
+    return sys.executable, "-I", "-S", write_file.__file__

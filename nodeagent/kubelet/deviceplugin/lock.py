@@ -2,11 +2,10 @@
 """One nodeagent for each node: flock(2) on a file in the kubelet's directory, which says whose lock it is.
 
 A package's service and a pod see the same file through different mounts, and locks are the file's, not the
-path's. The lock ends with the process, however that ends (``base.keeper``), also where the kernel still holds
-one of its threads: who gets it knows that no other will ever do anything again. The kubelet deletes only
-sockets there. Process ids say nothing across a container's walls, so the file has the name by which people
-know the owner. Where the kubelet has no directory yet, or none that can be written, a file in the agent's own
-keeps those out that share it.
+path's. The lock ends with the process, however that ends. The kubelet deletes only sockets
+there. Process ids say nothing across a container's walls, so the file has the name by which people know the
+owner. Where the kubelet has no directory yet, or none that can be written, a file in the agent's own keeps
+those out that share it.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodeagent.base import sockets
 from nodeagent.base.errors import AlreadyRunning
-from nodeagent.base.keeper import Keeper
 
 LOCK = "nodeagent.lock"
 POD, UNIT, CONTAINER, PROCESS = "pod", "systemd unit", "container", "process"
@@ -41,8 +38,7 @@ class DirectoryLock:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._descriptor: int | None = None  # of the locked file; not what holds the lock
-        self._keeper: Keeper | None = None
+        self._descriptor: int | None = None  # of the locked file
 
     @property
     def holds(self) -> bool:
@@ -60,8 +56,8 @@ class DirectoryLock:
         :raises AlreadyRunning: if another nodeagent has the lock.
         """
         self.release()
-        if (taken := _taken(self._path)) is not None:
-            self._descriptor, self._keeper = taken
+        self._descriptor = _locked(self._path)
+        if self._descriptor is not None:
             _sign(self._descriptor, f"{owner(os.environ, _control_groups(), _pids())}\n")
 
     def release(self) -> None:
@@ -70,9 +66,6 @@ class DirectoryLock:
             _sign(self._descriptor, "")
             os.close(self._descriptor)
             self._descriptor = None
-        if self._keeper is not None:
-            self._keeper.release()
-            self._keeper = None
 
 
 class NodeLock:
@@ -94,47 +87,30 @@ class NodeLock:
             if not lock.holds:
                 lock.take()
 
-    def clear_own(self) -> None:
-        """Remove what others have left in our own directory: with its lock, nobody lives who serves there."""
-        if self._own is not None and self._locks[-1].holds:
-            sockets.clear(Path(self._own))
-
     def release(self) -> None:
         """Give all locks back."""
         for lock in self._locks:
             lock.release()
 
 
-def _taken(path: str) -> tuple[int, Keeper] | None:
-    """The file, and who keeps it locked; None if there is no directory, or it allows no lock."""
+def _locked(path: str) -> int | None:
+    """A descriptor that locks the file; None if there is no directory, or it allows no lock.
+
+    :raises AlreadyRunning: if another nodeagent has the lock.
+    """
     try:
         descriptor = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
     try:
-        return descriptor, Keeper(_locked(descriptor, path))
-    except BaseException as error:
-        os.close(descriptor)
-        if isinstance(error, OSError):
-            return None
-        raise
-
-
-def _locked(file: int, path: str) -> int:
-    """Another descriptor of the file, which holds its lock.
-
-    :raises AlreadyRunning: if another nodeagent has it.
-    :raises OSError: if the file system has no locks.
-    """
-    descriptor = os.open(f"/proc/thread-self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
-    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
+        told = os.pread(descriptor, _MOST, 0).decode("utf-8", "replace").strip()
         os.close(descriptor)
-        if not isinstance(error, BlockingIOError):
-            raise
-        told = os.pread(file, _MOST, 0).decode("utf-8", "replace").strip()
         raise AlreadyRunning(*refusal(path, told)) from error
+    except OSError:  # the file system has no locks
+        os.close(descriptor)
+        return None
     return descriptor
 
 

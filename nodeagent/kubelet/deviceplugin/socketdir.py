@@ -89,8 +89,6 @@ class SocketDir:
         """
         self._watcher.watch(self.path, self._on_change)
         self.scan()
-        if self._lock is not None:
-            self._lock.clear_own()
 
     def close(self) -> None:
         """Stop watching and give the lock back."""

@@ -30,6 +30,7 @@ from nodeagent.model.vf_action import SetNumVfs
 from tests.conftest import Said
 
 VF, PF = "0000:86:00.4", "0000:af:00.0"
+DEADLINE = 1.0  # seconds: more than a write takes on a busy machine
 NEVER = Backoff(first=3600.0, limit=3600.0)
 SET = Step(SetVgpuType("0000:86:00.0", VF, "557"), "it is wanted")
 OTHER = Step(SetVgpuType("0000:86:00.0", VF, "558"), "it is wanted")
@@ -75,7 +76,7 @@ def writing(tmp_path: Path) -> Writing:
     wakes.take()  # everything is due at the start
     keeper, retries = LedgerKeeper(root, snapshots), Retries(snapshots, NEVER)
     write = partial(actions.apply, root, timeouts=Timeouts())
-    return Writing(Executor(write, wakes, retries, keeper, 0.05), keeper, retries, wakes, snapshots)
+    return Writing(Executor(write, wakes, retries, keeper, DEADLINE), keeper, retries, wakes, snapshots)
 
 
 @asynccontextmanager

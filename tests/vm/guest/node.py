@@ -168,6 +168,13 @@ class Node:
             await anyio.to_thread.run_sync(self._daemon.wait, 30)
         self._daemon = self.mode = None
 
+    async def kill_daemon(self) -> None:
+        """End it by SIGKILL; returns when its process is gone. :raises TimeoutExpired: if that takes long."""
+        assert self._daemon is not None
+        self._daemon.kill()
+        await anyio.to_thread.run_sync(self._daemon.wait, PATIENCE)
+        self._daemon = self.mode = None
+
     def pause_daemon(self, paused: bool) -> None:
         """Stop it where it stands, or let it go on."""
         assert self._daemon is not None

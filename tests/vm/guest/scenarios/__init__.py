@@ -91,6 +91,7 @@ _BY_MODE: tuple[tuple[Mode, tuple[Callable[[Node], Awaitable[None]], ...]], ...]
             passthrough.a_card_that_is_plugged_is_bound_by_its_rule,
             passthrough.a_virtual_machine_that_runs_keeps_what_no_rule_wants_any_more,
             passthrough.an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nothing_else,
+            passthrough.a_daemon_that_is_killed_while_an_unbind_sleeps_is_replaced_at_once,
             passthrough.virtual_functions_for_vfio_are_never_on_the_hosts_driver,
             byhand.a_daemon_binds_and_gives_back_what_it_is_asked_for_by_hand,
             byhand.a_daemon_binds_the_group_of_what_a_name_fits,

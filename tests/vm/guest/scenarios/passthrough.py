@@ -18,13 +18,14 @@ import anyio
 from anyio import to_thread
 
 from tests.vm.guest import nested, pci, vfio
-from tests.vm.guest.node import ABSENT, HEALTHY, LOOK, PATIENCE, UNHEALTHY, Node, until
+from tests.vm.guest.node import ABSENT, HEALTHY, LOOK, PATIENCE, UNHEALTHY, Mode, Node, until
 
 _HOST_DRIVER = "e1000e"
 _ADDRESS = "192.0.2.1/24"  # for documentation (RFC 5737)
 _MOUNTED = Path("/run/data")
 _STUBBORN = Path("/job/samples/stubborn.ko")
 _HOLD = Path("/sys/module/stubborn/parameters/hold")
+_AT_ONCE = 2.0  # seconds
 _RETRIES = 4.0  # seconds in which a refusal would have been tried again, twice
 
 
@@ -153,13 +154,7 @@ async def a_group_with_a_mounted_disk_is_left_to_the_host(node: Node) -> None:
 
 async def an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nothing_else(node: Node) -> None:
     """A driver of the host that does not let go: the write is late, and ends when the driver does."""
-    await node.change(_run, "insmod", str(_STUBBORN))
-    try:
-        await node.change(pci.home, node.third)
-        await until(lambda: pci.driver(node.third) == "stubborn", "the host's driver has it")
-        await node.change(_hold, "Y")
-        await node.wish(None, passthrough=[node.third])
-        await until(lambda: pci.driver(node.third) is None, "the unbind has begun")
+    async with _unbind_that_sleeps(node):
         await node.change(pci.unbind, node.alone)
         await node.until(node.alone, UNHEALTHY)
         change = f"bind {node.third} to vfio-pci"
@@ -168,16 +163,53 @@ async def an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nothing_el
         assert node.logged("action-waiting") > 0
         await node.change(pci.bind, node.alone, pci.VFIO)
         await node.until(node.alone, HEALTHY)
-        await node.change(_hold, "N")
-        await until(lambda: pci.driver(node.third) == pci.VFIO, "it is bound")
-        await node.until(node.third, HEALTHY)
-        assert _late((await node.status())["changes"]) == []
-        await node.wish(None)
-        await until(lambda: pci.driver(node.third) == "stubborn", "it is given back")
+    await until(lambda: pci.driver(node.third) == pci.VFIO, "it is bound")
+    await node.until(node.third, HEALTHY)
+    assert _late((await node.status())["changes"]) == []
+    await node.wish(None)
+    await until(lambda: pci.driver(node.third) == "stubborn", "it is given back")
+    await node.change(_run, "rmmod", "stubborn")
+
+
+async def a_daemon_that_is_killed_while_an_unbind_sleeps_is_replaced_at_once(node: Node) -> None:
+    """The write sleeps on as a process of its own; the daemon's process ends, and the next daemon serves."""
+    async with _unbind_that_sleeps(node):
+        began = time.monotonic()
+        await node.kill_daemon()
+        ended = time.monotonic()
+        await node.start_daemon(Mode.POLL)
+        serves = time.monotonic() - ended
+        print(f"    ended in {ended - began:.2f} s, the next serves after {serves:.1f} s", flush=True)
+        assert ended - began < _AT_ONCE
+        assert await to_thread.run_sync(_writers) != []
+        await node.until(node.alone, HEALTHY)
+    await until(lambda: pci.driver(node.third) == pci.VFIO, "the next daemon has bound it")
+    await node.until(node.third, HEALTHY)
+    await node.wish(None)
+    await until(lambda: pci.driver(node.third) == "stubborn", "it is given back")
+    await node.change(_run, "rmmod", "stubborn")
+
+
+@asynccontextmanager
+async def _unbind_that_sleeps(node: Node) -> AsyncIterator[None]:
+    """The daemon takes a function from a driver of the host that does not let go until the end."""
+    await node.change(_run, "insmod", str(_STUBBORN))
+    try:
+        await node.change(pci.home, node.third)
+        await until(lambda: pci.driver(node.third) == "stubborn", "the host's driver has it")
+        await node.change(_hold, "Y")
+        await node.wish(None, passthrough=[node.third])
+        await until(lambda: pci.driver(node.third) is None, "the unbind has begun")
+        yield
     finally:
         with anyio.CancelScope(shield=True):
             await node.change(_hold, "N")
-            await node.change(_run, "rmmod", "stubborn")
+
+
+def _writers() -> list[str]:
+    """The processes that write to sysfs for a daemon, by their arguments."""
+    files = Path("/proc").glob("[0-9]*/cmdline")
+    return [command for file in files if "write_file.py" in (command := file.read_text())]
 
 
 async def virtual_functions_for_vfio_are_never_on_the_hosts_driver(node: Node) -> None:
