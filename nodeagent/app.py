@@ -37,9 +37,11 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.config import Log, Settings, Sources
+from nodeagent.config import Http, Log, Settings, Sources
+from nodeagent.http.listeners import NetworkListener
+from nodeagent.http.routes import NetworkRoutes
+from nodeagent.http.server import Handler
 from nodeagent.kernel.root import Root
-from nodeagent.web.doorway import Doorway, answering
 
 SetLog = Callable[[Log], None]
 
@@ -133,17 +135,16 @@ class Daemon:
         components = self.components
         pulse = Pulse(self.core.supervisor, components)
         timeouts = self.core.timeouts
-        doorway = Doorway(
-            self.core.settings,
-            lambda http: answering(teller.status, pulse.standing_still, timeouts, http),
-            timeouts,
-            self.passed,
-        )
-        teller = Teller(self.core, [self.kubelet, doorway, *components])
+
+        def routes(http: Http) -> Handler:
+            return NetworkRoutes(teller.status, pulse.standing_still, timeouts, http).handle
+
+        network = NetworkListener(self.core.settings, routes, timeouts, self.passed)
+        teller = Teller(self.core, [self.kubelet, network, *components])
         self._begin_news(teller, pulse)
         line = StatusLine(self.notifier, self.core.news, pulse, timeouts)
         for_systemd = (systemd.Watchdog(self.notifier, pulse, timeouts), line)
-        self._keep([*components, doorway, *for_systemd, *status.sockets(self.core, teller)], group)
+        self._keep([*components, network, *for_systemd, *status.sockets(self.core, teller)], group)
         await checkpoint()  # all have taken their first step: who is told that it is ready may ask at once
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 

@@ -140,8 +140,7 @@ class Timeouts(NamedTuple):
 
     # Local sockets and HTTP
     local_socket_answer: float = 5.0
-    http_idle: float = 75.0  # between two requests of one connection
-    http_request: float = 5.0  # from its first byte to its end
+    http_request: float = 5.0  # from the connection to the end of the request
     http_send: float = 10.0  # for a client to take a part of the answer
     http_close: float = 1.0  # for a refused client to finish its request and read the answer
     http_address_retry: float = 10.0

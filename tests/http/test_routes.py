@@ -8,15 +8,13 @@ import socket
 
 import pytest
 
-from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http
+from nodeagent.http import routes
+from nodeagent.http.routes import NetworkRoutes
+from nodeagent.http.server import HttpError, Request, Response, plain
 from nodeagent.model.status import Status
 from nodeagent.render import metrics, page
-from nodeagent.web import answers
-from nodeagent.web.answers import Answers
-from nodeagent.web.connection import Request, Response
-from tests.conftest import Said
 from tests.render.statuses import WELL
 
 LOCAL = Http("127.0.0.1:9481", "false")
@@ -34,8 +32,11 @@ async def ask(
     status: Status = READY,
 ) -> Response:
     """The answer to one request."""
-    paths = Answers(lambda: status, lambda: None, http, Timeouts())
-    return await paths.answer(Request(method, path, host, peer))
+    paths = NetworkRoutes(lambda: status, lambda: None, Timeouts(), http)
+    try:
+        return await paths.handle(Request(method, path, host, peer))
+    except HttpError as error:
+        return plain(error.status, error.text, error.headers)
 
 
 def said_in(response: Response) -> str:
@@ -57,8 +58,8 @@ async def test_health_is_a_line_and_a_status_code() -> None:
         503,
         b"the host was not scanned yet\nnvidia.com/gpu: the kubelet does not read its list yet\n",
     )
-    still = Answers(lambda: WELL, lambda: "observe stands still", LOCAL, Timeouts())
-    assert (await still.answer(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 503
+    still = NetworkRoutes(lambda: WELL, lambda: "observe stands still", Timeouts(), LOCAL)
+    assert (await still.handle(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 503
 
 
 async def test_other_paths_and_other_methods_are_told_what_there_is() -> None:
@@ -93,7 +94,7 @@ FOREIGN = [
 
 @pytest.mark.parametrize("host", KNOWN)
 async def test_who_asks_by_an_address_or_by_our_own_name_is_answered(host: str) -> None:
-    assert answers.known_name(host)
+    assert routes.is_known_name(host)
     assert (await ask("/metrics", host)).status == 200
 
 
@@ -102,17 +103,6 @@ async def test_a_foreign_name_that_leads_to_loopback_is_refused(host: str) -> No
     for path in ("/metrics", "/healthz", "/readyz", "/"):
         assert (await ask(path, host)).status == 421
     assert (await ask("/metrics", host, http=PUBLIC)).status == 200
-
-
-async def test_a_path_that_fails_is_logged_and_leaves_the_others_alone(said: Said) -> None:
-    def broken() -> Status:
-        raise RuntimeError("no status today")
-
-    paths = Answers(broken, lambda: None, LOCAL, Timeouts())
-    failed = await paths.answer(Request("GET", "/metrics", "localhost", "127.0.0.1"))
-    assert (failed.status, "no status" in said_in(failed)) == (500, False)
-    assert said(log.HTTP_FAILED) == [{"path": "/metrics", "error": "RuntimeError: no status today"}]
-    assert (await paths.answer(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 200
 
 
 PAGE = Http("127.0.0.1:9481", "true")
@@ -160,14 +150,3 @@ async def test_the_page_is_for_this_node_unless_it_is_for_everybody(path: str) -
 async def test_no_name_of_a_stranger_leads_to_the_page(host: str) -> None:
     for http in (PAGE, OPEN_PAGE, EVERYWHERE):
         assert [(await ask(path, host, http=http)).status for path in ("/", "/events")] == [421, 421]
-
-
-async def test_events_that_fail_end_and_are_logged(said: Said) -> None:
-    def broken() -> Status:
-        raise RuntimeError("no status today")
-
-    paths = Answers(broken, lambda: None, PAGE, Timeouts())
-    answer = await paths.answer(Request("GET", "/events", "localhost", "127.0.0.1"))
-    assert not isinstance(answer.body, bytes)
-    assert [event async for event in answer.body] == []
-    assert [line["path"] for line in said(log.HTTP_FAILED)] == ["/events"]

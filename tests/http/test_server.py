@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One client over HTTP: what it may say, and what becomes of one that is slow, loud, or no client at all."""
+"""One connection: requests that are answered or refused, and clients that are slow, loud or speak no HTTP."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections.abc import AsyncGenerator
 import anyio
 import pytest
 
+from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.web.connection import Request, Response
+from nodeagent.http.server import HttpError, Request, Response
 from tests import virtual
-from tests.web.serving import door
+from tests.conftest import Said
+from tests.http.serving import serving
 
 GET = "GET /a?b=c HTTP/1.1\nHost: here\n\n"
 LAST = "GET /last HTTP/1.1\nHost: here\nConnection: close\n\n"
@@ -25,37 +27,33 @@ def statuses(heard: str) -> list[str]:
 
 
 async def test_a_request_is_understood_and_answered_with_its_length() -> None:
-    async with door() as open_door:
-        heard = await open_door.ask(GET + LAST)
+    async with serving() as server:
+        heard = await server.ask(GET)
     assert heard.startswith("HTTP/1.1 200 OK\r\n")
-    assert "content-length: 22\r\n\r\nGET /a here 127.0.0.1\n" in heard
-    assert heard.endswith("GET /last here 127.0.0.1\n")
+    assert "connection: close\r\n" in heard
+    assert heard.endswith("content-length: 22\r\n\r\nGET /a here 127.0.0.1\n")
 
 
-async def test_a_connection_is_used_again_and_requests_may_come_in_one_piece_or_in_bytes() -> None:
-    async with door() as open_door:
-        client = await open_door.client()
-        for _ in range(3):
-            await client.say(GET)
-            assert "GET /a here" in await client.hear("127.0.0.1\n")
+async def test_a_request_may_come_byte_by_byte_and_a_second_one_gets_no_answer() -> None:
+    async with serving() as server:
+        client = await server.client()
         for letter in GET.replace("\n", "\r\n"):
             await client.stream.send(letter.encode())
-        assert "GET /a here" in await client.hear("127.0.0.1\n")
-        await client.say(GET * 50 + LAST)
-        assert statuses(await client.rest()) == ["200"] * 51
+        assert (await client.rest()).endswith("GET /a here 127.0.0.1\n")
+        assert statuses(await server.ask(GET + LAST)) == ["200"]
 
 
 async def test_head_gets_the_headers_alone() -> None:
-    async with door() as open_door:
-        heard = await open_door.ask("HEAD /a HTTP/1.1\nHost: here\nConnection: close\n\n")
+    async with serving() as server:
+        heard = await server.ask("HEAD /a HTTP/1.1\nHost: here\nConnection: close\n\n")
     assert "content-length: 23\r\n" in heard
     assert heard.endswith("\r\n\r\n")
     assert "HEAD /a" not in heard
 
 
 async def test_a_client_of_http_1_0_is_answered_and_left() -> None:
-    async with door() as open_door:
-        heard = await open_door.ask("GET /a HTTP/1.0\n\n")
+    async with serving() as server:
+        heard = await server.ask("GET /a HTTP/1.0\n\n")
     assert heard.endswith("GET /a  127.0.0.1\n")
 
 
@@ -80,47 +78,47 @@ async def test_a_client_of_http_1_0_is_answered_and_left() -> None:
     ids=lambda value: value[:40].replace("\n", "|") if isinstance(value, str) else value,
 )
 async def test_what_is_no_plain_request_is_refused_and_the_connection_ends(said: str, status: str) -> None:
-    async with door() as open_door:
-        assert statuses(await open_door.ask(said)) == [status]
-        assert statuses(await open_door.ask(LAST)) == ["200"]
+    async with serving() as server:
+        assert statuses(await server.ask(said)) == [status]
+        assert statuses(await server.ask(LAST)) == ["200"]
 
 
 async def test_a_refused_client_that_goes_on_talking_still_reads_why() -> None:
-    async with door() as open_door:
-        client = await open_door.client()
-        await client.say("POST /a HTTP/1.1\nHost: a\nContent-Length: 3000\n\n")
+    async with serving() as server:
+        client = await server.client()
+        await client.send("POST /a HTTP/1.1\nHost: a\nContent-Length: 3000\n\n")
         for _ in range(3):
             await anyio.wait_all_tasks_blocked()
-            await client.say("x" * 1000)
+            await client.send("x" * 1000)
         await anyio.wait_all_tasks_blocked()
         assert statuses(await client.rest()) == ["413"]
 
 
 async def test_noise_ends_its_own_connection_and_nothing_else() -> None:
     noise = random.Random(7)
-    async with door() as open_door:
+    async with serving() as server:
         for _ in range(100):
-            client = await open_door.client()
+            client = await server.client()
             async with client.stream:
                 await client.stream.send(noise.randbytes(noise.randint(1, 3000)))
-        assert statuses(await open_door.ask(LAST)) == ["200"]
+        assert statuses(await server.ask(LAST)) == ["200"]
 
 
 async def test_a_client_that_has_nothing_more_to_say_still_gets_its_answer() -> None:
-    async with door() as open_door:
-        client = await open_door.client()
-        await client.say(GET)
+    async with serving() as server:
+        client = await server.client()
+        await client.send(GET)
         await client.stream.send_eof()
         assert statuses(await client.rest()) == ["200"]
 
 
 @virtual.TIME
-async def test_a_silent_client_is_left_after_a_while_and_a_slow_one_much_sooner() -> None:
-    async with door() as open_door:
+async def test_a_silent_client_and_a_slow_one_are_disconnected_after_the_same_time() -> None:
+    async with serving() as server:
         began = anyio.current_time()
-        assert await open_door.ask("") == ""
-        assert anyio.current_time() - began == pytest.approx(Timeouts().http_idle, abs=2)
-        client, began = await open_door.client(), anyio.current_time()
+        assert await server.ask("") == ""
+        assert anyio.current_time() - began == pytest.approx(Timeouts().http_request, abs=2)
+        client, began = await server.client(), anyio.current_time()
         async with anyio.create_task_group() as drip:
             drip.start_soon(_drip, client.stream)
             assert await client.rest() == ""
@@ -140,9 +138,9 @@ async def test_a_client_that_does_not_take_its_answer_is_left() -> None:
     async def much(_: Request) -> Response:
         return Response(200, (), b"x" * 20_000_000)
 
-    async with door(much) as open_door:
-        client, began = await open_door.client(), anyio.current_time()
-        await client.say(GET)
+    async with serving(much) as server:
+        client, began = await server.client(), anyio.current_time()
+        await client.send(GET)
         with anyio.fail_after(100), pytest.raises(anyio.EndOfStream):
             await anyio.sleep(Timeouts().http_send + 5)
             while True:
@@ -165,26 +163,45 @@ async def test_parts_are_sent_as_they_come_until_the_client_goes() -> None:
     async def stream(_: Request) -> Response:
         return Response(200, (("content-type", "text/plain"),), parts())
 
-    async with door(stream) as open_door:
-        client = await open_door.client()
-        await client.say(GET)
-        assert "transfer-encoding: chunked" in (await client.hear("part 3")).lower()
+    async with serving(stream) as server:
+        client = await server.client()
+        await client.send(GET)
+        assert "content-length" not in await client.receive_until("part 3")
         await client.stream.aclose()
         with anyio.fail_after(5):
             await ended.wait()
 
 
-async def test_parts_that_end_leave_the_connection_to_the_next_request() -> None:
+async def test_parts_that_end_or_fail_end_the_connection(said: Said) -> None:
     async def parts() -> AsyncGenerator[bytes, None]:
         yield b"one"
         yield b"two"
+        raise RuntimeError("no third part")
 
     async def stream(_: Request) -> Response:
         return Response(200, (), parts())
 
-    async with door(stream) as open_door:
-        client = await open_door.client()
-        for _ in range(2):
-            await client.say(GET)
-            assert "one" in await client.hear("two\r\n0\r\n\r\n")
-        await client.stream.aclose()
+    async with serving(stream) as server:
+        assert (await server.ask(GET)).endswith("\r\n\r\nonetwo")
+    assert said(log.HTTP_FAILED) == [{"path": "/a", "error": "RuntimeError: no third part"}]
+
+
+async def test_a_handler_that_fails_is_logged_and_answered_without_its_text(said: Said) -> None:
+    async def fail(_: Request) -> Response:
+        raise RuntimeError("secret")
+
+    async with serving(fail) as server:
+        received = await server.ask(GET)
+    assert (statuses(received), "secret" in received) == (["500"], False)
+    assert said(log.HTTP_FAILED) == [{"path": "/a", "error": "RuntimeError: secret"}]
+
+
+async def test_a_request_that_the_handler_refuses_is_answered_with_its_status_and_headers() -> None:
+    async def refuse(_: Request) -> Response:
+        raise HttpError(503, "too many", [("retry-after", "30")])
+
+    async with serving(refuse) as server:
+        received = await server.ask(GET)
+    assert statuses(received) == ["503"]
+    assert "retry-after: 30\r\n" in received
+    assert received.endswith("\r\n\r\ntoo many\n")

@@ -11,10 +11,9 @@ import anyio
 import pytest
 
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.http.status_stream import PAGES, StatusStream
 from nodeagent.model import plain
 from nodeagent.model.status import ProcessStatus, Status
-from nodeagent.web import live
-from nodeagent.web.live import Live
 from tests.render.statuses import WELL
 
 
@@ -37,7 +36,7 @@ async def following(events: AsyncGenerator[bytes, None]) -> bytes:
 
 
 async def test_the_first_event_is_the_document_that_the_status_socket_gives() -> None:
-    async with aclosing(Live(Source(), Timeouts()).events()) as events:
+    async with aclosing(StatusStream(Source(), Timeouts()).events()) as events:
         event = await following(events)
     assert event.startswith(b"data: ")
     assert event.endswith(b"\n\n")
@@ -47,7 +46,7 @@ async def test_the_first_event_is_the_document_that_the_status_socket_gives() ->
 
 async def test_a_change_is_told_once_and_time_that_passes_is_none() -> None:
     source = Source()
-    async with aclosing(Live(source, Timeouts()).events()) as events:
+    async with aclosing(StatusStream(source, Timeouts()).events()) as events:
         await following(events)
         source.now = WELL._replace(uptime_seconds=99.0, process=ProcessStatus(1.0, 2.0))
         with anyio.move_on_after(2.5 * Timeouts().page_update) as waiting:
@@ -57,7 +56,7 @@ async def test_a_change_is_told_once_and_time_that_passes_is_none() -> None:
 
 async def test_all_pages_get_the_change_and_the_status_is_taken_once_for_all() -> None:
     source = Source()
-    told = Live(source, Timeouts())
+    told = StatusStream(source, Timeouts())
     async with anyio.create_task_group() as pages:
 
         async def page() -> None:
@@ -65,18 +64,18 @@ async def test_all_pages_get_the_change_and_the_status_is_taken_once_for_all() -
                 await following(events)
                 assert b"trouble" in await following(events)
 
-        for _ in range(live.MOST):
+        for _ in range(PAGES):
             pages.start_soon(page)
         await anyio.wait_all_tasks_blocked()
-        assert told.full
+        assert told.is_full
         source.now = WELL._replace(problems=("trouble",))
     assert source.asked <= 4
-    assert not told.full
+    assert not told.is_full
 
 
 async def test_where_no_page_is_open_nobody_asks() -> None:
     source = Source()
-    async with aclosing(Live(source, Timeouts()).events()) as events:
+    async with aclosing(StatusStream(source, Timeouts()).events()) as events:
         await following(events)
     with anyio.move_on_after(2 * Timeouts().page_update):
         await anyio.sleep_forever()
@@ -87,6 +86,6 @@ async def test_a_status_that_fails_ends_the_events_with_its_error() -> None:
     def broken() -> Status:
         raise RuntimeError("no status today")
 
-    async with aclosing(Live(broken, Timeouts()).events()) as events:
+    async with aclosing(StatusStream(broken, Timeouts()).events()) as events:
         with pytest.raises(RuntimeError, match="no status today"):
             await following(events)

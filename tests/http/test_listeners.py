@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address: taken, busy, changed, given up; and a crowd at the door."""
+"""The TCP address: served, in use, changed, given up; and more clients than connections."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ import pytest
 
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.http import listeners
+from nodeagent.http.server import CONNECTIONS, Request, Response, plain
 from nodeagent.model.status import HttpStatus
-from nodeagent.web import doorway
-from nodeagent.web.connection import Request, Response, plain
 from tests import virtual
 from tests.conftest import Said
 from tests.facts import each_names, names
-from tests.web.serving import Client, Door, door, settings
+from tests.http.serving import Client, Serving, serving, settings
 
 LAST = "GET /last HTTP/1.1\nHost: here\nConnection: close\n\n"
 
 
 async def test_where_it_listens_is_told_and_logged_once(said: Said) -> None:
-    async with door() as open_door:
-        address = f"http://127.0.0.1:{open_door.port}/"
-        assert open_door.doorway.status().status == HttpStatus(address)
-        assert open_door.doorway.status().problems == ()
-        assert "200 OK" in await open_door.ask(LAST)
+    async with serving() as server:
+        address = f"http://127.0.0.1:{server.port}/"
+        assert server.listener.status().status == HttpStatus(address)
+        assert server.listener.status().problems == ()
+        assert "200 OK" in await server.ask(LAST)
     assert said(log.HTTP_SERVED) == [{"address": address}]
 
 
 async def test_a_socket_that_was_passed_serves_its_address_also_after_other_settings() -> None:
     with socket.create_server(("127.0.0.1", 0)) as passed:
         address = f"127.0.0.1:{passed.getsockname()[1]}"
-        async with door(wanted=settings(address), passed=[passed]) as open_door:
-            assert "200 OK" in await open_door.ask(LAST)
-            open_door.settings.set(settings(""))
+        async with serving(wanted=settings(address), passed=[passed]) as server:
+            assert "200 OK" in await server.ask(LAST)
+            server.settings.set(settings(""))
             await anyio.wait_all_tasks_blocked()
-            open_door.settings.set(settings(address))
+            server.settings.set(settings(address))
             await anyio.wait_all_tasks_blocked()
-            assert "200 OK" in await open_door.ask(LAST)
+            assert "200 OK" in await server.ask(LAST)
 
 
 @virtual.TIME
@@ -52,80 +52,80 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as passed, socket.create_server(("127.0.0.1", 0)) as busy:
         there, wanted = (f"127.0.0.1:{sock.getsockname()[1]}" for sock in (passed, busy))
-        async with door(wanted=settings(wanted), passed=[passed]) as open_door:
-            found = open_door.doorway.status().status
+        async with serving(wanted=settings(wanted), passed=[passed]) as server:
+            found = server.listener.status().status
             assert (found.address, found.hint) == (
                 f"http://{there}/",
-                doorway.hint(OSError(errno.EADDRINUSE, "")),
+                listeners.hint(OSError(errno.EADDRINUSE, "")),
             )
             names(found.error, wanted, "Address already in use", f"http://{there}/")
             await anyio.sleep(3 * Timeouts().http_address_retry)
-            assert "200 OK" in await open_door.ask(LAST)
-            assert [http.listen for http in open_door.loaded] == [there], "as strict as there"
+            assert "200 OK" in await server.ask(LAST)
+            assert [http.listen for http in server.handled] == [there], "as strict as there"
             busy.close()
             await anyio.sleep(Timeouts().http_address_retry + 1)
-            assert open_door.doorway.status().status == HttpStatus(f"http://{wanted}/")
-            assert "200 OK" in await open_door.ask(LAST)
+            assert server.listener.status().status == HttpStatus(f"http://{wanted}/")
+            assert "200 OK" in await server.ask(LAST)
     assert len(said(log.HTTP_REFUSED)) == 1
 
 
 def test_who_may_make_no_such_socket_is_told_of_the_one_that_systemd_makes() -> None:
-    assert "nodeagent-http.socket" in doorway.hint(OSError(errno.EAFNOSUPPORT, "not supported"))
-    assert "http.listen" in doorway.hint(OSError(errno.EADDRINUSE, "in use"))
+    assert "nodeagent-http.socket" in listeners.hint(OSError(errno.EAFNOSUPPORT, "not supported"))
+    assert "http.listen" in listeners.hint(OSError(errno.EADDRINUSE, "in use"))
 
 
 async def test_nothing_listens_where_no_address_is_wanted() -> None:
-    async with door(wanted=settings("")) as closed:
-        assert closed.doorway.status().status == HttpStatus()
+    async with serving(wanted=settings("")) as closed:
+        assert closed.listener.status().status == HttpStatus()
 
 
 @virtual.TIME
 async def test_a_busy_address_is_a_problem_and_is_tried_until_it_is_free(said: Said) -> None:
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
-    async with door(wanted=settings(f"127.0.0.1:{port}")) as open_door:
-        each_names(open_door.doorway.status().problems, (f"127.0.0.1:{port}", "Address already in use"))
+    async with serving(wanted=settings(f"127.0.0.1:{port}")) as server:
+        each_names(server.listener.status().problems, (f"127.0.0.1:{port}", "Address already in use"))
         await anyio.sleep(5 * Timeouts().http_address_retry)
         sock.close()
         await anyio.sleep(Timeouts().http_address_retry + 1)
-        assert open_door.doorway.status().problems == ()
-        assert open_door.port == port
+        assert server.listener.status().problems == ()
+        assert server.port == port
     assert len(said(log.HTTP_REFUSED)) == 1
 
 
 async def test_other_settings_move_it_and_end_it_while_it_runs() -> None:
-    async with door() as open_door:
-        first, client = open_door.port, await open_door.client()
-        open_door.settings.set(settings("[::1]:0"))
+    async with serving() as server:
+        first, client = server.port, await server.client()
+        server.settings.set(settings("[::1]:0"))
         assert await client.rest() == ""
         await anyio.wait_all_tasks_blocked()
-        assert (open_door.doorway.status().status.address or "").startswith("http://[::1]:")
-        open_door.settings.set(settings(""))
+        assert (server.listener.status().status.address or "").startswith("http://[::1]:")
+        server.settings.set(settings(""))
         await anyio.wait_all_tasks_blocked()
-        assert open_door.doorway.status().status == HttpStatus()
+        assert server.listener.status().status == HttpStatus()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", first))
 
 
 async def test_a_thousand_silent_connections_keep_nobody_out() -> None:
-    async with door() as open_door, crowd(open_door, 1000) as clients:
-        assert "200 OK" in await open_door.ask(LAST)
+    async with serving() as server, crowd(server, 1000) as clients:
+        assert "200 OK" in await server.ask(LAST)
         with anyio.fail_after(5):
-            ended = [await client.rest() for client in clients[: 1000 - doorway.MOST]]
+            ended = [await client.rest() for client in clients[: 1000 - CONNECTIONS]]
         assert set(ended) == {""}
 
 
 @contextlib.asynccontextmanager
-async def crowd(open_door: Door, count: int) -> AsyncIterator[list[Client]]:
+async def crowd(server: Serving, count: int) -> AsyncIterator[list[Client]]:
     """So many clients who say nothing, or the beginning of a request."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     clients = []
     try:
         for number in range(count):
-            clients.append(await open_door.client())
+            clients.append(await server.client())
             if number % 2:
-                await clients[-1].say("GET /")
+                await clients[-1].send("GET /")
         yield clients
     finally:
         for client in clients:
@@ -139,13 +139,13 @@ async def test_whoever_is_being_answered_keeps_its_place_and_the_last_one_is_lef
         await go.wait()
         return plain(200, "waited")
 
-    async with door(wait) as open_door, crowd(open_door, 0):
-        clients = [await open_door.client() for _ in range(doorway.MOST)]
+    async with serving(wait) as server, crowd(server, 0):
+        clients = [await server.client() for _ in range(CONNECTIONS)]
         for client in clients:
-            await client.say(LAST)
+            await client.send(LAST)
         await anyio.wait_all_tasks_blocked()
         with contextlib.suppress(anyio.BrokenResourceError):
-            assert await open_door.ask("") == ""
+            assert await server.ask("") == ""
         go.set()
         for client in clients:
             assert "waited" in await client.rest()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The paths of the daemon's HTTP, and who may use them. Each answer is made from the Status at that moment.
+
+A page in a browser may be anybody's, and its name may resolve to this address (DNS rebinding): so ``Host``
+must be an IP address, this host's name or localhost. Only where everybody may connect, metrics and health are
+answered under any name.
+
+The Status is taken on the event loop and written in a thread, which also imports the renderers: a daemon that
+nobody asks never loads them.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from nodeagent.base import threads
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.config import Http
+from nodeagent.http.server import HttpError, Request, Response, plain
+from nodeagent.http.status_stream import StatusStream
+from nodeagent.model.status import Status
+
+if TYPE_CHECKING:
+    from nodeagent.render.health import Health
+
+_READ = ("GET", "HEAD")
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?", re.ASCII)
+_EVENTS = "/events"
+_NO_STORE = ("cache-control", "no-store")
+_PRIVATE = (  # no other page may read, frame or guess the answer
+    _NO_STORE,
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+)
+
+
+class NetworkRoutes:
+    """Metrics, health and the status page, for the TCP listener with the settings ``http``.
+
+    ``stalled`` names the component that makes no progress, if there is one.
+    """
+
+    def __init__(
+        self,
+        status: Callable[[], Status],
+        stalled: Callable[[], str | None],
+        timeouts: Timeouts,
+        http: Http,
+    ) -> None:
+        self._status = status
+        self._stalled = stalled
+        self._http = http
+        self._stream = StatusStream(status, timeouts)
+        self._paths: dict[str, Callable[[], Awaitable[Response]]] = {
+            "/": self._index,
+            "/metrics": self._metrics,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            _EVENTS: self._events,
+        }
+
+    async def handle(self, request: Request) -> Response:
+        """The response to any request. :raises HttpError: if it is refused."""
+        if request.method not in _READ:
+            text = f"{request.method} is not answered here"
+            raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, text, [("allow", ", ".join(_READ))])
+        answer = self._paths.get(request.path)
+        if answer is None:
+            raise HttpError(HTTPStatus.NOT_FOUND, f"no such path; there are {', '.join(self._paths)}")
+        self._check_client(request)
+        return await answer()
+
+    def _check_client(self, request: Request) -> None:
+        """:raises HttpError: if this client may not use the path."""
+        private = request.path == _EVENTS or (request.path == "/" and self._http.page != "false")
+        local = is_loopback(self._http.listen.rpartition(":")[0])
+        if (private or local) and not is_known_name(request.host):
+            text = "ask by an IP address, by localhost or by the name of this host"
+            raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, text)
+        if private and self._http.page != "everywhere" and not is_loopback(request.client):
+            raise HttpError(HTTPStatus.FORBIDDEN, "the page is for clients on this node; see http.page")
+
+    async def _index(self) -> Response:
+        if self._http.page == "false":
+            return plain(HTTPStatus.OK, "nodeagent: /metrics /healthz /readyz; the page is off: http.page")
+        return await threads.call(_page)
+
+    async def _events(self) -> Response:
+        if self._http.page == "false":
+            raise HttpError(HTTPStatus.NOT_FOUND, "the page is off: http.page")
+        if self._stream.is_full:
+            text = "too many pages are open"
+            raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text, [("retry-after", "30")])
+        headers = [("content-type", "text/event-stream"), *_PRIVATE]
+        return Response(HTTPStatus.OK, headers, self._stream.events())
+
+    async def _metrics(self) -> Response:
+        return await threads.call(_metrics, self._status())
+
+    async def _healthz(self) -> Response:
+        from nodeagent.render import health  # on the loop: a probe must not wait for a free thread
+
+        return _health(health.alive(self._stalled()))
+
+    async def _readyz(self) -> Response:
+        from nodeagent.render import health
+
+        return _health(health.ready(self._status()))
+
+
+def _page() -> Response:
+    from nodeagent.render import page
+
+    made = page.load()
+    headers = [("content-type", "text/html; charset=utf-8"), ("content-security-policy", made.policy)]
+    return Response(HTTPStatus.OK, [*headers, *_PRIVATE], made.html)
+
+
+def _metrics(status: Status) -> Response:
+    from nodeagent.render import metrics
+
+    headers = [("content-type", metrics.CONTENT_TYPE), _NO_STORE]
+    return Response(HTTPStatus.OK, headers, metrics.text(status).encode())
+
+
+def _health(health: Health) -> Response:
+    return plain(HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.text, [_NO_STORE])
+
+
+def is_loopback(address: str) -> bool:
+    """True for an address, in brackets or not, that only this host can reach."""
+    plain_address = address.strip("[]").removeprefix("::ffff:")
+    return plain_address == "::1" or plain_address.startswith("127.")
+
+
+def is_known_name(host: str) -> bool:
+    """True if a ``Host`` header has a name that nobody else can make resolve to this host."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match[1].strip("[]").lower()
+    return name in ("localhost", socket.gethostname().lower()) or _is_address(name)
+
+
+def _is_address(text: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, text)
+        except OSError:
+            continue
+        return True
+    return False
