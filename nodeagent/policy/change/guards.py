@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nodeagent.model.action import Move
-from nodeagent.model.allocation import Knowledge
+from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.snapshot import Snapshot
@@ -88,15 +88,15 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
         address = PciAddress(move.address)
         texts.append(containers.part_of(address, snapshot) if move.now != move.to else None)
         texts.append(_unlooked(snapshot.host.functions[address]))
-    known = snapshot.allocations
-    if known.knowledge is Knowledge.SILENT or (any(map(groups.ready, members)) and not known.complete):
+    allocations = snapshot.allocations
+    if _is_doubtful(allocations) or (any(map(groups.ready, members)) and not allocations.complete):
         texts.append(UNKNOWN)
     return next((text for text in texts if text is not None), None)
 
 
 def given_since(moves: Iterable[Move], before: Snapshot, snapshot: Snapshot) -> str | None:
     """Who has got one of these functions by now, or what was behind it ``before`` its driver was changed."""
-    if snapshot.allocations.knowledge is Knowledge.SILENT:
+    if _is_doubtful(snapshot.allocations):
         return UNKNOWN
     as_before = replace(snapshot, host=before.host)
     for move in moves:
@@ -107,6 +107,11 @@ def given_since(moves: Iterable[Move], before: Snapshot, snapshot: Snapshot) -> 
         if text is not None:
             return text
     return None
+
+
+def _is_doubtful(allocations: Allocations) -> bool:
+    """True if there is a kubelet, and PodResources or the checkpoint does not tell."""
+    return allocations.knowledge in (Knowledge.SILENT, Knowledge.PARTIAL)
 
 
 def from_host(move: Move) -> bool:
