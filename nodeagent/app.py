@@ -21,7 +21,6 @@ from nodeagent import __version__
 from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop, Desire
 from nodeagent.agent.features import FEATURES, LateFeature
-from nodeagent.agent.glances import Glances
 from nodeagent.agent.last_good import LastGood
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
@@ -31,7 +30,7 @@ from nodeagent.agent.tell.noting import Remarks
 from nodeagent.agent.tell.start import tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
-from nodeagent.base import activation, log, loopfaults, mounttable, supervise
+from nodeagent.base import activation, log, loopfaults, supervise
 from nodeagent.base.errors import ConfigError, MustEnd
 from nodeagent.base.latest import Latest
 from nodeagent.base.sdnotify import Notifier
@@ -72,8 +71,7 @@ class Daemon:
         watcher, timeouts = self.core.watcher, self.core.timeouts
         return (
             Task("inotify", watcher.run),
-            Task("refused watches", partial(watcher.keep_trying, timeouts.refused_watch_retry)),
-            Task("mounts", partial(mounttable.follow, watcher.mounts_changed, timeouts.mounts_pause)),
+            Task("directory check", partial(watcher.check, timeouts.directory_check)),
             self.core.events,
             *(
                 Task(f"directory {each.path}", partial(each.run, timeouts.kubelet_directory_poll))
@@ -88,7 +86,6 @@ class Daemon:
         return (
             self.kubelet.plugins,
             self.core.observer,
-            Glances(self.core.wakes, self.core.observer, timeouts.synthetic_event_pause),
             Recoveries(self.core.root, self.core.wakes, timeouts.device_recovery),
             self.core.names,
             self.core.usage,

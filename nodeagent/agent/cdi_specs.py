@@ -17,11 +17,10 @@ import anyio
 from nodeagent.agent.core import Core
 from nodeagent.base import threads
 from nodeagent.base.latest import Latest
-from nodeagent.base.watching import Change
+from nodeagent.base.watch import Change
 from nodeagent.config.imports import cdi as reading
 from nodeagent.kernel.events.source import NodeWatches
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.wakes import CountedWakes
 from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.desired import Desired
@@ -95,7 +94,7 @@ class CdiSpecs:
         self._watched: set[str] = set()
         self._looked_for: tuple[str, ...] = ()
         self._changed: Latest[None] = Latest(None)
-        self._nodes = NodeWatches(core.root, core.watcher, CountedWakes(core.wakes), common=False)
+        self._nodes = NodeWatches(core.root, core.watcher, core.wakes.wake)
 
     async def run(self) -> None:
         """Read whenever something has changed, for ever."""

@@ -21,7 +21,7 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Change, Watcher
+from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.config import Log, Settings, Sources, table
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.shares import ConfigurationShare
@@ -38,7 +38,7 @@ class ConfigLoop:
         self,
         settings: Latest[Settings],
         sources: Sources,
-        watcher: Watcher,
+        watcher: DirectoryWatcher,
         set_log: Callable[[Log], None],
         timeouts: Timeouts,
         refused: ConfigError | None = None,

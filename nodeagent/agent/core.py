@@ -26,7 +26,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.cluster import account
 from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
@@ -46,7 +46,7 @@ class Core:
     settings: Latest[Settings]
     timeouts: Timeouts
     cluster: Latest[ClusterWishes]
-    watcher: Watcher
+    watcher: DirectoryWatcher
     supervisor: Supervisor
     snapshots: Snapshots
     wakes: Wakes
@@ -65,7 +65,7 @@ class Core:
 
 def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     """The shared parts, wired."""
-    watcher, wakes = Watcher(), Wakes()
+    watcher, wakes = DirectoryWatcher(root.prefix), Wakes()
     cluster = Latest(_said_before(root, settings.get()))
     wishes = cluster.get()
     desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
@@ -113,9 +113,9 @@ def _said_before(root: Root, settings: Settings) -> ClusterWishes:
 
 async def first_scan(core: Core) -> None:
     """The first scan, as soon as no change can be missed any more."""
-    if core.watcher.instance.get() is None:
+    if not core.watcher.has_instance:
         error = "the kernel gives no inotify instance; raise fs.inotify.max_user_instances"
-        seconds = f"{core.timeouts.refused_watch_retry:g}"
+        seconds = f"{core.timeouts.directory_check:g}"
         log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=seconds, error=error)
     await core.events.listening(core.settings.get().timing.resync)
     await recoveries.restore(core.root, core.wakes)

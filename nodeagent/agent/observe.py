@@ -94,10 +94,6 @@ class Observer:
         for key in keys:
             self._wakes.wake(key)
 
-    async def strangers(self, keys: Sequence[str]) -> Sequence[str]:
-        """Those of the keys that name what does not read as the Host has it, or does not answer."""
-        return await self._runner.strangers(keys, self._snapshots.now.host)
-
     async def run(self) -> None:
         """Scan whenever something was named, for ever."""
         while True:

@@ -106,7 +106,6 @@ class Timeouts(NamedTuple):
     host_poll: float = 5.0  # between scans where the kernel sends no events
     failed_scan_retry: float = 1.0
     rescan_delays: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)  # unfinished devices
-    synthetic_event_pause: float = 0.5  # between two rounds: many events may name the same device
     device_recovery: float = 120.0  # after a reset the kernel waits 60 s (PCIE_RESET_READY_POLL_MS)
     cdi_directory_read: float = 1.0  # without a file that was read, a directory counts as hanging
 
@@ -127,8 +126,7 @@ class Timeouts(NamedTuple):
     component_retry: Backoff = Backoff(first=0.1, limit=30.0)
     component_healthy: float = 60.0  # a failure after a longer run counts as the first one
     component_hopeless: float = 300.0  # failures in a row for longer are reported to systemd
-    refused_watch_retry: float = 10.0  # the kernel refused an inotify instance or watch
-    mounts_pause: float = 0.2  # between two reactions: each pod that starts makes dozens of mounts
+    directory_check: float = 5.0  # of the watched directories: a mount over one raises no event
     repeated_log_lines: float = 60.0  # repeated lines are counted for this long and then reported
     last_log_lines: float = 1.0  # for the log's reader when the daemon ends
     problems_settle: float = 1.0  # devices that are bound at boot appear one by one

@@ -2,15 +2,13 @@
 """Wakes: what is to be scanned again, and verdicts after PCI errors; filled by whoever notices something.
 
 The cell between the sources of events and the one who scans: neither knows the other. A Wake asks
-for a scan and carries no truth. What a person had an event made for (``udevadm trigger`` makes one for each
-device of the machine) gets a glance when there is time. What is known of PCI errors is the exception, since
-it stands nowhere else: it is kept here until the device is removed, bound anew, or proves well. So is what
-CDI files say, which are read by another component. For the event loop only.
+for a scan and carries no truth. What is known of PCI errors is the exception, since it stands nowhere else:
+it is kept here until the device is removed, bound anew, or proves well. So is what CDI files say, which are
+read by another component. For the event loop only.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -28,8 +26,6 @@ class Wakes:
         self.verdicts: Latest[Mapping[PciAddress, Recovery]] = Latest(MappingProxyType({}))
         self._lowest: dict[PciAddress, int] = {}  # count of opens that was seen since the verdict
         self._rung: Latest[None] = Latest(None)
-        self._doubted: dict[str, None] = {}
-        self._glances: Latest[None] = Latest(None)
         self.specs: Mapping[str, CdiFile] = MappingProxyType({})  # what is known of CDI files, by path
 
     @property
@@ -54,23 +50,6 @@ class Wakes:
         elif self._due is not None:
             self._due.add(key)
         self._rung.touch()
-
-    def glance(self, key: str) -> None:
-        """Ask for a scan of what the key names only if it does not read as known, when there is time."""
-        self._doubted[key] = None
-        self._glances.touch()
-
-    async def doubted(self) -> None:
-        """Wait until a glance is asked for."""
-        while not self._doubted:
-            await self._glances.newer(self._glances.version)
-
-    def take_doubted(self, most: int) -> tuple[str, ...]:
-        """Some of the keys at which a glance is asked for, the oldest first; with that it is so no more."""
-        taken = tuple(itertools.islice(self._doubted, most))
-        for key in taken:
-            del self._doubted[key]
-        return taken
 
     def recovery(self, address: PciAddress, recovery: Recovery | None) -> None:
         """Note a verdict, None if nothing is wrong any more, and ask for a scan."""
@@ -109,16 +88,3 @@ class Wakes:
 def _well(function: PciFunction, verdict: Recovery, opened: bool) -> bool:
     """``opened``: it was seen to be opened since the verdict."""
     return function.answers is True and (opened or verdict is Recovery.FALLEN)
-
-
-class CountedWakes:
-    """A way to wake that counts how often it was used."""
-
-    def __init__(self, wakes: Wakes) -> None:
-        self._wakes = wakes
-        self.count = 0
-
-    def wake(self, key: str | None) -> None:
-        """As ``Wakes.wake``."""
-        self.count += 1
-        self._wakes.wake(key)

@@ -18,7 +18,7 @@ from dataclasses import replace
 import anyio
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.watching import Change, Watcher
+from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.model.host import Host
 from nodeagent.sim import files, vgpu_files
 from nodeagent.sim.functions import BUS
@@ -35,7 +35,7 @@ class SimulatedCards:
     ``writes`` counts what was asked of them; ``last_bind`` is when an instance became ready last (monotonic).
     """
 
-    def __init__(self, host: SimulatedHost, kernel: MdevKernel, watcher: Watcher) -> None:
+    def __init__(self, host: SimulatedHost, kernel: MdevKernel, watcher: DirectoryWatcher) -> None:
         self.host = host
         self.kernel = kernel
         self.writes = 0
@@ -182,7 +182,7 @@ _WRITES: dict[str, _Write] = {"create": _create, "remove": _remove, "current_vgp
 @asynccontextmanager
 async def simulated(host: SimulatedHost, kernel: MdevKernel) -> AsyncIterator[SimulatedCards]:
     """The cards of a host, which answer to writes until the end of the block."""
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(watcher.run)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.base.latest import Latest
-from nodeagent.base.watching import Change, Watcher
+from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.sim import files, vfio
 from nodeagent.sim.faults import Faults
 from nodeagent.sim.functions import BUS
@@ -55,7 +55,7 @@ class SimulatedDrivers:
     ``around`` gets the number of the write, from 1, and whether it has had its effect.
     """
 
-    def __init__(self, host: SimulatedHost, addresses: Iterable[str], watcher: Watcher) -> None:
+    def __init__(self, host: SimulatedHost, addresses: Iterable[str], watcher: DirectoryWatcher) -> None:
         self.host = host
         self.writes: list[Wrote] = []
         self.faults = Faults(Latest(0))
@@ -137,9 +137,8 @@ class SimulatedDrivers:
 
     def _bind(self, address: str, driver: str | None) -> None:
         """A driver disables the function as it goes, but for what it leaves of the count; VFIO finds that."""
-        self.host.bind(address, driver)
-        if driver is None or driver in vfio.DRIVERS:
-            self.host.write(address, "enable", str(self.leaves.get(address, 0)))
+        counted = driver is not None and driver not in vfio.DRIVERS
+        self.host.bind(address, driver, None if counted else str(self.leaves.get(address, 0)))
 
     def _show(self, address: str, override: str) -> None:
         self._overrides[address] = override
@@ -163,7 +162,7 @@ def probes_vfs(host: SimulatedHost, physical: str) -> bool:
 @asynccontextmanager
 async def simulated(host: SimulatedHost, *addresses: str) -> AsyncIterator[SimulatedDrivers]:
     """The drivers of these functions, which answer to writes until the end of the block."""
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     try:
         drivers = SimulatedDrivers(host, addresses, watcher)
         written = {host.path(PROBE): drivers.probe}

@@ -57,6 +57,12 @@ def link(path: str, target: str) -> None:
         at.symlink_to(target)
 
 
+def renew_link(path: str, aside: str) -> None:
+    """Replace a symbolic link by an equal one in one step; ``aside`` is a free path."""
+    Path(aside).symlink_to(Path(path).readlink())
+    Path(aside).rename(path)
+
+
 def target(path: str) -> str | None:
     """The last component of a link's target, or None."""
     try:

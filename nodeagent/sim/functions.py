@@ -56,11 +56,21 @@ class Functions:
             _link_vf(self._tree, function, self._present[function.physfn])
         self._tree.link(f"{BUS}/{function.address}", function.path)
 
-    def bind(self, address: str, driver: str | None) -> None:
-        """Unbind from the present driver, then bind to ``driver`` if there is one."""
+    def bind(self, address: str, driver: str | None, opens: str | None = None) -> None:
+        """Unbind from the present driver, then bind to ``driver`` if there is one.
+
+        ``opens``: the count of opens in the end, if it is not the one that this driver sets.
+        """
         self._drivers.unbind(self._present[address])
         if driver is not None:
             self._drivers.bind(self._present[address], driver)
+        if opens is not None:
+            files.write(self.attribute(address, "enable"), opens + "\n")
+        self.announce(address)
+
+    def announce(self, address: str) -> None:
+        """The kernel sends a uevent of a function."""
+        self._tree.announce(f"{BUS}/{address}")
 
     def attribute(self, address: str, name: str) -> str:
         """The path in this process of an attribute."""
@@ -75,11 +85,13 @@ class Functions:
         """An unbind, removal or unplug begins while a process holds the device: it waits."""
         self.set_open(address, "1", "D0")
         self._drivers.let_go(self._present[address])
+        self.announce(address)
 
     def finish_going_away(self, address: str) -> None:
         """The holder closes the device: the unbind that waited is carried out."""
         self.set_open(address, "0", "D0")
         self._drivers.unbind(self._present[address])
+        self.announce(address)
 
     def unplug(self, address: str) -> None:
         """The function leaves the machine."""

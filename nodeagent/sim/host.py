@@ -84,9 +84,12 @@ class SimulatedHost:
         self.functions.add(Function(address, path, group, physfn, texts))
         self.functions.bind(address, driver)
 
-    def bind(self, address: str, driver: str | None) -> None:
-        """Unbind from the present driver, then bind to ``driver`` if there is one."""
-        self.functions.bind(address, driver)
+    def bind(self, address: str, driver: str | None, opens: str | None = None) -> None:
+        """Unbind from the present driver, then bind to ``driver`` if there is one.
+
+        ``opens``: the count of opens in the end, if it is not the one that this driver sets.
+        """
+        self.functions.bind(address, driver, opens)
 
     def hold(self, address: str) -> None:
         """A process opens the VFIO device."""
@@ -105,8 +108,9 @@ class SimulatedHost:
         self.functions.plug(address)
 
     def write(self, address: str, name: str, text: str) -> None:
-        """Set an attribute of a function, e.g. ``numa_node``, to a text without newline."""
+        """Set an attribute of a function, e.g. ``numa_node``, to a text without newline, and announce it."""
         files.write(self.functions.attribute(address, name), text + "\n")
+        self.functions.announce(address)
 
     def node(self, path: str) -> None:
         """Make a device node, e.g. /dev/kvm."""

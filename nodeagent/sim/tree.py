@@ -13,6 +13,7 @@ import stat
 from nodeagent.sim import files
 
 LOCAL_MAJOR = 240
+_ASIDE = "/.announced"
 
 
 class Tree:
@@ -48,6 +49,11 @@ class Tree:
         """Make a device node unless it is there."""
         if not os.path.lexists(self.path(path)):
             self.node(path)
+
+    def announce(self, link: str) -> None:
+        """Renew the link by which a bus lists a device: inotify reports it, as the kernel sends a uevent."""
+        if os.path.lexists(self.path(link)):
+            files.renew_link(self.path(link), self.path(_ASIDE))
 
     def remove(self, path: str) -> None:
         """Remove a file, link or node if it is there."""

@@ -27,7 +27,7 @@ def show(host: SimulatedHost, function: PciFunction) -> None:
     _show_node(host, function)
     files.write(f"{base}/creatable_vgpu_types", "\n".join(["ID    : vGPU Name", *lines, ""]))
     files.write(f"{base}/current_vgpu_type", f"{function.vgpu_type or '0'}\n")
-    host.write(function.address, "enable", "1")  # a tree of files has no other event for it
+    host.write(function.address, "enable", "1")  # announces it
 
 
 def _show_node(host: SimulatedHost, function: PciFunction) -> None:

@@ -15,7 +15,7 @@ from nodeagent.agent.observe import Observer
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.config import Settings, Sources, Timing
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
@@ -43,7 +43,7 @@ class Eyes:
     snapshots: Snapshots = field(default_factory=lambda: Snapshots(Snapshot()))
     settings: Latest[Settings] = field(default_factory=settings)
     wakes: Wakes = field(default_factory=Wakes)
-    watcher: Watcher = field(default_factory=Watcher)
+    watcher: DirectoryWatcher = field(default_factory=DirectoryWatcher)
 
     def __post_init__(self) -> None:
         root = Root(self.host.directory)

@@ -16,7 +16,7 @@ from nodeagent.agent.config_loop import ConfigLoop
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.config import Log, Settings, Sources
 from tests.conftest import Said
 from tests.facts import names
@@ -41,8 +41,8 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def watcher() -> AsyncIterator[Watcher]:
-    watcher = Watcher()
+async def watcher() -> AsyncIterator[DirectoryWatcher]:
+    watcher = DirectoryWatcher()
     yield watcher
     watcher.close()
 
@@ -53,7 +53,7 @@ class Node:
     def __init__(
         self,
         root: Path,
-        watcher: Watcher,
+        watcher: DirectoryWatcher,
         flags: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class Node:
 
 
 @pytest.fixture
-async def node(tmp_path: Path, watcher: Watcher) -> AsyncIterator[Node]:
+async def node(tmp_path: Path, watcher: DirectoryWatcher) -> AsyncIterator[Node]:
     """A node whose loop runs."""
     node = Node(tmp_path, watcher)
     async with anyio.create_task_group() as tasks:
@@ -95,7 +95,7 @@ async def test_a_file_that_appears_is_read(file: Path, node: Node, said: Said) -
 
 
 async def test_a_file_that_is_changed_in_place_is_read_again(
-    tmp_path: Path, file: Path, watcher: Watcher
+    tmp_path: Path, file: Path, watcher: DirectoryWatcher
 ) -> None:
     write(file, GOOD)
     node = Node(tmp_path, watcher)
@@ -111,7 +111,7 @@ async def test_a_file_that_is_changed_in_place_is_read_again(
 
 
 async def test_a_file_that_changes_before_the_loop_runs_is_read_again(
-    tmp_path: Path, file: Path, watcher: Watcher
+    tmp_path: Path, file: Path, watcher: DirectoryWatcher
 ) -> None:
     node = Node(tmp_path, watcher)
     write(file, GOOD)
@@ -209,7 +209,7 @@ async def test_where_a_value_comes_from_is_kept_fresh_without_a_word(
     assert len(said(log.CONFIG_RELOADED)) == 1
 
 
-async def test_a_signal_reads_again(tmp_path: Path, file: Path, watcher: Watcher) -> None:
+async def test_a_signal_reads_again(tmp_path: Path, file: Path, watcher: DirectoryWatcher) -> None:
     node = Node(tmp_path, watcher)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.loop.run)
@@ -221,7 +221,7 @@ async def test_a_signal_reads_again(tmp_path: Path, file: Path, watcher: Watcher
 
 
 async def test_flags_and_environment_still_win_after_a_reload(
-    tmp_path: Path, file: Path, watcher: Watcher
+    tmp_path: Path, file: Path, watcher: DirectoryWatcher
 ) -> None:
     node = Node(tmp_path, watcher, {"timing.settle": "3s"}, {"NODEAGENT_TIMING_RESYNC": "7s"})
     write(file, "apiVersion: nodeagent/v1\ntiming: {settle: 1s, resync: 1s}\n")
@@ -253,7 +253,9 @@ async def test_files_that_the_configuration_names_count_from_then_on(
     await until_defined()
 
 
-async def test_a_new_warning_is_told_once(tmp_path: Path, file: Path, watcher: Watcher, said: Said) -> None:
+async def test_a_new_warning_is_told_once(
+    tmp_path: Path, file: Path, watcher: DirectoryWatcher, said: Said
+) -> None:
     node = Node(tmp_path, watcher)
     parent = tmp_path / "etc/mdevctl.d/0000:65:00.0"
     parent.mkdir(parents=True)
@@ -284,7 +286,7 @@ class HurriedLoop(asyncio.SelectorEventLoop):
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": HurriedLoop})], ids=["hurried"])
 async def test_what_was_refused_is_read_again_and_told_once(
-    tmp_path: Path, file: Path, watcher: Watcher, said: Said, loop_may_block: None
+    tmp_path: Path, file: Path, watcher: DirectoryWatcher, said: Said, loop_may_block: None
 ) -> None:
     node = Node(tmp_path, watcher)
     write(file, f"mdevs: {{vgpuConfigFile: /elsewhere.yaml, vgpuConfig: a}}\n{GOOD}")
@@ -312,7 +314,7 @@ async def test_what_is_read_at_the_start_only_is_told_so(file: Path, node: Node,
 
 
 async def test_other_settings_of_the_log_are_passed_on_once(
-    tmp_path: Path, file: Path, watcher: Watcher
+    tmp_path: Path, file: Path, watcher: DirectoryWatcher
 ) -> None:
     node = Node(tmp_path, watcher)
     for level in ("debug", "debug", "info"):

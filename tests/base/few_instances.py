@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from nodeagent.base.watching import Change, Watcher
+from nodeagent.base.watch import Change, DirectoryWatcher
 from tests.hearing import Heard
 
 
@@ -23,19 +23,19 @@ def limit(instances: int) -> None:
 async def main(base: Path) -> None:
     """Be refused and polled, then not."""
     limit(0)
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     heard: Heard[Change] = Heard()
     async with anyio.create_task_group() as group:
-        group.start_soon(watcher.keep_trying, 0.01)
+        group.start_soon(watcher.check, 0.01)
         group.start_soon(watcher.run)
-        print(watcher.watch(str(base), heard), watcher.watches, watcher.unwatched == (str(base),))
+        watcher.watch(str(base), heard)
+        print(watcher.watches, watcher.unwatched == (str(base),))
         for _ in range(2):
             await heard.until_told(Change(str(base), lost=True))
             heard.clear()
         limit(10)
-        seen, instance = watcher.instance.version, watcher.instance.get()
-        if instance is None:
-            await watcher.instance.newer(seen)
+        heard.clear()
+        await heard.until(lambda _: not watcher.unwatched)
         (base / "new").mkdir()
         await heard.until_told(Change(str(base), "new"))
         print(watcher.unwatched)

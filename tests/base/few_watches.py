@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from nodeagent.base.watching import Change, Watcher
+from nodeagent.base.watch import Change, DirectoryWatcher
 from tests.hearing import Heard
 
 
@@ -25,12 +25,14 @@ async def main(base: Path) -> None:
     """Be refused, then not."""
     first, second = str(base / "a"), str(base / "b")
     limit(2)
-    watcher = Watcher()
+    watcher = DirectoryWatcher(str(base))
     heard: Heard[Change] = Heard()
     async with anyio.create_task_group() as group:
-        group.start_soon(watcher.keep_trying, 0.01)
+        group.start_soon(watcher.check, 0.01)
         await anyio.wait_all_tasks_blocked()
-        print(watcher.watch(first, heard), watcher.watch(second, heard), watcher.unwatched)
+        watcher.watch(first, heard)
+        watcher.watch(second, heard)
+        print(watcher.unwatched)
         limit(100)
         await heard.until_told(Change(second, lost=True))
         print(*dict.fromkeys(change.directory for change in heard.all), watcher.unwatched)

@@ -94,5 +94,6 @@ async def test_a_vf_with_a_vgpu_type_is_offered_under_its_name_until_the_type_is
         given = (await kubelet.admit(pod("p", {resource: 1}))).result
         assert given.envs == {"PCI_RESOURCE_NVIDIA_COM_NVIDIA_A40-1B": vf}
         current.write_text("0\n")
+        node.host.write(vf, "enable", "1")  # an event, as when the driver takes the node away
         with anyio.fail_after(PATIENCE):
             await until_health(kubelet, resource, vf, "Unhealthy")

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import anyio
 import pytest
 
-from tests.blackbox.harness import PATIENCE, T4, Node, eventually, pod
+from tests.blackbox.harness import PATIENCE, T4, Node, eventually, pod, watched
 from tests.mounts import mounted, needs_root
 
 A, B = "example.com/a", "example.com/b"
-AT_ONCE = 4.0  # seconds, on a machine that others load; the slow poll takes ten
+AT_ONCE = 4.0  # seconds, on a machine that others load
+MOUNTED = 10.0  # a mount raises no event
 
 
 @pytest.fixture
@@ -62,9 +64,37 @@ async def test_a_tree_that_is_made_anew_is_found_at_once(two: Node, tree: str, w
         assert anyio.current_time() - began < AT_ONCE
 
 
+async def test_a_tree_made_anew_while_another_process_has_the_old_one_open_is_found_at_once(
+    two: Node,
+) -> None:
+    """The pod of another plugin has device-plugins mounted: rmdir(2) raises no event in what is held."""
+    async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
+        held = os.open(two.plugins, os.O_RDONLY)
+        old = os.fstat(held).st_ino
+        assert old in watched(daemon)
+        for _ in range(3):  # each later one, too
+            await kubelet.stop()
+            await eventually(lambda: not two.sockets())
+            shutil.rmtree(two.plugins)
+            await eventually(lambda: old not in watched(daemon))
+            shutil.rmtree(two.plugins.parent)
+            await anyio.sleep(0.2)  # for the daemon to hear of the second removal
+            began = anyio.current_time()
+            await kubelet.start()
+            await kubelet.until_listed(A, 2, PATIENCE)
+            await kubelet.until_listed(B, 3, PATIENCE)
+            took = anyio.current_time() - began
+            print(f"found after {took:.2f} s")
+            assert took < AT_ONCE
+        os.close(held)
+
+
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize("tree", ["var/lib/kubelet", "var/lib/kubelet/device-plugins"])
-async def test_a_file_system_that_is_mounted_over_the_tree_is_found_at_once(two: Node, tree: str) -> None:
+async def test_a_file_system_that_is_mounted_over_the_tree_is_found_in_ten_seconds(
+    two: Node, tree: str
+) -> None:
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         await kubelet.stop()
         kubelet.socket.unlink()
@@ -74,7 +104,7 @@ async def test_a_file_system_that_is_mounted_over_the_tree_is_found_at_once(two:
             await kubelet.start()
             await kubelet.until_listed(A, 2, PATIENCE)
             await kubelet.until_listed(B, 3, PATIENCE)
-            assert anyio.current_time() - began < AT_ONCE
+            assert anyio.current_time() - began < MOUNTED
             await kubelet.restart()  # what happens there is heard of, too
             await kubelet.until_listed(A, 2, AT_ONCE)
             await kubelet.stop()
@@ -83,7 +113,7 @@ async def test_a_file_system_that_is_mounted_over_the_tree_is_found_at_once(two:
         began = anyio.current_time()
         await kubelet.start()
         await kubelet.until_listed(B, 3, PATIENCE)
-        assert anyio.current_time() - began < AT_ONCE
+        assert anyio.current_time() - began < MOUNTED
         assert daemon.alive
 
 

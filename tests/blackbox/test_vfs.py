@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod, until_health
 from tests.facts import names
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage
@@ -46,7 +46,7 @@ def asked_of(node: Node) -> str:
 @asynccontextmanager
 async def made_to_order(node: Node) -> AsyncIterator[SimulatedVfs]:
     """The PF makes VFs when it is told to."""
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         yield SimulatedVfs(node.host, PF, watcher, group=50)

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.sim import files
 from nodeagent.sim.drivers import DRIVERS, SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually
@@ -41,7 +41,7 @@ REFUSING = "/sys/class/net/lo/ifindex"  # says 1, and takes no write
 class Card:
     """A network card that makes VFs, which ``iavf`` takes where it may; ``first``: what each is born with."""
 
-    def __init__(self, node: Node, drivers: SimulatedDrivers, watcher: Watcher) -> None:
+    def __init__(self, node: Node, drivers: SimulatedDrivers, watcher: DirectoryWatcher) -> None:
         self.first: dict[str, str | None] = {}
         self.around: Callable[[], None] = lambda: None
         self.drivers = drivers
@@ -74,7 +74,7 @@ async def card(node: Node) -> AsyncIterator[Card]:
     )
     node.host.write(PF, "sriov_vf_device", "1889")
     files.directory(node.host.path(f"{DRIVERS}/iavf"))
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     async with simulated(node.host) as drivers, anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         yield Card(node, drivers, watcher)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from nodeagent import config
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.cli import main
 from nodeagent.cluster import kubevirt
 from nodeagent.sim import files, nodes
@@ -114,7 +114,7 @@ def test_permitted_functions_are_offered_by_rule(walk: Walk, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("block", "steps"), [(TYPES, 34), (VGPU, 48)])
 def test_the_same_types_are_planned(block: str, steps: int, walk: Walk, tmp_path: Path) -> None:
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     SimulatedCards(nodes.vgpu_node(tmp_path), MdevKernel(nodes.vgpu_cards()), watcher)
     watcher.close()
     files.write(f"{tmp_path}/etc/nvidia-vgpu/config.yaml", VGPU_FILE)

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from nodeagent.agent.changing import ledger
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.cli import main
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model import host_json
@@ -139,7 +139,7 @@ def full_vgpu_card(root: Path) -> list[str]:
     card = Card("0000:3b:00.0", (Type("1", 2, "NVIDIA A40-24Q"),), vfs=vfs, vgpu=True)
     host = SimulatedHost(root)
     add_card(host, card, 10)
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     kernel = MdevKernel([card])
     for vf in vfs:
         kernel.set_vgpu_type(vf, "1")

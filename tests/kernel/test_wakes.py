@@ -78,24 +78,3 @@ def test_a_recovery_is_kept_until_its_function_was_opened_anew_and_answers(left:
         card = PciFunction(A, driver="vfio-pci", vfio=True, enable=enable, answers=answers)
         wakes.settle(Host(functions={A: card}))
         assert (A in wakes.recoveries) is kept
-
-
-async def test_a_glance_is_asked_for_once_and_apart_from_what_is_due() -> None:
-    wakes = Wakes()
-    wakes.take()
-    for key in ("b", "a", "b", "c"):
-        wakes.glance(key)
-    with anyio.fail_after(5):
-        await wakes.doubted()
-    assert not wakes.due
-    assert [wakes.take_doubted(2), wakes.take_doubted(2), wakes.take_doubted(2)] == [("b", "a"), ("c",), ()]
-
-
-async def test_who_waits_for_a_glance_hears_of_the_next() -> None:
-    wakes = Wakes()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(wakes.doubted)
-        await anyio.wait_all_tasks_blocked()
-        wakes.wake("a")
-        await anyio.wait_all_tasks_blocked()
-        wakes.glance("a")

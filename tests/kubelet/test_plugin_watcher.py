@@ -16,7 +16,7 @@ import pytest
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Change, Watcher
+from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
 from nodeagent.kubelet.deviceplugin.listing import Listing
 from nodeagent.kubelet.deviceplugin.registration import Registrar
@@ -38,7 +38,7 @@ class Node:
 
     kubelet: Kubelet
     directory: SocketDir
-    watcher: Watcher
+    watcher: DirectoryWatcher
 
     def endpoint(self, resource: str = ONE) -> Endpoint:
         listing = Listing((device("a"),))
@@ -62,7 +62,7 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with Kubelet(tmp_path) as kubelet:
-        watcher = Watcher()
+        watcher = DirectoryWatcher()
         directory = SocketDir(str(kubelet.paths.registry), watcher, exclusive=False)
         directory.open()
         async with anyio.create_task_group() as tasks:

@@ -15,12 +15,13 @@ SERVED = 3.0  # seconds in which late readers of a former FIFO are served
 
 
 def hang(host: SimulatedHost, address: str, name: str) -> None:
-    """From now on reading this attribute of a function does not return."""
+    """From now on reading this attribute of a function does not return; the function is announced."""
     path = host.functions.attribute(address, name)
     kept = _kept(host, address, name)
     kept.parent.mkdir(exist_ok=True)
     kept.write_bytes(Path(path).read_bytes())
     replace_by_fifo(path)
+    host.functions.announce(address)
 
 
 def unhang(host: SimulatedHost, address: str, name: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from nodeagent.base.watching import Change, Watcher
+from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.sim import drivers, files
 from nodeagent.sim.host import SimulatedHost
 
@@ -46,7 +46,7 @@ class SimulatedVfs:
         self,
         host: SimulatedHost,
         pf: str,
-        watcher: Watcher,
+        watcher: DirectoryWatcher,
         *,
         group: int,
         driver: str | None = None,

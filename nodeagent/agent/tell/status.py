@@ -73,7 +73,7 @@ class Teller:
         numbers = ProcessStatus(*process.numbers())
         yield ProcessShare(__version__, os.getpid(), uptime, self._core.root.prefix, numbers)
         yield SupervisorShare(dict(self._core.supervisor.failures))
-        yield WatchesShare(self._core.watcher.unwatched, self._core.watcher.instance.get() is not None)
+        yield WatchesShare(self._core.watcher.unwatched, self._core.watcher.has_instance)
 
 
 @cache

@@ -1,40 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The source of Wakes: what makes the kernel's changes known, on a host and elsewhere.
+"""The sources of events: each asks for a scan of one device, or of everything; none says what has changed.
 
-On the running kernel changes come as uevents, and /dev by inotify: sysfs itself reports nothing to
-inotify for what the kernel does, but udev and devtmpfs make device nodes with ordinary system calls. Of
-/dev itself only the nodes asked for count. Where the root is a tree of files (tests, demo, replay)
-inotify watches the tree. Where no uevent can arrive only /dev is watched and the caller's slow timer does
-the rest. A Wake carries no truth; gathering and settling is the caller's.
+On the running kernel they are uevents, which ``uevents`` reads, and inotify for what programs do: udev and
+devtmpfs create device nodes with ordinary system calls. inotify watches the same directories on every root:
+those of device nodes, the lists of devices and drivers in sysfs, and each driver's own. The kernel raises no
+inotify event in sysfs for changes of its own. In a simulated host every change is made by a program, so there
+inotify reports them all, and a simulated attribute is announced by a renewal of the device's link.
+Where neither can report a change the slow timer finds it. Bursts are gathered by the observer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
 
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Change, Watcher
+from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.wakes import CountedWakes, Wakes
+from nodeagent.kernel.scan import mdevs, pci, usb_row
+from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.ids import mdev_uuid, pci_address
 from nodeagent.model.nodes import fits
 from nodeagent.model.usb import NODES
 
 if TYPE_CHECKING:
-    from nodeagent.kernel.events.tree import TreeEvents
     from nodeagent.kernel.events.uevents import Reader
 
 Source = Literal["uevents", "tree", "poll"]
-_VFIO_DIRECTORIES = ("/dev/vfio", "/dev/vfio/devices")
-_COMMON = frozenset({"/dev/iommu"})
-_LASTING = ("/by-id", "/by-path")  # directories of links; only those that are wanted are watched
+_DRIVERS = "/sys/bus/pci/drivers"
+_DEVICE_LISTS = (pci.DEVICES, mdevs.DEVICES, mdevs.PARENTS)
+_COMMON_NODES = frozenset({"/dev/iommu"})
+_COMMON_DIRECTORIES = frozenset({"/dev", pci.VFIO, pci.VFIO_DEVICES})
+_LINK_DIRECTORIES = ("/by-id", "/by-path")  # of udev's links to device nodes
 
 
 class Statistics(NamedTuple):
-    """Where Wakes come from, and counts since the start.
+    """Where events come from, and counts since the start.
 
     ``lost``: how often events were lost (everything was scanned again); ``foreign``: messages of
     senders other than the kernel; ``unwatched``: directories that the kernel's limit leaves unwatched now.
@@ -48,61 +52,71 @@ class Statistics(NamedTuple):
 
 
 class KernelEvents:
-    """The component that watches the host below one root, and wakes with what is to be scanned again."""
+    """The component that watches the host below one root and asks for scans."""
 
     name = "kernel events"
 
-    def __init__(self, root: Root, watcher: Watcher, wakes: Wakes, timeouts: Timeouts) -> None:
+    def __init__(self, root: Root, watcher: DirectoryWatcher, wakes: Wakes, timeouts: Timeouts) -> None:
         self._root = root
         self._watcher = watcher
         self._wakes = wakes
         self._timeouts = timeouts
-        self._counted = CountedWakes(wakes)
-        self._nodes = NodeWatches(root, watcher, self._counted)
-        self._tree = None if root.is_host else self._tree_events()
+        self._nodes = NodeWatches(root, watcher, self._request_scan, common=True)
+        self._watched: dict[str, Callable[[Change], None]] = {}
         self._reader: Reader | None = None
-        self._lost = 0
-        self._told = 0  # of the losses
+        self._inotify_events = 0
+        self._uevents = 0  # of readers that have ended
+        self._lost = 0  # likewise
+        self._reported_losses = 0
         self.armed = anyio.Event()  # set when no change can be missed any more: scan after that
         self.watch_nodes(())
 
     def watch_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for these device nodes, too, from now on; scan after this call.
+        """Watch for these device nodes as well from now on; scan after this call.
 
-        With the directory of their nodes USB devices are watched as well.
+        With the directory of their nodes USB devices are watched.
         """
         self._nodes.set_nodes(paths)
-        if self._tree is not None:
-            self._tree.watch_usb(self._nodes.wants(NODES))
+        if self._nodes.includes(NODES):
+            self._watch(usb_row.DEVICES, self._usb_changed)
+        else:
+            self._unwatch(usb_row.DEVICES)
 
     @property
     def statistics(self) -> Statistics:
         """The counts of now."""
         reader = self._reader
-        elsewhere: Source = "poll" if reader is None else "uevents"
+        source: Source = "poll" if reader is None else "uevents"
         return Statistics(
-            source=elsewhere if self._tree is None else "tree",
-            events=self._counted.count + (reader.events if reader else 0),
+            source=source if self._root.is_host else "tree",
+            events=self._inotify_events + self._uevents + (reader.events if reader else 0),
             lost=self._lost + self._watcher.overflows + (reader.lost if reader else 0),
             foreign=reader.foreign if reader else 0,
-            unwatched=len(self._watcher.unwatched) + (self._tree.left_out if self._tree else 0),
+            unwatched=len(self._watcher.unwatched),
         )
 
     def close(self) -> None:
-        """End the watches on directories of device nodes."""
+        """End the watches."""
         self._nodes.close()
-        if self._tree is not None:
-            self._tree.watch_usb(False)
+        for directory in tuple(self._watched):
+            self._unwatch(directory)
 
     async def run(self) -> None:
         """Watch until cancelled. :raises KernelRefused: if the source of events fails."""
-        if self._tree is not None:
-            await self._watch(self._tree)
-        else:
-            await self._read_uevents()
+        for directory in _DEVICE_LISTS:
+            self._watch(directory, self._device_listed)
+        self._watch(_DRIVERS, self._driver_listed)
+        self._watch_drivers()
+        if self._root.is_host:
+            from nodeagent.kernel.events import uevents  # here: a simulated host has no use for it
+
+            if uevents.arrive_here(self._root):
+                await self._read_uevents()
+        self._set_armed()
+        await anyio.sleep_forever()
 
     async def listening(self, resync: float) -> None:
-        """Wait, but not long, until no change can be missed any more; say so where the kernel sends none."""
+        """Wait, but not long, until no change can be missed; report it where the kernel sends no events."""
         with anyio.move_on_after(self._timeouts.event_source_start):
             await self.armed.wait()
         if self.statistics.source == "poll":
@@ -111,88 +125,119 @@ class KernelEvents:
             log.event(log.EVENTS_UNAVAILABLE, source="the kernel", seconds=seconds, error=error)
 
     def slow(self, resync: float) -> float:
-        """Seconds after which all is scanned without an event; fewer than ``resync`` where none can come."""
+        """Seconds between scans without an event; fewer than ``resync`` where the kernel sends none."""
         return min(resync, self._timeouts.host_poll) if self.statistics.source == "poll" else resync
 
     def tell_losses(self) -> None:
-        """Say that events were lost, if that is new."""
-        if self.statistics.lost > self._told:
-            self._told = self.statistics.lost
+        """Report that events were lost, if that is new."""
+        if self.statistics.lost > self._reported_losses:
+            self._reported_losses = self.statistics.lost
             log.event(log.EVENTS_LOST, source=self.statistics.source)
 
-    def _tree_events(self) -> TreeEvents:
-        from nodeagent.kernel.events.tree import TreeEvents  # here: a host has no use for it
+    def _request_scan(self, key: str | None) -> None:
+        self._inotify_events += 1
+        self._wakes.wake(key)
 
-        return TreeEvents(self._root, self._watcher, self._counted)
-
-    def _arm(self) -> None:
+    def _set_armed(self) -> None:
         self.armed.set()
-        self._counted.wake(None)
-
-    async def _watch(self, tree: TreeEvents) -> None:
-        try:
-            await tree.arm()
-            self._arm()
-            await anyio.sleep_forever()
-        finally:
-            tree.disarm()
+        self._request_scan(None)
 
     async def _read_uevents(self) -> None:
-        from nodeagent.kernel.events import uevents  # here: a tree of files has no use for it
+        from nodeagent.kernel.events import uevents
 
-        if not uevents.arrive_here(self._root):
-            self._arm()
-            await anyio.sleep_forever()
         with uevents.open_socket() as sock:
             reader = self._reader = uevents.Reader(sock, uevents.from_kernel)
-            self._arm()  # the socket listens from here on
+            self._set_armed()  # the socket listens from here on
             try:
                 while True:
                     for event in await reader.receive():
                         if event is None:
-                            self._counted.wake(None)
+                            self._request_scan(None)
                         else:
-                            uevents.tell(event, self._wakes, usb=self._nodes.wants(NODES))
+                            uevents.tell(event, self._wakes, usb=self._nodes.includes(NODES))
             finally:
-                self._counted.count += reader.events
+                self._uevents += reader.events
                 self._lost += reader.lost
                 self._reader = None
 
+    def _device_listed(self, change: Change) -> None:
+        directory, name = self._root.host_path(change.directory), change.name
+        if name is None or directory == mdevs.PARENTS:  # no key names the parent of mdevs
+            self._request_scan(None)
+        elif pci_address(name) or mdev_uuid(name):
+            self._request_scan(name)
+
+    def _driver_listed(self, _: Change) -> None:
+        self._watch_drivers()
+        self._request_scan(None)
+
+    def _driver_changed(self, change: Change) -> None:
+        if change.name is not None and pci_address(change.name):
+            self._request_scan(change.name)
+
+    def _usb_changed(self, change: Change) -> None:
+        if change.name is None:
+            self._request_scan(None)
+        elif ":" not in change.name:  # interfaces are listed beside the devices
+            self._request_scan(usb_row.wake_key(change.name))
+
+    def _watch_drivers(self) -> None:
+        wanted = {f"{_DRIVERS}/{name}" for name in self._root.names(_DRIVERS)}
+        for directory in wanted:
+            self._watch(directory, self._driver_changed)
+        for directory in self._watched.keys() - wanted:
+            if directory.startswith(f"{_DRIVERS}/"):
+                self._unwatch(directory)
+
+    def _watch(self, directory: str, on_change: Callable[[Change], None]) -> None:
+        if directory not in self._watched:
+            self._watched[directory] = on_change
+            self._watcher.watch(self._root.path(directory), on_change)
+
+    def _unwatch(self, directory: str) -> None:
+        on_change = self._watched.pop(directory, None)
+        if on_change is not None:
+            self._watcher.unwatch(self._root.path(directory), on_change)
+
 
 class NodeWatches:
-    """Wakes with the path of a node, or for everything where a directory comes or goes as a whole."""
+    """Asks for a scan of a device node, or of everything where a directory of nodes comes or goes."""
 
-    def __init__(self, root: Root, watcher: Watcher, wakes: CountedWakes, *, common: bool = True) -> None:
-        """``common``: those of VFIO as well."""
+    def __init__(
+        self,
+        root: Root,
+        watcher: DirectoryWatcher,
+        request_scan: Callable[[str | None], None],
+        *,
+        common: bool = False,
+    ) -> None:
+        """``common``: watch the nodes of VFIO and iommufd as well."""
         self._root = root
         self._watcher = watcher
-        self._wakes = wakes
-        self._common = (
-            {path.rpartition("/")[0] for path in _COMMON}.union(_VFIO_DIRECTORIES) if common else ()
-        )
+        self._request_scan = request_scan
+        self._common = _COMMON_DIRECTORIES if common else frozenset[str]()
         self._nodes: frozenset[str] = frozenset()
         self._directories: frozenset[str] = frozenset()
 
     def set_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for these device nodes, too, from now on; list them after this call."""
+        """Watch for these device nodes from now on; list them after this call."""
         self._nodes = frozenset(paths)
-        self._watch(self._places().union(self._common))
+        self._watch(self._directories_of_nodes() | self._common)
 
-    def _places(self) -> frozenset[str]:
-        """The directories of the nodes, and of the links that name them for long."""
-        if not self._nodes:
-            return frozenset()
-        from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for such
-
-        return frozenset(place for path in self._nodes for place in devnodes.places(path))
-
-    def wants(self, path: str) -> bool:
-        """True if it was asked for."""
+    def includes(self, path: str) -> bool:
+        """True if the path is one of those set."""
         return path in self._nodes
 
     def close(self) -> None:
         """End all watches."""
         self._watch(frozenset())
+
+    def _directories_of_nodes(self) -> frozenset[str]:
+        if not self._nodes:
+            return frozenset()
+        from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for device nodes
+
+        return frozenset(place for path in self._nodes for place in devnodes.places(path))
 
     def _watch(self, wanted: frozenset[str]) -> None:
         for directory in sorted(wanted - self._directories):
@@ -204,11 +249,12 @@ class NodeWatches:
     def _changed(self, change: Change) -> None:
         path = f"{self._root.host_path(change.directory)}/{change.name}"
         if change.lost:
-            self._wakes.wake(None)
-        elif path.startswith("/dev/vfio/") or path in _COMMON or self._means(path):
-            self._wakes.wake(path)
+            self._request_scan(None)
+        elif path.startswith("/dev/vfio/") or path in _COMMON_NODES or self._concerns(path):
+            self._request_scan(path)
 
-    def _means(self, path: str) -> bool:
-        """True for one of the nodes, and for any name in a directory of links to such."""
-        linked = path.rpartition("/")[0].endswith(_LASTING)
-        return linked or any(fits(path, wanted) for wanted in self._nodes)
+    def _concerns(self, path: str) -> bool:
+        """True for one of the nodes, and for any name in a directory of links to device nodes."""
+        if path.rpartition("/")[0].endswith(_LINK_DIRECTORIES):
+            return True
+        return any(fits(path, node) for node in self._nodes)

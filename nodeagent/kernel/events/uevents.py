@@ -123,19 +123,16 @@ def recovery(event: Uevent) -> Verdict | None:
 
 
 def tell(event: Uevent, wakes: Wakes, *, usb: bool = False) -> None:
-    """Wake with all that the event says; one that was asked for is worth a glance only.
+    """Ask for a scan of the device that the event names, and note its verdict.
 
-    ``usb``: somebody wishes for USB devices.
+    ``udevadm trigger`` makes one event for each device of the machine: they are gathered to one scan.
+    ``usb``: a rule asks for USB devices.
     """
     verdict = recovery(event)
     if verdict is not None:
         wakes.recovery(*verdict)
     if concerns(event):
-        named = key(event)
-        if named is not None and _ASKED_FOR in event.keys:
-            wakes.glance(named)
-        else:
-            wakes.wake(named)
+        wakes.wake(key(event))
     elif usb and (name := usb_device(event)) is not None:
         wakes.wake(usb_row.wake_key(name))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -99,14 +98,6 @@ class ScanRunner:
         Waits without a limit.
         """
         return await threads.call(self._scanner.recheck, ids, host)
-
-    async def strangers(self, keys: Sequence[str], host: Host) -> Sequence[str]:
-        """Those of a Wake's keys that name what does not read as ``host`` has it; all without an answer."""
-        if not self._stuck.keys().isdisjoint(scanner.resolve(keys, host) or ()):
-            return keys
-        with anyio.move_on_after(self._deadline), suppress(KernelRefused):
-            return await threads.call(self._scanner.strangers, keys, host)
-        return keys
 
     async def _plan(
         self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]

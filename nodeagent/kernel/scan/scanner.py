@@ -217,10 +217,6 @@ class Scanner:
             if number is not None
         )
 
-    def strangers(self, keys: Iterable[str], host: Host) -> tuple[str, ...]:
-        """Those of a Wake's keys that name something which does not read as ``host`` has it. May hang."""
-        return tuple(key for key in keys if not _names_the_known(self._root, key, host))
-
     def _as_known(self, device_id: str, host: Host) -> bool:
         for reader in READERS.values():
             known = getattr(host, reader.table).get(device_id) if reader.recheck is not None else None
@@ -286,21 +282,6 @@ def _unnamed(dev_nodes: Mapping[str, DevNode]) -> dict[str, DevNode]:
 def _kept(old: Mapping[str, DevNode], new: Mapping[str, DevNode]) -> Mapping[str, DevNode]:
     """The same table as before if nothing in it differs, else with what is as before."""
     return old if old == new else {path: _keep(old, path, node) for path, node in new.items()}
-
-
-def _names_the_known(root: Root, key: str, host: Host) -> bool:
-    items = resolve((key,), host)
-    if not items:
-        return items is not None and root.exists(key) == (key in host.nodes or key in host.dev_nodes)
-    return all(_reads_as_known(root, item, host) for item in items)
-
-
-def _reads_as_known(root: Root, item: Item, host: Host) -> bool:
-    reader = READERS[item.table]
-    known = getattr(host, item.table).get(reader.key(item.key))
-    if known is None or reader.recheck is None or getattr(known, "unreadable", None) is not None:
-        return False
-    return reader.recheck(root, known)
 
 
 def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:

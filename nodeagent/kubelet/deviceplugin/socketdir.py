@@ -21,7 +21,7 @@ import anyio
 
 from nodeagent.base import sockets
 from nodeagent.base.latest import Latest
-from nodeagent.base.watching import Change, Watcher
+from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.kubelet.deviceplugin.lock import NodeLock
 
 KUBELET_SOCKET = "kubelet.sock"
@@ -53,7 +53,7 @@ class SocketDir:
     """
 
     def __init__(
-        self, path: str, watcher: Watcher, *, exclusive: bool = True, own: str | None = None
+        self, path: str, watcher: DirectoryWatcher, *, exclusive: bool = True, own: str | None = None
     ) -> None:
         """``exclusive``: keep a second nodeagent away, also from our ``own`` directory."""
         self.path = path

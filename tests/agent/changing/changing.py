@@ -28,7 +28,7 @@ from nodeagent.agent.usage import Usage
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Backoff, Timeouts
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
 from nodeagent.model.cluster import ClusterWishes
@@ -79,9 +79,9 @@ class Changing:
         self.root = Root(host.directory)
         self._host = host
         known = Allocations.of({}, Knowledge.COMPLETE)
-        self._begin(Snapshot(allocations=known), Watcher())
+        self._begin(Snapshot(allocations=known), DirectoryWatcher())
 
-    def _begin(self, begin: Snapshot, watcher: Watcher) -> None:
+    def _begin(self, begin: Snapshot, watcher: DirectoryWatcher) -> None:
         """A daemon that has seen nothing yet."""
         self.eyes = Eyes(self._host, Snapshots(begin), settings(holders=0.05), watcher=watcher)
         self._core = self._of_daemon(self.eyes)

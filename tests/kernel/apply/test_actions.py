@@ -13,7 +13,7 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
@@ -139,7 +139,7 @@ async def test_vfs_are_made_and_removed(cards: SimulatedCards) -> None:
     host.add_function(
         pf, vendor="15b3", device="101d", pci_class="020000", driver="mlx5_core", group=90, sriov=8
     )
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     vfs = SimulatedVfs(host, pf, watcher, group=91)
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)

@@ -16,7 +16,7 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.vf_action import RunSriovManage
@@ -49,7 +49,7 @@ async def vfs(tmp_path: Path) -> AsyncIterator[SimulatedVfs]:
         GPU, vendor="10de", device="2235", pci_class="030200", driver="nvidia", group=1, sriov=4
     )
     add_sriov_manage(host)
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         yield SimulatedVfs(host, GPU, watcher, group=50, driver="nvidia")

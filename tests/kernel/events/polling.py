@@ -11,7 +11,7 @@ import socket
 import anyio
 
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
@@ -22,7 +22,7 @@ from tests.kernel.waking import HeardWakes
 async def main() -> None:
     """Watch until armed."""
     heard: Heard[str | None] = Heard()
-    watcher = Watcher()
+    watcher = DirectoryWatcher()
     watch = KernelEvents(Root(), watcher, HeardWakes(heard), timeouts=Timeouts())
     async with anyio.create_task_group() as group:
         group.start_soon(watch.run)

@@ -236,30 +236,3 @@ async def test_a_listing_that_was_given_up_early_is_not_started_twice(
     await recovered.until_told(None)
     release.unlink()
     assert (await runner.scan(None, Host(), (), {})).functions == {}
-
-
-async def test_only_what_does_not_read_as_known_is_a_stranger(
-    runner: ScanRunner, host: SimulatedHost
-) -> None:
-    before = await runner.scan(None, Host(), (), {})
-    keys = [nodes.address(number) for number in range(40)] + ["/dev/vfio/2", "/dev/vfio/vfio", "/dev/iommu"]
-    assert list(await runner.strangers(keys, before)) == []
-    host.hold(nodes.address(7))
-    host.remove_node("/dev/vfio/2")
-    unknown = ["0000:ff:00.0", "/dev/vfio/99"]
-    assert list(await runner.strangers(keys + unknown, before)) == [nodes.address(7), "/dev/vfio/2", *unknown]
-
-
-async def test_where_one_does_not_answer_all_are_strangers_and_then_it_is_not_touched(
-    runner: ScanRunner, host: SimulatedHost
-) -> None:
-    before = await runner.scan(None, Host(), (), {})
-    fifos.hang(host, HANGING, "enable")
-    keys = (nodes.address(1), HANGING)
-    assert tuple(await runner.strangers(keys, before)) == keys
-    hanging = await runner.scan(frozenset(keys), before, (), {})
-    started, threads = time.monotonic(), threading.active_count()
-    assert tuple(await runner.strangers(keys, hanging)) == keys
-    assert time.monotonic() - started < DEADLINE
-    assert threading.active_count() == threads
-    fifos.unhang(host, HANGING, "enable")

@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vGPUs of NVIDIA's vendor-specific VFIO framework: how they are read, named and watched; and mdevs."""
+"""vGPUs of NVIDIA's vendor-specific VFIO framework: how they are read, and named; and mdevs."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import anyio
 import pytest
 
-from nodeagent.base.watching import Watcher
-from nodeagent.kernel.events.tree import TreeEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
-from nodeagent.kernel.wakes import CountedWakes
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim.host import SimulatedHost
-from tests.kernel.waking import HeardWakes
 from tests.looking import Looks
 from tests.machines.capture import materialise
 
@@ -158,38 +152,6 @@ def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
     thread.start()
     thread.join(timeout=10)
     assert found == [{}]
-
-
-@pytest.fixture
-async def woken(host: SimulatedHost) -> AsyncIterator[list[str | None]]:
-    """The keys of Wakes from the tree of the host."""
-    watcher, keys = Watcher(), list[str | None]()
-    tree = TreeEvents(Root(host.directory), watcher, CountedWakes(HeardWakes(keys.append)))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watcher.run)
-        await tree.arm()
-        yield keys
-        tree.disarm()
-        tasks.cancel_scope.cancel()
-    watcher.close()
-
-
-async def until(keys: list[str | None]) -> None:
-    """Wait until the VF was named, and forget what was."""
-    with anyio.fail_after(5):
-        while VF not in keys:
-            await anyio.wait_all_tasks_blocked()
-    keys.clear()
-
-
-async def test_a_type_that_is_set_wakes_also_where_the_driver_came_later(
-    host: SimulatedHost, woken: list[str | None]
-) -> None:
-    current = give(host, "0\n")
-    await until(woken)
-    for content in ("1147\n", "0\n"):
-        current.write_text(content)
-        await until(woken)
 
 
 @pytest.mark.timeout(10)

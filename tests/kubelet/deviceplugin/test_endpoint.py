@@ -15,7 +15,7 @@ import pytest
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint, Pauses
 from nodeagent.kubelet.deviceplugin.life import End, Life
 from nodeagent.kubelet.deviceplugin.listing import Listing
@@ -61,7 +61,7 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with Kubelet(tmp_path) as kubelet:
-        watcher = Watcher()
+        watcher = DirectoryWatcher()
         directory = SocketDir(str(kubelet.paths.plugins), watcher)
         directory.open()
         answers, ended = Answers(), Latest[None](None)

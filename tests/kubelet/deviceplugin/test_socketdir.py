@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from nodeagent.base.errors import AlreadyRunning
-from nodeagent.base.watching import Watcher
+from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.config import scalars
 from nodeagent.kubelet.deviceplugin import lock, socketdir
 from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
@@ -32,14 +32,14 @@ def plugins(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def watcher() -> Iterator[Watcher]:
-    found = Watcher()
+def watcher() -> Iterator[DirectoryWatcher]:
+    found = DirectoryWatcher()
     yield found
     found.close()
 
 
 @pytest.fixture
-def directory(plugins: Path, watcher: Watcher) -> Iterator[SocketDir]:
+def directory(plugins: Path, watcher: DirectoryWatcher) -> Iterator[SocketDir]:
     found = SocketDir(str(plugins), watcher)
     yield found
     found.close()
@@ -77,7 +77,7 @@ def test_a_kubelet_whose_socket_gets_other_rights_is_the_same(directory: SocketD
 
 
 def test_a_second_daemon_is_told_and_the_first_goes_on(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     directory.open()
     second = SocketDir(str(plugins), watcher)
@@ -88,7 +88,7 @@ def test_a_second_daemon_is_told_and_the_first_goes_on(
     directory.scan()
 
 
-def test_the_lock_ends_with_the_first(directory: SocketDir, plugins: Path, watcher: Watcher) -> None:
+def test_the_lock_ends_with_the_first(directory: SocketDir, plugins: Path, watcher: DirectoryWatcher) -> None:
     directory.open()
     directory.close()
     second = SocketDir(str(plugins), watcher)
@@ -97,7 +97,7 @@ def test_the_lock_ends_with_the_first(directory: SocketDir, plugins: Path, watch
 
 
 def test_a_directory_that_could_not_be_locked_at_the_start_is_locked_as_soon_as_it_can(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     """A directory in the place of the file refuses it as a file system does that is read-only."""
     directory.close()
@@ -111,7 +111,7 @@ def test_a_directory_that_could_not_be_locked_at_the_start_is_locked_as_soon_as_
 
 
 def test_the_agents_own_directory_keeps_another_out_where_the_kubelet_has_none(
-    tmp_path: Path, watcher: Watcher
+    tmp_path: Path, watcher: DirectoryWatcher
 ) -> None:
     own = tmp_path / "run" / "nodeagent"
     first, second = (SocketDir(str(tmp_path / "none"), watcher, own=str(own)) for _ in range(2))
@@ -124,7 +124,7 @@ def test_the_agents_own_directory_keeps_another_out_where_the_kubelet_has_none(
 
 
 def test_one_that_is_not_exclusive_takes_no_lock(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     directory.open()
     other = SocketDir(str(plugins), watcher, exclusive=False)
@@ -133,7 +133,7 @@ def test_one_that_is_not_exclusive_takes_no_lock(
 
 
 def test_a_directory_that_was_made_anew_is_locked_anew(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     directory.open()
     made_anew(plugins)
@@ -143,7 +143,7 @@ def test_a_directory_that_was_made_anew_is_locked_anew(
 
 
 def test_a_lock_file_that_was_removed_is_locked_anew(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     directory.open()
     (plugins / lock.LOCK).unlink()
@@ -153,7 +153,7 @@ def test_a_lock_file_that_was_removed_is_locked_anew(
 
 
 def test_a_directory_that_another_took_meanwhile_ends_us(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     directory.open()
     made_anew(plugins)
@@ -165,7 +165,7 @@ def test_a_directory_that_another_took_meanwhile_ends_us(
 
 
 async def test_being_ended_by_another_comes_out_of_the_watch(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     directory.open()
     made_anew(plugins)
@@ -176,7 +176,7 @@ async def test_being_ended_by_another_comes_out_of_the_watch(
     other.close()
 
 
-def test_an_absent_directory_is_waited_for(tmp_path: Path, watcher: Watcher) -> None:
+def test_an_absent_directory_is_waited_for(tmp_path: Path, watcher: DirectoryWatcher) -> None:
     directory = SocketDir(str(tmp_path / "later"), watcher)
     directory.open()
     found = [directory.exists]
@@ -218,7 +218,7 @@ def test_the_kubelets_socket_is_known_by_its_identity(directory: SocketDir, plug
 
 
 @asynccontextmanager
-async def watched(directory: SocketDir, watcher: Watcher) -> AsyncIterator[None]:
+async def watched(directory: SocketDir, watcher: DirectoryWatcher) -> AsyncIterator[None]:
     directory.open()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run)
@@ -247,7 +247,7 @@ async def told(directory: SocketDir) -> int:
 
 
 async def test_the_bell_rings_for_a_socket_of_ours_that_goes_and_for_no_other(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     async with watched(directory, watcher):
         silent = directory.bell.version
@@ -261,7 +261,7 @@ async def test_the_bell_rings_for_a_socket_of_ours_that_goes_and_for_no_other(
 
 
 async def test_the_bell_rings_when_a_socket_of_ours_is_replaced(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     async with watched(directory, watcher):
         with bound(plugins / NAME), bound(plugins / "other"):
@@ -271,7 +271,7 @@ async def test_the_bell_rings_when_a_socket_of_ours_is_replaced(
 
 
 async def test_the_bell_rings_when_the_kubelets_socket_comes_and_when_it_goes(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     async with watched(directory, watcher):
         silent = directory.bell.version
@@ -283,7 +283,7 @@ async def test_the_bell_rings_when_the_kubelets_socket_comes_and_when_it_goes(
 
 
 async def test_the_checkpoint_is_counted_and_rings_no_bell(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     async with watched(directory, watcher):
         silent = directory.bell.version
@@ -292,7 +292,7 @@ async def test_the_checkpoint_is_counted_and_rings_no_bell(
 
 
 async def test_when_the_directory_is_made_anew_the_bell_rings(
-    directory: SocketDir, plugins: Path, watcher: Watcher
+    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     async with watched(directory, watcher):
         seen = directory.bell.version
