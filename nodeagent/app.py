@@ -30,11 +30,11 @@ from nodeagent.agent.tell.noting import Remarks
 from nodeagent.agent.tell.start import tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine
-from nodeagent.base import activation, log, loopfaults, supervise
+from nodeagent.base import log, log_handlers, supervise
 from nodeagent.base.errors import ConfigError, MustEnd
 from nodeagent.base.latest import Latest
-from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Component, Task
+from nodeagent.base.systemd import Notifier, listening_sockets
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Log, Settings, Sources
 from nodeagent.http.listeners import NetworkListener
@@ -62,7 +62,7 @@ class Daemon:
         self.kubelet = kubelet_side.build(self.core)
         self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, timeouts, refused)
         self.notifier = Notifier.from_environ(sources.environ)
-        self.passed = activation.passed(sources.environ)
+        self.passed = listening_sockets(sources.environ)
         self.features = [LateFeature(self.core, feature) for feature in FEATURES]
 
     @property
@@ -187,7 +187,7 @@ def run(
     """
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(loopfaults.handle)
+        asyncio.get_running_loop().set_exception_handler(log_handlers.handle_loop_error)
         await Daemon(settings, sources, timeouts, set_log, refused).run()
 
     try:

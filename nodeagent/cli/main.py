@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError, NodeagentError
-from nodeagent.base.journalstream import is_journal
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import output, parser
 
@@ -39,5 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _complain(error: NodeagentError, code: int) -> int:
     """Below systemd with the priority of an error: a daemon that does not start is found with ``-p err``."""
+    from nodeagent.base.systemd import is_journal
+
     output.say(f"nodeagent: {error.lines()}", "<3>" if is_journal(os.environ, sys.stderr) else "")
     return code

@@ -35,17 +35,17 @@ def run(options: argparse.Namespace) -> int:
             "start it with sudo, or try it out with: nodeagent demo",
         )
     settings, refused = last_good.at_start(asking.sources(options, root), strict=options.strict)
-    from nodeagent.base import log, logqueue, logsinks
+    from nodeagent.base import log, log_handlers
 
     gc.collect()
     gc.disable()  # until the daemon is ready: nearly all objects of its start stay
     from nodeagent import app
 
-    lines = logqueue.LogQueue()
+    lines = log_handlers.LogQueue()
     repeated: float = options.timeouts.repeated_log_lines
 
     def set_log(wanted: config.Log) -> None:
-        logsinks.setup(wanted.format, wanted.level, os.environ, sys.stderr, repeated, lines=lines)
+        log_handlers.setup(wanted.format, wanted.level, os.environ, sys.stderr, repeated, lines=lines)
 
     set_log(settings.log)
     for warning in settings.warnings:

@@ -6,7 +6,8 @@ journald is a real datagram socket here; the frames are read by a parser of jour
 
 from __future__ import annotations
 
-import fcntl
+import asyncio
+import errno
 import io
 import json
 import logging
@@ -18,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.base import log, lograte, logsinks
+from nodeagent.base import log, log_handlers
 from nodeagent.base.errors import InvariantBroken
+from tests.conftest import Said
 from tests.facts import names
 
 
@@ -55,15 +57,6 @@ class Peer:
         """The fields of the next record, in their order."""
         return parsed(self.socket.recv(1 << 20))
 
-    def fields_of_file(self) -> dict[str, str]:
-        """The fields of the next record, which comes as a file that nobody can change, as journald asks."""
-        data, (fd,), _, _ = socket.recv_fds(self.socket, 4096, 1)
-        assert data == b""
-        with open(fd, "rb") as file:
-            assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) == 0xF
-            file.seek(0)
-            return dict(parsed(file.read()))
-
 
 def parsed(data: bytes) -> list[tuple[str, str]]:
     """The fields of a record."""
@@ -89,7 +82,7 @@ def peer(tmp_path: Path) -> Iterator[Peer]:
 
 def setup(style: str, stream: io.TextIOBase, *, level: str = "info", path: str = "/nonexistent") -> None:
     assert isinstance(stream, io.StringIO | io.TextIOWrapper)
-    logsinks.setup(style, level, {}, stream, 60.0, path)
+    log_handlers.setup(style, level, {}, stream, 60.0, path)
 
 
 def say(devices: int = 3) -> None:
@@ -155,14 +148,22 @@ def test_a_value_with_lines_cannot_forge_a_field(peer: Peer) -> None:
     assert fields["PRIORITY"] == "3"
 
 
-def test_a_record_too_large_for_a_datagram_arrives_whole_in_a_sealed_file(peer: Peer) -> None:
-    stream, text = io.StringIO(), "ü" * 1_000_000
+def test_a_long_value_is_cut(peer: Peer) -> None:
+    stream = io.StringIO()
     setup("journald", stream, path=peer.path)
-    log.event(log.CONFIG_REFUSED, error=text)
-    fields = peer.fields_of_file()
+    log.event(log.CONFIG_REFUSED, error="ü" * 100_000)
+    fields = peer.fields()
     assert fields["MESSAGE_ID"] == log.CONFIG_REFUSED.id
-    assert fields["NODEAGENT_ERROR"] == text
+    assert set(fields["NODEAGENT_ERROR"]) == {"ü"}
+    assert len(fields["NODEAGENT_ERROR"]) == 48 * 1024 // 2
     assert stream.getvalue() == ""
+
+
+def test_a_record_too_large_for_a_datagram_goes_to_stderr(peer: Peer) -> None:
+    stream = io.StringIO()
+    setup("journald", stream, path=peer.path)
+    log.event(log.ALLOCATED, resource="example.com/gpu", device=tuple("x" * 1000 for _ in range(1000)))
+    names(stream.getvalue(), "example.com/gpu")
 
 
 def test_a_value_for_each_of_several_devices_can_be_searched_for(peer: Peer) -> None:
@@ -217,8 +218,8 @@ def test_stderr_that_is_the_journal_gets_priorities_when_the_socket_is_away(tmp_
     with (tmp_path / "stream").open("w+") as stream:
         info = os.fstat(stream.fileno())
         environ = {"JOURNAL_STREAM": f"{info.st_dev}:{info.st_ino}"}
-        assert logsinks.chosen("auto", environ, stream) == "journald"
-        logsinks.setup("auto", "info", environ, stream, 60.0, str(tmp_path / "absent"))
+        assert log_handlers.chosen("auto", environ, stream) == "journald"
+        log_handlers.setup("auto", "info", environ, stream, 60.0, str(tmp_path / "absent"))
         log.event(log.HOLDERS_UNKNOWN, error="x")
         stream.seek(0)
         assert stream.read().startswith("<4>")
@@ -226,14 +227,14 @@ def test_stderr_that_is_the_journal_gets_priorities_when_the_socket_is_away(tmp_
 
 def test_a_journal_stream_of_somebody_else_is_not_ours(tmp_path: Path) -> None:
     with (tmp_path / "stream").open("w") as stream:
-        assert logsinks.chosen("auto", {"JOURNAL_STREAM": "1:2"}, stream) == "json"
-    assert logsinks.chosen("auto", {"JOURNAL_STREAM": "1:2"}, io.StringIO()) == "json"
+        assert log_handlers.chosen("auto", {"JOURNAL_STREAM": "1:2"}, stream) == "json"
+    assert log_handlers.chosen("auto", {"JOURNAL_STREAM": "1:2"}, io.StringIO()) == "json"
 
 
 def test_auto_takes_text_on_a_terminal() -> None:
     leader, follower = os.openpty()
     with os.fdopen(follower, "w") as stream:
-        assert logsinks.chosen("auto", {}, stream) == "text"
+        assert log_handlers.chosen("auto", {}, stream) == "text"
     os.close(leader)
 
 
@@ -300,18 +301,18 @@ def test_what_is_said_again_and_again_is_left_out_and_what_is_not_the_same_is_no
     for number in range(500):
         unhealthy(f"b{number}")
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["device"] for line in lines] == ["a"] * lograte.MOST + [f"b{n}" for n in range(500)]
+    assert [line["device"] for line in lines] == ["a"] * log_handlers.REPEATED + [f"b{n}" for n in range(500)]
 
 
 def test_what_was_left_out_is_counted_when_its_time_is_over() -> None:
     stream, clock = io.StringIO(), [1000.0]
-    logsinks.setup("json", "info", {}, stream, 60.0, clock=lambda: clock[0])
-    for _ in range(lograte.MOST + 7):
+    log_handlers.setup("json", "info", {}, stream, 60.0, clock=lambda: clock[0])
+    for _ in range(log_handlers.REPEATED + 7):
         unhealthy("a")
-    logsinks.tell_left_out()
+    log_handlers.tell_left_out()
     assert "lines-left-out" not in stream.getvalue()
     clock[0] += 60.0
-    logsinks.tell_left_out()
+    log_handlers.tell_left_out()
     last = json.loads(stream.getvalue().splitlines()[-1])
     assert (last["event"], last["kind"], last["count"]) == ("lines-left-out", "device-unhealthy", 7)
     assert last["what"] == "example.com/gpu a"
@@ -324,7 +325,7 @@ def test_a_library_cannot_flood_the_log_either() -> None:
     setup("json", stream)
     for number in range(500):
         logging.getLogger("asyncio").warning("accept failed: %d", number)
-    assert stream.getvalue().count("\n") == lograte.MOST
+    assert stream.getvalue().count("\n") == log_handlers.REPEATED
 
 
 def test_a_json_line_is_one_line_whatever_the_values_hold() -> None:
@@ -336,3 +337,25 @@ def test_a_json_line_is_one_line_whatever_the_values_hold() -> None:
     first, second = (json.loads(line) for line in stream.getvalue().splitlines())
     assert (first["error"], first["hint"]) == (error, "h")
     assert (second["device"], second["group"]) == (["a", "b"], ["1"])
+
+
+async def test_an_accept_without_descriptors_is_told_without_a_traceback(
+    said: Said, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    context = {"message": "socket.accept() out of system resource", "exception": error, "socket": None}
+    log_handlers.handle_loop_error(asyncio.get_running_loop(), context)
+    (line,) = said(log.NO_DESCRIPTORS)
+    assert line["error"] == "Too many open files"
+    assert [record.exc_info for record in caplog.records] == [None]
+
+
+@pytest.mark.parametrize("error", [ValueError("why"), OSError(errno.EMFILE, "elsewhere")])
+async def test_all_else_is_told_as_asyncio_does(
+    said: Said, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    log_handlers.handle_loop_error(
+        asyncio.get_running_loop(), {"message": "a callback failed", "exception": error}
+    )
+    assert said(log.NO_DESCRIPTORS) == []
+    assert [(record.name, record.exc_info is not None) for record in caplog.records] == [("asyncio", True)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines for a reader that is slow: written in their order by another, and lost in the end, but counted."""
+"""Lines for a reader that is slow: written in their order by a thread, and lost in the end, but counted."""
 
 from __future__ import annotations
 
@@ -8,72 +8,78 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from functools import partial
 from typing import TextIO
 
 import pytest
 
-from nodeagent.base import log, logqueue, logsinks
+from nodeagent.base import log, log_handlers
+from nodeagent.base.log_handlers import LogQueue
 
 ROOM = 10
 
 
+class Gate(logging.Handler):
+    """Writes nothing until it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.opened = threading.Event(), threading.Event()
+        self.written: list[str] = []
+        self.threads: set[threading.Thread] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Wait, and note the line."""
+        self.begun.set()
+        self.opened.wait()
+        self.written.append(record.getMessage())
+        self.threads.add(threading.current_thread())
+
+
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """Closed until it is set; open at the end, whatever happens."""
-    found = threading.Event()
+def gate() -> Iterator[Gate]:
+    """Closed until it is opened; open at the end, whatever happens."""
+    found = Gate()
     yield found
-    found.set()
+    found.opened.set()
 
 
-def test_lines_are_written_in_their_order_by_a_thread_of_their_own(gate: threading.Event) -> None:
-    written: list[tuple[int, str]] = []
+def put(lines: LogQueue, text: object) -> None:
+    lines.handle(logging.LogRecord("x", logging.INFO, "", 0, str(text), (), None))
 
-    def write(number: int) -> None:
-        written.append((number, threading.current_thread().name))
 
-    lines = logqueue.LogQueue()
-    lines.put(gate.wait)
+def test_lines_are_written_in_their_order_by_a_thread_of_their_own(gate: Gate) -> None:
+    lines = LogQueue()
+    lines.write_to(gate)
     for number in range(100):
-        lines.put(partial(write, number))
-    assert written == []
-    gate.set()
+        put(lines, number)
+    assert gate.written == []
+    gate.opened.set()
     assert lines.finish(10)
-    assert written == [(number, "nodeagent, log") for number in range(100)]
+    assert gate.written == [str(number) for number in range(100)]
+    assert threading.current_thread() not in gate.threads
 
 
-def test_a_line_that_cannot_be_written_is_lost_and_no_other_is() -> None:
-    lines, written = logqueue.LogQueue(), list[int]()
-    lines.put(partial(os.stat, "no such file"))
-    lines.put(partial(written.append, 1))
-    assert lines.finish(5)
-    assert (written, lines.take_lost()) == ([1], 1)
-
-
-def test_who_ends_does_not_wait_for_a_reader_that_hangs(gate: threading.Event) -> None:
-    lines = logqueue.LogQueue()
-    lines.put(gate.wait)
+def test_the_end_does_not_wait_for_a_reader_that_hangs(gate: Gate) -> None:
+    lines = LogQueue()
+    lines.write_to(gate)
+    put(lines, "x")
     assert not lines.finish(0.01)
-    gate.set()
+    gate.opened.set()
     assert lines.finish(10)
 
 
-def test_what_does_not_fit_is_lost_and_counted_once_there_is_room_again(gate: threading.Event) -> None:
-    lines, begun = logqueue.LogQueue(ROOM), threading.Event()
-    written: list[int] = []
-
-    def hang() -> None:
-        begun.set()
-        gate.wait()
-
-    lines.put(hang)
-    begun.wait(10)
+def test_lines_that_do_not_fit_are_lost_and_counted_once_there_is_room_again(gate: Gate) -> None:
+    lines = LogQueue(ROOM)
+    lines.write_to(gate)
+    put(lines, "first")
+    gate.begun.wait(10)
     for number in range(ROOM + 7):
-        lines.put(partial(written.append, number))
+        put(lines, number)
     assert lines.take_lost() == 0, "it would not fit itself"
-    gate.set()
+    gate.opened.set()
     assert lines.finish(10)
-    assert (written, lines.take_lost(), lines.take_lost()) == (list(range(ROOM)), 7, 0)
+    assert gate.written == ["first", *(str(number) for number in range(ROOM))]
+    assert (lines.take_lost(), lines.take_lost()) == (7, 0)
 
 
 @pytest.fixture
@@ -89,15 +95,15 @@ def pipe() -> Iterator[tuple[TextIO, TextIO]]:
 
 def test_a_log_that_was_not_read_says_how_much_of_it_is_lost(pipe: tuple[TextIO, TextIO]) -> None:
     reader, writer = pipe
-    lines = logqueue.LogQueue(ROOM)
-    logsinks.setup("json", "info", {}, writer, 60.0, lines=lines)
+    lines = LogQueue(ROOM)
+    log_handlers.setup("json", "info", {}, writer, 60.0, lines=lines)
     total = 5000  # more than a pipe holds
     for number in range(total):
         log.event(log.RESOURCE_REGISTERED, resource=f"example.com/{number}", devices=1)
     said: list[str] = []
     while not lines.finish(0):
         said.append(reader.readline())
-    logsinks.tell_left_out()
+    log_handlers.tell_left_out()
     assert lines.finish(10)
     writer.close()
     found = [json.loads(line) for line in (*said, *reader)]

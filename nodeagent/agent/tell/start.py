@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import anyio
 
-from nodeagent.base import log, logsinks
-from nodeagent.base.sdnotify import Notifier
+from nodeagent.base import log, log_handlers
+from nodeagent.base.systemd import Notifier
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 
@@ -18,7 +18,7 @@ async def tell_what_was_left_out(pause: float) -> None:
     """Report lines that were left out, every ``pause`` seconds: the next line may come much later."""
     while True:
         await anyio.sleep(pause)
-        logsinks.tell_left_out()
+        log_handlers.tell_left_out()
 
 
 def tell_that_it_is_ready(resources: Mapping[ResourceName, Resource], notifier: Notifier) -> None:

@@ -13,7 +13,7 @@ import anyio
 
 from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.news import News
-from nodeagent.base.sdnotify import Notifier
+from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model import shares
 from nodeagent.model.status import Status

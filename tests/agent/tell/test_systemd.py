@@ -16,8 +16,8 @@ from nodeagent.agent.tell import systemd
 from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.news import News
 from nodeagent.base.latest import Latest
-from nodeagent.base.sdnotify import Notifier
 from nodeagent.base.supervise import Supervisor
+from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells systemd how the service is doing (sd_notify(3)); without systemd every call is a no-op.
+"""A service's side of systemd: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS and JOURNAL_STREAM.
 
-Messages are single datagrams to ``NOTIFY_SOCKET``, also an abstract one ("@…"), and never block: what
-cannot be sent is dropped, since nothing here depends on systemd hearing it.
+Without systemd all of it does nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +13,41 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TextIO
+
+_FIRST = 3  # SD_LISTEN_FDS_START
+
+
+def listening_sockets(environ: Mapping[str, str]) -> tuple[socket.socket, ...]:
+    """The listening sockets that systemd passed to this process (sd_listen_fds(3))."""
+    count = environ.get("LISTEN_FDS", "")
+    if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
+        return ()
+    passed = tuple(socket.socket(fileno=number) for number in range(_FIRST, _FIRST + int(count)))
+    for sock in passed:
+        sock.set_inheritable(False)
+        sock.setblocking(False)
+    return passed
+
+
+def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
+    """True if the stream is the one that systemd connected to the journal, not one put in its place."""
+    wanted = environ.get("JOURNAL_STREAM")
+    if not wanted:
+        return False
+    try:
+        stat = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return wanted == f"{stat.st_dev}:{stat.st_ino}"
 
 
 class Notifier:
-    """Speaks to the socket ``address``; None means that nobody listens.
+    """Reports the state of the service (sd_notify(3)) to the socket ``address``; None: to nobody.
 
-    ``watchdog`` is the time in seconds after which systemd gives up on a silent service, or None.
+    Messages are single datagrams to a path or an abstract address ("@…"), and never block: a message that
+    cannot be sent is dropped, since nothing here depends on it. ``watchdog`` is the time in seconds after
+    which systemd gives up on a silent service, or None.
     """
 
     def __init__(self, address: str | None, watchdog: float | None = None) -> None:

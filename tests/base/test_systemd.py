@@ -1,17 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sd_notify against a real datagram socket in systemd's place."""
+"""sd_notify against a real datagram socket, passed sockets, the journal's stream."""
 
 from __future__ import annotations
 
+import io
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nodeagent.base.sdnotify import Notifier
+from nodeagent.base.systemd import Notifier, is_journal, listening_sockets
 from tests.limits import free_descriptors
+
+# the child is who the variable names: exec keeps the number of the process
+CHILD = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+os.execv(sys.executable, [sys.executable, "-c", '''
+import os
+from nodeagent.base.systemd import listening_sockets
+(sock,) = listening_sockets(os.environ)
+print(sock.getsockname()[1], sock.getblocking(), sock.get_inheritable())
+'''])
+"""
 
 
 @pytest.fixture
@@ -80,3 +96,34 @@ def test_the_watchdog_is_fed_twice_as_often_as_systemd_asks(
     systemd: socket.socket, more: dict[str, str], interval: float | None
 ) -> None:
     assert notifier(systemd, **more).watchdog_interval == interval
+
+
+def test_a_passed_socket_is_found_by_its_number() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.fileno()
+        command = [sys.executable, "-c", CHILD, str(number)]
+        done = subprocess.run(command, pass_fds=[number], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [str(server.getsockname()[1]), "False", "False"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"LISTEN_PID": "1", "LISTEN_FDS": "1"},
+        {"LISTEN_PID": str(os.getpid())},
+        {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "many"},
+    ],
+)
+def test_what_was_passed_to_another_process_is_left_alone(environ: dict[str, str]) -> None:
+    assert listening_sockets(environ) == ()
+
+
+def test_a_stream_is_the_journal_s_if_it_is_the_one_that_systemd_names(tmp_path: Path) -> None:
+    with (tmp_path / "stream").open("w") as stream, (tmp_path / "other").open("w") as other:
+        stat = os.fstat(stream.fileno())
+        environ = {"JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino}"}
+        assert is_journal(environ, stream)
+        assert not is_journal(environ, other)
+        assert not is_journal({}, stream)
+        assert not is_journal(environ, io.StringIO())
