@@ -351,3 +351,18 @@ async def test_a_node_without_such_rules_pays_nothing(gpus: Node, wanted: bool) 
         )
         assert ((gpus.root / "etc/cdi").stat().st_ino in watched(daemon)) is wanted
         assert ((gpus.root / "dev").stat().st_ino in watched(daemon)) is True, "/dev/iommu is waited for"
+
+
+@pytest.mark.parametrize("major", [195, 240], ids=["NVIDIA's", "another"])
+async def test_a_node_is_used_whose_number_is_registered_and_not_in_sysfs(node: Node, major: int) -> None:
+    """register_chrdev alone makes an entry in /proc/devices, and none in /sys/dev/char."""
+    node.host.write_file(
+        "/proc/devices", f"Character devices:\n  1 mem\n{major} vendor\n\nBlock devices:\n  8 sd"
+    )
+    devnodes.add(node.host, "/dev/vendor0", (major, 0))
+    devnodes.add(node.host, "/dev/nvidiactl", (195, 255))
+    put(node, "vendor.json", device("0", "/dev/vendor0"), kind="vendor.com/gpu")
+    node.configure("resources: [{name: vendor.com/gpu, cdiDevices: {kind: vendor.com/gpu}}]")
+    async with node.running(listed={"vendor.com/gpu": 1}) as (_, kubelet):
+        assert health(kubelet, "vendor.com/gpu") == {"vendor.com/gpu=0": "Healthy"}
+        await allocate(kubelet, "vendor.com/gpu", ["vendor.com/gpu=0"])

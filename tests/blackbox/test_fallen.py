@@ -43,6 +43,24 @@ async def test_it_is_refused_when_it_is_to_be_given_and_not_offered_again(node: 
             assert len(await allocate(kubelet, T4, [one])) == 1
 
 
+async def test_it_is_healthy_again_when_it_answers_again(node: Node) -> None:
+    """One that is slow on its way out of D3cold reads all ones for a moment."""
+    (one,) = node.add_gpus(1)
+    configuration_space(node, one, ONES)
+    async with node.kubelet() as kubelet, node.daemon("--timing-resync", "1s") as daemon:
+        await kubelet.until_listed(T4, 1)
+        with pytest.raises(grpclib.GRPCError, match=one):
+            await allocate(kubelet, T4, [one])
+        await until_health(kubelet, T4, one, "Unhealthy")
+        scans = await scanned(node)
+        await node.until_told(lambda told: sum(told["host"]["scans"]["counts"]) > scans + 2)
+        assert health(kubelet, T4) == {one: "Unhealthy"}
+        configuration_space(node, one, ALIVE)
+        await until_health(kubelet, T4, one, "Healthy")
+        assert len(await allocate(kubelet, T4, [one])) == 1
+        assert len(daemon.lines("device-unhealthy")) == 1
+
+
 async def test_one_that_is_reset_as_its_vm_starts_stays_healthy(node: Node) -> None:
     """The kernel lets nobody read its configuration space until the reset is over."""
     (one,) = node.add_gpus(1)

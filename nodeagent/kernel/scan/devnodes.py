@@ -140,8 +140,15 @@ class Reading:
             return DevNode("")
         major, low = os.major(status.st_rdev), os.minor(status.st_rdev)
         if kind == "char" and major == _NVIDIA:
+            if low < _NVIDIA_SHARED and not self._nvidia and self._is_registered(major):
+                return DevNode("", guessed=True)  # its driver lists no GPU here
             return _of_nvidia(low, self._nvidia)
         return self._shown(f"/sys/dev/{kind}/{major}:{low}")
+
+    def _is_registered(self, major: int) -> bool:
+        """True if a driver has registered this major number for character devices (register_chrdev)."""
+        characters, _, _ = (self._root.text("/proc/devices") or "").partition("Block devices:")
+        return any(line.split()[:1] == [str(major)] for line in characters.splitlines())
 
     def _shown(self, at: str) -> DevNode:
         """What is shown there: the device to which it belongs, and the PCI functions that it is on."""

@@ -88,7 +88,7 @@ class ScanRunner:
             raise queue.refused
         for item in queue.missing():
             items.findings.put(item, scanner.unanswered(item, previous))
-        host = await threads.call(scanner.assemble, plan, items.findings, previous, dict(recoveries))
+        host = await threads.call(self._scanner.join, plan, items.findings, previous, dict(recoveries))
         host = await self._sights.added(host, items.findings.tables["functions"])
         return await self._uses.add(host, previous, plan.whole)
 

@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import egm, groups, mdevs, pci, usb_row
+from nodeagent.kernel.scan import egm, groups, headers, mdevs, pci, usb_row
 from nodeagent.kernel.scan.readers import Item, Reader, Reading
 from nodeagent.model.host import Changes, Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
@@ -78,6 +78,20 @@ def recover(
         function = functions.get(address)
         if function is not None:
             functions[address] = function._replace(recovery=recovery)
+
+
+def check_fallen(
+    root: Root, functions: dict[str, PciFunction | None], recoveries: Mapping[PciAddress, Recovery]
+) -> None:
+    """Look again at functions that have fallen off the bus: nothing else tells when they answer.
+
+    This wakes a sleeping device, which no pod can have.
+    """
+    for address, recovery in recoveries.items():
+        function = functions.get(address)
+        if function is not None and recovery is Recovery.FALLEN and function.answers is None:
+            answers = headers.answers(root, f"{pci.DEVICES}/{address}")
+            functions[address] = function._replace(answers=answers)
 
 
 def keep_uses(
@@ -198,6 +212,13 @@ class Scanner:
     def read(self, item: Item) -> Any:
         """Read one item; None if it is not there. The call that may hang."""
         return READERS[item.table].read(self._root, item.key)
+
+    def join(
+        self, plan: ReadList, findings: Findings, previous: Host, recoveries: Mapping[PciAddress, Recovery]
+    ) -> Host:
+        """The Host of what was read. May hang, but not for long."""
+        check_fallen(self._root, findings.tables["functions"], recoveries)
+        return assemble(plan, findings, previous, recoveries)
 
     def recheck(self, ids: Collection[str], host: Host) -> bool:
         """True if these functions, mdevs and nodes, and the groups, read as ``host`` has them. May hang."""

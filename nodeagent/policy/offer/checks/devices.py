@@ -190,8 +190,7 @@ def fallen(function: PciFunction, _: Unit, __: Use) -> Reason | None:
     return Reason(
         ReasonCode.GONE,
         "fallen off the bus: its configuration space reads all ones",
-        "look at the kernel log and at the card's slot and power; once nobody uses it, re-plug it, or unbind "
-        "it and bind it again when it answers",
+        "look at the kernel log and at the card's slot and power; it is Healthy again when it answers",
     )
 
 
