@@ -151,7 +151,7 @@ class Daemon:
             core.snapshots,
             core.supervisor.changed,
             kubelet.directory.kubelet,
-            kubelet.plugins.bells.standing,
+            kubelet.plugins.states,
             self.config.read,
             pulse.stuck,
         )
@@ -169,7 +169,7 @@ class Daemon:
                 continue
             log.event(log.STOPPING, why=signal.Signals(number).name)
             self.notifier.stopping()
-            self.kubelet.plugins.hurry(self.core.timeouts.allocate_at_shutdown)
+            self.kubelet.plugins.shorten_grace(self.core.timeouts.allocate_at_shutdown)
             group.cancel_scope.cancel()
             return
 

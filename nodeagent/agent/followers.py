@@ -18,7 +18,7 @@ def of(core: Core, kubelet: KubeletSide) -> Sequence[Component]:
     socket, checkpoint = kubelet.directory.kubelet, kubelet.directory.checkpoint
     usage = core.usage
     return (
-        Task("kubelet", partial(socket.follow, kubelet.registrar.seen)),
+        Task("kubelet", partial(socket.follow, kubelet.registrar.note_socket)),
         Task("new kubelet", partial(socket.follow, lambda _: usage.kubelet_changed(), socket.version)),
         Task("checkpoint", partial(usage.follow_checkpoint, checkpoint)),
         HolderLines(core.snapshots, core.offering),

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from nodeagent.agent.allocate import Allocator
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.core import Core
-from nodeagent.agent.deviceplugins import DevicePlugins
+from nodeagent.agent.device_plugins import CreateEndpoint, DevicePlugins
 from nodeagent.agent.kubelet_view import KubeletView
+from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet.deviceplugin.life import Way
-from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
-from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.kubelet.device_plugin import Answers, DeviceList
+from nodeagent.kubelet.endpoint import Endpoint
+from nodeagent.kubelet.registration import Registrar
+from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.model.shares import DirectoryShare
 
 RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot
@@ -49,8 +51,9 @@ class KubeletSide:
             directory.open()
 
     def close(self) -> None:
-        """Give the directories back, and ask nobody any more."""
+        """Release the directories and close the connections to the kubelet."""
         self.view.close()
+        self.registrar.close()
         for directory in self.directories:
             directory.close()
 
@@ -76,15 +79,22 @@ def build(core: Core) -> KubeletSide:
         core.provisions,
         timeouts,
     )
-    way = _way(directory, registry, registrar, timeouts)
-    plugins = DevicePlugins(core.offering, allocator, core.usage, cdi, core.supervisor, way, timeouts)
+    create = _create_endpoint(registry or directory, registrar, timeouts, announced=registry is not None)
+    plugins = DevicePlugins(core.offering, allocator, core.usage, cdi, core.supervisor, create, timeouts)
     core.kubelet.resend_with(plugins)
     return KubeletSide(directory, registry, registrar, core.kubelet, cdi, plugins)
 
 
-def _way(directory: SocketDir, registry: SocketDir | None, registrar: Registrar, timeouts: Timeouts) -> Way:
-    if registry is None:
-        return RegisterWay(directory, registrar, timeouts)
-    from nodeagent.kubelet.plugin_watcher import AnnounceWay  # here: few nodes register that way
+def _create_endpoint(
+    directory: SocketDir, registrar: Registrar, timeouts: Timeouts, *, announced: bool
+) -> CreateEndpoint:
+    kind = Endpoint
+    if announced:
+        from nodeagent.kubelet.plugin_watcher import AnnouncedEndpoint  # here: few nodes register that way
 
-    return AnnounceWay(registry, registrar, timeouts)
+        kind = AnnouncedEndpoint
+
+    def create(resource: str, devices: DeviceList, answers: Answers, changed: Latest[None]) -> Endpoint:
+        return kind(resource, devices, answers, directory, registrar, changed, timeouts)
+
+    return create

@@ -11,8 +11,8 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile
-from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
-from nodeagent.kubelet.podresources import PodReader, VirtHandler
+from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
+from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.allocation import PodList
 
 
@@ -32,8 +32,7 @@ class KubeletView:
         self._path = root.path(settings.kubelet.pod_resources)
         self._snapshots = snapshots
         self._virt_handler = VirtHandler(plugins)
-        limit, idle = timeouts.pod_resources_rpc, timeouts.pod_resources_idle
-        self._reader = PodReader(self._path, self._virt_handler, limit, idle)
+        self._reader = PodReader(self._path, self._virt_handler, timeouts.pod_resources_rpc)
         pods = Path(self._path).parent.with_name(
             "pods"
         )  # below the kubelet's root directory, as the socket is

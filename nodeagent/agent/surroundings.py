@@ -21,7 +21,7 @@ from nodeagent.base.errors import KernelRefused, KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import pciids, platform, standing
 from nodeagent.kernel.root import Root
-from nodeagent.kubelet.podresources import PodReader, VirtHandler
+from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.model import plain
 from nodeagent.model.host import Host
 from nodeagent.model.status import Status
@@ -95,10 +95,13 @@ async def _kubelet(root: Root, places: Places, limit: float) -> KubeletSight:
 async def _pods(root: Root, places: Places, limit: float) -> tuple[str, bool, int]:
     """Why PodResources does not answer or "", whether this user may ask, and how many pods it names."""
     path = root.path(places.pod_resources)
+    reader = PodReader(path, VirtHandler(root.path(places.plugins)), limit)
     try:
-        found = await PodReader(path, VirtHandler(root.path(places.plugins)), limit).pods()
+        found = await reader.pods()
     except KubeletUnavailable as error:
         return root.host_path(error.what), await threads.call(_may_ask, path), 0
+    finally:
+        reader.close()
     return "", True, len(found.pods)
 
 

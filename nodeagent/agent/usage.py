@@ -28,7 +28,7 @@ from nodeagent.base.progress import Debt
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
-from nodeagent.kubelet.grpc.channel import KubeletAway
+from nodeagent.kubelet.grpc import KubeletAway
 from nodeagent.model.allocation import (
     Allocations,
     ByPossession,

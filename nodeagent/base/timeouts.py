@@ -61,7 +61,6 @@ class Timeouts(NamedTuple):
     grpc_peer_close: float = 1.0  # for a client to close its connection after its stream has ended
     grpc_answer_read: float = 0.05  # for a client to read an answer: grpclib's drops it at a GOAWAY
     grpc_server_close: float = 1.0  # for asyncio to close the server's connections
-    pod_resources_idle: float = 1.0  # an unused connection: the next Allocate follows sooner than that
 
     # PodResources and the kubelet's checkpoint
     pod_resources_rpc: float = 5.0

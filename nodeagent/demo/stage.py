@@ -18,7 +18,7 @@ from grpclib.exceptions import GRPCError
 from nodeagent.base import supervise
 from nodeagent.demo.daemon import Daemon, DemoFailed
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.channel import SocketChannel
+from nodeagent.kubelet.grpc import SocketChannel, in_own_task
 from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -114,7 +114,7 @@ class Stage:
         channel = SocketChannel(self.kubelet.paths.plugins / endpoint)
         request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest([device_id])])
         try:
-            await v1beta1.DevicePluginStub(channel).allocate(request, timeout=self.patience)
+            await in_own_task(v1beta1.DevicePluginStub(channel).allocate(request, timeout=self.patience))
         except GRPCError as error:
             return str(error.message)
         finally:

@@ -15,10 +15,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.wire import Codec
 from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
 
-_CODEC = Codec()
 _VARIABLES = ("PCI_RESOURCE_", "MDEV_PCI_RESOURCE_")
 _GROUP = re.compile(r"/dev/vfio/(?P<number>[0-9]+)")
 
@@ -36,8 +34,8 @@ class Answer(NamedTuple):
 def understood(text: str) -> Answer:
     """What a ContainerAllocateResponse in base64 says; nothing, if it cannot be read."""
     try:
-        return _said(_CODEC.decode(base64.b64decode(text), v1beta1.ContainerAllocateResponse))
-    except ValueError:
+        return _said(v1beta1.ContainerAllocateResponse.parse(base64.b64decode(text)))
+    except Exception:  # noqa: BLE001 - the file is no API: bytes of any kind
         return Answer()
 
 

@@ -19,7 +19,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.alloc_resp import Answer
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
-from nodeagent.kubelet.grpc.channel import KubeletAway
+from nodeagent.kubelet.grpc import KubeletAway
 from nodeagent.model.allocation import Allocations, Holder, PodList, Possession, by_possession
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.snapshot import Snapshot

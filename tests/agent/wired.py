@@ -17,7 +17,7 @@ import anyio.lowlevel
 
 from nodeagent.agent.allocate import Allocator
 from nodeagent.agent.cdi_files import CdiFiles
-from nodeagent.agent.deviceplugins import DevicePlugins, ResourceAnswers
+from nodeagent.agent.device_plugins import DevicePlugins, ResourceAnswers
 from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.provisions import Provisions
@@ -25,13 +25,15 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.usage import Usage
+from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.kubelet.deviceplugin.life import End, Life
-from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
-from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.kubelet.device_plugin import Answers, DeviceList
+from nodeagent.kubelet.endpoint import Endpoint, EndReason
+from nodeagent.kubelet.grpc import SocketServer
+from nodeagent.kubelet.registration import Registrar
+from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
@@ -53,17 +55,17 @@ def desired(*rules: Any) -> Desired:
     return Desired(Discovery(enabled=False), (), rules)
 
 
-class Fragile(RegisterWay):
-    """A way of registering that fails at the end of a life, if it is told to."""
+class Fragile(Endpoint):
+    """An endpoint that fails at the end of a registration, if its resource is among ``failing``."""
 
-    breaks: frozenset[str] = frozenset()
+    failing: set[str]
 
-    async def hold(self, life: Life) -> End:
-        """As always; raises ValueError for a resource that ``breaks``."""
-        end = await super().hold(life)
-        if life.resource in self.breaks:
+    async def hold(self, server: SocketServer) -> EndReason:
+        """As always; raises ValueError for such a resource."""
+        reason = await super().hold(server)
+        if self.resource in self.failing:
             raise ValueError("made to fail")
-        return end
+        return reason
 
 
 class Agent:
@@ -78,10 +80,10 @@ class Agent:
         self.offering = Offering(self.snapshots, self.releases)
         self.cdi = CdiFiles(host.path("/run/cdi"), self.snapshots, self.offering)
         self.reservations = ReservationBook(self.snapshots, timeouts=Timeouts())
-        root, timeouts = Root(host.directory), Timeouts()._replace(pod_resources_idle=0.0)
-        view = KubeletView(root, self.eyes.settings.get(), self.snapshots, timeouts)
+        root, timeouts = Root(host.directory), Timeouts()
+        self.view = KubeletView(root, self.eyes.settings.get(), self.snapshots, timeouts)
         self.usage = Usage(
-            view,
+            self.view,
             self.snapshots,
             self.reservations,
             self.eyes.observer,
@@ -102,19 +104,25 @@ class Agent:
             timeouts,
         )
         self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)
-        self.way = Fragile(
-            self.directory, Registrar(self.directory.kubelet_path, Timeouts()), timeouts=Timeouts()
-        )
+        self.registrar = Registrar(self.directory.kubelet_path, Timeouts())
+        self.failing: set[str] = set()
         self.plugins = DevicePlugins(
             self.offering,
             self.allocator,
             self.usage,
             self.cdi,
             Supervisor(Timeouts()),
-            self.way,
+            self._endpoint,
             timeouts=Timeouts(),
         )
-        view.resend_with(self.plugins)
+        self.view.resend_with(self.plugins)
+
+    def _endpoint(
+        self, resource: str, devices: DeviceList, answers: Answers, changed: Latest[None]
+    ) -> Endpoint:
+        made = Fragile(resource, devices, answers, self.directory, self.registrar, changed, Timeouts())
+        made.failing = self.failing
+        return made
 
     @property
     def given(self) -> frozenset[str]:
@@ -130,9 +138,9 @@ class Agent:
         allocations = Allocations.of(held, Knowledge.COMPLETE)
         self.snapshots.publish(replace(self.snapshots.now, allocations=allocations))
 
-    def answers(self, name: ResourceName = GPU, listing: Listing | None = None) -> ResourceAnswers:
+    def answers(self, name: ResourceName = GPU, devices: DeviceList | None = None) -> ResourceAnswers:
         """What the kubelet asks, without a kubelet."""
-        return ResourceAnswers(name, self.allocator, self.usage, listing or Listing())
+        return ResourceAnswers(name, self.allocator, self.usage, devices or DeviceList())
 
     def resource(self, name: ResourceName = GPU) -> Resource:
         return self.offering.resources.get()[name]
@@ -159,3 +167,5 @@ async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
             yield agent
             tasks.cancel_scope.cancel()
             agent.directory.close()
+        agent.view.close()
+        agent.registrar.close()

@@ -21,7 +21,6 @@ from pathlib import Path
 import anyio
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.render.table import table
 from nodeagent.sim import cards, nodes
 from nodeagent.sim.host import SimulatedHost
@@ -29,6 +28,7 @@ from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.bench import listing
 from tests.bench.daemon import Daemon, simulated
+from tests.kubelet.serving import open_channel
 
 TIMES = 5
 REST = 0.5  # seconds after which all is quiet, and a plan at rest

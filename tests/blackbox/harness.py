@@ -27,7 +27,7 @@ from nodeagent.base import sockets as jsonsocket
 from nodeagent.base import threads
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.channel import SocketChannel
+from nodeagent.kubelet.grpc import SocketChannel
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import ListSeen, Pod

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 import pytest
 from grpclib.exceptions import GRPCError
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar
-from nodeagent.kubelet.deviceplugin.service import Plugin
-from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.kubelet.device_plugin import DeviceList, DevicePlugin
+from nodeagent.kubelet.grpc import SocketServer
+from nodeagent.kubelet.registration import Registrar
 from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.nodes import demo_node
@@ -151,14 +151,13 @@ async def test_what_is_open_outside_kubernetes_is_unhealthy_until_it_is_closed(s
 async def test_a_group_is_held_by_a_pod_that_got_its_device_from_another_plugin(shared: Node) -> None:
     never = ("--timing-resync", "600s", "--timing-holders", "600s")
     shared.configure('resources: [{name: example.com/gpu, pci: [{devices: ["1eb8"]}]}]')
-    other = Plugin(Listing((device(SOUND_AT),)), Answers(), lambda: None, Timeouts())
+    other = DevicePlugin(DeviceList((device(SOUND_AT),)), Answers(), Timeouts())
     server = SocketServer(shared.plugins, "kubevirt-sound.sock", [other], timeouts=Timeouts())
     async with shared.kubelet() as kubelet, shared.daemon(*never):
         await kubelet.until_listed(GPUS, 2, PATIENCE)
         await server.start()
-        await Registrar(str(shared.plugins / "kubelet.sock"), Timeouts()).register(
-            SOUND, server.path.name, NO_OPTIONS
-        )
+        with closing(Registrar(str(shared.plugins / "kubelet.sock"), Timeouts())) as registrar:
+            await registrar.register(SOUND, server.path.name, NO_OPTIONS)
         await kubelet.until_listed(SOUND, 1, PATIENCE)
         await kubelet.admit(pod("vm", {SOUND: 1}))
         await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")

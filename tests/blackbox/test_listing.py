@@ -16,7 +16,6 @@ from grpclib.const import Cardinality
 
 from nodeagent.base import sockets
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.wire import Codec
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import (
     EXEC,
@@ -160,7 +159,7 @@ async def narrow_stream(kubelet: Kubelet, resource: str) -> AsyncIterator[Stream
     """A ListAndWatch stream that takes 64 KiB and then no more, until it is read."""
     window = Configuration(http2_connection_window_size=65536, http2_stream_window_size=65536)
     with sockets.shortened(socket_of(kubelet, resource)) as address:
-        channel = Channel(path=address, codec=Codec(), config=window)
+        channel = Channel(path=address, config=window)
         try:
             async with channel.request(
                 LIST, Cardinality.UNARY_STREAM, v1beta1.Empty, v1beta1.ListAndWatchResponse

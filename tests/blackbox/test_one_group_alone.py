@@ -7,6 +7,7 @@ See test_one_group_twice.py for how that comes.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -14,7 +15,7 @@ import pytest
 
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet.podresources import PodReader, VirtHandler
+from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
@@ -46,7 +47,9 @@ async def admitted_and_forgotten(node: Node, kubelet: Kubelet, vm: Pod, old: Pod
         writer = await threads.call(os.open, path, os.O_WRONLY)
         kubelet.delete(old)
         socket = str(kubelet.paths.pod_resources / "kubelet.sock")
-        await PodReader(socket, VirtHandler(str(node.plugins)), Timeouts().pod_resources_rpc).pods()
+        virt_handler, limit = VirtHandler(str(node.plugins)), Timeouts().pod_resources_rpc
+        with closing(PodReader(socket, virt_handler, limit)) as reader:
+            await reader.pods()
         answer(path, writer, text)
     running(vm)
     return device

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import closing
 
 import anyio
 import pytest
 
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet.podresources import PodReader, VirtHandler
+from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
@@ -51,7 +52,9 @@ async def admitted_and_forgotten(
         await kubelet.until(lambda: device in kubelet.state.allocating, PATIENCE)
         kubelet.delete(old)
         socket = str(kubelet.paths.pod_resources / "kubelet.sock")
-        await PodReader(socket, VirtHandler(str(node.plugins)), Timeouts().pod_resources_rpc).pods()
+        virt_handler, limit = VirtHandler(str(node.plugins)), Timeouts().pod_resources_rpc
+        with closing(PodReader(socket, virt_handler, limit)) as reader:
+            await reader.pods()
         node.host.release(device)
     running(vm)
 

@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent.base import sockets, threads
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet.deviceplugin import registration
+from nodeagent.kubelet import registration
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.nodes import many
 from tests.blackbox.harness import PATIENCE, T4, Node, eventually, health, socket_of, until_health

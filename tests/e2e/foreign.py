@@ -13,8 +13,8 @@ from grpclib.exceptions import GRPCError
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.channel import open_channel
-from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.kubelet.grpc import SocketServer, call
+from tests.kubelet.serving import open_channel
 from tests.sim import plugin
 
 SLOW, REFUSING = "foreign.example/slow", "foreign.example/refusing"
@@ -70,7 +70,7 @@ async def _served(
     try:
         async with open_channel(str(directory / "kubelet.sock")) as peer:
             request = v1beta1.RegisterRequest("v1beta1", endpoint, resource)
-            await v1beta1.RegistrationStub(peer).register(request, timeout=20)
+            await call(v1beta1.RegistrationStub(peer).register(request, timeout=20))
         yield served
     finally:
         await server.stop(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,15 +13,16 @@ import anyio
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet import podresources
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.grpc.channel import open_channel
+from nodeagent.kubelet.grpc import call
+from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.model.allocation import Allocations, Holder, PodList
+from tests.kubelet.serving import open_channel
 
 T = TypeVar("T")
 
 LIMIT = 1.0  # seconds for one answer
-_NOBODY = podresources.VirtHandler("/nonexistent")
+_NOBODY = VirtHandler("/nonexistent")
 
 
 def allocatable(kubelet_directory: Path) -> Counter[str]:
@@ -30,7 +32,8 @@ def allocatable(kubelet_directory: Path) -> Counter[str]:
     async def ask() -> Counter[str]:
         async with open_channel(path) as channel:
             stub = v1.PodResourcesListerStub(channel)
-            answer = await stub.get_allocatable_resources(v1.AllocatableResourcesRequest(), timeout=LIMIT)
+            request = v1.AllocatableResourcesRequest()
+            answer = await call(stub.get_allocatable_resources(request, timeout=LIMIT))
         counted: Counter[str] = Counter()
         for devices in answer.devices:
             counted[devices.resource_name] += len(devices.device_ids)
@@ -45,9 +48,8 @@ def named(kubelet_directory: Path) -> dict[str, frozenset[str]]:
 
     async def ask() -> dict[str, frozenset[str]]:
         async with open_channel(path) as channel:
-            answer = await v1.PodResourcesListerStub(channel).list(
-                v1.ListPodResourcesRequest(), timeout=LIMIT
-            )
+            stub = v1.PodResourcesListerStub(channel)
+            answer = await call(stub.list(v1.ListPodResourcesRequest(), timeout=LIMIT))
         return {pod.name: frozenset(_ids(pod)) for pod in answer.pod_resources}
 
     return _run(ask)
@@ -61,9 +63,13 @@ def _ids(pod: v1.PodResources) -> Iterator[str]:
 
 def holders(kubelet_directory: Path) -> Mapping[str, Holder]:
     """Device id → who has it; raises OSError while the kubelet does not answer."""
-    reader = podresources.PodReader(_socket(kubelet_directory), _NOBODY, Timeouts().pod_resources_rpc)
-    answer: PodList = _run(reader.pods)
-    return Allocations(answer.table).holders
+    path = _socket(kubelet_directory)
+
+    async def ask() -> PodList:
+        with closing(PodReader(path, _NOBODY, Timeouts().pod_resources_rpc)) as reader:
+            return await reader.pods()
+
+    return Allocations(_run(ask).table).holders
 
 
 def _run(ask: Callable[[], Awaitable[T]]) -> T:

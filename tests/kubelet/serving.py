@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from grpclib.const import Cardinality, Handler
+import anyio.lowlevel
 
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.kubelet import grpc
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc import server
-from nodeagent.kubelet.grpc.channel import open_channel
+from nodeagent.kubelet.grpc import SocketChannel, SocketServer
 
-LIST = "/v1beta1.DevicePlugin/ListAndWatch"
-HELLO = bytes(v1beta1.ListAndWatchResponse(devices=[v1beta1.Device(id="a", health="Healthy")]))
+HELLO = v1beta1.ListAndWatchResponse(devices=[v1beta1.Device(id="a", health="Healthy")])
 
 
 class Plugin(v1beta1.DevicePluginBase):
@@ -39,25 +38,20 @@ class Plugin(v1beta1.DevicePluginBase):
         await self.gate.wait()
         return v1beta1.AllocateResponse()
 
-    async def _stream(self, stream: Any) -> None:
-        await stream.recv_message()
+    async def list_and_watch(self, message: v1beta1.Empty) -> AsyncIterator[v1beta1.ListAndWatchResponse]:
+        """One list."""
         try:
-            await stream.send_message(HELLO)
+            yield HELLO
             await anyio.sleep_forever()
         finally:
             self.ended.set(self.ended.get() + 1)
 
-    def __mapping__(self) -> dict[str, Handler]:
-        """The generated methods, with a stream that sends ready bytes."""
-        raw = Handler(self._stream, Cardinality.UNARY_STREAM, v1beta1.Empty, v1beta1.ListAndWatchResponse)
-        return {**super().__mapping__(), LIST: raw}
-
 
 @asynccontextmanager
-async def serving(directory: Path, name: str = "p.sock") -> AsyncIterator[tuple[server.SocketServer, Plugin]]:
+async def serving(directory: Path, name: str = "p.sock") -> AsyncIterator[tuple[SocketServer, Plugin]]:
     """A server with its plugin, stopped at the end."""
     plugin = Plugin()
-    served = server.SocketServer(directory, name, [plugin], timeouts=Timeouts())
+    served = SocketServer(directory, name, [plugin], timeouts=Timeouts())
     await served.start()
     try:
         yield served, plugin
@@ -71,7 +65,26 @@ async def within(seconds: float, wait: Callable[[], Awaitable[Any]]) -> Any:
         return await wait()
 
 
-async def options(path: Path) -> v1beta1.DevicePluginOptions:
-    """The answer to GetDevicePluginOptions."""
+@asynccontextmanager
+async def open_channel(path: str | Path) -> AsyncIterator[SocketChannel]:
+    """A channel, closed at the end, and its socket: asyncio does that in the next turn."""
+    channel = SocketChannel(path)
+    try:
+        yield channel
+    finally:
+        channel.close()
+        with anyio.CancelScope(shield=True):
+            await anyio.lowlevel.checkpoint()
+
+
+async def options(path: str | Path, limit: float = 5.0) -> v1beta1.DevicePluginOptions:
+    """The answer to GetDevicePluginOptions. :raises KubeletUnavailable: without one."""
     async with open_channel(path) as peer:
-        return await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=5)
+        return await grpc.call(v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=limit))
+
+
+async def allocate(path: str | Path, limit: float | None = None) -> v1beta1.AllocateResponse:
+    """The answer to an Allocate of nothing. :raises KubeletUnavailable: without one."""
+    async with open_channel(path) as peer:
+        stub = v1beta1.DevicePluginStub(peer)
+        return await grpc.call(stub.allocate(v1beta1.AllocateRequest(), timeout=limit))

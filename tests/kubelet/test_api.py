@@ -31,7 +31,7 @@ def test_the_generated_code_is_what_the_proto_files_say(tmp_path: Path) -> None:
 
 def test_serving_needs_neither_google_protobuf_nor_grpcio() -> None:
     code = (
-        "import sys, nodeagent.kubelet.grpc.server, nodeagent.kubelet.grpc.channel\n"
+        "import sys, nodeagent.kubelet.endpoint\n"
         "from nodeagent.kubelet.api.podresources import v1\n"
         "from nodeagent.kubelet.api.pluginregistration import pluginregistration\n"
         "print([n for n in ('google.protobuf', 'grpc', 'pydantic') if n in sys.modules])"

@@ -17,11 +17,11 @@ from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
-from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
-from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar
-from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
-from nodeagent.kubelet.plugin_watcher import AnnounceWay
+from nodeagent.kubelet.device_plugin import DeviceList
+from nodeagent.kubelet.endpoint import Endpoint
+from nodeagent.kubelet.plugin_watcher import AnnouncedEndpoint
+from nodeagent.kubelet.registration import Registrar
+from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
 from tests import virtual
@@ -41,9 +41,10 @@ class Node:
     watcher: DirectoryWatcher
 
     def endpoint(self, resource: str = ONE) -> Endpoint:
-        listing = Listing((device("a"),))
-        way = AnnounceWay(self.directory, Registrar("/nowhere", Timeouts()), Timeouts())
-        return Endpoint(resource, listing, Answers(), way, Bells(Latest(None), Latest(None)), Timeouts())
+        devices, registrar = DeviceList((device("a"),)), Registrar("/nowhere", Timeouts())
+        return AnnouncedEndpoint(
+            resource, devices, Answers(), self.directory, registrar, Latest(None), Timeouts()
+        )
 
     @property
     def accepted(self) -> list[Registration]:
@@ -89,10 +90,10 @@ async def test_the_kubelet_finds_the_resource_and_its_changes_and_gives_it(node:
     endpoint = node.endpoint()
     async with living(endpoint):
         await node.until_registered(1)
-        await node.kubelet.until(lambda: endpoint.registration.registered)
+        await node.kubelet.until(lambda: endpoint.state.registered)
         pod = await node.kubelet.admit(Pod("ns", "p", [{ONE: 1}]))
         assert pod.result.ids == {ONE: ("a",)}
-        endpoint.listing.show((device("a", BROKEN),))
+        endpoint.devices.update((device("a", BROKEN),))
         await node.kubelet.until(lambda: node.kubelet.capacity(ONE) == (1, 0))
         (name,) = node.files
         assert not name.startswith(".")
@@ -143,10 +144,10 @@ async def test_what_the_kubelet_refuses_is_told_once_while_it_tries_again(node: 
     endpoint = node.endpoint("kubernetes.io/one")
     async with living(endpoint):
         await node.kubelet.until(lambda: len(node.kubelet.statistics.registrations) >= 2, 15)
-        assert not endpoint.registration.registered
+        assert not endpoint.state.registered
     (event,) = said(log.REGISTER_FAILING)
     assert "is invalid" in str(event["error"])
-    assert endpoint.registration.last_error == event["error"]
+    assert endpoint.state.last_error == event["error"]
 
 
 async def test_a_file_has_its_name_when_it_is_served_and_not_before(node: Node) -> None:

@@ -14,8 +14,7 @@ from grpclib.exceptions import GRPCError
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc import channel
-from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.kubelet.grpc import SocketChannel, SocketServer, in_own_task
 from nodeagent.sim.kubelet.standin import Kubelet
 
 RESOURCE = "example.com/dev"
@@ -89,10 +88,10 @@ async def register(
     kubelet: Kubelet, endpoint: str, resource: str = RESOURCE, version: str = "v1beta1"
 ) -> None:
     """Register as a plugin does. :raises GRPCError: as the kubelet answered."""
-    peer = channel.SocketChannel(kubelet.socket)
+    peer = SocketChannel(kubelet.socket)
     request = v1beta1.RegisterRequest(version, endpoint, resource)
     try:
-        await v1beta1.RegistrationStub(peer).register(request, timeout=20)
+        await in_own_task(v1beta1.RegistrationStub(peer).register(request, timeout=20))
     finally:
         peer.close()
 

@@ -24,12 +24,12 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.grpc.channel import open_channel
-from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.kubelet.grpc import SocketServer, call
 from nodeagent.sim.kubelet.clients import is_extended_resource_name
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests import virtual
+from tests.kubelet.serving import open_channel
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with, register, served
 
 
@@ -218,7 +218,7 @@ async def test_a_hanging_register_does_not_answer(tmp_path: Path) -> None:
         with pytest.raises(KubeletUnavailable, match="no answer in time"):
             async with open_channel(kubelet.socket) as peer:
                 request = v1beta1.RegisterRequest("v1beta1", "dev.sock", RESOURCE)
-                await v1beta1.RegistrationStub(peer).register(request, timeout=0.1)
+                await call(v1beta1.RegistrationStub(peer).register(request, timeout=0.1))
 
 
 async def test_it_can_forget_to_open_the_stream(tmp_path: Path) -> None:
@@ -300,9 +300,9 @@ async def test_pod_resources_can_be_absent_empty_slow_and_rate_limited(tmp_path:
             assert time.monotonic() - before >= 0.1
         kubelet.faults.set("pod-resources-absent")
         await kubelet.restart()
-        with pytest.raises(KubeletUnavailable):
-            async with lister(kubelet):
-                pass
+        async with lister(kubelet) as stub:
+            with pytest.raises(KubeletUnavailable):
+                await call(stub.list(v1.ListPodResourcesRequest()))
 
 
 class Announced(pluginregistration.RegistrationBase):

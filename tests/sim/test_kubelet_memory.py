@@ -14,10 +14,10 @@ import anyio
 import pytest
 
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.kubelet.grpc.channel import open_channel
 from nodeagent.sim.kubelet import devices
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
+from tests.kubelet.serving import open_channel
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with, refused, register, served
 
 OTHER = "example.com/other"

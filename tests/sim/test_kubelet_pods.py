@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
 
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet.podresources import PodReader, VirtHandler
+from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.sim.kubelet import devices
 from nodeagent.sim.kubelet.state import Pod
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with, refused, register, served
@@ -236,9 +237,9 @@ async def test_what_is_under_an_allocate_while_a_pod_ends_and_somebody_asks_is_f
         tasks.start_soon(kubelet.admit, first)
         await kubelet.until(lambda: left in kubelet.state.allocating)
         kubelet.delete(old)
-        await PodReader(
-            str(kubelet.paths.pod_resources / "kubelet.sock"), VirtHandler(""), Timeouts().pod_resources_rpc
-        ).pods()
+        socket = str(kubelet.paths.pod_resources / "kubelet.sock")
+        with closing(PodReader(socket, VirtHandler(""), Timeouts().pod_resources_rpc)) as reader:
+            await reader.pods()
         plugin.gate.set()
         await kubelet.until(lambda: first.phase == "Running")
         plugin.refusal = refused("not now")

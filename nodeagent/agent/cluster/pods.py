@@ -12,7 +12,7 @@ from pathlib import Path
 from nodeagent.agent.core import Core
 from nodeagent.base import threads
 from nodeagent.kubelet.checkpoint import CheckpointFile, Entry
-from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
+from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.allocation import Possession
 
 

@@ -24,7 +24,7 @@ from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.cluster import capacities, pauses, refusals
 from nodeagent.kubelet import checkpoint
-from nodeagent.kubelet.deviceplugin.socketdir import CHECKPOINT
+from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.status import ClusterStatus, StaleStatus
 from nodeagent.policy import stale
 

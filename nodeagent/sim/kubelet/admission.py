@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import anyio
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.channel import FOREIGN_ERRORS
+from nodeagent.kubelet.grpc import RPC_ERRORS, in_own_task
 from nodeagent.sim.kubelet import sources
 from nodeagent.sim.kubelet.clients import Client, Clients, go_text
 from nodeagent.sim.kubelet.devices import Held, ids_of
@@ -152,10 +152,11 @@ class Admission:
         state.allocating.update(ids)
         state.changed()
         try:
-            responses = (await self._clients.endpoints[resource].stub.allocate(request)).container_responses
+            stub = self._clients.endpoints[resource].stub
+            responses = (await in_own_task(stub.allocate(request))).container_responses
             if not responses:
                 error = "no containers return in allocation response &AllocateResponse{}"
-        except FOREIGN_ERRORS as foreign:
+        except RPC_ERRORS as foreign:
             error = go_text(foreign)
         finally:
             state.allocating.difference_update(ids)
@@ -183,8 +184,8 @@ class Admission:
             return None
         request = v1beta1.PreStartContainerRequest(list(ids))
         try:
-            await endpoint.stub.pre_start_container(request, timeout=PRE_START_LIMIT)
-        except FOREIGN_ERRORS as error:
+            await in_own_task(endpoint.stub.pre_start_container(request, timeout=PRE_START_LIMIT))
+        except RPC_ERRORS as error:
             return f"PreStartContainer rpc failed with err: {go_text(error)}"
         return None
 
@@ -200,8 +201,8 @@ async def _ask_preference(endpoint: Client, available: list[str], must: list[str
     wish = v1beta1.ContainerPreferredAllocationRequest(available, must, count)
     request = v1beta1.PreferredAllocationRequest([wish])
     try:
-        answer = await endpoint.stub.get_preferred_allocation(request)
-    except FOREIGN_ERRORS as error:
+        answer = await in_own_task(endpoint.stub.get_preferred_allocation(request))
+    except RPC_ERRORS as error:
         text = "device plugin GetPreferredAllocation rpc failed with err"
         raise Rejected(f"{text}: {go_text(error)}") from error
     return list(answer.container_responses[0].device_ids) if answer.container_responses else []

@@ -16,12 +16,12 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 from grpclib.const import Cardinality, Status
+from grpclib.encoding.proto import ProtoCodec
 from grpclib.exceptions import GRPCError
 from grpclib.metadata import Deadline
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.channel import FOREIGN_ERRORS, SocketChannel
-from nodeagent.kubelet.grpc.wire import Codec
+from nodeagent.kubelet.grpc import RPC_ERRORS, SocketChannel, in_own_task
 from nodeagent.sim.kubelet.devices import SeenDevice
 from nodeagent.sim.kubelet.state import Registration, State
 
@@ -52,7 +52,7 @@ def go_text(error: BaseException) -> str:
     return "rpc error: code = Unavailable desc = error reading from server: EOF"
 
 
-class _LimitedCodec(Codec):
+class _LimitedCodec(ProtoCodec):
     """Refuses messages above grpc-go's limit, and keeps the size of the last one."""
 
     def __init__(self, limit: int) -> None:
@@ -60,7 +60,7 @@ class _LimitedCodec(Codec):
         self.size = 0
 
     def decode(self, data: bytes, message_type: Any) -> Any:
-        """As Codec, within the limit."""
+        """As ProtoCodec, within the limit."""
         self.size = len(data)
         if self.size > self._limit:
             text = f"grpc: received message larger than max ({self.size} vs. {self._limit})"
@@ -147,8 +147,8 @@ class Clients:
     ) -> v1beta1.DevicePluginOptions:
         try:
             stub = v1beta1.DevicePluginStub(channel)
-            return await stub.get_device_plugin_options(deadline=deadline)
-        except FOREIGN_ERRORS as error:
+            return await in_own_task(stub.get_device_plugin_options(deadline=deadline))
+        except RPC_ERRORS as error:
             text = f"failed to get device plugin options: {go_text(error)}"
             raise GRPCError(Status.UNKNOWN, text) from error
 
@@ -180,7 +180,7 @@ class Clients:
                     if message is None:
                         return
                     state.listed(resource, client.codec.size, _seen(message))
-        except FOREIGN_ERRORS:
+        except RPC_ERRORS:
             return  # every end of a stream is the same to the kubelet
 
     async def _while_stalled(self, resource: str) -> None:

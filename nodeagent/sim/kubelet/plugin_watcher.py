@@ -15,7 +15,7 @@ import anyio
 from grpclib.exceptions import GRPCError
 
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
-from nodeagent.kubelet.grpc.channel import FOREIGN_ERRORS, SocketChannel
+from nodeagent.kubelet.grpc import RPC_ERRORS, SocketChannel, in_own_task
 from nodeagent.sim.kubelet.clients import Clients, is_extended_resource_name
 from nodeagent.sim.kubelet.state import Registration, State
 
@@ -56,7 +56,7 @@ class PluginWatcher:
         channel = SocketChannel(path, authority=str(path).replace("/", "%2F"))
         try:
             await self._handshake(path, identity, pluginregistration.RegistrationStub(channel))
-        except FOREIGN_ERRORS:
+        except RPC_ERRORS:
             _, pause = self._failed.get(path, (0.0, FIRST_RETRY / 2))
             self._failed[path] = (anyio.current_time() + pause * 2, pause * 2)
         else:
@@ -69,7 +69,7 @@ class PluginWatcher:
         self, path: Path, identity: tuple[int, int], stub: pluginregistration.RegistrationStub
     ) -> None:
         """GetInfo, connect, tell. :raises ConnectionError: if the plugin is not taken."""
-        info = await stub.get_info(timeout=INFO_LIMIT)
+        info = await in_own_task(stub.get_info(timeout=INFO_LIMIT))
         seen = Registration(info.name, info.endpoint or str(path), anyio.current_time())
         self._state.statistics.registrations.append(seen)
         try:
@@ -78,11 +78,11 @@ class PluginWatcher:
         except (ValueError, GRPCError) as error:
             seen.refusal = str(error)
             status = pluginregistration.RegistrationStatus(False, seen.refusal)
-            await stub.notify_registration_status(status, timeout=NOTIFY_LIMIT)
+            await in_own_task(stub.notify_registration_status(status, timeout=NOTIFY_LIMIT))
             raise ConnectionError(seen.refusal) from error
         self._used[path] = (identity, info.name)
         status = pluginregistration.RegistrationStatus(True)
-        await stub.notify_registration_status(status, timeout=NOTIFY_LIMIT)
+        await in_own_task(stub.notify_registration_status(status, timeout=NOTIFY_LIMIT))
 
 
 def _check(info: pluginregistration.PluginInfo) -> None:

@@ -27,7 +27,7 @@ from grpclib.exceptions import GRPCError
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.kubelet.grpc import SocketServer
 from nodeagent.sim.kubelet.admission import Admission
 from nodeagent.sim.kubelet.clients import Clients
 from nodeagent.sim.kubelet.plugin_watcher import PluginWatcher

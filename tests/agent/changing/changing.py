@@ -90,7 +90,7 @@ class Changing:
     def _of_daemon(self, eyes: Eyes) -> Core:
         releases = Releases(eyes.settings)
         releases.look_with(eyes.observer)
-        timeouts = Timeouts()._replace(pod_resources_idle=0.0)  # no connection is left open
+        timeouts = Timeouts()
         reservations = ReservationBook(eyes.snapshots, timeouts)
         view = KubeletView(self.root, eyes.settings.get(), eyes.snapshots, timeouts)
         return Core(

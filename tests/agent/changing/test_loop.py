@@ -30,7 +30,7 @@ from tests.agent.changing.changing import (
 )
 from tests.conftest import Said
 from tests.facts import names
-from tests.kubelet.test_podresources import Raw, serving
+from tests.kubelet.test_pod_resources import Answering, serving
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage, vf_addresses
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
@@ -61,7 +61,7 @@ async def test_what_another_plugin_gave_right_before_is_not_removed(tmp_path: Pa
         resource = "nvidia.com/GRID_T4"
         device = v1.ContainerDevices(resource, [given])
         pod = v1.PodResources("vm", "ns", [v1.ContainerResources("c", [device])])
-        answer = Raw(bytes(v1.ListPodResourcesResponse([pod])))
+        answer = Answering([pod])
         directory = Path(changing.root.path("/var/lib/kubelet/pod-resources"))
         files.directory(str(directory))
         async with serving(directory, answer):

@@ -16,17 +16,16 @@ from grpclib.exceptions import GRPCError
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.kubelet import device_plugin
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.deviceplugin import service
-from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.service import Plugin
-from nodeagent.kubelet.grpc.channel import SocketChannel
-from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.kubelet.device_plugin import DeviceList, DevicePlugin
+from nodeagent.kubelet.grpc import SocketChannel, SocketServer
 from tests import virtual
 from tests.facts import names
 from tests.kubelet.answers import BROKEN, Answers, device
 
 A, B = device("a", numa=0), device("b", BROKEN)
+LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 Seen = list[tuple[tuple[str, str], ...]]
 
 
@@ -34,8 +33,8 @@ Seen = list[tuple[tuple[str, str], ...]]
 class Peer:
     """A plugin, its parts, and a client on its socket."""
 
-    plugin: Plugin
-    listing: Listing
+    server: SocketServer
+    listing: DeviceList
     answers: Answers
     channel: SocketChannel
     changes: Latest[None] = field(default_factory=lambda: Latest(None))
@@ -46,7 +45,7 @@ class Peer:
 
     async def until_streams(self, count: int) -> None:
         with anyio.fail_after(5):
-            while self.plugin.streams != count:
+            while self.server.streams != count:
                 await self.changes.newer(self.changes.version)
 
     async def allocate(self, *containers: list[str]) -> v1beta1.AllocateResponse:
@@ -56,12 +55,12 @@ class Peer:
 
 @pytest.fixture
 async def peer(tmp_path: Path) -> AsyncIterator[Peer]:
-    listing, answers, changes = Listing((A, B)), Answers(), Latest[None](None)
-    served = Plugin(listing, answers, changes.touch, Timeouts())
-    server = SocketServer(tmp_path, "p.sock", [served], timeouts=Timeouts())
+    listing, answers, changes = DeviceList((A, B)), Answers(), Latest[None](None)
+    served = DevicePlugin(listing, answers, Timeouts())
+    server = SocketServer(tmp_path, "p.sock", [served], timeouts=Timeouts(), on_streams=changes.touch)
     await server.start()
     channel = SocketChannel(server.path)
-    yield Peer(served, listing, answers, channel, changes)
+    yield Peer(server, listing, answers, channel, changes)
     channel.close()
     await server.stop(0)
 
@@ -73,7 +72,7 @@ async def watcher(peer: Peer, slow: anyio.Event | None = None) -> AsyncIterator[
 
     async def read() -> None:
         kinds = (Cardinality.UNARY_STREAM, v1beta1.Empty, v1beta1.ListAndWatchResponse)
-        async with peer.channel.request(service.LIST_AND_WATCH, *kinds) as stream:
+        async with peer.channel.request(LIST_AND_WATCH, *kinds) as stream:
             await stream.send_message(v1beta1.Empty(), end=True)
             if slow is not None:
                 await slow.wait()
@@ -97,7 +96,7 @@ async def until(seen: Latest[Seen], count: int) -> Seen:
 async def test_options_say_the_same_in_both_places(peer: Peer, preferring: bool) -> None:
     peer.answers.preferring = preferring
     told = await peer.stub.get_device_plugin_options()
-    assert told == peer.plugin.options
+    assert told == device_plugin.options(peer.answers)
     assert told.get_preferred_allocation_available is preferring
     assert not told.pre_start_required
 
@@ -105,8 +104,8 @@ async def test_options_say_the_same_in_both_places(peer: Peer, preferring: bool)
 async def test_a_stream_starts_with_the_list_and_hears_of_changes_only(peer: Peer) -> None:
     async with watcher(peer) as seen:
         await until(seen, 1)
-        peer.listing.show((A, B))
-        peer.listing.show((A,))
+        peer.listing.update((A, B))
+        peer.listing.update((A,))
         assert await until(seen, 2) == [(("a", "Healthy"), ("b", "Unhealthy")), (("a", "Healthy"),)]
 
 
@@ -114,7 +113,7 @@ async def test_a_list_can_be_sent_again_though_it_is_the_same(peer: Peer) -> Non
     """The kubelet writes its checkpoint at each one."""
     async with watcher(peer) as seen:
         await until(seen, 1)
-        peer.listing.send_again()
+        peer.listing.resend()
         assert len(set(await until(seen, 2))) == 1
 
 
@@ -122,33 +121,42 @@ async def test_another_text_of_a_reason_is_no_news_for_the_kubelet(peer: Peer) -
     async with watcher(peer) as seen:
         await until(seen, 1)
         other = BROKEN._replace(what="its driver is another")
-        peer.listing.show((A, device("b", other)))
+        peer.listing.update((A, device("b", other)))
         await anyio.wait_all_tasks_blocked()
-        peer.listing.show((A,))
+        peer.listing.update((A,))
         assert await until(seen, 2) == [(("a", "Healthy"), ("b", "Unhealthy")), (("a", "Healthy"),)]
 
 
 async def test_without_devices_the_list_is_empty_and_sent(peer: Peer) -> None:
-    peer.listing.show(())
+    peer.listing.update(())
     async with watcher(peer) as seen:
         assert await until(seen, 1) == [()]
+
+
+async def test_no_topology_is_sent_for_an_unknown_numa_node(peer: Peer) -> None:
+    """With -1 on the wire strict topology policies refuse pods; node 0 must be on it."""
+    peer.listing.update(tuple(device(str(numa), numa=numa) for numa in (None, -1, 0, 1)))
+    stream = peer.stub.list_and_watch()
+    topologies = [each.topology for each in (await anext(stream)).devices]
+    await stream.aclose()  # type: ignore[attr-defined]  # an async generator, typed as iterator
+    assert topologies == [None, None, *(v1beta1.TopologyInfo([v1beta1.NumaNode(numa)]) for numa in (0, 1))]
 
 
 async def test_two_streams_both_get_everything(peer: Peer) -> None:
     async with watcher(peer) as one, watcher(peer) as other:
         await until(one, 1)
         await until(other, 1)
-        assert peer.plugin.streams == 2
-        peer.listing.show((B,))
+        assert peer.server.streams == 2
+        peer.listing.update((B,))
         assert (await until(one, 2))[1] == (await until(other, 2))[1] == (("b", "Unhealthy"),)
 
 
 async def test_the_end_of_a_stream_is_noticed(peer: Peer) -> None:
-    assert not peer.plugin.streamed
+    assert not peer.server.streamed
     async with watcher(peer) as seen:
         await until(seen, 1)
     await peer.until_streams(0)
-    assert peer.plugin.streamed
+    assert peer.server.streamed
 
 
 async def test_containers_are_answered_one_by_one_in_order(peer: Peer) -> None:
@@ -182,7 +190,7 @@ async def test_a_refusal_without_a_hint_is_the_text_alone(peer: Peer) -> None:
 
 async def test_the_list_that_explains_a_refusal_comes_before_it(peer: Peer) -> None:
     peer.answers.error = Refused("a: its driver is nouveau")
-    peer.answers.before_error = lambda: peer.listing.show((device("a", BROKEN), B))
+    peer.answers.before_error = lambda: peer.listing.update((device("a", BROKEN), B))
     async with watcher(peer) as seen:
         await until(seen, 1)
         with pytest.raises(GRPCError):
@@ -192,10 +200,10 @@ async def test_the_list_that_explains_a_refusal_comes_before_it(peer: Peer) -> N
 
 async def test_a_stalled_reader_delays_a_refusal_only_a_moment(peer: Peer) -> None:
     peer.answers.error = Refused("no")
-    many = tuple(device(f"{number:060d}") for number in range(20_000))
+    many = tuple(device(f"{number:060d}") for number in range(5_000))
     async with watcher(peer, slow=anyio.Event()):
         await peer.until_streams(1)
-        peer.listing.show(many)
+        peer.listing.update(many)
         began = anyio.current_time()
         with pytest.raises(GRPCError, match="no"):
             await peer.allocate(["a"])
@@ -219,7 +227,7 @@ async def test_an_id_stays_listed_while_its_allocate_runs(peer: Peer) -> None:
         await until(seen, 1)
         tasks.start_soon(peer.allocate, ["a"])
         await peer.answers.entered.wait()
-        peer.listing.show(())
+        peer.listing.update(())
         assert (await until(seen, 2))[1] == (("a", "Unhealthy"),)
         peer.answers.gate.set()
 

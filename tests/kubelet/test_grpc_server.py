@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import gc
 import os
 import socket
-import sys
 from pathlib import Path
 
 import anyio
@@ -26,12 +23,12 @@ from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.grpc import channel, server
-from nodeagent.kubelet.grpc.channel import open_channel
+from nodeagent.kubelet.grpc import SocketChannel, SocketServer
 from tests import virtual
-from tests.kubelet.serving import HELLO, LIST, Plugin, options, serving, within
+from tests.kubelet.serving import HELLO, Plugin, allocate, open_channel, options, serving, within
 
 ALLOCATE = "/v1beta1.DevicePlugin/Allocate"
+LIST = "/v1beta1.DevicePlugin/ListAndWatch"
 OPTIONS = "/v1beta1.DevicePlugin/GetDevicePluginOptions"
 
 
@@ -71,8 +68,7 @@ async def test_a_call_that_outlives_the_grace_is_told_so(tmp_path: Path) -> None
 
         async def call() -> None:
             try:
-                async with open_channel(served.path) as peer:
-                    await v1beta1.DevicePluginStub(peer).allocate(v1beta1.AllocateRequest())
+                await allocate(served.path)
             except KubeletUnavailable as error:
                 raised.append(error)
 
@@ -143,13 +139,13 @@ async def test_a_handler_learns_that_its_peer_has_gone_and_cleans_up_once(tmp_pa
 
 async def test_a_missing_directory_means_that_the_kubelet_is_away(tmp_path: Path) -> None:
     with pytest.raises(KubeletUnavailable, match=r"none/p\.sock"):
-        await server.SocketServer(tmp_path / "none", "p.sock", [Plugin()], timeouts=Timeouts()).start()
+        await SocketServer(tmp_path / "none", "p.sock", [Plugin()], timeouts=Timeouts()).start()
 
 
 async def test_a_name_that_is_taken_is_not_stolen(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, _):
         with pytest.raises(KubeletUnavailable):
-            await server.SocketServer(tmp_path, "p.sock", [Plugin()], timeouts=Timeouts()).start()
+            await SocketServer(tmp_path, "p.sock", [Plugin()], timeouts=Timeouts()).start()
         assert served.present
         assert (await options(served.path)).get_preferred_allocation_available
 
@@ -171,9 +167,7 @@ async def test_stop_leaves_the_file_of_another_alone(tmp_path: Path) -> None:
 
 async def test_a_socket_is_published_under_its_name_when_it_can_be_used(tmp_path: Path) -> None:
     (tmp_path / "reg.sock").write_text("left over")
-    served = server.SocketServer(
-        tmp_path, ".reg.sock", [Plugin()], publish_as="reg.sock", timeouts=Timeouts()
-    )
+    served = SocketServer(tmp_path, ".reg.sock", [Plugin()], publish_as="reg.sock", timeouts=Timeouts())
     await served.start()
     try:
         assert os.listdir(tmp_path) == ["reg.sock"]
@@ -201,7 +195,7 @@ async def test_any_authority_is_served_and_unknown_methods_are_unimplemented(
 
 async def test_the_answer_to_an_unknown_method_has_a_content_type(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, _):
-        peer = channel.SocketChannel(served.path)
+        peer = SocketChannel(served.path)
         kinds = (Cardinality.UNARY_UNARY, v1beta1.Empty, v1beta1.Empty)
         with pytest.raises(GRPCError, match="unknown method"):
             async with peer.request("/nobody.Knows/It", *kinds, timeout=5) as stream:
@@ -227,55 +221,12 @@ async def test_a_peer_that_is_still_connected_is_told_goodbye(tmp_path: Path) ->
         assert isinstance(events[-1], h2.events.ConnectionTerminated)
 
 
-@pytest.mark.parametrize("turns", range(5))
-async def test_who_connects_while_the_server_stops_is_not_left_waiting(tmp_path: Path, turns: int) -> None:
-    loop = asyncio.get_running_loop()
-    async with serving(tmp_path) as (served, _):
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.connect(str(served.path))
-            peer.setblocking(False)
-            for _turn in range(turns):  # accepted, or a connection already, or not yet either
-                await anyio.lowlevel.checkpoint()
-            await served.stop(0)
-            with anyio.fail_after(5), contextlib.suppress(ConnectionResetError):
-                while await loop.sock_recv(peer, 4096):
-                    pass
-
-
 async def test_an_empty_authority_is_served(tmp_path: Path) -> None:
     async with serving(tmp_path) as (served, _):
-        peer = channel.SocketChannel(served.path, authority="")
+        peer = SocketChannel(served.path, authority="")
         answer = await v1beta1.DevicePluginStub(peer).get_device_plugin_options(timeout=5)
         peer.close()
         assert answer.get_preferred_allocation_available
-
-
-async def test_a_compressed_request_is_refused_and_breaks_nothing(
-    tmp_path: Path,
-) -> None:
-    many = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest(["same" * 50] * 50)])
-    async with serving(tmp_path) as (served, plugin):
-        plugin.gate.set()
-        async with grpc.aio.insecure_channel(
-            f"unix:{served.path}", compression=grpc.Compression.Gzip
-        ) as peer:
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await peer.unary_unary(ALLOCATE)(bytes(many), timeout=5)
-            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            assert await peer.unary_unary(OPTIONS)(b"", timeout=5) == b"\x10\x01"
-
-
-@pytest.mark.parametrize("request_bytes", [b"\x00", b"\x0a\x7f", b"\x08\x01"])
-async def test_a_request_that_cannot_be_read_is_refused_in_its_own_words(
-    tmp_path: Path, request_bytes: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(tmp_path) as (served, _), grpc.aio.insecure_channel(f"unix:{served.path}") as peer:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await peer.unary_unary(ALLOCATE)(request_bytes, timeout=5)
-        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "a AllocateRequest that cannot be read" in str(refused.value.details())
-        assert await peer.unary_unary(OPTIONS)(b"", timeout=5) == b"\x10\x01"
-    assert [record.message for record in caplog.records if record.exc_info] == []
 
 
 async def test_a_strict_peer_sees_the_stream_end_with_ok_when_the_server_stops(
@@ -283,29 +234,10 @@ async def test_a_strict_peer_sees_the_stream_end_with_ok_when_the_server_stops(
 ) -> None:
     async with serving(tmp_path) as (served, _), grpc.aio.insecure_channel(f"unix:{served.path}") as peer:
         call = peer.unary_stream(LIST)(b"")
-        assert await within(5, call.read) == HELLO
+        assert await within(5, call.read) == bytes(HELLO)
         await within(5, lambda: served.stop(0))
         assert await within(5, call.read) is grpc.aio.EOF
         assert await call.code() is grpc.StatusCode.OK
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-async def test_a_stranger_is_hung_up_on(tmp_path: Path) -> None:
-    code = (
-        "import os, socket, sys\n"
-        "s = socket.socket(socket.AF_UNIX); os.setgid(65534); os.setuid(65534); s.connect('p.sock')\n"
-        "s.settimeout(5)\n"
-        "while s.recv(4096): pass\n"
-        "print('hung up')"
-    )
-    for folder in (tmp_path, *tmp_path.parents[:-1]):
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/tmp"):
-            folder.chmod(0o755)
-    async with serving(tmp_path) as (served, _):
-        served.path.chmod(0o777)
-        done = await anyio.run_process([sys.executable, "-c", code], cwd=tmp_path)
-        assert done.stdout == b"hung up\n"
-        assert (await options(served.path)).get_preferred_allocation_available
 
 
 def test_probing_a_path_tells_whether_somebody_listens(tmp_path: Path) -> None:
@@ -349,7 +281,7 @@ async def test_connections_that_ended_are_forgotten(tmp_path: Path, loop_may_blo
 
 async def test_a_start_that_is_cancelled_makes_no_later_socket_deaf(tmp_path: Path) -> None:
     """The next one has the number of its descriptor, which the event loop must not take for served."""
-    first = server.SocketServer(tmp_path, "first.sock", [Plugin()], timeouts=Timeouts())
+    first = SocketServer(tmp_path, "first.sock", [Plugin()], timeouts=Timeouts())
     with anyio.CancelScope() as scope:
         scope.cancel()
         try:

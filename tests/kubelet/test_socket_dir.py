@@ -16,9 +16,10 @@ import pytest
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.config import scalars
-from nodeagent.kubelet.deviceplugin import lock, socketdir
-from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.kubelet import node_lock, socket_dir
+from nodeagent.kubelet.socket_dir import SocketDir
 from tests.facts import names
+from tests.hearing import Heard
 from tests.kubelet.binding import bound
 
 NAME = "nodeagent-0123456789-1-1.sock"
@@ -53,7 +54,7 @@ def made_anew(directory: Path) -> None:
 
 def test_names_of_sockets_are_short_and_never_the_same() -> None:
     names = {
-        socketdir.socket_name(name, start + serial)
+        socket_dir.socket_name(name, start + serial)
         for name in ("a/b", "a/c" * 80)
         for start in (time.time_ns() // 1_000_000, 1)  # a container's next start may have the same pid
         for serial in (1, 2)
@@ -101,10 +102,10 @@ def test_a_directory_that_could_not_be_locked_at_the_start_is_locked_as_soon_as_
 ) -> None:
     """A directory in the place of the file refuses it as a file system does that is read-only."""
     directory.close()
-    (plugins / lock.LOCK).unlink(missing_ok=True)
-    (plugins / lock.LOCK).mkdir()
+    (plugins / node_lock.LOCK).unlink(missing_ok=True)
+    (plugins / node_lock.LOCK).mkdir()
     directory.open()
-    (plugins / lock.LOCK).rmdir()
+    (plugins / node_lock.LOCK).rmdir()
     directory.scan()
     with pytest.raises(AlreadyRunning):
         SocketDir(str(plugins), watcher).scan()
@@ -146,7 +147,7 @@ def test_a_lock_file_that_was_removed_is_locked_anew(
     directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
     directory.open()
-    (plugins / lock.LOCK).unlink()
+    (plugins / node_lock.LOCK).unlink()
     directory.scan()
     with pytest.raises(AlreadyRunning):
         SocketDir(str(plugins), watcher).scan()
@@ -184,7 +185,7 @@ def test_an_absent_directory_is_waited_for(tmp_path: Path, watcher: DirectoryWat
     (tmp_path / "later").mkdir()
     directory.scan()
     assert [*found, directory.exists] == [False, True]
-    assert (tmp_path / "later" / lock.LOCK).exists()
+    assert (tmp_path / "later" / node_lock.LOCK).exists()
     directory.close()
 
 
@@ -198,7 +199,7 @@ def test_only_own_sockets_that_nobody_serves_are_removed(directory: SocketDir, p
     directory.open()
     left = sorted(os.listdir(plugins))
     served.close()
-    assert left == ["nodeagent-notes.txt", "nodeagent-served.sock", lock.LOCK, "vendor.sock"]
+    assert left == ["nodeagent-notes.txt", "nodeagent-served.sock", node_lock.LOCK, "vendor.sock"]
 
 
 def test_the_kubelets_socket_is_known_by_its_identity(directory: SocketDir, plugins: Path) -> None:
@@ -218,84 +219,64 @@ def test_the_kubelets_socket_is_known_by_its_identity(directory: SocketDir, plug
 
 
 @asynccontextmanager
-async def watched(directory: SocketDir, watcher: DirectoryWatcher) -> AsyncIterator[None]:
+async def watched(directory: SocketDir, watcher: DirectoryWatcher) -> AsyncIterator[Heard[str | None]]:
+    """What a listener hears while the directory is watched."""
     directory.open()
+    heard: Heard[str | None] = Heard()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run)
-        yield
+        with directory.listening(heard):
+            yield heard
         tasks.cancel_scope.cancel()
 
 
-async def rung(directory: SocketDir, seen: int) -> None:
-    with anyio.fail_after(5):
-        await directory.bell.newer(seen)
-
-
-def checkpoint(directory: SocketDir) -> None:
-    """What the kubelet does at each list."""
+def write_checkpoint(directory: SocketDir) -> None:
+    """As the kubelet does at each list."""
     Path(directory.path, ".1").write_text("{}")
-    Path(directory.path, ".1").rename(Path(directory.path, socketdir.CHECKPOINT))
+    Path(directory.path, ".1").rename(Path(directory.path, socket_dir.CHECKPOINT))
 
 
-async def told(directory: SocketDir) -> int:
-    """Wait until all events so far have been told; the checkpoint's is the last. How often it has rung."""
+async def written_checkpoint(directory: SocketDir) -> None:
+    """Write the checkpoint, and wait for its event: the last so far."""
     seen = directory.checkpoint.version
-    checkpoint(directory)
+    write_checkpoint(directory)
     with anyio.fail_after(5):
         await directory.checkpoint.newer(seen)
-    return directory.bell.version
 
 
-async def test_the_bell_rings_for_a_socket_of_ours_that_goes_and_for_no_other(
+async def test_listeners_hear_of_our_sockets_by_name_and_of_no_other_file(
     directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
-    async with watched(directory, watcher):
-        silent = directory.bell.version
+    async with watched(directory, watcher) as heard:
         (plugins / ".123").write_text("")
         (plugins / "vendor.sock").write_text("")
         (plugins / "vendor.sock").unlink()
+        await written_checkpoint(directory)
+        assert heard.all == []
         with bound(plugins / NAME):
-            assert await told(directory) == silent
+            await written_checkpoint(directory)
         (plugins / NAME).unlink()
-        await rung(directory, silent)
+        await written_checkpoint(directory)
+        assert set(heard.all) == {NAME}
+        assert len(heard.all) >= 2
 
 
-async def test_the_bell_rings_when_a_socket_of_ours_is_replaced(
+async def test_listeners_hear_when_the_kubelets_socket_appears_and_when_it_goes(
     directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
-    async with watched(directory, watcher):
-        with bound(plugins / NAME), bound(plugins / "other"):
-            seen = await told(directory)
-            (plugins / "other").rename(plugins / NAME)
-            await rung(directory, seen)
-
-
-async def test_the_bell_rings_when_the_kubelets_socket_comes_and_when_it_goes(
-    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
-) -> None:
-    async with watched(directory, watcher):
-        silent = directory.bell.version
+    async with watched(directory, watcher) as heard:
         with bound(plugins / "kubelet.sock"):
-            await rung(directory, silent)
-        seen = await told(directory)
+            await heard.until_told(None)
+        await written_checkpoint(directory)
+        heard.all.clear()
         (plugins / "kubelet.sock").unlink()
-        await rung(directory, seen)
+        await heard.until_told(None)
 
 
-async def test_the_checkpoint_is_counted_and_rings_no_bell(
+async def test_listeners_hear_when_the_directory_is_created_again(
     directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
 ) -> None:
-    async with watched(directory, watcher):
-        silent = directory.bell.version
-        assert await told(directory) == silent
-        assert directory.checkpoint.get() >= 1
-
-
-async def test_when_the_directory_is_made_anew_the_bell_rings(
-    directory: SocketDir, plugins: Path, watcher: DirectoryWatcher
-) -> None:
-    async with watched(directory, watcher):
-        seen = directory.bell.version
+    async with watched(directory, watcher) as heard:
         made_anew(plugins)
-        await rung(directory, seen)
-    assert (plugins / lock.LOCK).exists()
+        await heard.until_told(None)
+    assert (plugins / node_lock.LOCK).exists()

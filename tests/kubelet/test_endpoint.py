@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import anyio
@@ -16,11 +17,11 @@ from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
-from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint, Pauses
-from nodeagent.kubelet.deviceplugin.life import End, Life
-from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import RegisterWay, Registrar
-from nodeagent.kubelet.deviceplugin.socketdir import SocketDir
+from nodeagent.kubelet.device_plugin import DeviceList
+from nodeagent.kubelet.endpoint import Endpoint, EndReason
+from nodeagent.kubelet.grpc import SocketServer
+from nodeagent.kubelet.registration import Registrar
+from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
 from tests import virtual
@@ -38,7 +39,8 @@ class Node:
     directory: SocketDir
     endpoint: Endpoint
     answers: Answers
-    ended: Latest[None]
+    registrar: Registrar
+    changed: Latest[None]
 
     @property
     def accepted(self) -> list[Registration]:
@@ -64,15 +66,15 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         watcher = DirectoryWatcher()
         directory = SocketDir(str(kubelet.paths.plugins), watcher)
         directory.open()
-        answers, ended = Answers(), Latest[None](None)
-        way = RegisterWay(directory, Registrar(directory.kubelet_path, Timeouts()), Timeouts())
-        endpoint = Endpoint(
-            ONE, Listing((device("a"),)), answers, way, Bells(ended, Latest(None)), Timeouts()
-        )
+        answers, changed = Answers(), Latest[None](None)
+        registrar = Registrar(directory.kubelet_path, Timeouts())
+        devices = DeviceList((device("a"),))
+        endpoint = Endpoint(ONE, devices, answers, directory, registrar, changed, Timeouts())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watcher.run)
-            yield Node(kubelet, directory, endpoint, answers, ended)
+            yield Node(kubelet, directory, endpoint, answers, registrar, changed)
             tasks.cancel_scope.cancel()
+        registrar.close()
         directory.close()
         watcher.close()
 
@@ -92,19 +94,10 @@ def why(said: Said) -> list[str]:
 async def test_a_resource_is_registered_and_its_changes_arrive(node: Node, said: Said) -> None:
     async with living(node):
         await node.until_registered(1)
-        assert node.endpoint.registration.registered
-        node.endpoint.listing.show((device("a", BROKEN),))
+        assert node.endpoint.state.registered
+        node.endpoint.devices.update((device("a", BROKEN),))
         await node.kubelet.until(lambda: node.kubelet.capacity(ONE) == (1, 0))
     assert said(log.RESOURCE_REGISTERED) == [{"resource": ONE, "devices": 1}]
-
-
-async def test_the_end_of_a_life_is_told_when_its_connections_are_closed(node: Node) -> None:
-    async with living(node):
-        await node.until_registered(1)
-        assert node.ended.version == 0
-        await node.kubelet.restart()
-        await node.until_registered(2)
-        assert node.ended.version == 1
 
 
 async def test_ending_removes_the_socket_and_ends_the_stream(node: Node) -> None:
@@ -145,7 +138,7 @@ async def test_a_kubelet_that_listens_late_is_tried_until_it_does(node: Node) ->
         began = anyio.current_time()
         await node.until_registered(2)
         assert anyio.current_time() - began < 0.5
-    assert node.endpoint.registration.last_error is None
+    assert node.endpoint.state.last_error is None
 
 
 async def test_when_the_own_socket_goes_it_is_made_anew(node: Node, said: Said) -> None:
@@ -153,7 +146,7 @@ async def test_when_the_own_socket_goes_it_is_made_anew(node: Node, said: Said) 
         await node.until_registered(1)
         node.remove_own_socket()
         await node.until_registered(2)
-    assert why(said) == [End.SOCKET_GONE.value]
+    assert why(said) == [EndReason.SOCKET_GONE.value]
 
 
 @virtual.TIME
@@ -166,7 +159,7 @@ async def test_when_the_stream_ends_there_is_a_pause_before_the_next_registratio
         node.kubelet.end_stream(ONE)
         await node.kubelet.until(lambda: len(node.accepted) == 2)
         assert anyio.current_time() - ended >= 0.99
-    assert why(said) == [End.STREAM_ENDED.value]
+    assert why(said) == [EndReason.STREAM_ENDED.value]
 
 
 async def test_a_new_kubelet_ends_the_pause(node: Node) -> None:
@@ -192,7 +185,7 @@ async def test_a_kubelet_that_opens_no_stream_is_registered_with_again(node: Nod
         node.kubelet.faults.clear("no-list")
         await node.kubelet.until(lambda: len(node.accepted) == 2, Timeouts().list_and_watch_open + 5)
         assert anyio.current_time() - began > Timeouts().list_and_watch_open
-    assert why(said) == [End.NO_STREAM.value]
+    assert why(said) == [EndReason.NO_STREAM.value]
 
 
 @virtual.TIME
@@ -200,11 +193,11 @@ async def test_a_refusal_is_tried_again_and_told_once(node: Node, said: Said) ->
     node.kubelet.faults.set("refuse-register", "no room")
     async with living(node):
         await node.kubelet.until(lambda: len(node.kubelet.statistics.registrations) >= 3)
-        errors = [node.endpoint.registration.last_error]
-        assert not node.endpoint.registration.registered
+        errors = [node.endpoint.state.last_error]
+        assert not node.endpoint.state.registered
         node.kubelet.faults.clear("refuse-register")
         await node.until_registered(1)
-        errors.append(node.endpoint.registration.last_error)
+        errors.append(node.endpoint.state.last_error)
     assert errors == ["UNKNOWN: no room", None]
     assert said(log.REGISTER_FAILING) == [{"resource": ONE, "error": "UNKNOWN: no room"}]
 
@@ -233,7 +226,7 @@ async def test_a_directory_that_vanishes_is_no_error_to_die_of(node: Node) -> No
 
 async def test_ending_waits_for_an_allocate_in_flight_but_not_longer_than_its_grace(node: Node) -> None:
     node.answers.gate = anyio.Event()
-    node.endpoint.hurry(0.2)
+    node.endpoint.shorten_grace(0.2)
     pod = Pod("ns", "p", [{ONE: 1}])
     async with anyio.create_task_group() as pods:
         async with living(node):
@@ -246,65 +239,40 @@ async def test_ending_waits_for_an_allocate_in_flight_but_not_longer_than_its_gr
     assert node.sockets == []
 
 
-async def test_a_life_that_breaks_leaves_nobody_who_is_called_registered(node: Node) -> None:
-    class Breaking(RegisterWay):
-        async def hold(self, life: Life) -> End:
+async def test_an_endpoint_that_fails_is_not_reported_as_registered(node: Node) -> None:
+    class Failing(Endpoint):
+        async def hold(self, server: SocketServer) -> EndReason:
             raise ZeroDivisionError
 
-    way = Breaking(node.directory, Registrar(node.directory.kubelet_path, Timeouts()), Timeouts())
-    breaking = Endpoint(
-        ONE, node.endpoint.listing, node.answers, way, Bells(node.ended, Latest(None)), Timeouts()
+    failing = Failing(
+        ONE, node.endpoint.devices, node.answers, node.directory, node.registrar, node.changed, Timeouts()
     )
     with pytest.raises(ZeroDivisionError):
-        await breaking.run()
-    assert breaking.registration.registrations == 1
-    assert not breaking.registration.registered
+        await failing.run()
+    assert failing.state.registrations == 1
+    assert not failing.state.registered
 
 
-@pytest.mark.parametrize(
-    ("ends", "least", "most"),
-    [
-        ([End.SOCKET_GONE], Timeouts().kubelet_restart, Timeouts().kubelet_restart),
-        ([End.NO_STREAM], 1.0, 1.2),
-        ([End.NOT_SERVED], 1.0, 1.2),
-        ([End.KUBELET_CHANGED], 0.0, 0.0),
-        ([End.SOCKET_GONE, End.SOCKET_GONE], 1.0, 2.1),
-        (
-            [End.STREAM_ENDED, End.KUBELET_CHANGED, End.SOCKET_GONE],
-            Timeouts().kubelet_restart,
-            Timeouts().kubelet_restart,
-        ),
-    ],
-    ids=str,
-)
-def test_pauses_depend_on_why_lives_end(ends: list[End], least: float, most: float) -> None:
-    for jitter in (0.0, 0.5, 0.999):
-        pauses = Pauses(Timeouts())
-        waits = [pauses.after(end, 1.0, jitter) for end in ends]
-        assert least <= waits[-1] <= most
-
-
-def test_a_long_life_is_followed_by_a_short_pause_again() -> None:
-    pauses = Pauses(Timeouts())
-    waits = [pauses.after(End.STREAM_ENDED, lived, 0.0) for lived in (1.0, 1.0, 1.0, 61.0)]
-    assert waits == [*sorted(waits[:3]), 1.0]
-    assert waits[2] > waits[1]
-
-
-async def test_a_new_kubelet_is_owed_a_registration_until_it_has_one(node: Node) -> None:
+@virtual.TIME
+async def test_pauses_grow_while_the_kubelet_ends_each_stream_soon(node: Node) -> None:
     async with living(node):
         await node.until_registered(1)
-        assert node.endpoint.owed() is None
-        node.directory.kubelet.set((0, 0, 0))
-        debt = node.endpoint.owed()
-        assert debt is not None
-        assert debt.what
-        await node.kubelet.restart()
-        await node.until_registered(2)
-        assert node.endpoint.owed() is None
+        pauses = []
+        for times in range(2, 6):
+            ended = anyio.current_time()
+            node.kubelet.end_stream(ONE)
+            await node.until_registered(times, 60)
+            pauses.append(anyio.current_time() - ended)
+    assert pauses[-1] > 3 * pauses[0]
 
 
-async def test_where_there_is_no_kubelet_nothing_is_owed(node: Node) -> None:
-    assert node.endpoint.owed() is not None, "nobody runs it, and there is a kubelet"
-    node.directory.kubelet.set(None)
-    assert node.endpoint.owed() is None
+@virtual.TIME
+async def test_a_refusal_is_repeated_at_growing_delays_however_young_the_kubelet(node: Node) -> None:
+    node.kubelet.faults.set("refuse-register", "no room")
+    tried = node.kubelet.statistics.registrations
+    async with living(node):
+        await node.kubelet.until(lambda: len(tried) == 5, 60)
+    gaps = [later.when - earlier.when for earlier, later in pairwise(tried)]
+    assert [0.4 < gap / pause <= 1.2 for gap, pause in zip(gaps, (0.2, 0.4, 0.8, 1.6), strict=True)] == [
+        True
+    ] * 4

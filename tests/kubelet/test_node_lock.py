@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base.errors import AlreadyRunning
-from nodeagent.kubelet.deviceplugin import lock
-from nodeagent.kubelet.deviceplugin.lock import DirectoryLock
+from nodeagent.kubelet import node_lock
+from nodeagent.kubelet.node_lock import DirectoryLock
 from tests.facts import names
 
 HERE = os.uname().nodename
@@ -37,7 +37,7 @@ BELOW_A_SERVICE = "0::/system.slice/containerd.service/kubepods-burstable.slice/
 def test_people_know_the_owner_by_its_name(
     environ: dict[str, str], groups: str, pids: str, name: str
 ) -> None:
-    assert lock.owner(environ, groups, pids) == name
+    assert node_lock.owner(environ, groups, pids) == name
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_people_know_the_owner_by_its_name(
 def test_the_second_is_told_who_serves_and_what_to_do(
     told: str, who: tuple[str, ...], advice: tuple[str, ...]
 ) -> None:
-    what, hint = lock.refusal("/plugins", told)
+    what, hint = node_lock.refusal("/plugins", told)
     names(what, "/plugins", *who)
     assert who or not told or told not in what
     names(hint, *advice)
@@ -72,15 +72,15 @@ def test_the_file_names_the_owner_while_it_is_locked(tmp_path: Path) -> None:
     with pytest.raises(AlreadyRunning, match=rf"\bprocess {os.getpid()}\b"):
         second.take()
     first.release()
-    assert (tmp_path / lock.LOCK).read_text() == ""
+    assert (tmp_path / node_lock.LOCK).read_text() == ""
     second.take()
-    assert (tmp_path / lock.LOCK).read_text() == f"process {os.getpid()}\n"
+    assert (tmp_path / node_lock.LOCK).read_text() == f"process {os.getpid()}\n"
     second.release()
 
 
 def test_what_an_older_version_left_in_the_file_does_not_stay(tmp_path: Path) -> None:
-    (tmp_path / lock.LOCK).write_text("pod of-a-much-longer-name-than-any-other\n")
+    (tmp_path / node_lock.LOCK).write_text("pod of-a-much-longer-name-than-any-other\n")
     taken = DirectoryLock(str(tmp_path))
     taken.take()
-    assert (tmp_path / lock.LOCK).read_text() == f"process {os.getpid()}\n"
+    assert (tmp_path / node_lock.LOCK).read_text() == f"process {os.getpid()}\n"
     taken.release()

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -12,16 +12,15 @@ import pytest
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet.deviceplugin import registration
-from nodeagent.kubelet.deviceplugin.listing import Listing
-from nodeagent.kubelet.deviceplugin.registration import Registrar, Tries
-from nodeagent.kubelet.deviceplugin.service import Plugin
-from nodeagent.kubelet.grpc.server import SocketServer
+from nodeagent.kubelet import device_plugin, registration
+from nodeagent.kubelet.device_plugin import DeviceList, DevicePlugin
+from nodeagent.kubelet.grpc import SocketServer
+from nodeagent.kubelet.registration import Registrar
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.kubelet.answers import Answers, device
 
 ONE = "example.com/one"
-OPTIONS = Plugin(Listing(), Answers(), lambda: None, Timeouts()).options
+OPTIONS = device_plugin.options(Answers())
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
 
 @pytest.fixture
 async def endpoint(kubelet: Kubelet) -> AsyncIterator[str]:
-    served = Plugin(Listing((device("a"),)), Answers(), lambda: None, Timeouts())
+    served = DevicePlugin(DeviceList((device("a"),)), Answers(), Timeouts())
     server = SocketServer(kubelet.paths.plugins, "one.sock", [served], timeouts=Timeouts())
     await server.start()
     yield "one.sock"
@@ -40,7 +39,8 @@ async def endpoint(kubelet: Kubelet) -> AsyncIterator[str]:
 
 
 async def registered(kubelet: Kubelet, endpoint: str, resource: str = ONE) -> None:
-    await Registrar(str(kubelet.socket), Timeouts()).register(resource, endpoint, OPTIONS)
+    with closing(Registrar(str(kubelet.socket), Timeouts())) as registrar:
+        await registrar.register(resource, endpoint, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -58,33 +58,6 @@ def test_a_young_kubelet_is_tried_quickly(attempt: int, seconds: float) -> None:
 )
 def test_later_the_tries_grow_apart(attempt: int, jitter: float, seconds: float) -> None:
     assert registration.delay(attempt, age=5.0, jitter=jitter, timeouts=Timeouts()) == pytest.approx(seconds)
-
-
-def test_the_first_tries_at_a_kubelet_that_is_young_no_more_are_quick() -> None:
-    tries = Tries(Timeouts())
-    while_young = [tries.next_delay(age, 0.0) for age in (0.0, 0.1, 0.2, 1.0, 4.9)]
-    afterwards = [tries.next_delay(age, 0.0) for age in (5.0, 5.2, 5.6)]
-    assert while_young == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.08])
-    assert afterwards == pytest.approx([0.2, 0.4, 0.8])
-
-
-def test_who_has_refused_is_asked_at_growing_pauses_however_young() -> None:
-    tries = Tries(Timeouts())
-    assert [tries.after_refusal(0.0) for _ in range(8)] == pytest.approx(
-        [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10]
-    )
-    assert tries.next_delay(0.0, 0.0) == pytest.approx(0.005), "nobody answers now"
-    tries.begin_again()
-    assert tries.after_refusal(0.0) == pytest.approx(0.2)
-
-
-def test_another_kubelet_is_tried_as_quickly_as_the_first() -> None:
-    tries = Tries(Timeouts())
-    old = [tries.next_delay(60.0, 0.0) for _ in range(5)]
-    tries.begin_again()
-    young = [tries.next_delay(age, 0.0) for age in (0.0, 0.01)]
-    assert old[0] == pytest.approx(0.2)
-    assert young == pytest.approx([0.005, 0.01])
 
 
 async def test_the_kubelet_takes_a_plugin_and_reads_its_list(kubelet: Kubelet, endpoint: str) -> None:
@@ -121,18 +94,25 @@ async def test_a_socket_on_which_nobody_listens_refuses(kubelet: Kubelet, endpoi
         await registered(kubelet, endpoint)
 
 
-async def test_no_connection_stays_open_when_registering_is_given_up(kubelet: Kubelet, endpoint: str) -> None:
+async def test_calls_that_are_given_up_do_not_end_others(kubelet: Kubelet, endpoint: str) -> None:
     kubelet.faults.set("hang-register")
-    registrar, seen = Registrar(str(kubelet.socket), Timeouts()), kubelet.statistics.registrations
-    before = len(os.listdir("/proc/self/fd"))
-    async with anyio.create_task_group() as tasks:
-        for number in range(5):
-            tasks.start_soon(registrar.register, f"example.com/r{number}", endpoint, OPTIONS)
-        await kubelet.until(lambda: len(seen) == 5)
-        tasks.cancel_scope.cancel()
-    with anyio.fail_after(5):
-        while len(os.listdir("/proc/self/fd")) > before:
-            await anyio.wait_all_tasks_blocked()
-    kubelet.faults.clear("hang-register")
-    await registrar.register(ONE, endpoint, OPTIONS)
-    await kubelet.until_listed(ONE, 1)
+    with closing(Registrar(str(kubelet.socket), Timeouts())) as registrar:
+        async with anyio.create_task_group() as tasks:
+            for number in range(5):
+                tasks.start_soon(registrar.register, f"example.com/r{number}", endpoint, OPTIONS)
+            await kubelet.until(lambda: len(kubelet.statistics.registrations) == 5)
+            kubelet.faults.clear("hang-register")
+            await registrar.register(ONE, endpoint, OPTIONS)
+            tasks.cancel_scope.cancel()
+        await registrar.register(ONE, endpoint, OPTIONS)
+        await kubelet.until(lambda: len(kubelet.statistics.accepted(ONE)) == 2)
+
+
+async def test_a_new_kubelet_is_called_at_its_own_socket(kubelet: Kubelet, endpoint: str) -> None:
+    with closing(Registrar(str(kubelet.socket), Timeouts())) as registrar:
+        await registrar.register(ONE, endpoint, OPTIONS)
+        await kubelet.restart()
+        registrar.note_socket((1, 2, 3))
+        kubelet.faults.set("refuse-register", "new here")
+        with pytest.raises(KubeletUnavailable, match="new here"):
+            await registrar.register(ONE, endpoint, OPTIONS)

@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
-from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.device_plugin import DeviceList
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import PciRule, PciSelector
 from nodeagent.model.ids import PciAddress, ResourceName
@@ -50,7 +50,7 @@ async def test_a_list_is_sent_again_where_the_kubelet_reads_it(agent: Agent) -> 
     agent.wish(KVMS, GPUS)
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 2))
     assert agent.plugins.send_again()
-    assert agent.plugins.endpoints[GPU].listing.repeats == 1
+    assert agent.plugins.endpoints[GPU].devices.resends == 1
 
 
 async def test_a_resource_that_appears_is_served_and_one_that_vanishes_is_not(
@@ -166,11 +166,11 @@ async def test_devices_of_one_group_are_preferred_together(agent: Agent) -> None
 
 
 async def test_the_list_knows_of_a_refusal_as_soon_as_it_is_raised(agent: Agent) -> None:
-    listing = Listing(agent.resource().devices)
+    devices = DeviceList(agent.resource().devices)
     agent.host.bind(ONE, "nouveau")
     with pytest.raises(Refused, match="nouveau"):
-        await agent.answers(listing=listing).allocate([ONE])
-    assert [device.healthy for device in listing.cell.get()] == [False, True]
+        await agent.answers(devices=devices).allocate([ONE])
+    assert [device.healthy for device in devices.cell.get()] == [False, True]
 
 
 @pytest.mark.parametrize("device_id", ["0000:ff:1f.7", "nonsense"])
@@ -213,11 +213,11 @@ async def test_a_turn_with_nothing_new_gives_the_same_outcome(agent: Agent) -> N
 async def test_a_resource_that_fails_is_served_again_and_the_others_go_on(agent: Agent, said: Said) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     await agent.kubelet.until_listed(KVM, 3)
-    agent.way.breaks = frozenset({GPU})
+    agent.failing.add(GPU)
     await agent.kubelet.restart()
     await agent.kubelet.until_listed(KVM, 3)
     await agent.kubelet.until(lambda: len(said(log.SUBSYSTEM_FAILED)) >= 1)
-    agent.way.breaks = frozenset()
+    agent.failing.clear()
     await agent.kubelet.until_listed(GPU, 2)
     assert {event["subsystem"] for event in said(log.SUBSYSTEM_FAILED)} == {f"resource {GPU}"}
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A directory of the kubelet with our sockets in it: whose kubelet.sock is there, and which of ours.
 
-Knows names and inodes, not gRPC. Level-triggered: an event only makes it read again, and a slow poll reads
-what no event told. The kubelet unlinks every socket in the directory when it starts, and writes a checkpoint
-there at each list; so events are taken by name, never "something happened". One bell tells all who serve
-there that a socket has gone or that the kubelet is another; a socket of ours that has come concerns nobody.
-A lock keeps a second nodeagent out.
+Level-triggered: an event only makes it read again, and a slow poll reads what raised no event. The kubelet
+unlinks every socket in the directory when it starts, and writes its checkpoint there at each list; so events
+are filtered by name. The endpoints listen for changes of their own socket and of the kubelet's. A lock keeps
+a second nodeagent out. Used for the device-plugins directory, and for plugins_registry if configured.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import hashlib
 import itertools
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
@@ -22,12 +22,15 @@ import anyio
 from nodeagent.base import sockets
 from nodeagent.base.latest import Latest
 from nodeagent.base.watch import Change, DirectoryWatcher
-from nodeagent.kubelet.deviceplugin.lock import NodeLock
+from nodeagent.kubelet.node_lock import NodeLock
 
 KUBELET_SOCKET = "kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
 PREFIX = "nodeagent-"
 SUFFIX = ".sock"
+
+Listener = Callable[[str | None], None]
+"""Called with the name of the socket of ours that has changed; None: anything may have."""
 
 Identity = tuple[int, int, int]
 """Device, inode, and time of birth in ns, for inode numbers are used again.
@@ -37,33 +40,29 @@ The birth of a socket is its mtime: nothing writes to it, and a chmod or chown c
 
 
 def socket_name(resource: str, number: int) -> str:
-    """A file name for a resource's socket that no other process and no earlier life has had (42 bytes).
+    """A file name for a resource's socket that no other process and no earlier server has had (42 bytes).
 
     In a container the pid may always be the same; a ``number`` that begins with the time of the start in ms
-    is not, and no life is that short.
+    is not, and no server lives that short.
     """
     digest = hashlib.sha256(resource.encode()).hexdigest()[:10]
     return f"{PREFIX}{digest}-{os.getpid()}-{number & 0xFFFFFFFF:08x}{SUFFIX}"
 
 
 class SocketDir:
-    """One directory with a kubelet.sock, and with the sockets of all who were given a ``new_name``.
-
-    ``bell`` rings when one of these sockets has gone or was replaced, or the kubelet's is another.
-    """
+    """One directory with a kubelet.sock and our sockets."""
 
     def __init__(
         self, path: str, watcher: DirectoryWatcher, *, exclusive: bool = True, own: str | None = None
     ) -> None:
         """``exclusive``: keep a second nodeagent away, also from our ``own`` directory."""
         self.path = path
-        self.bell: Latest[None] = Latest(None)
         self.kubelet: Latest[Identity | None] = Latest(None)
         self.checkpoint: Latest[int] = Latest(0)
         self._watcher = watcher
         self._lock = NodeLock(path, own) if exclusive else None
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
-        self._ours: dict[str, Identity] = {}  # our sockets, as they were when an event named them last
+        self._listeners: set[Listener] = set()
         self._directory: tuple[int, int] | None = None
         self._born = 0.0
 
@@ -91,26 +90,35 @@ class SocketDir:
         self.scan()
 
     def close(self) -> None:
-        """Stop watching and give the lock back."""
+        """Stop watching and release the lock."""
         self._watcher.unwatch(self.path, self._on_change)
         if self._lock is not None:
             self._lock.release()
 
     def new_name(self, resource: str) -> str:
-        """A name for the next socket of a resource, whoever serves it: never one that was used before."""
+        """A name for the next socket of a resource: never one that was used before."""
         return socket_name(resource, next(self._numbers))
 
+    @contextlib.contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Call the listener at each change until the end of the block."""
+        self._listeners.add(listener)
+        try:
+            yield
+        finally:
+            self._listeners.discard(listener)
+
     async def run(self, pause: float) -> None:
-        """Scan every ``pause`` seconds, for ever: some changes raise no inotify event."""
+        """Scan every ``pause`` seconds, for ever: some changes raise no event."""
         while True:
             await anyio.sleep(pause)
             self.scan()
-            self.bell.touch()
+            self._notify(None)
 
     def scan(self) -> None:
         """Read the state of the directory.
 
-        :raises AlreadyRunning: if it was made anew and taken by another.
+        :raises AlreadyRunning: if it was created again, and another nodeagent has locked it.
         """
         if self._lock is not None:
             self._lock.take()
@@ -122,27 +130,22 @@ class SocketDir:
         if identity != self.kubelet.get():
             self._born = time.monotonic()
             self.kubelet.set(identity)
-            self.bell.touch()
+            self._notify(None)
 
     def _on_change(self, change: Change) -> None:
         if change.lost or change.name is None:
-            self._ours.clear()
             self.scan()
-            self.bell.touch()
+            self._notify(None)
         elif change.name == KUBELET_SOCKET:
             self.scan()
         elif change.name == CHECKPOINT:
             self.checkpoint.set(self.checkpoint.get() + 1)
         elif _is_ours(change.name):
-            self._recheck(change.name)
+            self._notify(change.name)
 
-    def _recheck(self, name: str) -> None:
-        """Ring if a socket of ours is not what it was."""
-        before, now = self._ours.pop(name, None), _identity(f"{self.path}/{name}")
-        if now is not None:
-            self._ours[name] = now
-        if now is None or before not in (None, now):
-            self.bell.touch()
+    def _notify(self, name: str | None) -> None:
+        for listener in tuple(self._listeners):
+            listener(name)
 
 
 def leftovers(path: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ A resource that fails is built anew by its supervisor; the others go on. What th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -22,27 +22,28 @@ from nodeagent.agent.usage import Usage
 from nodeagent.base import log, process
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
-from nodeagent.base.progress import Debt
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet.deviceplugin.endpoint import Bells, Endpoint
-from nodeagent.kubelet.deviceplugin.life import Registration, Way
-from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.device_plugin import Answers, DeviceList
+from nodeagent.kubelet.endpoint import Endpoint, RegistrationState
 from nodeagent.model.allocation import Grant
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.shares import ResourcesShare
 from nodeagent.model.status import AllocationsStatus, ResourceStatus
 
+CreateEndpoint = Callable[[str, DeviceList, Answers, Latest[None]], Endpoint]
+"""By resource, list, answers, and a cell that is touched when the registration changes."""
+
 
 class ResourceAnswers:
     """What the kubelet asks about one resource."""
 
-    def __init__(self, name: ResourceName, allocator: Allocator, usage: Usage, listing: Listing) -> None:
+    def __init__(self, name: ResourceName, allocator: Allocator, usage: Usage, devices: DeviceList) -> None:
         self._name = name
         self._allocator = allocator
         self._usage = usage
-        self._listing = listing
+        self._devices = devices
 
     @property
     def preferring(self) -> bool:
@@ -58,7 +59,7 @@ class ResourceAnswers:
             grant = await self._allocator.allocate(self._name, device_ids)
         except Refused as refusal:
             resource = self._allocator.resource(self._name)
-            self._listing.show(resource.devices)
+            self._devices.update(resource.devices)
             tell.refused(resource, device_ids, refusal, self._allocator.snapshot)
             raise
         tell.allocated(self._allocator.resource(self._name), device_ids, self._allocator.snapshot)
@@ -71,7 +72,7 @@ class ResourceAnswers:
     async def ready(self) -> None:
         """Wait, but not long, until the kubelet has said who holds what; the list is made of that."""
         await self._usage.ready()
-        self._listing.show(self._allocator.decide(self._name).devices)
+        self._devices.update(self._allocator.decide(self._name).devices)
 
 
 @dataclass(slots=True)
@@ -95,20 +96,19 @@ class DevicePlugins:
         usage: Usage,
         cdi: CdiFiles,
         supervisor: Supervisor,
-        way: Way,
+        create_endpoint: CreateEndpoint,
         timeouts: Timeouts,
     ) -> None:
+        self.states: Latest[None] = Latest(None)  # touched when the registration of a resource changes
         self._offering = offering
         self._allocator = allocator
         self._usage = usage
         self._cdi = cdi
         self._supervisor = supervisor
-        self._way = way
+        self._create_endpoint = create_endpoint
         self._timeouts = timeouts
         self._running: dict[ResourceName, _Running] = {}
         self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
-        self._followed: dict[bool, Mapping[ResourceName, Resource]] = {False: {}, True: {}}  # by CDI
-        self.bells = Bells(Latest(None), Latest(None))
 
     @property
     def endpoints(self) -> Mapping[ResourceName, Endpoint]:
@@ -116,7 +116,7 @@ class DevicePlugins:
         return {name: running.endpoint for name, running in self._running.items()}
 
     def status(self) -> ResourcesShare:
-        """The resources, and how each stands with the kubelet."""
+        """The resources, and how each is registered with the kubelet."""
         endpoints, tally = self.endpoints, self._allocator.tally
         resources = self._offering.resources.get().values()
         return ResourcesShare(
@@ -128,18 +128,6 @@ class DevicePlugins:
             tally.durations,
         )
 
-    def owed(self) -> Mapping[str, Debt]:
-        """The newest list, if it is not shown yet, and what the endpoints owe."""
-        debts = {
-            f"resource {name}": debt
-            for name, running in self._running.items()
-            if (debt := running.endpoint.owed()) is not None
-        }
-        for cdi, followed in self._followed.items():
-            if followed is not self._offering.resources.get() and not (cdi and self._cdi.busy):
-                debts[self.name] = Debt(id(followed), "the newest list is not shown to the kubelet")
-        return debts
-
     async def run(self) -> None:
         """Follow the Resources, for ever; those with CDI files apart, for their directory may hang."""
 
@@ -150,30 +138,28 @@ class DevicePlugins:
                 await self._follow(resources, cdi, group)
 
         async with anyio.create_task_group() as group:
-            group.start_soon(_tidy, self.bells, self._timeouts.memory_trim, name="tidy after connections")
+            group.start_soon(self._collect_connections, name="memory of connections")
             try:
                 group.start_soon(keep, True, name=f"{self.name} with CDI files")
                 await keep(False)
             finally:
-                self._followed = {False: {}, True: {}}
                 for name in tuple(self._running):
                     self._end(name)
 
-    def hurry(self, grace: float) -> None:
+    def shorten_grace(self, grace: float) -> None:
         """From now on an endpoint that ends waits no longer than that for an Allocate in flight."""
-        for running in self._running.values():
-            running.endpoint.hurry(grace)
+        for endpoint in self.endpoints.values():
+            endpoint.shorten_grace(grace)
 
     def send_again(self) -> bool:
         """Send one list once more: the kubelet writes its checkpoint then. False if it reads none of ours."""
-        for running in self._running.values():
-            if running.endpoint.listed:
-                running.endpoint.listing.send_again()
+        for endpoint in self.endpoints.values():
+            if endpoint.listed:
+                endpoint.devices.resend()
                 return True
         return False
 
     async def _follow(self, resources: Mapping[ResourceName, Resource], cdi: bool, group: TaskGroup) -> None:
-        self._followed[cdi] = resources
         if cdi:
             await self._cdi.follow()
         for name in self._running.keys() - self._offering.resources.get().keys():
@@ -200,14 +186,14 @@ class DevicePlugins:
             await anyio.lowlevel.checkpoint()  # the first registers while the last is being made
             return
         before, running.resource = running.resource, resource
-        running.endpoint.listing.show(resource.devices)
+        running.endpoint.devices.update(resource.devices)
         tell.changes(before, resource, self._offering.decision)
 
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
-        listing = Listing(resource.devices)
-        answers = ResourceAnswers(name, self._allocator, self._usage, listing)
-        endpoint = Endpoint(name, listing, answers, self._way, self.bells, self._timeouts)
+        devices = DeviceList(resource.devices)
+        answers = ResourceAnswers(name, self._allocator, self._usage, devices)
+        endpoint = self._create_endpoint(name, devices, answers, self.states)
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()
         self._ended[name] = ended
@@ -229,19 +215,22 @@ class DevicePlugins:
     def _end(self, name: ResourceName) -> None:
         self._running.pop(name).scope.cancel()
 
-
-async def _tidy(bells: Bells, pause: float) -> None:
-    """Collect what old connections leave behind: their objects refer to each other in circles."""
-    while True:
-        seen = bells.ended.version
-        await bells.ended.newer(seen)
-        await anyio.sleep(pause)
-        process.release_memory()
+    async def _collect_connections(self) -> None:
+        """Collect what closed connections leave behind: their objects refer to each other in cycles."""
+        before = 0
+        while True:
+            seen = self.states.version
+            registered = sum(endpoint.state.registered for endpoint in self.endpoints.values())
+            if registered < before:
+                await anyio.sleep(self._timeouts.memory_trim)
+                process.release_memory()
+            before = registered
+            await self.states.newer(seen)
 
 
 def _status(resource: Resource, endpoint: Endpoint | None, allocations: AllocationsStatus) -> ResourceStatus:
-    standing = endpoint.registration if endpoint is not None else Registration()
+    state = endpoint.state if endpoint is not None else RegistrationState()
     listed = endpoint is not None and endpoint.listed
     return ResourceStatus.of(
-        resource, standing.registered, standing.registrations, standing.last_error, listed, allocations
+        resource, state.registered, state.registrations, state.last_error, listed, allocations
     )

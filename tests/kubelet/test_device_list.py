@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import anyio
 
-from nodeagent.kubelet.deviceplugin import listing
-from nodeagent.kubelet.deviceplugin.listing import Listing
+from nodeagent.kubelet.device_plugin import DeviceList
 from tests import virtual
 from tests.kubelet.answers import BROKEN, device
 
@@ -14,45 +13,35 @@ LINGER = 1.0  # seconds
 A, B = device("a", numa=1), device("b")
 
 
-async def until_listed(shown: Listing, *names: str) -> None:
+async def until_listed(shown: DeviceList, *names: str) -> None:
     with anyio.fail_after(LINGER + 4):
         seen = -1
-        while listing.ids(shown.cell.get()) != names:
+        while ids(shown) != names:
             seen, _ = await shown.cell.newer(seen)
 
 
+def ids(shown: DeviceList) -> tuple[str, ...]:
+    return tuple(device.id for device in shown.cell.get())
+
+
 def test_an_equal_list_is_no_news() -> None:
-    shown = Listing((A, B))
-    assert not shown.show((device("a", numa=1), device("b")))
-    assert shown.show((B, A))
-    assert listing.ids(shown.cell.get()) == ("b", "a")
-
-
-def test_a_list_is_encoded_once_for_all_streams_and_for_each_kubelet_that_comes() -> None:
-    shown = Listing((A, B))
-    first = shown.encoded
-    shown.show((device("a", numa=1), device("b")))
-    shown.send_again()
-    assert shown.encoded is first
-
-
-def test_what_is_sent_is_the_list_that_is_shown() -> None:
-    shown = Listing((A, B))
-    for devices in ((A, B), (device("a", BROKEN), B), (B,), ()):
-        shown.show(devices)
-        assert shown.encoded == listing.encode_list(devices)
+    shown = DeviceList((A, B))
+    shown.update((device("a", numa=1), device("b")))
+    assert shown.cell.version == 0
+    shown.update((B, A))
+    assert ids(shown) == ("b", "a")
 
 
 @virtual.TIME
 async def test_an_id_stays_unhealthy_while_it_is_allocated_and_leaves_a_moment_later() -> None:
-    shown = Listing((A, B))
+    shown = DeviceList((A, B))
     with shown.allocating(["a"], LINGER):
-        shown.show((B,))
-        assert listing.ids(shown.cell.get()) == ("b", "a")
+        shown.update((B,))
+        assert ids(shown) == ("b", "a")
         kept = shown.cell.get()[1]
         assert not kept.healthy
         assert kept.numa == 1
-    assert listing.ids(shown.cell.get()) == ("b", "a")
+    assert ids(shown) == ("b", "a")
     ended = anyio.current_time()
     await until_listed(shown, "b")
     assert anyio.current_time() - ended >= LINGER - 0.05
@@ -60,44 +49,43 @@ async def test_an_id_stays_unhealthy_while_it_is_allocated_and_leaves_a_moment_l
 
 @virtual.TIME
 async def test_a_reason_that_was_known_is_kept() -> None:
-    shown = Listing((device("a", BROKEN),))
+    shown = DeviceList((device("a", BROKEN),))
     with shown.allocating(["a"], LINGER):
-        shown.show(())
+        shown.update(())
         assert shown.cell.get() == (device("a", BROKEN),)
     await until_listed(shown)
 
 
 @virtual.TIME
 async def test_two_allocates_of_one_id_both_protect_it() -> None:
-    shown = Listing((A,))
+    shown = DeviceList((A,))
     with shown.allocating(["a"], LINGER):
         with shown.allocating(["a"], LINGER):
-            shown.show(())
+            shown.update(())
         released = anyio.current_time() + LINGER + 0.1
         await anyio.sleep_until(released)  # the first protection has run out by now
-        assert listing.ids(shown.cell.get()) == ("a",)
+        assert ids(shown) == ("a",)
     await until_listed(shown)
 
 
 async def test_an_id_that_comes_back_is_shown_as_it_is() -> None:
-    shown = Listing((A,))
+    shown = DeviceList((A,))
     with shown.allocating(["a"], LINGER):
-        shown.show(())
-        shown.show((A,))
+        shown.update(())
+        shown.update((A,))
         assert shown.cell.get() == (A,)
 
 
 async def test_an_unknown_id_is_not_made_up() -> None:
-    shown = Listing((A,))
+    shown = DeviceList((A,))
     with shown.allocating(["stranger"], LINGER):
-        shown.show(())
+        shown.update(())
         assert shown.cell.get() == ()
 
 
 def test_a_list_that_is_to_be_sent_again_wakes_its_streams() -> None:
-    listing = Listing((device("a"),))
-    seen = listing.cell.version
-    listing.send_again()
-    assert listing.cell.version != seen
-    assert listing.cell.get() == (device("a"),)
-    assert listing.repeats == 1
+    shown = DeviceList((device("a"),))
+    seen = shown.cell.version
+    shown.resend()
+    assert shown.cell.version != seen
+    assert shown.cell.get() == (device("a"),)

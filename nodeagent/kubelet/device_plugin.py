@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin of one resource, as the kubelet calls it (deviceplugin v1beta1), and its device list.
+
+``DeviceList`` is the list that the kubelet sees; it outlives servers and registrations. ``DevicePlugin`` is
+the service of one registration: it streams the list and passes Allocate on to ``Answers``, which the agent
+implements (``agent.device_plugins``). Served by ``endpoint``. Knows the protocol, and nothing about devices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from typing import Protocol
+
+import anyio
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from nodeagent.base.errors import KernelRefused, Refused, bounded
+from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.model.allocation import Grant
+from nodeagent.model.resource import Device, Reason, ReasonCode
+
+LONGEST_ID = 256  # characters; no id of a device has more than 63
+MOST_IDS = 4096  # in one request, or as many as are listed
+HEALTHY = "Healthy"
+UNHEALTHY = "Unhealthy"
+
+_LEAVING = Reason(ReasonCode.GONE, "it vanished while it was being allocated", "try the pod again")
+
+
+class DeviceList:
+    """The devices of one resource as the kubelet is to see them. ``cell`` holds the list that is sent.
+
+    Kubelet 1.36.2 crashes when an id leaves the list while its Allocate runs (pkg/kubelet/cm/devicemanager/
+    manager.go). So an id that is being allocated stays listed, Unhealthy, until a moment after the answer.
+    """
+
+    def __init__(self, devices: tuple[Device, ...] = ()) -> None:
+        self.cell: Latest[tuple[Device, ...]] = Latest(devices)
+        self.resends = 0  # how often the list was to be sent again
+        self._devices = devices
+        self._allocating: Counter[str] = Counter()
+
+    def update(self, devices: tuple[Device, ...]) -> None:
+        """Replace the list."""
+        self._devices = devices
+        self._publish()
+
+    def resend(self) -> None:
+        """Send the list although it is the same: the kubelet writes its checkpoint at each one."""
+        self.resends += 1
+        self.cell.touch()
+
+    @contextlib.contextmanager
+    def allocating(self, ids: Sequence[str], linger: float) -> Iterator[None]:
+        """Keep these ids listed until ``linger`` seconds after the block."""
+        known = {device.id for device in self.cell.get()}
+        listed = [device_id for device_id in ids if device_id in known]
+        self._allocating.update(listed)
+        try:
+            yield
+        finally:
+            asyncio.get_running_loop().call_later(linger, self._release, listed)
+
+    def _release(self, ids: Sequence[str]) -> None:
+        self._allocating.subtract(ids)
+        self._allocating = +self._allocating
+        self._publish()
+
+    def _publish(self) -> None:
+        present = {device.id for device in self._devices} if self._allocating else set()
+        kept = tuple(
+            Device(device.id, device.reason or _LEAVING, device.numa)
+            for device in self.cell.get()
+            if device.id in self._allocating and device.id not in present
+        )
+        self.cell.set((*self._devices, *kept))
+
+
+class Answers(Protocol):
+    """What the agent knows and the plugin does not."""
+
+    @property
+    def preferring(self) -> bool:
+        """True if the kubelet shall ask which devices to prefer."""
+        ...
+
+    def allocate(self, device_ids: Sequence[str]) -> Awaitable[Grant]:
+        """The grant for one container.
+
+        :raises Refused: with a text for people.
+        :raises KernelRefused: with such a text, where it is the host that refuses.
+        """
+        ...
+
+    async def ready(self) -> None:
+        """Wait, but not long, until the devices in use are known well enough for a first list."""
+        ...
+
+    async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        """The preferred ids.
+
+        :raises Refused: for a request that cannot be met.
+        """
+        ...
+
+
+class DevicePlugin(v1beta1.DevicePluginBase):
+    """The service of one registration."""
+
+    def __init__(self, devices: DeviceList, answers: Answers, timeouts: Timeouts) -> None:
+        self._devices = devices
+        self._answers = answers
+        self._timeouts = timeouts
+        self._sent = Latest(-1)  # the newest version of the list that a stream has sent
+
+    async def get_device_plugin_options(self, message: v1beta1.Empty) -> v1beta1.DevicePluginOptions:
+        """At once and always: the kubelet waits for it inside Register."""
+        return options(self._answers)
+
+    async def list_and_watch(self, message: v1beta1.Empty) -> AsyncIterator[v1beta1.ListAndWatchResponse]:
+        """The list, and again whenever the kubelet would see a difference: each message costs it an fsync.
+
+        There is no queue: a stream whose reader is slow sends the newest list next.
+        """
+        await self._answers.ready()
+        version, before = -1, None
+        while True:
+            version, devices = await self._devices.cell.newer(version)
+            shown = self._devices.resends, [(each.id, each.healthy, each.numa) for each in devices]
+            if shown != before:
+                yield v1beta1.ListAndWatchResponse([_device(each) for each in devices])
+                before = shown
+            self._sent.set(version)
+
+    async def get_preferred_allocation(
+        self, message: v1beta1.PreferredAllocationRequest
+    ) -> v1beta1.PreferredAllocationResponse:
+        """One choice per container, in order."""
+        return v1beta1.PreferredAllocationResponse(
+            container_responses=[await self._prefer(request) for request in message.container_requests]
+        )
+
+    async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
+        """One response per container, in order; the same ids may come again at any time."""
+        responses = [await self._allocate(request.device_ids) for request in message.container_requests]
+        return v1beta1.AllocateResponse(container_responses=responses)
+
+    async def pre_start_container(
+        self, message: v1beta1.PreStartContainerRequest
+    ) -> v1beta1.PreStartContainerResponse:
+        """Nothing to do; never asked for."""
+        return v1beta1.PreStartContainerResponse()
+
+    async def _prefer(
+        self, request: v1beta1.ContainerPreferredAllocationRequest
+    ) -> v1beta1.ContainerPreferredAllocationResponse:
+        self._check(request.available_device_ids)
+        self._check(request.must_include_device_ids)
+        try:
+            chosen = await self._answers.prefer(
+                request.available_device_ids, request.must_include_device_ids, request.allocation_size
+            )
+        except Refused as refusal:
+            raise GRPCError(Status.INVALID_ARGUMENT, bounded(refusal.what)) from refusal
+        return v1beta1.ContainerPreferredAllocationResponse(device_ids=list(chosen))
+
+    async def _allocate(self, device_ids: Sequence[str]) -> v1beta1.ContainerAllocateResponse:
+        self._check(device_ids)
+        limit, linger = self._timeouts.allocate_answer, self._timeouts.allocated_id_listed
+        try:
+            with anyio.fail_after(limit), self._devices.allocating(device_ids, linger):
+                return _response(await self._answers.allocate(device_ids))
+        except (Refused, KernelRefused) as refusal:
+            await self._wait_until_sent()
+            text = f"{refusal.what}: {refusal.hint}" if refusal.hint else refusal.what
+            raise GRPCError(Status.FAILED_PRECONDITION, bounded(text)) from refusal
+        except TimeoutError as late:
+            text = bounded(", ".join(device_ids))
+            raise GRPCError(
+                Status.DEADLINE_EXCEEDED, f"{text}: the host did not answer within {limit:.0f} s"
+            ) from late
+
+    async def _wait_until_sent(self) -> None:
+        """Wait, but not long, until the list that explains a refusal is sent.
+
+        Otherwise a controller creates pod after pod for a device that still counts as Healthy.
+        """
+        wanted = self._devices.cell.version
+        with anyio.move_on_after(self._timeouts.refusal_list_sent):
+            while self._sent.get() < wanted:
+                await self._sent.newer(self._sent.version)
+
+    def _check(self, device_ids: Sequence[str]) -> None:
+        """Refuse ids that no device has before they are looked up, logged and reported."""
+        longest = max(map(len, device_ids), default=0)
+        if longest > LONGEST_ID:
+            what = f"an id of {longest} characters is not that of a device of this node"
+            raise GRPCError(Status.INVALID_ARGUMENT, what)
+        here = len(self._devices.cell.get())
+        if len(device_ids) > max(MOST_IDS, here):
+            what = f"{len(device_ids)} devices are asked for; this node has {here} of them"
+            raise GRPCError(Status.INVALID_ARGUMENT, what)
+
+
+def options(answers: Answers) -> v1beta1.DevicePluginOptions:
+    """Sent in Register and in GetDevicePluginOptions: old kubelets read the first, new ones the second."""
+    return v1beta1.DevicePluginOptions(
+        pre_start_required=False, get_preferred_allocation_available=answers.preferring
+    )
+
+
+def _device(device: Device) -> v1beta1.Device:
+    """An entry of the list. No topology for an unknown NUMA node: -1 fails pods under strict policies."""
+    topology = None
+    if device.numa is not None and device.numa >= 0:
+        topology = v1beta1.TopologyInfo([v1beta1.NumaNode(device.numa)])
+    return v1beta1.Device(device.id, HEALTHY if device.healthy else UNHEALTHY, topology)
+
+
+def _response(grant: Grant) -> v1beta1.ContainerAllocateResponse:
+    return v1beta1.ContainerAllocateResponse(
+        envs=dict(grant.envs),
+        devices=[
+            v1beta1.DeviceSpec(
+                container_path=node.inside or node.path, host_path=node.path, permissions=node.permissions
+            )
+            for node in grant.nodes
+        ],
+        cdi_devices=[v1beta1.CdiDevice(name=name) for name in grant.cdi],
+    )

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC on unix sockets with grpclib: a server that stops cleanly, and calls to the kubelet.
+
+grpclib 0.4.9 serves and calls, the generated messages encode and decode. A kubelet needs more than that:
+
+- ``SocketServer.stop`` ends streams with trailers and connections with GOAWAY, and serves nothing on an old
+  connection (grpclib issues 107, 131, 148). It takes bounded time also since Python 3.12, where
+  ``asyncio.Server.wait_closed`` waits for the peers.
+- ``call`` runs a call in a task of its own, because grpclib ends a call by cancelling its task.
+- A method that is not served is answered UNIMPLEMENTED: grpc-go cannot read grpclib's own answer.
+
+The endpoint of each resource has a server; registration and PodResources have a channel each. The stand-in
+kubelet of ``sim/`` uses both ends, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import anyio
+from anyio import CancelScope
+from grpclib.client import Channel
+from grpclib.config import Configuration
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.encoding.base import CodecBase
+from grpclib.encoding.proto import ProtoCodec
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.protocol import H2Protocol
+from grpclib.server import Server
+
+from nodeagent.base import advice, sockets
+from nodeagent.base.advice import Doing
+from nodeagent.base.errors import KubeletUnavailable, bounded
+from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
+
+T = TypeVar("T")
+
+BACKLOG = 128  # connections that wait to be accepted
+SMALL_WINDOWS = Configuration(http2_connection_window_size=65_535, http2_stream_window_size=65_535)
+"""Those of HTTP/2 itself: grpclib's own of 4 MiB cost three more frames on each connection."""
+
+RPC_ERRORS = (OSError, GRPCError, ProtocolError, StreamTerminatedError)
+"""What grpclib raises where a call fails; TimeoutError, at its deadline, is an OSError."""
+
+
+class Servable(Protocol):
+    """A generated service: method path → grpclib Handler."""
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """The methods."""
+        ...
+
+
+class SocketServer:
+    """One unix socket with gRPC services; starts once and stops once."""
+
+    def __init__(
+        self,
+        directory: str | Path,
+        name: str,
+        services: Collection[Servable],
+        timeouts: Timeouts,
+        *,
+        publish_as: str | None = None,
+        on_streams: Callable[[], None] = lambda: None,
+    ) -> None:
+        """A server for ``directory``/``name``.
+
+        With ``publish_as`` the listening socket is renamed to that name at the end of ``start``, over an old
+        one: the kubelet's plugin watcher ignores names with a dot in front, so a socket appears to it only
+        when it can be used. ``on_streams`` is called when a server stream has begun or ended.
+        """
+        self.streams = 0  # server streams that are open now
+        self.streamed = False  # a server stream was opened at some time
+        self._directory = Path(directory)
+        self._bound_name = name
+        self._name = publish_as or name
+        self._services = services
+        self._timeouts = timeouts
+        self._on_streams = on_streams
+        self._calls: dict[CancelScope, bool] = {}  # RPCs that run → whether it is a stream
+        self._connections: set[H2Protocol] = set()
+        self._stopping = False
+        self._progress = Latest(None)  # touched when an RPC or a connection has ended
+        self._server: _Server | None = None
+        self._file: sockets.SocketFile | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where clients find the socket."""
+        return self._directory / self._name
+
+    @property
+    def present(self) -> bool:
+        """True while the path leads to this socket, False once it was removed or replaced."""
+        return self._file is not None and self._file.is_at(self.path)
+
+    def bind(self) -> None:
+        """Create the socket file without listening; ``start`` does it unless this was called before.
+
+        :raises KubeletUnavailable: if the directory is missing or refuses, or the name is taken.
+        """
+        try:
+            self._file = sockets.SocketFile.bind(self._directory, self._bound_name)
+            self._file.restrict()
+        except OSError as error:
+            raise self._unavailable(error) from error
+
+    async def start(self) -> None:
+        """Bind, listen, publish.
+
+        :raises KubeletUnavailable: as ``bind`` does.
+        """
+        if self._file is None:
+            self.bind()
+        assert self._file is not None
+        server = _Server(self._services, self._guarded, self._connections, self._progress.touch)
+        try:
+            with CancelScope(shield=True):  # asyncio loses a server whose start is cancelled: it stays deaf
+                await server.start(sock=self._file.socket, backlog=BACKLOG)
+            self._file.rename(self._name)
+        except BaseException as error:
+            server.close_listener()
+            self._drop_file(keep=False)
+            if isinstance(error, OSError):
+                raise self._unavailable(error) from error
+            raise
+        self._server = server
+
+    async def stop(self, grace: float, *, keep_file: bool = False) -> None:
+        """End everything in bounded time (``grace`` + 4 s at worst), also if the caller is cancelled.
+
+        From now on no new connection and no new RPC. Unary RPCs that run get ``grace`` seconds; then streams
+        end with status OK, the peers have a moment to close, and what is still open gets a GOAWAY. The socket
+        file is removed if it is still this one, unless ``keep_file``.
+        """
+        server, self._server = self._server, None
+        with CancelScope(shield=True):
+            self._stopping = True
+            if server is not None:
+                server.close_listener()
+            self._drop_file(keep_file)
+            if server is not None:
+                await self._drain(grace)
+                await self._hang_up(server)
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """The same method: counted, refused while stopping, ended by ``stop`` so that trailers are sent."""
+        is_stream = handler.cardinality.server_streaming
+
+        async def serve(stream: Any) -> None:
+            if self._stopping:
+                raise GRPCError(Status.UNAVAILABLE, "the server is stopping")
+            scope = CancelScope()
+            self._calls[scope] = is_stream
+            self._note_stream(is_stream, 1)
+            try:
+                with scope:
+                    await handler.func(stream)
+            finally:
+                del self._calls[scope]
+                self._note_stream(is_stream, -1)
+                self._progress.touch()
+            if scope.cancelled_caught and not is_stream:
+                raise GRPCError(Status.UNAVAILABLE, "the server has stopped")
+
+        return handler._replace(func=serve)
+
+    def _note_stream(self, is_stream: bool, change: int) -> None:
+        if is_stream:
+            self.streams += change
+            self.streamed = True
+            self._on_streams()
+
+    async def _drain(self, grace: float) -> None:
+        """Let unary RPCs end, then end all, then let the peers close their connections.
+
+        The kubelet closes the connection when its ListAndWatch stream has ended, and has forgotten the
+        registration by then; one that comes earlier may be taken for the old one
+        (pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, 1.36).
+        """
+        timeouts, answering = self._timeouts, self._runs_unary()
+        await self._until(lambda: not self._runs_unary(), grace)
+        for scope in self._calls:
+            scope.cancel()
+        await self._until(lambda: not self._calls, timeouts.grpc_call_cancel)
+        if self.streamed or answering:
+            limit = timeouts.grpc_peer_close if self.streamed else timeouts.grpc_answer_read
+            await self._until(lambda: not self._connections, limit)
+
+    async def _hang_up(self, server: _Server) -> None:
+        """Send GOAWAY to all peers, cancel the RPCs that still run, and wait, but not long."""
+        for connection in tuple(self._connections):
+            if not connection.connection.is_closing():
+                connection.connection._connection.close_connection()
+                connection.connection.flush()
+            connection.processor.close("the server has stopped")
+        server.close()
+        with anyio.move_on_after(self._timeouts.grpc_server_close):
+            await server.wait_closed()
+
+    def _runs_unary(self) -> bool:
+        return not all(self._calls.values())
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            while not condition():
+                await self._progress.newer(self._progress.version)
+
+    def _drop_file(self, keep: bool) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close() if keep else file.remove()
+
+    def _unavailable(self, error: OSError) -> KubeletUnavailable:
+        return KubeletUnavailable(
+            f"cannot serve on {self.path}: {advice.words(error)}", advice.on(error, Doing.LISTEN)
+        )
+
+
+class _Server(Server):
+    """grpclib's server, with its connections remembered.
+
+    Private names of grpclib 0.4.9 in this module: ``_mapping``, ``_protocol_factory``, ``_server`` here,
+    ``connection._connection`` in ``SocketServer``, ``_create_connection``, ``_path``, ``_loop`` and
+    ``_authority`` in ``SocketChannel``. The tests of this module fail if they change.
+    """
+
+    __gc_interval__ = 1  # the default keeps up to ten dead connections: 32 MiB became 75 in 22 restarts
+
+    def __init__(
+        self,
+        services: Collection[Servable],
+        guarded: Callable[[Handler], Handler],
+        connections: set[H2Protocol],
+        on_lost: Callable[[], None],
+    ) -> None:
+        super().__init__(services, codec=ProtoCodec(), config=SMALL_WINDOWS)
+        self._mapping = _Methods({path: guarded(handler) for path, handler in self._mapping.items()})
+        self._connections = connections
+        self._on_lost = on_lost
+
+    def _protocol_factory(self) -> H2Protocol:
+        plain = super()._protocol_factory()
+        return _Connection(plain, self._connections, self._on_lost)
+
+    def close_listener(self) -> None:
+        """Accept no new connections; those that exist stay."""
+        if self._server is not None:
+            self._server.close()
+
+
+class _Connection(H2Protocol):
+    """One connection, in the set of its server as long as it is open."""
+
+    def __init__(self, plain: H2Protocol, connections: set[H2Protocol], on_lost: Callable[[], None]) -> None:
+        super().__init__(plain.handler, plain.config, plain.h2_config)
+        self._connections = connections
+        self._on_lost = on_lost
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin."""
+        super().connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End."""
+        super().connection_lost(exc)
+        self._connections.discard(self)
+        self._on_lost()
+
+
+class _Methods(dict[str, Handler]):
+    """Methods by path. grpclib answers an unknown path without a content type; grpc-go reads UNKNOWN then."""
+
+    def get(self, path: str, default: Any = None) -> Handler:
+        """The handler of the path, or one that refuses."""
+        return super().get(path) or Handler(_refuse_method, Cardinality.UNARY_UNARY, None, None)
+
+
+async def _refuse_method(stream: Any) -> None:
+    raise GRPCError(Status.UNIMPLEMENTED, "unknown method")
+
+
+class SocketChannel(Channel):
+    """grpclib's channel to a unix socket: connects at the first call, and again after a lost connection.
+
+    The path may be longer than the 107 bytes of a socket address. ``authority`` is by default that of the
+    kubelet's own clients.
+    """
+
+    def __init__(
+        self, path: str | Path, *, authority: str = "localhost", codec: CodecBase | None = None
+    ) -> None:
+        super().__init__(path=str(path), codec=codec or ProtoCodec(), config=SMALL_WINDOWS)
+        self._authority = authority
+
+    async def _create_connection(self) -> H2Protocol:
+        with sockets.shortened(str(self._path)) as address:
+            _, protocol = await self._loop.create_unix_connection(self._protocol_factory, address)
+        return protocol
+
+
+class KubeletAway(KubeletUnavailable):
+    """Raised when nobody listens at the kubelet's socket: it is not there, or is being restarted."""
+
+
+async def call(rpc: Coroutine[Any, Any, T]) -> T:
+    """The answer to a call of a generated stub.
+
+    :raises KubeletAway: if nobody listens.
+    :raises KubeletUnavailable: for all else that can go wrong, with grpclib's error as its cause.
+    """
+    try:
+        return await in_own_task(rpc)
+    except Exception as error:
+        away = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+        raise (KubeletAway if away else KubeletUnavailable)(_describe(error)) from error
+
+
+async def in_own_task(rpc: Coroutine[Any, Any, T]) -> T:
+    """The answer to a call, or the error that it raised.
+
+    grpclib ends a call (deadline, GOAWAY, lost connection) by cancelling the task that waits for it, without
+    ``Task.uncancel``; cancel scopes of that task would then take their own cancellation for a foreign one.
+    """
+    ended: list[T | Exception] = []
+
+    async def run() -> None:
+        try:
+            ended.append(await rpc)
+        except Exception as error:  # noqa: BLE001 - raised below, in the task of the caller
+            ended.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, name="gRPC call")
+    outcome = ended[0] if ended else StreamTerminatedError("Connection lost")
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _describe(error: Exception) -> str:
+    """``NOT_FOUND: text``, ``no answer in time``, or the system's text."""
+    if isinstance(error, GRPCError):
+        return bounded(f"{error.status.name}: {error.message or 'no text'}")
+    if isinstance(error, TimeoutError) and not error.strerror:
+        return "no answer in time"
+    return (error.strerror if isinstance(error, OSError) else None) or bounded(str(error)) or repr(error)
