@@ -46,4 +46,4 @@ class Looks:
 
     def recheck(self, ids: Sequence[str], host: Host) -> bool:
         """Read the functions and mdevs again; True if they are still as the Host says."""
-        return anyio.run(self._runner.recheck, ids, host)
+        return anyio.run(self._runner.recheck, ids, host)[0]

@@ -10,12 +10,12 @@ import contextlib
 from dataclasses import dataclass, replace
 
 from nodeagent.agent import recoveries
+from nodeagent.agent.allocate import UsbNodes
 from nodeagent.agent.desk import Desk
 from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
 from nodeagent.agent.offering import Offering
-from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -59,7 +59,7 @@ class Core:
     usage: Usage
     offering: Offering
     news: News
-    provisions: Provisions
+    usb_nodes: Latest[UsbNodes | None]  # None until the code for USB devices is loaded
     desk: Desk
 
 
@@ -97,7 +97,7 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
         usage,
         Offering(snapshots, releases),
         News(),
-        Provisions(timeouts.usb_feature_load),
+        Latest(None),
         Desk(snapshots),
     )
 

@@ -68,15 +68,14 @@ def build(core: Core) -> KubeletSide:
         registry = SocketDir(path, core.watcher, exclusive=False)
     registrar = Registrar(directory.kubelet_path, timeouts)
     cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
-    core.provisions.serve_cdi(cdi)
     allocator = Allocator(
         root,
-        core.wakes,
         core.observer,
         core.offering,
         core.usage,
         core.reservations,
-        core.provisions,
+        cdi,
+        core.usb_nodes,
         timeouts,
     )
     create = _create_endpoint(registry or directory, registrar, timeouts, announced=registry is not None)

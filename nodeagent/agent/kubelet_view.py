@@ -33,10 +33,7 @@ class KubeletView:
         self._snapshots = snapshots
         self._virt_handler = VirtHandler(plugins)
         self._reader = PodReader(self._path, self._virt_handler, timeouts.pod_resources_rpc)
-        pods = Path(self._path).parent.with_name(
-            "pods"
-        )  # below the kubelet's root directory, as the socket is
-        self._checkpoint = CheckpointFile(f"{plugins}/{CHECKPOINT}", str(pods))
+        self._checkpoint = CheckpointFile(f"{plugins}/{CHECKPOINT}")
         self._lists: Lists | None = None
 
     async def list_pods(self) -> PodList:

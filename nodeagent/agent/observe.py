@@ -34,7 +34,7 @@ from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.runner import ScanRunner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
-from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.status import NO_DURATIONS, Durations, EventsStatus, HostStatus
 
@@ -103,20 +103,23 @@ class Observer:
                 self._wakes.wake(None)  # what was to be scanned is not lost with it
                 await anyio.sleep(self._timeouts.failed_scan_retry)
 
-    async def recheck(self, ids: Sequence[str]) -> None:
+    async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
         """Scan these functions, mdevs and nodes, and the groups, if they are not what the Host says.
 
-        Waits for as long as the kernel does not answer; the list says so meanwhile.
+        A word of the configuration space of these ``functions`` is read, too: a function that does not answer
+        has fallen off the bus. Waits for as long as the kernel does not answer; the list says so meanwhile.
 
         :raises KernelRefused: if what has changed could not be read: the Host is the old one.
         """
         keys = frozenset(ids)
         overdue = asyncio.get_running_loop().call_later(self._timeouts.device_read, self.wake, keys)
         try:
-            unchanged = await self._runner.recheck(ids, self._snapshots.now.host)
+            unchanged, fallen = await self._runner.recheck(ids, self._snapshots.now.host, functions)
         finally:
             overdue.cancel()
-        if not unchanged:
+        for address in fallen:
+            self._wakes.recovery(address, Recovery.FALLEN)
+        if fallen or not unchanged:
             await self._next_scan(keys)
             if (error := self.scanned.get().error) is not None:
                 raise error

@@ -4,15 +4,15 @@
 A device that one of the three has is in use. The checkpoint may have entries that PodResources does not list:
 of pods that have ended, of plain init containers, or because the kubelet does not know its pods yet. When
 that is news, one list is sent again; the kubelet writes the checkpoint then, and what is in it is in use.
-Where the checkpoint cannot be read, the last known allocations count for a while.
+Where the checkpoint cannot be read, the last known allocations count for 30 s.
 
-One question at a time. Writes ``allocations`` of the Snapshot. Times are those of the event loop, in seconds.
+One request at a time. Writes ``allocations`` of the Snapshot. Times are those of the event loop, in seconds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -35,9 +35,7 @@ from nodeagent.model.allocation import (
     Holder,
     Knowledge,
     PodList,
-    Pods,
     by_possession,
-    of_uid,
     unnamed,
 )
 from nodeagent.model.host import HostDevice
@@ -84,20 +82,25 @@ class RecentReleases:
         self._since: dict[str, float] = {}
 
     def note(self, before: Allocations, now: Allocations, at: float) -> None:
-        """What was allocated ``before`` and is not any more, with the groups and nodes that came with it."""
+        """Compare two tables: released are ids, the groups that came with them, nodes and CDI names."""
         ids = {each for each, _ in before.held()} - {each for each, _ in now.held()}
         ids |= before.brought.keys() - now.brought.keys()
         groups = {str(group) for each in ids for group in before.groups.get(each, ())}
-        nodes = set(_answers_gone(before, now))
+        answers = {
+            each
+            for device_id, holder in before.held()
+            if now.holder_of(holder.resource, device_id) is None
+            for each in (device_id, *before.answer(holder.resource, device_id))
+        }
         self._since = {each: self._since[each] for each in self.at(at)}
-        self._since |= dict.fromkeys((*ids, *groups, *nodes), at)
+        self._since |= dict.fromkeys((*ids, *groups, *answers), at)
 
     def renew(self, device_id: str, at: float) -> None:
         """The device was seen open: it may be so for as long again."""
         self._since[device_id] = at
 
     def at(self, now: float) -> frozenset[str]:
-        """The ids, numbers of groups and nodes that a container may still have open."""
+        """The ids, numbers of groups, nodes and CDI names that a container may still have open."""
         return frozenset(each for each, since in self._since.items() if now < since + self._container_end)
 
     def has(self, host_device: HostDevice, now: float) -> bool:
@@ -121,7 +124,7 @@ class Usage:
         timeouts: Timeouts,
     ) -> None:
         """``rescans``: a released device is read again before the release is published."""
-        self.error: str | None = None  # why there was no answer last
+        self.error: str | None = None  # of the last request
         self.released = RecentReleases(timeouts.forgotten_container_end)
         self._kubelet = kubelet
         self._snapshots = snapshots
@@ -137,18 +140,13 @@ class Usage:
         self._requested = -math.inf  # when the last request began
         self._first_list = 0.0  # until when the first list for the present kubelet waits for an answer
         self._listed: ByPossession[Holder] = {}  # by the last answer of PodResources
-        self._pods: frozenset[str] = frozenset()  # named in it
-        self._started: frozenset[str] = frozenset()  # uids of started pods with entries that it lacked
-        self._file = Checkpoint()
-        self._confirmed: frozenset[Entry] = frozenset()  # not listed, and in a file that was written since
-        self._confirm_at: float | None = None  # when such entries are to be confirmed again
-        self._confirmations = 0  # how often they were since the last news
-        self._overdue = False  # the kubelet has not written the file after the last list
-        self._not_rewritten: Stamp | None = None  # the file that the kubelet did not write again in time
-        self._had_file = False  # a kubelet without allocations may have no file yet
-        self._unreadable: float | None = None  # since when absence from the file proves nothing
+        self._names: frozenset[str] = frozenset()  # of all pods in it
+        self._file = Checkpoint(missing=True)
+        self._unlisted: frozenset[Entry] = frozenset()  # its entries that the answer lacked
+        self._list_sent = -math.inf  # when a list was sent again last
+        self._outdated: Stamp | None = None  # of a file that the kubelet did not write again in time
+        self._unreadable: float | None = None  # since when the file cannot be read
         self._pod_of: dict[str, Holder] = {}  # uid → its pod, as an answer has named it
-        self._named: set[str] = set()  # uids of pods that this kubelet has named with a device
 
     # Requests
 
@@ -170,53 +168,36 @@ class Usage:
             await anyio.sleep(max(spacing - anyio.current_time(), 0.0))
             await self._request(rewritten=True)
 
-    async def request_in_allocate(self) -> tuple[PodList | None, float]:
-        """Ask inside an Allocate, which does not wait long; the answer, and when it was asked for."""
-        answer, asked = None, anyio.current_time()
+    async def request_in_allocate(self) -> PodList | None:
+        """Ask inside an Allocate, which does not wait long."""
         with anyio.move_on_after(self._timeouts.pod_resources_in_allocate):
             while True:
-                asked = anyio.current_time()
                 answer = await self.request()
                 if answer is not None or self.error is None or not self._kubelet.is_present():
-                    break
+                    return answer
                 await anyio.sleep(self._timeouts.pod_resources_repeat)
-        if answer is None and self._kubelet.is_present():
-            await self._request_checkpoint()
-        return answer, asked
-
-    async def _request_checkpoint(self) -> None:
-        """PodResources is silent: a checkpoint that the kubelet writes now has all that pods have."""
-        async with self._lock:
-            before = await self._read()
-            file = await self._rewritten(before, self._timeouts.checkpoint_write)
-            if file is not before and file.readable:
-                had = file.possessions
-                held = ((name, ids.items()) for name, ids in self._listed.items())
-                self._listed = {
-                    name: {each: one for each, one in items if (name, each) in had} for name, items in held
-                }
-            await self._publish(file, self._snapshots.now.allocations.knowledge)
+        return None
 
     async def _request(self, *, rewritten: bool) -> PodList | None:
         if self._snapshots.now.allocations == Allocations():
             await self._publish(await self._read(), Knowledge.UNKNOWN)
         self._requested = asked = anyio.current_time()
         try:
-            answer = await self._answer()
+            answer = await self._list_pods()
         except KubeletUnavailable as error:
             await self._note_silence(error)
             return None
         if self.error is not None:
             log.event(log.HOLDERS_KNOWN)
         self.error = None
-        file = await self._confirmed_file(answer, rewritten=rewritten)
-        self._listed = self._with_last_known(answer)
+        file = await self._decisive_file(answer, asked, rewritten=rewritten)
+        self._listed, self._names = self._with_last_known(answer), frozenset(answer.pods)
         known = Knowledge.COMPLETE if self._absence_counts else Knowledge.PARTIAL
         await self._publish(file, known, answer, asked)
         self._failures.set(0)
         return answer if answer.pods else None
 
-    async def _answer(self) -> PodList:
+    async def _list_pods(self) -> PodList:
         """The kubelet refuses what is beyond 100 requests a second: a client that had answers asks again."""
         try:
             return await self._kubelet.list_pods()
@@ -227,6 +208,7 @@ class Usage:
         return await self._kubelet.list_pods()
 
     async def _note_silence(self, error: KubeletUnavailable) -> None:
+        """PodResources does not answer: what it listed last counts, with what the checkpoint has."""
         if self.error is None:
             log.event(log.HOLDERS_UNKNOWN, error=error.what)
         self.error = error.what
@@ -236,62 +218,45 @@ class Usage:
 
     # The checkpoint
 
-    async def _read(self) -> Checkpoint:
-        file = await threads.call(self._kubelet.read_checkpoint)
-        self._had_file = self._had_file or not file.missing
-        if file.readable or not self._had_file:
-            self._unreadable = None
-        elif self._unreadable is None:
-            self._unreadable = anyio.current_time()
+    async def _decisive_file(self, answer: PodList, asked: float, *, rewritten: bool) -> Checkpoint:
+        """The file; written after the answer if the two differ, and that is news or some time ago.
+
+        The kubelet frees the devices of ended pods at each List, so what it writes then is what pods have.
+        """
+        file, timeouts = await self._read(), self._timeouts
+        unlisted = _unlisted(file, answer)
+        repeated = unlisted <= self._unlisted and self._names == answer.pods.keys()
+        recent = anyio.current_time() < self._list_sent + timeouts.checkpoint_rewrite
+        news = bool(unlisted) and not (repeated and recent)
+        if rewritten or news or self._reservations.missing(file, answer, asked):
+            limit = timeouts.checkpoint_write_before_change if rewritten else timeouts.checkpoint_write
+            file = await self._written_again(file, limit)
+        self._unlisted = _unlisted(file, answer)
         return file
 
-    async def _confirmed_file(self, answer: PodList, *, rewritten: bool) -> Checkpoint:
-        """The file; written after the answer, if it has entries that the answer lacks and that is news."""
-        file, now = await self._read(), anyio.current_time()
-        unlisted = _unlisted(file, answer)
-        started = frozenset(each.uid for each in unlisted) & (file.started or frozenset())
-        ended = not self._pods <= answer.pods.keys() or not self._started <= started
-        self._pods, self._started = frozenset(answer.pods), started
-        due = self._confirm_at is not None and now >= self._confirm_at
-        fresh = not unlisted <= self._confirmed and not self._overdue
-        if not rewritten and not (unlisted and (ended or due or fresh)):
-            if not unlisted:
-                self._confirmed, self._confirm_at, self._confirmations = frozenset(), None, 0
-            return file
-        timeouts = self._timeouts
-        limit = timeouts.checkpoint_write_before_change if rewritten else timeouts.checkpoint_write
-        after = await self._rewritten(file, limit)
-        if after is file and not self._overdue:
-            after = self._without_ended(file, answer)
-        if ended or fresh:
-            self._confirmations = 0
-        unlisted = _unlisted(after, answer)
-        if after.stamp != file.stamp:
-            self._confirmed = unlisted
-        delay = timeouts.checkpoint_rewrite.delay(self._confirmations)
-        self._confirmations += 1
-        self._confirm_at = anyio.current_time() + delay if unlisted else None
-        return after
-
-    async def _rewritten(self, before: Checkpoint, limit: float) -> Checkpoint:
-        """The file after the kubelet has written it; the same as before if it does not in time."""
+    async def _written_again(self, before: Checkpoint, limit: float) -> Checkpoint:
+        """The file after one list was sent again; the one before if the kubelet does not write in time."""
+        self._list_sent = anyio.current_time()
         if not self._kubelet.resend_list():
             return before
         with anyio.move_on_after(limit):
             while True:
                 await anyio.sleep(self._timeouts.checkpoint_poll)
-                now = await self._read()
-                if now.stamp != before.stamp:
-                    self._overdue = False
-                    return now
-        self._overdue = True
-        self._not_rewritten = before.stamp
+                file = await self._read()
+                if file.stamp != before.stamp:
+                    return file
+        self._outdated = before.stamp
         return before
 
-    def _without_ended(self, file: Checkpoint, answer: PodList) -> Checkpoint:
-        """The file of a kubelet that reads no list of ours, without pods that it does not name any more."""
-        ended = {uid for uid in self._named if str(self._pod_of.get(uid)) not in answer.pods}
-        return file._replace(entries=tuple(each for each in file.entries if each.uid not in ended))
+    async def _read(self) -> Checkpoint:
+        """The file. A kubelet that has allocated nothing yet may have none."""
+        file = await threads.call(self._kubelet.read_checkpoint)
+        not_yet = file.missing and self._file.missing and self._unreadable is None
+        if file.readable or not_yet:
+            self._unreadable = None
+        elif self._unreadable is None:
+            self._unreadable = anyio.current_time()
+        return file
 
     @property
     def _absence_counts(self) -> bool:
@@ -303,11 +268,7 @@ class Usage:
         """What the answer lists; without a readable file also what was known before."""
         if self._absence_counts:
             return answer.table
-        before = self._snapshots.now.allocations.table
-        if all(ids.keys() <= answer.table.get(name, {}).keys() for name, ids in before.items()):
-            return answer.table
-        names = dict.fromkeys((*before, *answer.table))
-        return {name: {**before.get(name, {}), **answer.table.get(name, {})} for name in names}
+        return _merged(self._snapshots.now.allocations.table, answer.table)
 
     # The table
 
@@ -317,44 +278,32 @@ class Usage:
         """Publish what the last answer and this file have."""
         self._file = file
         before = self._snapshots.now.allocations
-        pods = {} if answer is None else answer.pods
-        allocations = _with_answers(Allocations(self._joined(file, pods), knowledge), file, before)
-        if file.stamp is not None and file.stamp == self._not_rewritten:
+        allocations = _with_answers(Allocations(self._joined(file), knowledge), file, before)
+        if file.stamp is not None and file.stamp == self._outdated:
             allocations = replace(allocations, written=frozenset())
         released = {each for each, _ in before.held()} - {each for each, _ in allocations.held()}
         if released:
             await self._rescans.refresh(released)
         self.released.note(before, allocations, anyio.current_time())
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
-        self._reservations.observe(file, allocations, answer, asked)
+        self._reservations.observe(file, answer, asked)
 
-    def _joined(self, file: Checkpoint, pods: Pods) -> ByPossession[Holder]:
-        """PodResources and the checkpoint as one table."""
-        uids = {each.uid for each in file.entries}
-        self._pod_of = {uid: pod for uid, pod in self._pod_of.items() if uid in uids}
-        self._named &= uids
-        unlisted = []
+    def _joined(self, file: Checkpoint) -> ByPossession[Holder]:
+        """PodResources and the checkpoint as one table; a pod is named if one of its devices is listed."""
+        pod_of: dict[str, Holder] = {}
+        unlisted: list[Entry] = []
         for entry in file.entries:
             holder = self._listed.get(entry.resource, {}).get(entry.device_id)
             if holder is None:
                 unlisted.append(entry)
-            elif holder.named:
-                self._pod_of[entry.uid] = holder
-                self._named.add(entry.uid)
+            known = holder if holder is not None and holder.named else self._pod_of.get(entry.uid)
+            if known is not None:
+                pod_of[entry.uid] = known
+        self._pod_of = pod_of
         if not unlisted:
             return self._listed
-        if (admitted := self._reservations.admitted_pod(file, pods)) is not None:
-            uid, pod = admitted
-            self._pod_of.setdefault(uid, pod)
-        added = by_possession((each.device_id, self._holder_of(each)) for each in unlisted)
-        names = dict.fromkeys((*self._listed, *added))
-        return {name: {**self._listed.get(name, {}), **added.get(name, {})} for name in names}
-
-    def _holder_of(self, entry: Entry) -> Holder:
-        known = self._pod_of.get(entry.uid)
-        if known is None:
-            return unnamed(entry.resource, entry.numa, of_uid(entry.uid))
-        return replace(known, resource=entry.resource, numa=entry.numa)
+        held = ((each.device_id, _holder(each, pod_of.get(each.uid))) for each in unlisted)
+        return _merged(by_possession(held), self._listed)
 
     # The component
 
@@ -378,11 +327,9 @@ class Usage:
     def kubelet_changed(self) -> None:
         """A new kubelet is there, which may not know its pods yet."""
         now = anyio.current_time()
-        self._reservations.new_kubelet()
+        self._reservations.end_admission()
         self._unreadable = None if self._unreadable is None else now
-        self._confirm_at, self._confirmed, self._confirmations = None, frozenset(), 0
-        self._overdue = False
-        self._named.clear()
+        self._unlisted = frozenset()
         self._failures.set(-1)
         self._first_list = now + self._timeouts.pod_resources_at_start
         self.request_soon()
@@ -422,7 +369,6 @@ class Usage:
                 hints, asked = self._hints.get(), anyio.current_time()
                 self._asked = asked, hints
                 await self.request()
-                self._reservations.expire()
                 await anyio.sleep(self._timeouts.pod_resources_spacing)
                 await self._until_due(asked, hints)
 
@@ -433,15 +379,8 @@ class Usage:
             left = self._due(asked) - anyio.current_time()
             if left <= 0:
                 return
-            look = self._timeouts.admission_end_poll if self._reservations.is_admitting else left
-            with anyio.move_on_after(min(left, look)):
+            with anyio.move_on_after(left):
                 await self._hints.newer(seen)
-                continue
-            if self._reservations.is_admitting:
-                file = await self._read()
-                if file.entries != self._file.entries:
-                    return
-                self._reservations.observe(file, self._snapshots.now.allocations)
 
     def _due(self, asked: float) -> float:
         """When to ask next without a hint."""
@@ -451,8 +390,6 @@ class Usage:
             times.append(asked + timeouts.pod_resources_retry.delay(failures - 1))
         elif (due := self._reservations.due) is not None:
             times.append(due)
-        if self._confirm_at is not None:
-            times.append(self._confirm_at)
         if self._releases.awaited.get():
             times.append(asked + timing.holders)
         if not self._absence_counts and self._unreadable is not None:
@@ -497,14 +434,19 @@ def _with_answers(allocations: Allocations, file: Checkpoint, before: Allocation
     )
 
 
-def _answers_gone(before: Allocations, now: Allocations) -> Iterator[str]:
-    """The nodes and CDI names that came with ids which no pod has any more."""
-    for old in (before.nodes, before.cdi):
-        for name, ids in old.items():
-            for each, given in ids.items():
-                if now.holder_of(name, each) is None:
-                    yield each
-                    yield from given
+def _holder(entry: Entry, pod: Holder | None) -> Holder:
+    """The holder of an entry that is not listed, whose pod may be known by another device."""
+    if pod is None:
+        return unnamed(entry.resource, entry.numa)
+    return replace(pod, resource=entry.resource, numa=entry.numa)
+
+
+def _merged(first: ByPossession[Holder], then: ByPossession[Holder]) -> ByPossession[Holder]:
+    """Both tables; of what both have the second one counts."""
+    if all(ids.keys() <= then.get(name, {}).keys() for name, ids in first.items()):
+        return then
+    names = dict.fromkeys((*first, *then))
+    return {name: {**first.get(name, {}), **then.get(name, {})} for name in names}
 
 
 def _same(before: T, now: T) -> T:

@@ -43,7 +43,7 @@ _Wanted = Mapping[DeviceId, Sequence[UsbDevice]]
 def components(core: Core) -> Sequence[Component]:
     """The one component, which sees to USB nodes from now on."""
     lending = Lending(core.root, core.snapshots, core.offering, core.usage.released, core.timeouts)
-    core.provisions.serve_usb(lending)
+    core.usb_nodes.set(lending)
     return (lending,)
 
 
@@ -83,8 +83,8 @@ class Lending:
             async with self._lock:
                 await self._give_back()
 
-    async def ensure(self, name: ResourceName, device_ids: Sequence[str], had: Collection[str]) -> None:
-        """Make the nodes of these devices QEMU's; the pod that asks ``had`` some of them before.
+    async def ensure(self, name: ResourceName, device_ids: Sequence[str], owned: Collection[str]) -> None:
+        """Make the nodes of these devices QEMU's; the pod that asks has the ``owned`` ones already.
 
         :raises Refused: if that cannot be done in time.
         """
@@ -92,18 +92,18 @@ class Lending:
             await self._read()
             try:
                 with anyio.fail_after(self._timeouts.usb_node_creation):
-                    await self._lend(await self._closed(device_ids, had))
+                    await self._lend(await self._closed(device_ids, owned))
             except TimeoutError:
                 what = f"{name}: {', '.join(device_ids)}: the nodes do not become QEMU's"
                 raise Refused(what, "look for blocked tasks in the kernel log of the host") from None
             except KernelRefused as error:
                 raise Refused(f"{name}: {', '.join(device_ids)}: {error.what}", error.hint) from error
 
-    async def _closed(self, device_ids: Sequence[str], had: Collection[str]) -> _Wanted:
+    async def _closed(self, device_ids: Sequence[str], owned: Collection[str]) -> _Wanted:
         """What these ids stand for, when nobody else has that open: another one may be in a set by then."""
         while True:
             wanted = self._wanted(device_ids)
-            others = [each for head in wanted if head not in had for each in wanted[head]]
+            others = [each for head in wanted if head not in owned for each in wanted[head]]
             await self._wait_until_closed(others)
             if self._wanted(device_ids) == wanted:
                 return wanted

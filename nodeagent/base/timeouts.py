@@ -76,15 +76,18 @@ class Timeouts(NamedTuple):
     checkpoint_write: float = 0.5  # after a list was sent: the kubelet takes 2 ms
     checkpoint_write_before_change: float = 3.0  # the same, before a device is unbound or removed
     checkpoint_poll: float = 0.005  # between two reads of the checkpoint until it is written
-    checkpoint_rewrite: Backoff = Backoff(first=0.5, limit=20.0)  # lists sent again to have it written
+    checkpoint_rewrite: float = (
+        3.0  # between two lists sent again for entries that PodResources does not list
+    )
     unreadable_checkpoint: float = 30.0  # a kubelet may not list all pods this long after its start
 
     # Allocate
     former_holder_close: float = 9.0  # for the former pod's container to close the device
     device_close_poll: float = 0.1  # close(2) raises no event
-    device_wake: float = 1.0  # for the first read of a sleeping device's configuration space
     foreign_allocate: float = 12.0  # another plugin's Allocate for the pod under admission
-    admission_end_poll: float = 0.1  # between two looks whether the kubelet has begun to start the pod
+    admission_settle: float = (
+        3.0  # for the next container of a pod to ask, after one has got all that it asks for
+    )
     forgotten_container_end: float = 5.0  # a force-deleted pod's container: 2.7 s were measured
     open_file_scan: float = 2.0  # one look at the open files of all processes
     open_file_scan_fresh: float = 0.5  # its result serves a batch of changes this long

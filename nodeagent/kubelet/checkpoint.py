@@ -40,16 +40,12 @@ class Entry(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The entries of the file. Unless it is ``readable`` as a whole, an entry that is missing proves nothing.
-
-    ``started`` are the uids of pods that the kubelet has admitted and begun to start; None: not visible.
-    """
+    """The entries of the file. Unless all of it is ``readable``, an entry that is missing proves nothing."""
 
     stamp: Stamp | None = None  # None: there is no file, or it cannot be read
     entries: tuple[Entry, ...] = ()
     readable: bool = False
     missing: bool = False
-    started: frozenset[str] | None = None
 
     @property
     def possessions(self) -> frozenset[Possession]:
@@ -58,15 +54,10 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointFile:
-    """The file, parsed again when it has changed.
+    """The file, parsed again when it has changed."""
 
-    ``pods`` is the directory in which the kubelet makes one for each pod right after its admission
-    (``makePodDataDirs``, called by ``SyncPod`` in pkg/kubelet/kubelet.go).
-    """
-
-    def __init__(self, path: str, pods: str) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._pods = pods
         self._last = Checkpoint()
         self._one_by_one = Lock()  # a slow read of an old file must not replace a newer one
 
@@ -79,8 +70,7 @@ class CheckpointFile:
                 self._last = Checkpoint(missing=True)
             except OSError:
                 self._last = Checkpoint()
-            checkpoint = self._last
-        return checkpoint._replace(started=self._started())
+            return self._last
 
     def _read(self) -> Checkpoint:
         with Path(self._path).open("rb") as file:
@@ -91,13 +81,6 @@ class CheckpointFile:
         if (stamp, entries, readable) == (self._last.stamp, self._last.entries, self._last.readable):
             return self._last
         return Checkpoint(stamp, entries, readable)
-
-    def _started(self) -> frozenset[str] | None:
-        try:
-            with os.scandir(self._pods) as found:
-                return frozenset(each.name for each in found)
-        except OSError:
-            return None
 
 
 def known_resources(path: str) -> frozenset[str] | None:

@@ -29,7 +29,6 @@ class Holder:
     pod: str
     resource: ResourceName
     numa: int | None = None  # the topology that the kubelet was told of, for an id that has gone since
-    identity: str = ""  # tells pods apart that the kubelet does not name
     brought: str = ""  # the id that brought the device with it: a bundle, a group; "" for an id of its own
 
     def __str__(self) -> str:
@@ -45,18 +44,13 @@ class Holder:
         return self.brought or device_id
 
     def is_with(self, other: Holder) -> bool:
-        """True if both are one pod, as far as is known: a pod without a name is no other one."""
-        return (self.namespace, self.pod, self.identity) == (other.namespace, other.pod, other.identity)
+        """True unless both are named and differ: a pod without a name may be any."""
+        return not (self.named and other.named) or str(self) == str(other)
 
 
-def unnamed(resource: ResourceName, numa: int | None, identity: str = "") -> Holder:
+def unnamed(resource: ResourceName, numa: int | None) -> Holder:
     """Whoever got a device by an Allocate, until the kubelet says who that is."""
-    return Holder("", UNNAMED, resource, numa, identity)
-
-
-def of_uid(uid: str) -> str:
-    """The identity of a pod of which only the uid is known."""
-    return f"uid {uid}"
+    return Holder("", UNNAMED, resource, numa)
 
 
 Possession = tuple[ResourceName, str]

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 
 from nodeagent.agent.releases import Releases
-from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.reservations import Admission, Pending, ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.usage import Usage
 from nodeagent.base.errors import KubeletUnavailable
@@ -20,7 +20,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.alloc_resp import Answer
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.kubelet.grpc import KubeletAway
-from nodeagent.model.allocation import Allocations, Holder, PodList, Possession, by_possession
+from nodeagent.model.allocation import Allocations, Holder, PodList, Possession, by_possession, unnamed
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.snapshot import Snapshot
 from tests.agent.parts import settings
@@ -40,7 +40,6 @@ class Kubelet:
     silent: bool = False
     requests: Latest[int] = field(default_factory=lambda: Latest(0))
     lists: int = 0  # that were sent again
-    started: frozenset[str] | None = None
     groups: dict[str, frozenset[GroupNumber]] = field(default_factory=dict)  # whose nodes came with an id
 
     async def list_pods(self) -> PodList:
@@ -60,7 +59,7 @@ class Kubelet:
 
     def read_checkpoint(self) -> Checkpoint:
         """What was written last."""
-        return self.written._replace(started=self.started)
+        return self.written
 
     def resend_list(self) -> bool:
         """The kubelet writes its checkpoint at each list."""
@@ -161,14 +160,14 @@ class Node:
 
     async def allocate(self, resource: ResourceName, device_id: str, *, asked: bool = True) -> None:
         """An Allocate of one id, with a request to the kubelet or without."""
-        book = self.reservations
-        if asked:
-            answer, at = await self.usage.request_in_allocate()
-            admission = book.identify(None if answer is None else answer.pods)
-            book.begin(admission, at)
-        else:
-            admission = book.identify(None)
-        book.allocate(admission, {device_id: admission.holder(resource, None)}, {})
+        admission = await self.identify() if asked else Admission()
+        allocated = {(resource, device_id): Pending({device_id: unnamed(resource, None)})}
+        self.reservations.allocate(admission, allocated)
+
+    async def identify(self) -> Admission:
+        """The admission that asks now."""
+        answer = await self.usage.request_in_allocate()
+        return self.reservations.identify(None if answer is None else answer.pods)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -20,19 +20,18 @@ import anyio
 
 from nodeagent.agent.allocate import Allocator
 from nodeagent.agent.offering import Offering
-from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.usage import Usage
 from nodeagent.base.errors import Refused
-from nodeagent.base.timeouts import Backoff, Timeouts
+from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.allocation import Possession
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import ResourceName
+from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.snapshot import Snapshot
 from tests import virtual
 from tests.agent.kubelets import Kubelet
@@ -58,7 +57,7 @@ QUICK = Timeouts()._replace(
     pod_resources_repeat=0.1,
     checkpoint_write=1.0,
     checkpoint_write_before_change=1.0,
-    checkpoint_rewrite=Backoff(0.0, 0.0),  # else an entry may stay for up to 20 s
+    checkpoint_rewrite=0.0,  # else an entry may stay for 3 s
     checkpoint_poll=0.0,
 )
 
@@ -102,12 +101,11 @@ class Machine:
         self.unplugged: set[str] = set()
         self.pods: dict[str, Pod] = {}
         self.dying: list[Pod] = []  # deleted by force: their containers live on
-        self.kubelet = Kubelet(started=frozenset())
+        self.kubelet = Kubelet()
         groups = {address: each.group for address, each in self.functions.items()}
         self.kubelet.groups = {
             each: frozenset({group}) for each, group in groups.items() if group is not None
         }
-        self.sees_directories = dice.random() < 0.7
         self._numbers = count(1)
 
     def seen(self) -> Host:
@@ -134,17 +132,10 @@ class Machine:
         wishes = [(GPU,), (USB,), (GPU, USB), (USB, GPU)]
         containers = [(dice.random() < 0.3, dice.choice(wishes)) for _ in range(dice.randint(1, 2))]
         containers.sort(key=lambda each: not each[0])  # plain init containers come first
-        name = dice.choice(("ns/again", f"ns/pod{next(self._numbers)}"))
-        if name in self.pods or not self.sees_directories:  # else no answer tells a name that comes again
-            name = f"ns/pod{next(self._numbers)}"
-        return Pod(name, f"uid{next(self._numbers)}", tuple(containers))
+        return Pod(f"ns/pod{next(self._numbers)}", f"uid{next(self._numbers)}", tuple(containers))
 
     def started(self, pod: Pod) -> None:
         """Its admission is over, and it opens some of what it has: all of one group, or nothing."""
-        if self.sees_directories:
-            self.kubelet.started = (self.kubelet.started or frozenset()) | {pod.uid}
-        else:
-            self.kubelet.started = None
         if self.dice.random() < 0.8:
             pod.opened = set(pod.ids)
 
@@ -160,16 +151,15 @@ class Daemon:
         releases = Releases(common)
         self.offering = Offering(self.snapshots, releases)
         self.usage = Usage(machine.kubelet, self.snapshots, self.book, self, releases, common, QUICK)
-        provisions = Provisions(0.0)
+        root = Root("/nonexistent")
         self.allocator = Allocator(
-            Root("/nonexistent"), Wakes(), self, self.offering, self.usage, self.book, provisions, QUICK
+            root, self, self.offering, self.usage, self.book, self, Latest(None), QUICK
         )
 
-    async def recheck(self, ids: Sequence[str]) -> None:
-        """Read the host again."""
-        self.scan()
+    async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
+        """No device is allocated by CDI names."""
 
-    async def rescan(self, keys: frozenset[str]) -> None:
+    async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
         """Read the host again."""
         self.scan()
 
@@ -273,7 +263,6 @@ class Run:
             self.machine.kubelet.write()  # a list of another plugin
         if self.dice.random() < 0.3:
             await self.daemon.usage.request()
-            self.daemon.book.expire()
 
     async def end(self) -> None:
         """A pod ends, and its containers before it."""
@@ -314,7 +303,6 @@ class Run:
     async def ask(self) -> None:
         """The component asks."""
         await self.daemon.usage.request()
-        self.daemon.book.expire()
 
     async def remove(self) -> None:
         """Something is to be taken away: withdrawn, asked for, looked at, written (R7)."""
@@ -362,7 +350,6 @@ class Run:
         machine.kubelet.silent = False
         machine.dying.clear()
         machine.unplugged.clear()
-        machine.kubelet.started = frozenset(pod.uid for pod in machine.pods.values())
         machine.pods["ns/last"] = Pod("ns/last", "last", ())  # no earlier pod is under admission any more
         machine.show()
         for _ in range(3):

@@ -20,7 +20,6 @@ from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.device_plugins import DevicePlugins, ResourceAnswers
 from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.offering import Offering
-from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
@@ -91,16 +90,14 @@ class Agent:
             self.eyes.settings,
             timeouts,
         )
-        provisions = Provisions(Timeouts().usb_feature_load)
-        provisions.serve_cdi(self.cdi)
         self.allocator = Allocator(
             root,
-            self.eyes.wakes,
             self.eyes.observer,
             self.offering,
             self.usage,
             self.reservations,
-            provisions,
+            self.cdi,
+            Latest(None),
             timeouts,
         )
         self.directory = SocketDir(str(kubelet.paths.plugins), self.eyes.watcher)

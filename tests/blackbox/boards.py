@@ -182,15 +182,3 @@ async def what(node: Node, device: str) -> str:
     told = await node.status()
     devices = [each for resource in told["resources"] for each in resource["devices"]]
     return next((str(each["what"]) for each in devices if each["id"] == device and not each["healthy"]), "")
-
-
-async def next_gets(node: Node, kubelet: Kubelet, resource: str, device: str, *, shown: bool) -> None:
-    """The next pod gets what one had that has ended; or the one after it, if that was not ``shown``.
-
-    Nobody shows what a plain init container has: the kubelet's file tells, and a refusal has it written.
-    """
-    following = await kubelet.admit(Pod("ns", "next", [{resource: 1}]))
-    if following.phase == "Failed" and not shown:
-        await node.until_told(lambda told: device not in told["holders"])
-        following = await kubelet.admit(Pod("ns", "after", [{resource: 1}]))
-    running(following)

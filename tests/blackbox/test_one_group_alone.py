@@ -19,7 +19,7 @@ from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
-from tests.blackbox.boards import HARDLY, LONE, all_listed, next_gets, running, stays, usb_boards
+from tests.blackbox.boards import HARDLY, LONE, all_listed, running, stays, usb_boards
 from tests.blackbox.harness import Node, health, pod
 from tests.blackbox.test_one_group_named import described
 from tests.blackbox.test_one_group_nodes import BY_CDI, BY_NODE, SHARED
@@ -55,10 +55,9 @@ async def admitted_and_forgotten(node: Node, kubelet: Kubelet, vm: Pod, old: Pod
     return device
 
 
-@pytest.mark.parametrize("has", ["container", "init container"])
 @pytest.mark.parametrize("rule", [BY_NODE_ALONE, BY_CDI], ids=["node", "cdi"])
 async def test_what_one_container_has_alone_is_given_to_no_second_one_that_the_kubelet_takes_it_for_free(
-    node: Node, rule: str, has: str
+    node: Node, rule: str
 ) -> None:
     usb_boards(node, 1)
     node.host.add_function(
@@ -70,12 +69,12 @@ async def test_what_one_container_has_alone_is_given_to_no_second_one_that_the_k
     async with node.kubelet() as kubelet, node.daemon():
         await all_listed(kubelet, {SHARED: 1, LONE: 1})
         old = await kubelet.admit(pod("old", {LONE: 1}))
-        vm = pod("vm", {SHARED: 1}) if has == "container" else pod("vm", {}, init_containers=[{SHARED: 1}])
+        vm = pod("vm", {SHARED: 1})
         device = await admitted_and_forgotten(node, kubelet, vm, old)
         other = await kubelet.admit(pod("other", {SHARED: 1}))
         assert f"{device}: held by " in other.message
         kubelet.delete(vm)
-        await next_gets(node, kubelet, SHARED, device, shown=has == "container")
+        running(await kubelet.admit(pod("next", {SHARED: 1})))
 
 
 @pytest.mark.slow

@@ -64,9 +64,11 @@ def asking(name: str, has: str, resource: str) -> Pod:
 async def test_a_container_that_starts_gets_nothing_of_the_board_that_another_pod_was_admitted_with(
     node: Node, boards: int, flags: Sequence[str]
 ) -> None:
+    """Once another pod was admitted; before that it may be taken for the one under admission."""
     waiting = pod("waiting", {USB: 1})
     async with beside(node, waiting, *flags, boards=boards) as kubelet:
         vm = await kubelet.admit(pod("vm", {GPU: 1}))
+        running(await kubelet.admit(pod("next", {})))
         await kubelet.admit(waiting, again=True)
         running(vm)
         apart(vm, waiting)

@@ -38,7 +38,7 @@ def _read(content: bytes) -> None:
     with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
         path, aside = Path(directory, "kubelet_internal_checkpoint"), Path(directory, ".1")
         path.write_text(json.dumps(_checkpoint()))
-        file = checkpoint.CheckpointFile(str(path), directory)
+        file = checkpoint.CheckpointFile(str(path))
         before = file.read()
         assert before.entries
         aside.write_bytes(content)

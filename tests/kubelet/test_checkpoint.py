@@ -23,12 +23,11 @@ from nodeagent.sim.kubelet.state import Pod
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with
 
 R = ResourceName(RESOURCE)
-NO_PODS = "/nonexistent"
 
 
 async def test_what_pods_hold_is_read_with_its_numa_node(tmp_path: Path) -> None:
     async with kubelet_with(tmp_path, Plugin(device("a", 1), device("b"))) as kubelet:
-        checkpoint = CheckpointFile(str(kubelet.paths.plugins / CHECKPOINT), str(kubelet.paths.pods))
+        checkpoint = CheckpointFile(str(kubelet.paths.plugins / CHECKPOINT))
         assert checkpoint.read().entries == ()
         pod = await kubelet.admit(Pod("ns", "p", [{RESOURCE: 2}]))
         assert set(checkpoint.read().entries) == {Entry(pod.uid, R, "a", 1), Entry(pod.uid, R, "b", None)}
@@ -37,13 +36,13 @@ async def test_what_pods_hold_is_read_with_its_numa_node(tmp_path: Path) -> None
 def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
     path.write_text(document(["a"]))
-    checkpoint = CheckpointFile(str(path), NO_PODS)
+    checkpoint = CheckpointFile(str(path))
     assert checkpoint.read().entries is checkpoint.read().entries
 
 
 def test_a_file_that_is_damaged_or_missing_is_told_apart_from_one_without_entries(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
-    checkpoint = CheckpointFile(str(path), NO_PODS)
+    checkpoint = CheckpointFile(str(path))
     assert (checkpoint.read().missing, checkpoint.read().readable) == (True, False)
     path.write_text(document([]))
     assert (checkpoint.read().missing, checkpoint.read().readable) == (False, True)
@@ -59,12 +58,12 @@ def test_a_file_that_is_damaged_or_missing_is_told_apart_from_one_without_entrie
 def test_entries_that_are_understood_count_also_where_others_are_not(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
     path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]}), {"PodUID": "v"}]}}))
-    found = CheckpointFile(str(path), NO_PODS).read()
+    found = CheckpointFile(str(path)).read()
     assert (found.entries, found.readable) == ((Entry("u", R, "a", None),), False)
 
 
 def test_what_is_read_is_of_the_file_whose_stamp_it_has_however_often_that_is_written(tmp_path: Path) -> None:
-    checkpoint = CheckpointFile(str(tmp_path / CHECKPOINT), NO_PODS)
+    checkpoint = CheckpointFile(str(tmp_path / CHECKPOINT))
     document = json.dumps({"Data": {"PodDeviceEntries": [entry({"-1": ["a"]})]}})
     nothing = json.dumps({"Data": {"PodDeviceEntries": None}})
     entered: dict[int, tuple[Entry, ...]] = {len(document): (Entry("u", R, "a", None),), len(nothing): ()}
@@ -81,7 +80,7 @@ def test_what_is_read_is_of_the_file_whose_stamp_it_has_however_often_that_is_wr
 
 def test_where_times_are_whole_seconds_a_file_may_look_like_one_before_it(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
-    checkpoint = CheckpointFile(str(path), NO_PODS)
+    checkpoint = CheckpointFile(str(path))
     for ids in (["a"], ["b"]):
         put(path, ids, at=1.0, anew=False)
         assert [each.device_id for each in checkpoint.read().entries] == ids
@@ -93,7 +92,7 @@ def test_a_look_at_an_old_file_that_takes_long_makes_no_new_file_of_the_one_that
     """A pipe keeps it there while another one begins."""
     path = tmp_path / CHECKPOINT
     os.mkfifo(path)
-    checkpoint = CheckpointFile(str(path), NO_PODS)
+    checkpoint = CheckpointFile(str(path))
     with ThreadPoolExecutor() as pool:
         slow = pool.submit(checkpoint.read)
         with path.open("w") as pipe:
@@ -165,20 +164,9 @@ def test_any_content_is_borne(tmp_path: Path, document: object, expected: tuple[
     path = tmp_path / CHECKPOINT
     text = document if isinstance(document, str) else json.dumps(document)
     path.write_text(text)
-    assert CheckpointFile(str(path), NO_PODS).read().entries == expected
+    assert CheckpointFile(str(path)).read().entries == expected
     path.write_bytes(b"\xff" + text.encode())
-    assert CheckpointFile(str(path), NO_PODS).read().entries == ()
-
-
-def test_the_pods_that_the_kubelet_has_begun_to_start_are_those_with_directories(tmp_path: Path) -> None:
-    path, pods = tmp_path / CHECKPOINT, tmp_path / "pods"
-    path.write_text(document(["a"]))
-    checkpoint = CheckpointFile(str(path), str(pods))
-    assert checkpoint.read().started is None, "not visible"
-    pods.mkdir()
-    assert checkpoint.read().started == frozenset()
-    (pods / "u").mkdir()
-    assert checkpoint.read().started == frozenset({"u"})
+    assert CheckpointFile(str(path)).read().entries == ()
 
 
 @pytest.mark.parametrize(

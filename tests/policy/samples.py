@@ -108,7 +108,7 @@ def snapshot(
 
 def reserved(ids: Iterable[str], resource: str = GPU, *, admitting: bool = True) -> Reservations:
     """An Allocate has given these away a moment ago, to one pod."""
-    holders = {each: unnamed(ResourceName(resource), None, "admission 1") for each in ids}
+    holders = {each: unnamed(ResourceName(resource), None) for each in ids}
     return Reservations(frozenset(ids) if admitting else frozenset(), pending=holders)
 
 

@@ -21,7 +21,7 @@ async def uid(core: Core, pod: str) -> str:
     held = core.snapshots.now.allocations.held()
     has = {(holder.resource, each) for each, holder in held if str(holder) == pod}
     directory = Path(core.root.path(core.settings.get().kubelet.device_plugin_dir))
-    checkpoint = CheckpointFile(str(directory / CHECKPOINT), str(directory.with_name("pods")))
+    checkpoint = CheckpointFile(str(directory / CHECKPOINT))
     return only((await threads.call(checkpoint.read)).entries, has)
 
 

@@ -24,7 +24,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import scanner
+from nodeagent.kernel.scan import pci, scanner
 from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
 from nodeagent.kernel.scan.sights import Sights
@@ -92,12 +92,20 @@ class ScanRunner:
         host = await self._sights.added(host, items.findings.tables["functions"])
         return await self._uses.add(host, previous, plan.whole)
 
-    async def recheck(self, ids: Sequence[str], host: Host) -> bool:
+    async def recheck(
+        self, ids: Sequence[str], host: Host, functions: Sequence[PciAddress] = ()
+    ) -> tuple[bool, Sequence[PciAddress]]:
         """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.
 
-        Waits without a limit.
+        And those of the ``functions`` whose configuration space does not answer; reading it wakes a function
+        that sleeps. Waits without a limit.
         """
-        return await threads.call(self._scanner.recheck, ids, host)
+
+        def read() -> tuple[bool, Sequence[PciAddress]]:
+            unchanged = self._scanner.recheck(ids, host)
+            return unchanged, [each for each in functions if pci.fallen(self._root, each)]
+
+        return await threads.call(read)
 
     async def _plan(
         self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]

@@ -19,9 +19,8 @@ from nodeagent.agent.core import Core
 from nodeagent.agent.desk import Desk
 from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.offering import Offering
-from nodeagent.agent.provisions import Provisions
 from nodeagent.agent.releases import Releases
-from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.reservations import Admission, Pending, ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
 from nodeagent.agent.usage import Usage
@@ -111,7 +110,7 @@ class Changing:
             Usage(view, eyes.snapshots, reservations, eyes.observer, releases, eyes.settings, timeouts),
             Offering(eyes.snapshots, releases),
             News(),
-            Provisions(Timeouts().usb_feature_load),
+            Latest(None),
             Desk(eyes.snapshots),
         )
 
@@ -174,8 +173,9 @@ class Changing:
 
     def allocate(self, device_id: str) -> None:
         """An Allocate of this id is answered. :raises Refused: if it is withdrawn."""
-        holder = unnamed(ResourceName("nvidia.com/GRID_T4"), None)
-        self.reservations.allocate(self.reservations.identify(None), {device_id: holder}, {})
+        resource = ResourceName("nvidia.com/GRID_T4")
+        allocated = {(resource, device_id): Pending({device_id: unnamed(resource, None)})}
+        self.reservations.allocate(Admission(), allocated)
 
     def counts(self) -> list[tuple[str, str, int]]:
         """(card, type, number) of all instances that exist."""

@@ -104,7 +104,7 @@ async def test_a_pod_without_a_name_neither_has_a_device_nor_takes_it_from_anoth
     async with node.telling():
         await node.hold({"port-0": unnamed(PORT, None)})
         await node.hold({"port-0": RED})
-        await node.hold({"port-0": unnamed(PORT, None, "uid 1")})
+        await node.hold({"port-0": unnamed(PORT, 1)})
         assert said(log.DEVICE_RELEASED) == []
         await node.hold({})
     assert [each["pod"] for each in said(log.DEVICE_HELD)] == [("ns/red",)]

@@ -223,13 +223,10 @@ def test_two_pods_in_one_group_are_both_named_and_neither_gets_more_of_it() -> N
     assert code(CARD, Use(resource=GPU), holders=holders(A, B)) is None
 
 
-def test_pods_without_a_name_are_told_apart_by_their_admission() -> None:
-    one, two = (
-        unnamed(ResourceName(GPU), None, "admission 1"),
-        unnamed(ResourceName(GPU), None, "admission 2"),
-    )
-    assert code(CARD, Use(resource=GPU), holders={A: one, B: two}) is ReasonCode.GROUP_HELD
-    assert code(CARD, Use(resource=GPU), holders={A: one, B: one}) is None
+def test_a_pod_without_a_name_may_be_the_one_that_has_the_rest_of_the_group() -> None:
+    nobody = unnamed(ResourceName(GPU), None)
+    assert code(CARD, Use(resource=GPU), holders={A: nobody, B: nobody}) is None
+    assert code(CARD, Use(resource=GPU), holders={A: nobody, **holders(B)}) is None
 
 
 def test_a_device_that_a_pod_got_under_another_name_is_not_given_a_second_time() -> None:

@@ -140,8 +140,8 @@ def changed(before: Snapshot, step: tuple[str, Any]) -> Snapshot:
 
 def _reservations(ids: frozenset[str], others: frozenset[str], resource: str) -> Reservations:
     """Some were given to the pod that is being admitted, some to the one before."""
-    admitted = {each: unnamed(ResourceName(resource), None, "admission 2") for each in ids}
-    earlier = {each: unnamed(ResourceName(resource), 1, "admission 1") for each in others}
+    admitted = {each: unnamed(ResourceName(resource), None) for each in ids}
+    earlier = {each: unnamed(ResourceName(resource), 1) for each in others}
     return Reservations(ids, pending={**earlier, **admitted})
 
 
