@@ -37,8 +37,9 @@ from nodeagent.base.supervise import Component, Task
 from nodeagent.base.systemd import Notifier, listening_sockets
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Log, Settings, Sources
+from nodeagent.http import listeners
 from nodeagent.http.listeners import NetworkListener
-from nodeagent.http.routes import NetworkRoutes
+from nodeagent.http.routes import LocalRoutes, NetworkRoutes
 from nodeagent.http.server import Handler
 from nodeagent.kernel.root import Root
 
@@ -141,9 +142,16 @@ class Daemon:
         self._begin_news(teller, pulse)
         line = StatusLine(self.notifier, self.core.news, pulse, timeouts)
         for_systemd = (systemd.Watchdog(self.notifier, pulse, timeouts), line)
-        self._keep([*components, network, *for_systemd, *status.sockets(self.core, teller)], group)
+        local = Task("status socket", partial(self._serve_commands, teller))
+        self._keep([*components, network, *for_systemd, local], group)
         await checkpoint()  # all have taken their first step: who is told that it is ready may ask at once
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
+
+    async def _serve_commands(self, teller: Teller) -> None:
+        core = self.core
+        routes = LocalRoutes(teller.status, partial(status.in_force, core), core.desk.reply)
+        path = core.root.path(core.settings.get().status.socket)
+        await listeners.serve_unix(path, routes.handle, core.timeouts)
 
     def _begin_news(self, teller: Teller, pulse: Pulse) -> None:
         core, kubelet = self.core, self.kubelet

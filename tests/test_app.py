@@ -20,10 +20,9 @@ import anyio
 import pytest
 
 from nodeagent import config
-from nodeagent.agent.tell.status import serve_status
 from nodeagent.app import Daemon
-from nodeagent.base import log, sockets, threads
-from nodeagent.base.errors import AlreadyRunning, KernelRefused
+from nodeagent.base import log, threads, unix_http
+from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
@@ -69,7 +68,7 @@ async def status(host: SimulatedHost) -> dict[str, Any]:
     with anyio.fail_after(10):
         while True:
             with contextlib.suppress(FileNotFoundError):
-                found: dict[str, Any] = await threads.call(sockets.ask, status_socket(host), 5.0)
+                found: dict[str, Any] = await threads.call(unix_http.ask, status_socket(host), "/status", 5.0)
                 return found
             await anyio.sleep(0.01)
 
@@ -148,13 +147,6 @@ async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
             while told[-1] != "STOPPING=1":
                 told.append((await loop.sock_recv(systemd, 4096)).decode())
     assert told.count("READY=1") == 1
-
-
-async def test_a_status_socket_that_cannot_be_served_names_its_setting(host: SimulatedHost) -> None:
-    host.write_file("/run/nodeagent", "a file where a directory should be")
-    with pytest.raises(KernelRefused, match=r"status\.sock cannot be served") as caught:
-        await serve_status(status_socket(host), lambda: pytest.fail("nobody can ask"), 5.0)
-    assert "--status-socket" in caught.value.hint
 
 
 async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubelet) -> None:

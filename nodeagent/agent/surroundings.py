@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio
 
 from nodeagent import __version__
 from nodeagent.agent.kubelet_side import RUNTIME
-from nodeagent.base import sockets, threads
+from nodeagent.base import sockets, threads, unix_http
 from nodeagent.base.errors import KernelRefused, KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import pciids, platform, standing
@@ -155,20 +155,13 @@ async def _daemon(root: Root, places: Places, limit: float) -> DaemonSight:
 def _ask(root: Root, path: str, limit: float) -> DaemonSight:
     unit = any(root.exists(f"{directory}/{_UNIT}") for directory in _UNITS)
     enabled = root.target(f"{_UNITS[0]}/{_WANTED}") is not None
+    sight = DaemonSight(unit, enabled, "")
     try:
-        document = sockets.ask(root.path(path), limit)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        refused = isinstance(error, PermissionError)
-        return DaemonSight(unit, enabled, f"no daemon answers at {path}: {why}", not refused)
-    return _told(DaemonSight(unit, enabled, ""), document)
-
-
-def _told(sight: DaemonSight, document: Any) -> DaemonSight:
-    """What its status says; another version's may be of another shape."""
-    try:
-        status = plain.load(Status, document)
-    except (TypeError, ValueError) as error:
+        status = plain.load(Status, unix_http.ask(root.path(path), "/status", limit))
+    except OSError as error:
+        what = f"no daemon answers at {path}: {error.strerror or error}"
+        return sight._replace(answer=what, permitted=not isinstance(error, PermissionError))
+    except (TypeError, ValueError) as error:  # another version's may be of another shape
         return sight._replace(answer=f"the daemon's answer cannot be read: {error}")
     effective = status.process.capabilities
     return sight._replace(

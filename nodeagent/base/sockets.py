@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unix sockets as files: binding, publishing, probing, removing, and who is on the other end.
 
-Also the asking end of those that give everybody one JSON document (``base.jsonserver``): no event loop is
-loaded for it, since a command that only asks is to start quickly.
-
 Every path goes through a descriptor of the directory (/proc/self/fd/N/name), so that a prefix may be longer
 than the 107 bytes of a unix socket address. A socket file is removed only while
 it is ours. Knows nothing of what is spoken on them, but that a document is JSON.
@@ -12,32 +9,11 @@ it is ours. Knows nothing of what is spoken on them, but that a document is JSON
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-
-def ask(path: str, limit: float, question: bytes | None = None) -> Any:
-    """The document that a server at ``path`` gives, to a ``question`` if it wants one.
-
-    Blocks for up to ``limit`` seconds.
-
-    :raises OSError: if nobody answers.
-    :raises ValueError: if the answer is no JSON, such as none at all.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(limit)
-        with shortened(path) as address:
-            client.connect(address)
-        if question is not None:
-            client.sendall(question)
-            client.shutdown(socket.SHUT_WR)
-        chunks = list(iter(lambda: client.recv(65536), b""))
-    return json.loads(b"".join(chunks))
 
 
 class SocketFile:
@@ -135,8 +111,8 @@ def _credentials(sock: socket.socket) -> tuple[int, int, int]:
     return pid, uid, gid
 
 
-def asker(sock: socket.socket) -> int:
-    """The pid of whoever has connected; 0 if it is not of our pid namespace."""
+def peer_pid(sock: socket.socket) -> int:
+    """The pid of the other end; 0 if it is not in our pid namespace."""
     return _credentials(sock)[0]
 
 

@@ -16,7 +16,7 @@ from nodeagent.agent.tell.basis import Basis
 from nodeagent.base import advice, files
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import ConfigError
-from nodeagent.cli import asking
+from nodeagent.cli import daemon_client, shell
 from nodeagent.model import host_json
 from nodeagent.policy import merge
 
@@ -33,7 +33,7 @@ _MAKE = "make one with: nodeagent scan -o json > FILE"
 
 def present(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tuple[Basis, str]:
     """What is in force on the present host, and what to say first, "" for nothing."""
-    basis, first_line = asking.daemon(options, asking.root_of(options))
+    basis, first_line = daemon_client.in_force(options, shell.root_of(options))
     return basis or _of_shell(options, cr=cr), first_line
 
 
@@ -56,7 +56,7 @@ def chosen(
 def named(options: argparse.Namespace) -> tuple[Basis, str]:
     """As ``chosen``, with the names of all devices, and with all USB devices: a daemon knows what it must."""
     basis, first_line = chosen(options)
-    root = asking.root_of(options)
+    root = shell.root_of(options)
     snapshot = anyio.run(oneshot.with_names, root, basis.snapshot)
     if options.host is None:
         snapshot = anyio.run(oneshot.with_usb, root, snapshot)
@@ -64,15 +64,15 @@ def named(options: argparse.Namespace) -> tuple[Basis, str]:
 
 
 def _of_shell(options: argparse.Namespace, saved: Host | None = None, cr: KubeVirtCR | None = None) -> Basis:
-    root = asking.root_of(options)
-    own = asking.settings(options, root)
+    root = shell.root_of(options)
+    own = shell.settings(options, root)
     desired = merge.merge(own.configuration, cr)
     snapshot = anyio.run(oneshot.snapshot, root, desired, options.timeouts, saved)
     return Basis(snapshot, {}, own.values, own.warnings)
 
 
 def _with_hints(basis: Basis, options: argparse.Namespace, address: PciAddress) -> Basis:
-    root = asking.root_of(options)
+    root = shell.root_of(options)
     snapshot = anyio.run(oneshot.with_hints, root, basis.snapshot, address, options.timeouts)
     return basis._replace(snapshot=snapshot)
 

@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nodeagent bind`` and ``release``: who carries the request out, and how it went.
 
-There is one writer: the daemon where one runs, asked at a socket of its own; else this process, under the
+There is one writer: the daemon where one runs, asked at its socket; else this process, under the
 daemon's lock. A daemon that has the lock and does not answer is starting, or ending: that is waited for.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from typing import TYPE_CHECKING
 
 import anyio
 
-from nodeagent.agent import tell
-from nodeagent.base import advice, log, sockets, supervise
-from nodeagent.base.advice import Doing
+from nodeagent.base import log, supervise
 from nodeagent.base.errors import AlreadyRunning, ConfigError, NodeagentError
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cli import asking, booting, output
+from nodeagent.cli import booting, daemon_client, output, shell
 from nodeagent.kernel.root import Root
-from nodeagent.model import plain
 from nodeagent.model.bootfile import BootFiles
 from nodeagent.model.ids import VFIO_PCI, vfio_driver
 from nodeagent.model.request import Answer, Asking, Became, Request
@@ -76,13 +72,13 @@ def _carry_out(options: argparse.Namespace, request: Request, files: BootFiles) 
 
 def _answered(options: argparse.Namespace, request: Request) -> tuple[Answer, str]:
     """The answer, and what to say first. :raises NodeagentError: if nobody can give one."""
-    root = asking.root_of(options)
-    path = tell.request_socket(asking.socket_path(options, root))
+    root = shell.root_of(options)
+    path = daemon_client.socket_path(options, root)
     timeouts: Timeouts = options.timeouts
     until = time.monotonic() + timeouts.daemon_start
     while True:
         try:
-            return _of_daemon(path, request, timeouts.daemon_answer), ""
+            return daemon_client.request(path, request, timeouts.daemon_answer), ""
         except ConnectionError as error:
             absent = str(error)
         try:
@@ -94,35 +90,10 @@ def _answered(options: argparse.Namespace, request: Request) -> tuple[Answer, st
         time.sleep(timeouts.daemon_start_poll)
 
 
-def _of_daemon(path: str, request: Request, limit: float) -> Answer:
-    """Its answer within ``limit`` seconds.
-
-    :raises ConnectionError: if no daemon answers.
-    :raises NodeagentError: if it must not be asked.
-    """
-    question = json.dumps(plain.dump(request)).encode()
-    try:
-        return plain.load(Answer, sockets.ask(path, limit, question))
-    except PermissionError as error:
-        raise NodeagentError(
-            f"only root may ask for that, at {path}", advice.on(error, Doing.READ)
-        ) from error
-    except TimeoutError as error:
-        what = f"the daemon has not answered at {path} for {limit:g} s"
-        raise NodeagentError(what, "nodeagent status tells what it does now") from error
-    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
-        raise ConnectionError(f"no daemon answers at {path} ({advice.words(error)})") from error
-    except (OSError, ValueError, TypeError) as error:
-        what = f"the daemon has not answered at {path}: {error}"
-        raise NodeagentError(
-            what, "see journalctl -u nodeagent, and nodeagent plan for what is to be done"
-        ) from error
-
-
 def _of_this_process(options: argparse.Namespace, root: Root, request: Request) -> Answer:
     """:raises AlreadyRunning: if there is a daemon all the same. :raises ConfigError: if it is not root."""
     booting.must_be_root(root, request)
-    settings = asking.settings(options, root)
+    settings = shell.settings(options, root)
     from nodeagent.agent import byhand as alone  # here: a daemon spares it
 
     logging.getLogger(log.LOGGER).addHandler(logging.NullHandler())  # the answer tells it all

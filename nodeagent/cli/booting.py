@@ -15,7 +15,7 @@ import anyio
 
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError
-from nodeagent.cli import asking, bases, output
+from nodeagent.cli import bases, output, shell
 from nodeagent.kernel import bootfiles
 from nodeagent.kernel.root import Root
 from nodeagent.model.bootfile import BootFiles
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def bind(options: argparse.Namespace, request: Request) -> int:
     """Write what has functions bound at boot. :raises NodeagentError: if that cannot be."""
-    root = asking.root_of(options)
+    root = shell.root_of(options)
     must_be_root(root, request)
     snapshot, first_line = _snapshot(options, root)
     found = atboot.plan(request, snapshot, bootfiles.read(root))
@@ -55,7 +55,7 @@ def bind(options: argparse.Namespace, request: Request) -> int:
 
 def released(options: argparse.Namespace, request: Request) -> tuple[Request, BootFiles]:
     """Take back what the files say of what is named; the request then knows what a boot has bound."""
-    root = asking.root_of(options)
+    root = shell.root_of(options)
     known = bootfiles.read(root)
     if not known:
         return request, BootFiles()

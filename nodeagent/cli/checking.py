@@ -13,7 +13,7 @@ import anyio
 
 from nodeagent.agent import surroundings
 from nodeagent.agent.surroundings import Places
-from nodeagent.cli import asking, bases, output
+from nodeagent.cli import bases, daemon_client, output, shell
 from nodeagent.policy.ready import report
 from nodeagent.policy.ready.lines import Evidence
 from nodeagent.render import documents, readiness
@@ -43,7 +43,7 @@ def check(options: argparse.Namespace) -> int:
 def _around(options: argparse.Namespace, basis: Basis, host: Host) -> Surroundings:
     if options.host is not None:
         return surroundings.saved()
-    root = asking.root_of(options)
+    root = shell.root_of(options)
     return anyio.run(surroundings.look, root, host, _places(options, basis, root), options.timeouts)
 
 
@@ -53,5 +53,5 @@ def _places(options: argparse.Namespace, basis: Basis, root: Root) -> Places:
     return Places(
         plugins=str(values["kubelet.devicePluginDir"]),
         pod_resources=str(values["kubelet.podResources"]),
-        status=root.host_path(asking.socket_path(options, root)),
+        status=root.host_path(daemon_client.socket_path(options, root)),
     )

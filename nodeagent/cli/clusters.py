@@ -15,7 +15,7 @@ import anyio
 from nodeagent.agent.cluster import inspection
 from nodeagent.agent.cluster.side import Place
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cli import asking, output
+from nodeagent.cli import daemon_client, output, shell
 from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.session import Session
 from nodeagent.render import access as rendering
@@ -32,8 +32,8 @@ def check(options: argparse.Namespace) -> int:
 
     :raises NodeagentError: if the API server cannot be asked.
     """
-    root = asking.root_of(options)
-    settings, first_line = asking.in_force(options, root)
+    root = shell.root_of(options)
+    settings, first_line = daemon_client.settings_in_force(options, root)
     place = Place.of(settings, root)
     credentials = place.credentials
     report = None

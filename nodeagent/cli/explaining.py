@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError, NodeagentError
-from nodeagent.cli import asking, bases, output
+from nodeagent.cli import bases, daemon_client, output, shell
 from nodeagent.model import plain
 from nodeagent.model.host import Host
 from nodeagent.model.ids import mdev_uuid, pci_address, usb_id
@@ -64,7 +64,7 @@ def explain(options: argparse.Namespace) -> int:
     address = pci_address(name)
     basis, first_line = bases.named(options) if address is None else bases.chosen(options, address)
     if options.host is None:
-        snapshot = oneshot.with_memory(asking.root_of(options), basis.snapshot)
+        snapshot = oneshot.with_memory(shell.root_of(options), basis.snapshot)
     else:
         snapshot = replace(basis.snapshot, machine_id="")  # this machine's id says nothing of a saved host
     story = _story(_with_status(name, options, turn.first(snapshot, basis.matched)))
@@ -86,8 +86,8 @@ def _with_status(name: str, options: argparse.Namespace, decision: Decision) -> 
 
 def _status(options: argparse.Namespace) -> Status | None:
     try:
-        return plain.load(Status, asking.status(options, asking.root_of(options)))
-    except (NodeagentError, TypeError, ValueError):
+        return plain.load(Status, daemon_client.status_or_none(options, shell.root_of(options)))
+    except (TypeError, ValueError):
         return None
 
 
@@ -116,7 +116,9 @@ def _port(asked: _Asked) -> _Story:
 
 def _no_device(device_id: str, options: argparse.Namespace) -> NodeagentError:
     """Why nothing can be said of it; the daemon may list it all the same."""
-    listed = None if options.host else asking.listed(options, asking.root_of(options), device_id)
+    listed = (
+        None if options.host else daemon_client.unhealthy_device(options, shell.root_of(options), device_id)
+    )
     if listed is not None:
         return NodeagentError(*listed)
     return NodeagentError(f"there is no device {device_id} on this host", "nodeagent scan lists all devices")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nodeagent import config
 from nodeagent.agent.cluster import inspection
 from nodeagent.base.errors import ClusterUnavailable, NodeagentError
-from nodeagent.cli import asking, clusters
+from nodeagent.cli import clusters, daemon_client, shell
 from nodeagent.cluster import refusals
 from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.session import Object, Session
@@ -42,7 +42,7 @@ def fetch(options: argparse.Namespace, namespace: str, name: str) -> Fetched:
 
     :raises NodeagentError: in two lines, if there is neither, or the API server does not tell.
     """
-    credentials = _credentials(options, asking.root_of(options))
+    credentials = _credentials(options, shell.root_of(options))
 
     async def both(session: Session) -> Fetched | None:
         machine = await _machine(session, namespace, name, credentials)
@@ -58,7 +58,7 @@ def fetch(options: argparse.Namespace, namespace: str, name: str) -> Fetched:
 
 
 def _credentials(options: argparse.Namespace, root: Root) -> Credentials:
-    settings, _ = asking.in_force(options, root)
+    settings, _ = daemon_client.settings_in_force(options, root)
     named = settings.configuration.kubeconfig
     own = os.environ.get("KUBECONFIG", "")
     if own and "kubeconfig" not in config.flags_from(options):

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.agent.cluster import record
-from nodeagent.base import sockets
 from nodeagent.base.errors import ConfigError
-from nodeagent.cli import asking, bases, output
+from nodeagent.cli import bases, daemon_client, output, shell
 from nodeagent.cluster import account, kubevirt, machines
 from nodeagent.config import manifests
 from nodeagent.model.kubevirt import UsedCR
@@ -100,13 +99,12 @@ def _used(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> UsedCR:
 
 def _of_daemon(options: argparse.Namespace) -> UsedCR:
     """The CR that the daemon goes by, or would: its record has it, for root alone."""
-    root = asking.root_of(options)
+    root = shell.root_of(options)
     heard = record.look(root.path(record.PATH)).kubevirt
     cr = None if heard is None else kubevirt.cr(heard)
-    try:
-        status = sockets.ask(asking.socket_path(options, root), options.timeouts.local_socket_answer)
-    except (OSError, ValueError):
-        follows = account.reaches(asking.settings(options, root).configuration.following)
+    status = daemon_client.status_or_none(options, root)
+    if status is None:
+        follows = account.reaches(shell.settings(options, root).configuration.following)
         return UsedCR(cr, "record") if cr is not None and follows else UsedCR()
     used = UsedCR(cr, "daemon")
     return used if used.cr is not None and used.name == _in_force(status) else UsedCR()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError
-from nodeagent.cli import asking
+from nodeagent.cli import shell
 from nodeagent.kernel import identity
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def complete(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot,
     :raises ConfigError: if the id given is none, or if none is known and mdevs are to be planned.
     """
     if options.host is None:
-        snapshot = oneshot.with_memory(asking.root_of(options), snapshot)
+        snapshot = oneshot.with_memory(shell.root_of(options), snapshot)
     given = options.machine_id
     machine_id = snapshot.machine_id if given is None else _given(given)
     unknown = "" if machine_id else _unknown(options)
@@ -41,12 +41,12 @@ def _unknown(options: argparse.Namespace) -> str:
     """That nobody knows whose machine it is."""
     if options.host is not None:
         return f"a saved host does not have its {MACHINE_ID}: {_UNTOLD}"
-    return f"{asking.root_of(options).path(MACHINE_ID)} is empty or missing: {_UNTOLD}"
+    return f"{shell.root_of(options).path(MACHINE_ID)} is empty or missing: {_UNTOLD}"
 
 
 def _to_know(options: argparse.Namespace) -> str:
     """Of this machine it can be made; that of another host is to be asked there."""
-    if options.host is None and asking.root_of(options).is_host:
+    if options.host is None and shell.root_of(options).is_host:
         return "make it with: sudo systemd-machine-id-setup; or give --machine-id"
     return f"give what stands in {MACHINE_ID} of that host with --machine-id"
 

@@ -8,8 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.base.errors import NodeagentError
-from nodeagent.cli import asking, output
+from nodeagent.cli import daemon_client, output, shell
 from nodeagent.model import plain
 from nodeagent.model.status import Status
 from nodeagent.render import documents, status
@@ -27,7 +26,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _once(options: argparse.Namespace) -> int:
-    document = asking.status(options, asking.root_of(options))
+    document = daemon_client.status(options, shell.root_of(options))
     output.answer(_formed(options, document))
     return output.WRONG if document.get("problems") else output.FINE
 
@@ -37,7 +36,7 @@ def _watch(options: argparse.Namespace) -> int:
     before, clear = "", sys.stdout is not None and sys.stdout.isatty()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            document = asking.status(options, asking.root_of(options))
+            document = daemon_client.status(options, shell.root_of(options))
             now = _lasting(document, options)
             if now != before:
                 output.answer(f"{_CLEAR if clear else ''}{_formed(options, document)}")
@@ -65,15 +64,4 @@ def _read(document: Any, options: argparse.Namespace) -> Status:
     try:
         return plain.load(Status, document)
     except (TypeError, ValueError) as error:
-        raise NodeagentError(
-            f"the daemon's answer cannot be read: {error}",
-            f"it is of another version than this command: {_restart(options)}",
-        ) from error
-
-
-def _restart(options: argparse.Namespace) -> str:
-    """The service of this machine is for no other host."""
-    root = asking.root_of(options)
-    if root.is_host:
-        return "restart it with: sudo systemctl restart nodeagent"
-    return f"end it, and start another with: nodeagent run --root {root.prefix}"
+        raise daemon_client.unreadable(error, shell.root_of(options)) from error

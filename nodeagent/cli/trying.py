@@ -17,7 +17,7 @@ from nodeagent import config
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.base.files import STDIN
-from nodeagent.cli import asking, bases, output, planning
+from nodeagent.cli import bases, daemon_client, output, planning, shell
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.nodes import fits
 from nodeagent.policy import merge
@@ -69,7 +69,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _tried(options: argparse.Namespace) -> tuple[_Tried, tuple[str, ...]]:
-    root = asking.root_of(options)
+    root = shell.root_of(options)
     basis, first_line = bases.named(options)
     settings = config.instead(options.config, root.prefix, basis.values)
     wishes = ClusterWishes() if options.host is not None else _heard(options, root, basis.snapshot.desired)
@@ -98,9 +98,8 @@ def _heard(options: argparse.Namespace, root: Root, desired: Desired) -> Cluster
     """
     from nodeagent.agent.cluster import heard, record  # here: a saved host needs no reader of a CR
 
-    try:
-        status = asking.status(options, root)
-    except NodeagentError:
+    status = daemon_client.status_or_none(options, root)
+    if status is None:
         return ClusterWishes()
     cr_name = status.get("cluster", {}).get("kubevirt", "")
     known = heard.before(record.look(root.path(record.PATH))).wishes

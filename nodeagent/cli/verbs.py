@@ -2,7 +2,7 @@
 """The verbs, each one short function: options in, answer on stdout, exit code out.
 
 Each one imports what it needs when it runs, so that a short one starts quickly. Where a daemon answers, its
-settings and verdicts count; ``asking`` and ``bases`` know how.
+settings and verdicts count; ``daemon_client`` and ``bases`` know how.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
-from nodeagent.cli import asking, output
+from nodeagent.cli import daemon_client, output, shell
 from nodeagent.cli.output import FINE, WRONG
 from nodeagent.config import last_good
 
@@ -28,13 +28,13 @@ MACHINE = "vmi"  # instead of a name: a virtual machine
 
 def run(options: argparse.Namespace) -> int:
     """Be the daemon until told to stop."""
-    root = asking.root_of(options)
+    root = shell.root_of(options)
     if root.is_host and os.geteuid() != 0:
         raise ConfigError(
             "nodeagent run must be root: it serves sockets that only root may use",
             "start it with sudo, or try it out with: nodeagent demo",
         )
-    settings, refused = last_good.at_start(asking.sources(options, root), strict=options.strict)
+    settings, refused = last_good.at_start(shell.sources(options, root), strict=options.strict)
     from nodeagent.base import log, log_handlers
 
     gc.collect()
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if refused is not None:
         log.event(log.CONFIG_LAST_GOOD, error=refused.what, hint=f"{refused.hint}{config.more(refused)}")
     try:
-        app.run(settings, asking.sources(options, root), options.timeouts, set_log, refused)
+        app.run(settings, shell.sources(options, root), options.timeouts, set_log, refused)
     finally:
         lines.finish(options.timeouts.last_log_lines)
     app.leave(FINE)
@@ -147,14 +147,14 @@ def configuration(options: argparse.Namespace) -> int:
         from nodeagent.cli import translating
 
         return translating.show(options)
-    root = asking.root_of(options)
-    basis, first_line = asking.daemon(options, root)
-    effective = basis or asking.settings(options, root)
+    root = shell.root_of(options)
+    basis, first_line = daemon_client.in_force(options, root)
+    effective = basis or shell.settings(options, root)
     if options.output == output.TEXT:
         text = output.people(settings.text(effective.values))
     else:
         text = _settings(options, effective)
-    wrong = asking.refused(options, root) if basis else ""
+    wrong = daemon_client.refused_configuration(options, root) if basis else ""
     output.answer(text, first_line, wrong, *effective.warnings)
     return WRONG if wrong else FINE
 
@@ -163,7 +163,7 @@ def _checked(options: argparse.Namespace) -> int:
     if options.check:
         effective = config.check_file(options.check)
     else:
-        effective = asking.settings(options, asking.root_of(options))
+        effective = shell.settings(options, shell.root_of(options))
     fine = f"{options.check or 'the settings of this node'}: fine"
     text = fine if options.output == output.TEXT else _settings(options, effective)
     return output.answer(text, *effective.warnings)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TCP address at which HTTP is served: opened, changed with the settings, retried while it is in use.
+"""Where HTTP is served: the daemon's unix socket, and the TCP address of the settings.
+
+The unix socket is never taken over from a process that listens on it, and only our own file is removed. The
+TCP address is changed with the settings and retried while it is in use.
 
 A socket that systemd made accepts clients whether the daemon serves it or not. So it is served while the
 address of the settings cannot be opened.
@@ -8,14 +11,18 @@ address of the settings cannot be opened.
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import stat
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import anyio
 from anyio.abc import SocketListener
 
-from nodeagent.base import advice, log
+from nodeagent.base import advice, log, sockets
 from nodeagent.base.advice import Doing
+from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Settings
@@ -32,6 +39,61 @@ _HINTS = {
     "ListenStream= (systemctl status says how it is) and restart "
     "nodeagent (metrics.md has the drop-ins), or take http.listen back",
 }
+
+
+_REQUEST_BYTES = 1 << 18  # of a request by hand, on the unix socket
+
+
+async def serve_unix(path: str, handle: Handler, timeouts: Timeouts) -> None:
+    """Serve at a unix socket until cancelled.
+
+    :raises KernelRefused: if the socket cannot be made.
+    """
+    try:
+        file = _publish(Path(path))
+    except OSError as error:
+        what = f"the socket {path} cannot be served: {advice.words(error)}"
+        hint = advice.on(error, Doing.LISTEN, "or choose another place with --status-socket")
+        raise KernelRefused(what, hint, errno=error.errno or 0, path=path) from error
+    try:
+        async with await SocketListener.from_socket(file.socket) as listener:
+            await Server(handle, timeouts, _REQUEST_BYTES).serve(listener)
+    finally:
+        file.remove()
+
+
+def _publish(path: Path) -> sockets.SocketFile:
+    """A socket that listens. It gets its name only then: a client that finds it can connect.
+
+    :raises OSError: if it cannot be made, or a process listens at the path.
+    """
+    unpublished = path.with_name(f"{path.name}.{os.getpid()}")
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _check_free(path)
+    _check_free(unpublished)
+    unpublished.unlink(missing_ok=True)  # of a killed daemon: in containers all have the same pid
+    file = sockets.SocketFile.bind(path.parent, unpublished.name)
+    try:
+        file.restrict()
+        file.socket.listen()
+        file.rename(path.name)
+    except OSError:
+        file.remove()
+        raise
+    return file
+
+
+def _check_free(path: Path) -> None:
+    """Accept only a socket on which no process listens, which may be replaced.
+
+    :raises OSError: EADDRINUSE for anything else.
+    """
+    try:
+        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket or sockets.is_served(path):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 class NetworkListener:

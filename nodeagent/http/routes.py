@@ -1,31 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths of the daemon's HTTP, and who may use them. Each answer is made from the Status at that moment.
+"""The paths of the daemon's HTTP, on the unix socket and by TCP, and who may use them.
+
+On the unix socket, which only root may use, commands read the Status and the Snapshot with the settings, and
+post requests by hand. By TCP there are metrics, health and the page, all of them made from the Status.
 
 A page in a browser may be anybody's, and its name may resolve to this address (DNS rebinding): so ``Host``
 must be an IP address, this host's name or localhost. Only where everybody may connect, metrics and health are
 answered under any name.
 
-The Status is taken on the event loop and written in a thread, which also imports the renderers: a daemon that
-nobody asks never loads them.
+The Status is taken on the event loop and written in a thread, which also imports what writes it: a daemon
+that nobody asks never loads that.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http
-from nodeagent.http.server import HttpError, Request, Response, plain
+from nodeagent.http.server import HttpError, Request, Response, text_response
 from nodeagent.http.status_stream import StatusStream
+from nodeagent.model import plain
 from nodeagent.model.status import Status
 
 if TYPE_CHECKING:
+    from nodeagent.agent.tell.basis import BasisFields
     from nodeagent.render.health import Health
+
+ManualRequests = Callable[[bytes, int], Awaitable[object]]
+"""Handles the body of a request by hand of this process; returns the plain data of the answer."""
 
 _READ = ("GET", "HEAD")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?", re.ASCII)
@@ -38,6 +47,65 @@ _PRIVATE = (  # no other page may read, frame or guess the answer
     ("cross-origin-resource-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),
 )
+
+
+class LocalRoutes:
+    """Status, Snapshot with the settings in force, and requests by hand (``nodeagent bind``), as JSON."""
+
+    def __init__(
+        self, status: Callable[[], Status], in_force: Callable[[], BasisFields], requests: ManualRequests
+    ) -> None:
+        self._status = status
+        self._in_force = in_force
+        self._requests = requests
+        self._paths: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
+            "/status": ("GET", self._get_status),
+            "/snapshot": ("GET", self._get_snapshot),
+            "/requests": ("POST", self._post_request),
+        }
+
+    async def handle(self, request: Request) -> Response:
+        """The response to any request. :raises HttpError: if it is refused."""
+        if request.path not in self._paths:
+            raise _no_such_path(self._paths)
+        method, answer = self._paths[request.path]
+        if request.method != method:
+            raise _no_such_method(request, [method])
+        return await answer(request)
+
+    async def _get_status(self, _: Request) -> Response:
+        return await threads.call(_status_json, self._status())
+
+    async def _get_snapshot(self, _: Request) -> Response:
+        return await threads.call(_snapshot_json, self._in_force())
+
+    async def _post_request(self, request: Request) -> Response:
+        return _json(await self._requests(request.body, request.pid))
+
+
+def _status_json(status: Status) -> Response:
+    return _json(plain.dump(status))
+
+
+def _snapshot_json(in_force: BasisFields) -> Response:
+    from nodeagent.agent.tell import basis
+
+    return _json(basis.dump(basis.Basis(*in_force)))
+
+
+def _json(document: object) -> Response:
+    body = f"{json.dumps(document)}\n".encode()
+    return Response(HTTPStatus.OK, [("content-type", "application/json"), _NO_STORE], body)
+
+
+def _no_such_path(paths: Iterable[str]) -> HttpError:
+    return HttpError(HTTPStatus.NOT_FOUND, f"no such path; there are {', '.join(paths)}")
+
+
+def _no_such_method(request: Request, methods: Sequence[str]) -> HttpError:
+    allowed = ", ".join(methods)
+    text = f"{request.method} is not answered here, only {allowed}"
+    return HttpError(HTTPStatus.METHOD_NOT_ALLOWED, text, [("allow", allowed)])
 
 
 class NetworkRoutes:
@@ -68,13 +136,11 @@ class NetworkRoutes:
     async def handle(self, request: Request) -> Response:
         """The response to any request. :raises HttpError: if it is refused."""
         if request.method not in _READ:
-            text = f"{request.method} is not answered here"
-            raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, text, [("allow", ", ".join(_READ))])
-        answer = self._paths.get(request.path)
-        if answer is None:
-            raise HttpError(HTTPStatus.NOT_FOUND, f"no such path; there are {', '.join(self._paths)}")
+            raise _no_such_method(request, _READ)
+        if request.path not in self._paths:
+            raise _no_such_path(self._paths)
         self._check_client(request)
-        return await answer()
+        return await self._paths[request.path]()
 
     def _check_client(self, request: Request) -> None:
         """:raises HttpError: if this client may not use the path."""
@@ -88,7 +154,9 @@ class NetworkRoutes:
 
     async def _index(self) -> Response:
         if self._http.page == "false":
-            return plain(HTTPStatus.OK, "nodeagent: /metrics /healthz /readyz; the page is off: http.page")
+            return text_response(
+                HTTPStatus.OK, "nodeagent: /metrics /healthz /readyz; the page is off: http.page"
+            )
         return await threads.call(_page)
 
     async def _events(self) -> Response:
@@ -130,7 +198,9 @@ def _metrics(status: Status) -> Response:
 
 
 def _health(health: Health) -> Response:
-    return plain(HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.text, [_NO_STORE])
+    return text_response(
+        HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.text, [_NO_STORE]
+    )
 
 
 def is_loopback(address: str) -> bool:

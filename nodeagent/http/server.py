@@ -4,7 +4,8 @@
 ``serve`` accepts connections and passes each request to a handler (``http.routes``). A client that is slow,
 sends too much or does not speak HTTP is refused with a status code where that is possible; it delays no
 other client. When all connections are in use, the one that has waited longest for its request is closed: a
-client cannot keep others out by holding connections open.
+client cannot keep others out by holding connections open. On a unix socket, users other than root and the
+daemon's own are disconnected at once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import NamedTuple
@@ -19,7 +21,7 @@ from typing import NamedTuple
 import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 
-from nodeagent.base import log
+from nodeagent.base import log, sockets
 from nodeagent.base.timeouts import Timeouts
 
 CONNECTIONS = 64  # at a time, per listener
@@ -31,6 +33,7 @@ _DRAIN_BYTES = 1 << 18  # read from a refused client, so that it can read the an
 _REQUEST_LINE = re.compile(rb"([A-Z]+) ([!-~]+) HTTP/(\d\.\d)")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
 _SINGLE = ("host", "content-length")  # two of them are two meanings
+_END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = re.compile(r"\d{1,15}", re.ASCII)
 _NO_REQUEST = "this is no request of HTTP/1.1"
 
@@ -38,12 +41,17 @@ Headers = Sequence[tuple[str, str]]
 
 
 class Request(NamedTuple):
-    """``path`` has no query; ``host`` is the header; ``client`` is the IP address of the client."""
+    """``path`` has no query; ``host`` is the header; ``client`` is the IP address of a client by TCP.
+
+    ``pid`` is the process of a client on a unix socket, 0 if it is not in this pid namespace.
+    """
 
     method: str
     path: str
     host: str
-    client: str
+    client: str = ""
+    pid: int = 0
+    body: bytes = b""
 
 
 class Response(NamedTuple):
@@ -67,17 +75,18 @@ class HttpError(Exception):
         self.headers = headers
 
 
-def plain(status: int, text: str, headers: Headers = ()) -> Response:
+def text_response(status: int, text: str, headers: Headers = ()) -> Response:
     """A line of text for people."""
     return Response(status, (("content-type", "text/plain; charset=utf-8"), *headers), f"{text}\n".encode())
 
 
 class Server:
-    """Answers the clients of one listener with one handler."""
+    """Answers the clients of one listener with one handler. ``body_limit``: bytes of a request's body."""
 
-    def __init__(self, handle: Handler, timeouts: Timeouts) -> None:
+    def __init__(self, handle: Handler, timeouts: Timeouts, body_limit: int = 0) -> None:
         self._handle = handle
         self._timeouts = timeouts
+        self._body_limit = body_limit
         self._open = 0
         self._reading: dict[anyio.CancelScope, None] = {}  # connections without a full request, oldest first
 
@@ -86,7 +95,7 @@ class Server:
         async with anyio.create_task_group() as clients:
             while True:
                 stream = await listener.accept()
-                if self._has_room():
+                if _is_trusted(stream) and self._has_room():
                     self._open += 1
                     reading = anyio.CancelScope()
                     self._reading[reading] = None
@@ -126,14 +135,14 @@ class Server:
                 return
             response = await self._handled(request)
         except HttpError as error:
-            response = plain(error.status, error.text, error.headers)
+            response = text_response(error.status, error.text, error.headers)
         await self._send(stream, response, request)
         await self._drain(stream)
 
     async def _read(self, stream: SocketStream, reading: anyio.CancelScope) -> Request | None:
         try:
             with reading, anyio.fail_after(self._timeouts.http_request):
-                return await read_request(stream)
+                return await read_request(stream, self._body_limit)
         finally:
             self._reading.pop(reading, None)
         return None
@@ -195,32 +204,50 @@ async def _cancel_at_close(stream: SocketStream, scope: anyio.CancelScope) -> No
     scope.cancel()
 
 
-async def read_request(stream: SocketStream) -> Request | None:
+async def read_request(stream: SocketStream, body_limit: int) -> Request | None:
     """The request of a client; None if the client closed the connection before its end.
 
     :raises HttpError: if it is no request of HTTP/1.1, or too large.
     """
+    try:
+        return await _receive_request(stream, body_limit)
+    except anyio.EndOfStream:
+        return None
+
+
+async def _receive_request(stream: SocketStream, body_limit: int) -> Request:
     data = b""
-    while (end := data.find(b"\r\n\r\n")) < 0 and len(data) <= HEAD_BYTES:
+    while (end := data.find(_END_OF_HEAD)) < 0 and len(data) <= HEAD_BYTES:
         if data and not data[:1].isalpha():  # such as a client of TLS, which waits for an answer
             raise HttpError(HTTPStatus.BAD_REQUEST, _NO_REQUEST)
-        try:
-            data += await stream.receive(_CHUNK)
-        except anyio.EndOfStream:
-            return None
+        data += await stream.receive(_CHUNK)
     if not 0 <= end <= HEAD_BYTES:
         text = f"the request line and the headers have more than {HEAD_BYTES} bytes"
         raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
     method, target, headers = _parse_head(data[:end])
-    if _body_length(headers) != 0:
-        raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "a request has no body here")
-    address = stream.extra(SocketAttribute.remote_address, "")
-    return Request(
-        method=method,
-        path=target.partition("?")[0],
-        host=headers.get("host", ""),
-        client=str(address[0]) if isinstance(address, tuple) else "",
-    )
+    length = _body_length(headers)
+    if length > body_limit:
+        text = f"the body of a request has at most {body_limit} bytes here, and its length comes first"
+        raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+    body = data[end + len(_END_OF_HEAD) :]
+    while len(body) < length:
+        body += await stream.receive(_CHUNK)
+    request = Request(method, target.partition("?")[0], headers.get("host", ""), body=body[: int(length)])
+    if (sock := _unix_socket(stream)) is not None:
+        return request._replace(pid=sockets.peer_pid(sock))
+    return request._replace(client=str(stream.extra(SocketAttribute.remote_address)[0]))
+
+
+def _unix_socket(stream: SocketStream) -> socket.socket | None:
+    """The socket if it is a unix socket."""
+    sock = stream.extra(SocketAttribute.raw_socket)
+    return sock if sock.family == socket.AF_UNIX else None
+
+
+def _is_trusted(stream: SocketStream) -> bool:
+    """False for a client on a unix socket that is neither root nor this process's user."""
+    sock = _unix_socket(stream)
+    return sock is None or sockets.is_trusted(sock)
 
 
 def _parse_head(head: bytes) -> tuple[str, str, dict[str, str]]:

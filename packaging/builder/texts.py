@@ -41,8 +41,7 @@ _PATHS = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY}
 _FILES = (
     ("/etc/nodeagent/config.yaml, /etc/nodeagent/conf.d/*.yaml", "settings; read again when they change"),
     ("/etc/default/nodeagent", "environment of the service"),
-    ("/run/nodeagent/status.sock", "answers nodeagent status"),
-    ("/run/nodeagent/status.sock.requests", "takes nodeagent bind and nodeagent release"),
+    ("/run/nodeagent/status.sock", "answers nodeagent status, takes nodeagent bind and nodeagent release"),
 )
 _SEE = "systemctl(1), journalctl(1); the settings with examples: /usr/share/doc/nodeagent/configuration.md.gz"
 

@@ -11,13 +11,13 @@ import pytest
 
 from nodeagent.agent import surroundings
 from nodeagent.agent.surroundings import Places
-from nodeagent.base import jsonserver
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
 from nodeagent.model.surroundings import DaemonSight, KubeletSight, Surroundings
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.facts import names
+from tests.http.serving import serve_document
 from tests.people import open_directory
 
 PLUGINS, PODS = "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -89,7 +89,7 @@ async def test_a_service_is_known_by_its_files(tmp_path: Path) -> None:
 async def test_a_daemon_of_another_kind_is_told_as_such(tmp_path: Path, document: object) -> None:
     path = tmp_path / PLACES.status.removeprefix("/")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonserver.serve, str(path), lambda: None, lambda _: document, "", 5.0)
+        tasks.start_soon(serve_document, str(path), lambda: document)
         await anyio.wait_all_tasks_blocked()
         found = await daemon_of(tmp_path)
         tasks.cancel_scope.cancel()

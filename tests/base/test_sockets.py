@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sockets that are left behind. Who is asked there: test_jsonsocket.py."""
+"""Socket files that are left behind."""
 
 from __future__ import annotations
 

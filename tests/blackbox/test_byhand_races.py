@@ -16,14 +16,14 @@ from functools import partial
 import anyio
 import pytest
 
-from nodeagent.base import sockets, threads
+from nodeagent.base import sockets, threads, unix_http
 from nodeagent.sim.drivers import simulated
 from tests.blackbox.harness import NOBODY, PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import AUDIO, BOUND, GPU, OWN, add_card, drivers_of, held_up
 from tests.blackbox.test_bindings_faults import add_groups, everything, states
 from tests.facts import names
 
-REQUESTS = "run/nodeagent/status.sock.requests"
+SOCKET = "run/nodeagent/status.sock"
 
 
 @asynccontextmanager
@@ -148,17 +148,18 @@ async def test_a_verb_waits_for_a_daemon_that_is_starting(node: Node) -> None:
 async def test_nobody_but_root_is_answered(node: Node) -> None:
     add_card(node)
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet(), node.daemon():
-        assert (node.root / REQUESTS).stat().st_mode & 0o777 == 0o600
-        (node.root / REQUESTS).chmod(0o666)
+        assert (node.root / SOCKET).stat().st_mode & 0o777 == 0o600
+        (node.root / SOCKET).chmod(0o666)
         node.root.chmod(0o755)
-        question = json.dumps({"asking": "bind", "names": [GPU]})
+        body = json.dumps({"asking": "bind", "names": [GPU]})
+        request = f"POST /requests HTTP/1.1\\r\\nHost: a\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n{body}"
         script = (
             f"import os, socket; os.setuid({NOBODY}); s = socket.socket(socket.AF_UNIX); "
-            f"s.connect('status.sock.requests'); s.sendall(b'{question}'); "
-            "s.shutdown(socket.SHUT_WR); os.write(1, s.recv(10) or b'nothing')"
+            f"s.connect('status.sock'); s.sendall(b'{request}'); "
+            "os.write(1, s.recv(10) or b'nothing')"
         )
         done = await anyio.run_process(
-            [sys.executable, "-c", script], cwd=(node.root / REQUESTS).parent, check=False
+            [sys.executable, "-c", script], cwd=(node.root / SOCKET).parent, check=False
         )
         assert done.stdout == b"nothing" or b"Broken" in done.stderr or b"reset" in done.stderr
         assert (drivers.writes, drivers_of(drivers)) == ([], OWN)
@@ -193,7 +194,7 @@ async def test_the_log_says_who_has_asked_for_what_and_what_was_refused(node: No
 async def test_what_is_no_request_is_answered_so_and_changes_nothing(node: Node, question: bytes) -> None:
     add_card(node)
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet(), node.daemon():
-        answer = await threads.call(sockets.ask, str(node.root / REQUESTS), 5.0, question)
+        answer = await threads.call(unix_http.ask, str(node.root / SOCKET), "/requests", 5.0, question)
         assert answer["error"]
         assert not answer.get("results")
         assert drivers.writes == []
@@ -204,12 +205,12 @@ async def test_a_question_that_does_not_end_is_not_waited_for_nor_one_that_is_to
     add_card(node)
     async with simulated(node.host, GPU, AUDIO), node.kubelet(), node.daemon():
         with pytest.raises((ValueError, OSError)):
-            await threads.call(sockets.ask, str(node.root / REQUESTS), 5.0, b" " * (1 << 20))
+            await threads.call(unix_http.ask, str(node.root / SOCKET), "/requests", 5.0, b" " * (1 << 20))
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(PATIENCE)
-            with sockets.shortened(node.root / REQUESTS) as address:
+            with sockets.shortened(node.root / SOCKET) as address:
                 client.connect(address)
-            client.sendall(b"{")
+            client.sendall(b"POST /requests HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
             assert await threads.call(client.recv, 1) == b""
 
 

@@ -7,9 +7,9 @@ import re
 
 import anyio
 
-from nodeagent.base import jsonserver
 from tests.blackbox.harness import T4, Node, eventually
 from tests.facts import names
+from tests.http.serving import serve_document
 
 COMMANDS = re.compile(r"\b(systemctl|journalctl|modprobe|fuser|dmesg|lspci|systemd-\w+|echo \d)\b|/sys/bus")
 HERE = re.compile(r"\bthis machine\b|sudo")
@@ -53,7 +53,7 @@ async def test_a_daemon_that_is_away_or_another_is_not_the_service_of_this_machi
     assert_elsewhere(done.stderr)
     path = str(node.root / "run/nodeagent/status.sock")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonserver.serve, path, lambda: {"a": 1}, lambda value: value, "", 5.0)
+        tasks.start_soon(serve_document, path, lambda: {"a": 1})
         await eventually((node.root / "run/nodeagent/status.sock").exists)
         done = await node.command("status")
         tasks.cancel_scope.cancel()

@@ -17,7 +17,6 @@ import anyio.from_thread
 import pytest
 
 from nodeagent import __version__, config
-from nodeagent.base import jsonserver
 from nodeagent.cli import main
 from nodeagent.kernel import pciids
 from nodeagent.model import plain
@@ -25,6 +24,7 @@ from nodeagent.render import status
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import contains, names
+from tests.http.serving import serve_document
 from tests.render.statuses import WELL
 
 ONE = nodes.address(0)
@@ -56,11 +56,11 @@ def configure(host: SimulatedHost, text: str) -> Path:
 
 
 @contextmanager
-def daemon(host: SimulatedHost, answer: Any, suffix: str = "") -> Iterator[None]:
+def daemon(host: SimulatedHost, answer: Any) -> Iterator[None]:
     """A socket that gives this document, in a thread with a loop of its own."""
     with anyio.from_thread.start_blocking_portal() as portal:
-        path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket) + suffix
-        task = portal.start_task_soon(jsonserver.serve, path, lambda: answer, lambda value: value, "", 5.0)
+        path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket)
+        task = portal.start_task_soon(serve_document, path, lambda: answer)
         portal.call(anyio.wait_all_tasks_blocked)
         yield
         task.cancel()
@@ -204,7 +204,7 @@ def test_what_a_newer_daemon_says_beyond_is_passed_over(run: Run, host: Simulate
 def test_an_answer_that_cannot_be_read_is_none_and_says_why(
     run: Run, host: SimulatedHost, answer: Any
 ) -> None:
-    with daemon(host, answer, ".snapshot"):
+    with daemon(host, answer):
         code, out, err = run("scan")
     assert (code, ONE in out) == (0, True)
     (line,) = err.splitlines()

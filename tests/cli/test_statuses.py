@@ -19,7 +19,6 @@ import anyio.from_thread
 import pytest
 
 from nodeagent import config
-from nodeagent.base import jsonserver
 from nodeagent.cli import main
 from nodeagent.model import plain
 from nodeagent.model.status import Status
@@ -27,6 +26,7 @@ from nodeagent.render import status
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
+from tests.http.serving import serve_document
 from tests.render.statuses import GPU, ONE, TWO, WELL
 
 
@@ -71,7 +71,7 @@ class Daemon:
         self.asked += 1
         if self.asked == 3:
             self.thrice.set()
-        return self.status._replace(uptime_seconds=60.0 * self.asked)
+        return plain.dump(self.status._replace(uptime_seconds=60.0 * self.asked))
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def daemon(host: SimulatedHost) -> Iterator[Daemon]:
     answering = Daemon()
     with anyio.from_thread.start_blocking_portal() as portal:
         path = host.path(config.load(config.Sources(host.directory, {}, {})).status.socket)
-        task = portal.start_task_soon(jsonserver.serve, path, answering.answer, plain.dump, "", 5.0)
+        task = portal.start_task_soon(serve_document, path, answering.answer)
         portal.call(anyio.wait_all_tasks_blocked)
         yield answering
         task.cancel()

@@ -9,6 +9,7 @@ whose name begins with ``EDIT``.
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 import time
@@ -28,12 +29,13 @@ from nodeagent.agent.core import Core
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
 from nodeagent.agent.tell.status import Speaks
-from nodeagent.base import jsonserver
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Component, Supervisor
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import door
 from nodeagent.config import Sources
+from nodeagent.http import listeners
+from nodeagent.http.server import Request, Response
 from nodeagent.kernel.root import Root
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.desired import Desired
@@ -89,7 +91,7 @@ class Sides:
                 for component in (*components, Desire(each.settings, each.cluster, each.snapshots)):
                     group.start_soon(each.supervisor.run, component, name=component.name)
                 group.start_soon(self._note, each.snapshots)
-            await jsonserver.serve(path, self._told, Told._asdict, "choose another directory", 5.0)
+            await listeners.serve_unix(path, self._answer, Timeouts())
 
     async def _note(self, snapshots: Snapshots) -> None:
         seen, last = -1, ""
@@ -99,6 +101,9 @@ class Sides:
             if edit != last:
                 last = edit
                 self._edits[edit].append(time.monotonic())
+
+    async def _answer(self, _: Request) -> Response:
+        return Response(200, (), json.dumps(self._told()._asdict()).encode())
 
     def _told(self) -> Told:
         if len(self._heard) < len(self._cores):  # to ask them all again would take a third of a core

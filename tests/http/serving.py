@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -14,8 +15,9 @@ from nodeagent import config
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Settings, Sources
+from nodeagent.http import listeners
 from nodeagent.http.listeners import NetworkListener
-from nodeagent.http.server import Handler, Request, Response, plain
+from nodeagent.http.server import Handler, Request, Response, text_response
 
 SOME_PORT = "127.0.0.1:0"
 
@@ -27,7 +29,7 @@ def settings(listen: str = SOME_PORT, page: str = "false") -> Settings:
 
 async def echo(request: Request) -> Response:
     """A response that repeats the request."""
-    return plain(200, f"{request.method} {request.path} {request.host} {request.client}")
+    return text_response(200, f"{request.method} {request.path} {request.host} {request.client}")
 
 
 class Serving:
@@ -82,6 +84,15 @@ class Client:
                         received += (await self.stream.receive()).decode()
                 except anyio.EndOfStream:
                     return received
+
+
+async def serve_document(path: str, document: Callable[[], object]) -> None:
+    """Answer each request at this unix socket with the JSON document of that moment, until cancelled."""
+
+    async def handle(_: Request) -> Response:
+        return Response(200, (), json.dumps(document()).encode())
+
+    await listeners.serve_unix(path, handle, Timeouts())
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import pytest
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.http import listeners
-from nodeagent.http.server import CONNECTIONS, Request, Response, plain
+from nodeagent.http.server import CONNECTIONS, Request, Response, text_response
 from nodeagent.model.status import HttpStatus
 from tests import virtual
 from tests.conftest import Said
@@ -137,7 +137,7 @@ async def test_whoever_is_being_answered_keeps_its_place_and_the_last_one_is_lef
 
     async def wait(_: Request) -> Response:
         await go.wait()
-        return plain(200, "waited")
+        return text_response(200, "waited")
 
     async with serving(wait) as server, crowd(server, 0):
         clients = [await server.client() for _ in range(CONNECTIONS)]

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths: what they answer, to whom, and under which names."""
+"""The paths, on the unix socket and by TCP: what they answer, to whom, and under which names."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 
 import pytest
 
+from nodeagent.agent.tell import basis
+from nodeagent.agent.tell.basis import Basis
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http
 from nodeagent.http import routes
-from nodeagent.http.routes import NetworkRoutes
-from nodeagent.http.server import HttpError, Request, Response, plain
+from nodeagent.http.routes import LocalRoutes, NetworkRoutes
+from nodeagent.http.server import HttpError, Request, Response, text_response
+from nodeagent.model import plain
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import Status
 from nodeagent.render import metrics, page
 from tests.render.statuses import WELL
@@ -36,13 +41,43 @@ async def ask(
     try:
         return await paths.handle(Request(method, path, host, peer))
     except HttpError as error:
-        return plain(error.status, error.text, error.headers)
+        return text_response(error.status, error.text, error.headers)
 
 
 def said_in(response: Response) -> str:
     """The whole body."""
     assert isinstance(response.body, bytes)
     return response.body.decode()
+
+
+BASIS = Basis(Snapshot(machine_id="7"), {}, (), ())
+
+
+async def ask_local(method: str, path: str, body: bytes = b"") -> object:
+    """The document of the answer on the unix socket, or its status code."""
+
+    async def repeat(request: bytes, pid: int) -> object:
+        return {"request": request.decode(), "pid": pid}
+
+    local = LocalRoutes(lambda: WELL, lambda: BASIS, repeat)
+    try:
+        answer = await local.handle(Request(method, path, "localhost", pid=7, body=body))
+    except HttpError as error:
+        return error.status
+    assert ("content-type", "application/json") in answer.headers
+    return json.loads(said_in(answer))
+
+
+async def test_status_snapshot_and_requests_are_json() -> None:
+    assert await ask_local("GET", "/status") == plain.dump(WELL)
+    assert basis.load(await ask_local("GET", "/snapshot")) == BASIS
+    assert await ask_local("POST", "/requests", b"bind it") == {"request": "bind it", "pid": 7}
+
+
+async def test_other_local_paths_and_methods_are_refused() -> None:
+    assert await ask_local("GET", "/metrics") == 404
+    assert await ask_local("POST", "/status") == 405
+    assert await ask_local("GET", "/requests") == 405
 
 
 async def test_metrics_are_those_of_the_present_status() -> None:

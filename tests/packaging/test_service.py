@@ -244,7 +244,7 @@ def test_a_sandboxed_daemon_binds_what_root_asks_for_by_hand_and_answers_nobody_
 
     kubelet(node, DRIVERS)
     restart(node)
-    socket = f"{NODE}/run/nodeagent/status.sock.requests"
+    socket = f"{NODE}/run/nodeagent/status.sock"
     assert node.says(f"stat -c '%a %U' {socket}") == "600 root"
     verb = f"nodeagent --root {NODE} bind 3b:00.0"
     refused = node.run(f"setpriv --reuid=65534 --regid=65534 --clear-groups {verb}", check=False)

@@ -32,6 +32,10 @@ class Basis(NamedTuple):
     warnings: tuple[str, ...]
 
 
+BasisFields = tuple[Snapshot, Mapping[str, Match], tuple[Value, ...], tuple[str, ...]]
+"""The fields of a Basis, for a daemon that has not loaded this module."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Rest:
     """All but the Snapshot, which has a form of its own."""

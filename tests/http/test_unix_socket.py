@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket that tells one JSON document: who may ask, whose path it is, and paths of any length."""
+"""The unix socket: who may ask, whose path it is, and paths of any length."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,8 +18,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.base import jsonserver, sockets, threads
+from nodeagent.base import log, threads, unix_http
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.http import listeners
+from nodeagent.http.server import Request, Response
+from tests.conftest import Said
+from tests.http.serving import serve_document
 
 LIMIT = 5.0  # seconds
 NOBODY = 65534
@@ -28,18 +33,14 @@ NOBODY = 65534
 @asynccontextmanager
 async def serving(path: Path, answer: Callable[[], object] = lambda: {"a": 1}) -> AsyncIterator[None]:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonserver.serve, str(path), answer, as_it_is, "", LIMIT)
+        tasks.start_soon(serve_document, str(path), answer)
         await anyio.wait_all_tasks_blocked()
         yield
         tasks.cancel_scope.cancel()
 
 
-def as_it_is(value: object) -> object:
-    return value
-
-
 async def ask(path: Path) -> object:
-    return await threads.call(sockets.ask, str(path), LIMIT)
+    return await threads.call(unix_http.ask, str(path), "/", LIMIT)
 
 
 async def test_everybody_who_asks_gets_the_document_of_that_moment(tmp_path: Path) -> None:
@@ -47,21 +48,6 @@ async def test_everybody_who_asks_gets_the_document_of_that_moment(tmp_path: Pat
     path = tmp_path / "s.sock"
     async with serving(path, lambda: {"number": next(numbers)}):
         assert [await ask(path) for _ in range(2)] == [{"number": 0}, {"number": 1}]
-
-
-async def test_the_value_is_taken_on_the_loop_and_written_in_a_thread(tmp_path: Path) -> None:
-    path, seen = tmp_path / "s.sock", list[int]()
-
-    def note(value: object) -> object:
-        seen.append(threading.get_ident())
-        return value
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonserver.serve, str(path), lambda: note("taken"), note, "", LIMIT)
-        await anyio.wait_all_tasks_blocked()
-        assert await ask(path) == "taken"
-        tasks.cancel_scope.cancel()
-    assert [ident == threading.get_ident() for ident in seen] == [True, False]
 
 
 async def test_a_large_document_arrives_whole(tmp_path: Path) -> None:
@@ -121,7 +107,7 @@ async def test_a_socket_that_is_served_under_our_process_number_is_not_taken(tmp
         other.bind(f"{path}.{os.getpid()}")
         other.listen()
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
-            await jsonserver.serve(str(path), lambda: None, as_it_is, "", LIMIT)
+            await serve_document(str(path), lambda: None)
     assert os.listdir(tmp_path) == [f"s.sock.{os.getpid()}"]
 
 
@@ -129,7 +115,7 @@ async def test_a_socket_on_which_somebody_listens_is_not_taken(tmp_path: Path) -
     path = tmp_path / "s.sock"
     async with serving(path, lambda: "first"):
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
-            await jsonserver.serve(str(path), lambda: "second", as_it_is, "", LIMIT)
+            await serve_document(str(path), lambda: "second")
         assert await ask(path) == "first"
 
 
@@ -145,7 +131,7 @@ async def test_who_is_too_busy_to_accept_is_not_taken_for_dead(tmp_path: Path) -
                 peer.setblocking(False)
                 peer.connect(str(path))
         with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use") as caught:
-            await jsonserver.serve(str(path), lambda: None, as_it_is, "", LIMIT)
+            await serve_document(str(path), lambda: None)
     assert caught.value.errno == errno.EADDRINUSE
     assert path.exists()
 
@@ -161,7 +147,7 @@ async def test_a_file_that_is_no_socket_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     path.write_text("precious")
     with pytest.raises(KernelRefused, match="Address already in use") as caught:
-        await jsonserver.serve(str(path), lambda: None, as_it_is, "", LIMIT)
+        await serve_document(str(path), lambda: None)
     assert caught.value.path == str(path)
     assert path.read_text() == "precious"
 
@@ -178,9 +164,7 @@ async def test_a_socket_that_somebody_put_in_its_place_is_left_alone(tmp_path: P
 async def test_a_directory_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KernelRefused, match=r"file/s\.sock") as caught:
-        await jsonserver.serve(
-            str(tmp_path / "file" / "s.sock"), lambda: None, as_it_is, "use --status-socket", LIMIT
-        )
+        await serve_document(str(tmp_path / "file" / "s.sock"), lambda: None)
     assert "--status-socket" in caught.value.hint
 
 
@@ -193,18 +177,31 @@ async def test_a_peer_that_leaves_at_once_does_no_harm(tmp_path: Path) -> None:
         assert len(str(await ask(path))) == 2_000_000
 
 
-async def test_a_question_gets_its_own_answer_and_what_is_too_long_none(tmp_path: Path) -> None:
+async def test_a_request_carries_its_process_and_a_body_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
 
-    async def reply(question: bytes, asker: int) -> object:
-        assert asker == os.getpid()
-        return {"asked": question.decode()}
+    async def echo(request: Request) -> Response:
+        answer = {"method": request.method, "pid": request.pid, "length": len(request.body)}
+        return Response(200, (), json.dumps(answer).encode())
+
+    async def post(length: int) -> object:
+        return await threads.call(unix_http.ask, str(path), "/", LIMIT, b"." * length)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(jsonserver.answer, str(path), reply, "", LIMIT)
+        tasks.start_soon(listeners.serve_unix, str(path), echo, Timeouts())
         await anyio.wait_all_tasks_blocked()
-        assert await threads.call(sockets.ask, str(path), LIMIT, b"why") == {"asked": "why"}
-        assert await threads.call(sockets.ask, str(path), LIMIT, b"") == {"asked": ""}
-        with pytest.raises((ValueError, OSError)):
-            await threads.call(sockets.ask, str(path), LIMIT, b"." * (jsonserver.LONGEST * 4))
+        for length in (0, 3, 1 << 18):
+            assert await post(length) == {"method": "POST", "pid": os.getpid(), "length": length}
+        with pytest.raises(ValueError, match=str(1 << 18)):
+            await post((1 << 18) + 1)
         tasks.cancel_scope.cancel()
+
+
+async def test_a_request_that_fails_leaves_the_socket_served(tmp_path: Path, said: Said) -> None:
+    path = tmp_path / "s.sock"
+    answers = iter([{"a": 1}])
+    async with serving(path, lambda: next(answers)):
+        assert await ask(path) == {"a": 1}
+        with pytest.raises(ValueError, match="the log says why"):
+            await ask(path)
+    assert [line["path"] for line in said(log.HTTP_FAILED)] == ["/"]
