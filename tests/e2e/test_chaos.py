@@ -150,7 +150,9 @@ def test_no_board_ever_has_two_owners_and_at_rest_all_is_usable(
         with capsys.disabled():
             print(summary(crowd, trouble, watch), flush=True)
     try:
-        all_is_usable(running, daemon, pods, layout)
+        seconds = all_is_usable(running, daemon, pods, layout)
+        with capsys.disabled():
+            print("all usable after", *(f"{each:.1f}" for each in seconds), "s", flush=True)
     finally:
         if watch.shared:
             print(daemon.log.read_text())
@@ -158,15 +160,22 @@ def test_no_board_ever_has_two_owners_and_at_rest_all_is_usable(
     assert not [each for each in trouble.done if "crashed" in each]
 
 
-def all_is_usable(running: Cluster, daemon: Daemon, pods: Pods, layout: Layout) -> None:
-    """At rest nothing is refused: neither a device, nor a pod of any kind."""
+def all_is_usable(running: Cluster, daemon: Daemon, pods: Pods, layout: Layout) -> list[float]:
+    """At rest nothing is refused: no device, and no pod of any kind. The seconds until rest, each time."""
     counts = layout.counts()
-    waiting.until(lambda: usable(running, daemon, counts), "all devices are usable", REST)
+
+    def rest(what: str) -> float:
+        began = time.monotonic()
+        waiting.until(lambda: usable(running, daemon, counts), f"all devices are usable after {what}", REST)
+        return time.monotonic() - began
+
+    seconds = [rest("all pods")]
     for kind, make in layout.kinds().items():
         pods.create(pods_of.bound(make(f"last-{kind}", STAY)))
         pods.given(f"last-{kind}")
         pods.delete(f"last-{kind}")
-        waiting.until(lambda: usable(running, daemon, counts), f"all devices are usable after {kind}")
+        seconds.append(rest(kind))
+    return seconds
 
 
 def summary(crowd: Crowd, trouble: Trouble, watch: Watch) -> str:
