@@ -39,9 +39,9 @@ class Snapshot:
 
     ``open`` holds UUIDs of mdevs and addresses of VFs that something on this host has open, or of which that
     is not known. ``failures`` says what the kernel answered to an attempt that waits for its next try.
-    ``machine_id`` is "" while it is not known. ``strays`` are ids that pods have and that have left the host,
-    by the group that they were in: the turn finds them, and hands them on. ``looked_for`` are the device
-    nodes besides those of VFIO that the Host has if they exist; None: whichever rules name. ``loans`` are the
+    ``machine_id`` is "" while it is not known. ``unplugged`` are ids that left the host while a pod had
+    them, with the group of each: the turn finds them, and hands them on. ``looked_for`` are the device nodes
+    besides those of VFIO that the Host has if they exist; None: whichever rules name. ``loans`` are the
     USB devices that pods were given, by the numbers that these had then. ``behind`` are functions of which a
     node or a USB device was allocated a moment ago.
     """
@@ -55,7 +55,7 @@ class Snapshot:
     ledger: Ledger = field(default_factory=Ledger)
     failures: Mapping[str, str] = field(default_factory=dict)
     machine_id: str = ""
-    strays: Mapping[GroupNumber, frozenset[str]] = field(default_factory=dict)
+    unplugged: frozenset[tuple[str, GroupNumber]] = frozenset()
     looked_for: frozenset[str] | None = None
     loans: Loans = field(default_factory=dict)
     behind: frozenset[str] = frozenset()

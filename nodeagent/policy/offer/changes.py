@@ -52,11 +52,7 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
         marked = before.reservations.admitting ^ now.reservations.admitting
         marked |= before.reservations.withdrawn ^ now.reservations.withdrawn
         judged = _of_ids(marked | held, now.host)
-        judged |= dict.fromkeys(
-            number
-            for number in before.strays.keys() | now.strays.keys()
-            if _strays_differ(number, before, now, held) and number in now.host.groups
-        )
+        judged |= dict.fromkeys(_of_unplugged(before, now, held) & now.host.groups.keys())
         if before.allocations.complete != now.allocations.complete:
             judged |= _in_use(now.host)
         if before.loans != now.loans or (now.host.usb and (held or _nodes_differ(before, now))):
@@ -66,10 +62,10 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     return Changed(rebuilt, judged, held)
 
 
-def _strays_differ(number: GroupNumber, before: Snapshot, now: Snapshot, held: frozenset[str]) -> bool:
-    """True if others have left the group while they were held, or somebody else holds them."""
-    strays = now.strays.get(number, frozenset())
-    return before.strays.get(number) != now.strays.get(number) or not strays.isdisjoint(held)
+def _of_unplugged(before: Snapshot, now: Snapshot, held: frozenset[str]) -> set[GroupNumber]:
+    """The groups of which other devices were unplugged, or are somebody else's."""
+    differ = before.unplugged ^ now.unplugged
+    return {group for each, group in differ | now.unplugged if (each, group) in differ or each in held}
 
 
 def _nodes_differ(before: Snapshot, now: Snapshot) -> bool:

@@ -13,7 +13,7 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Device, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import direct, units
-from nodeagent.policy.offer.orphans import Orphans
+from nodeagent.policy.offer.not_offered import NotOffered
 from nodeagent.policy.offer.units import Offer, UnitId
 
 ByUnit = Mapping[UnitId, tuple[Offer, ...]]
@@ -31,7 +31,7 @@ class Served(NamedTuple):
     """What the Resources are made of, besides the rules."""
 
     by_resource: Mapping[ResourceName, ByUnit]
-    orphans: Orphans
+    not_offered: NotOffered
 
 
 def regrouped(
@@ -65,7 +65,7 @@ def renewed(
     ours = {name for name, rule in rules.items() if name in before or not _of_all_nodes(rule)}
     result = dict(before)
     for name in touched:
-        if name in ours or name in served.by_resource or name in served.orphans:
+        if name in ours or name in served.by_resource or name in served.not_offered:
             fresh = _resource(name, rules.get(name), before.get(name), served, snapshot)
             result[name] = before[name] if before.get(name) == fresh else fresh
         else:
@@ -80,20 +80,20 @@ def _of_all_nodes(rule: Rule) -> bool:
 def _resource(
     name: ResourceName, rule: Rule | None, old: Resource | None, served: Served, snapshot: Snapshot
 ) -> Resource:
-    orphans = served.orphans.get(name, ())
+    not_offered = served.not_offered.get(name, ())
     if isinstance(rule, DirectRule):
         fresh = direct.of(rule).resource(rule, snapshot)
-        return replace(fresh, devices=(*fresh.devices, *orphans)) if orphans else fresh
+        return replace(fresh, devices=(*fresh.devices, *not_offered)) if not_offered else fresh
     kind = old.kind if old is not None else Kind.PCI
-    return _of_devices(Resource(name, kind), rule, served.by_resource.get(name, {}), orphans)
+    return _of_devices(Resource(name, kind), rule, served.by_resource.get(name, {}), not_offered)
 
 
 def _of_devices(
-    empty: Resource, rule: DeviceRule | None, by_unit: ByUnit, orphans: tuple[Device, ...]
+    empty: Resource, rule: DeviceRule | None, by_unit: ByUnit, not_offered: tuple[Device, ...]
 ) -> Resource:
     offers = [offer for each in by_unit.values() for offer in each]
     rule = offers[0].match.rule if offers else rule
-    devices = units.in_order([*orphans, *(offer.device for offer in offers)])
+    devices = units.in_order([*not_offered, *(offer.device for offer in offers)])
     if rule is None:
         return replace(empty, devices=devices)
     return Resource(empty.name, rule.kind, devices, rule.isolation, rule.iommufd, rule.cdi)

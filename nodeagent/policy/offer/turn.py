@@ -19,10 +19,10 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Resource, Resources
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import changes, direct, orphans, resources, strays, units
+from nodeagent.policy.offer import changes, direct, not_offered, resources, units
 from nodeagent.policy.offer.changes import Changed
 from nodeagent.policy.offer.matches import Match
-from nodeagent.policy.offer.orphans import Orphans
+from nodeagent.policy.offer.not_offered import NotOffered
 from nodeagent.policy.offer.resources import ByUnit, Change, Served
 from nodeagent.policy.offer.units import Offer
 
@@ -35,7 +35,7 @@ class Decision:
     offers: ByUnit = field(default_factory=dict)
     by_resource: Mapping[ResourceName, ByUnit] = field(default_factory=dict)  # the same offers
     matched: Mapping[str, Match] = field(default_factory=dict)  # id of a HostDevice → its match
-    orphans: Orphans = field(default_factory=dict)  # held under a resource that would not list them
+    not_offered: NotOffered = field(default_factory=dict)  # devices in use, by their resource
     resources: Resources = field(default_factory=dict)
 
     def offer_of(self, device_id: str) -> Offer | None:
@@ -59,7 +59,7 @@ def first(snapshot: Snapshot, matched: Mapping[str, Match] = units.NOTHING) -> D
 
 def following(before: Decision, snapshot: Snapshot) -> Decision:
     """The Decision of ``snapshot`` after ``before``."""
-    snapshot = strays.handed_on(before.snapshot, snapshot)
+    snapshot = not_offered.with_unplugged(before.snapshot, snapshot)
     matched = _remembered(before, snapshot.host)
     if (before.snapshot.desired, before.snapshot.names) != (snapshot.desired, snapshot.names):
         matched = matched if before.snapshot.desired == snapshot.desired else {}
@@ -72,11 +72,11 @@ def following(before: Decision, snapshot: Snapshot) -> Decision:
     by_resource, names = resources.regrouped(before.by_resource, differing)
     matched = _matches(before.matched, differing)
     decision = Decision(snapshot, _offers(before.offers, differing), by_resource, matched)
-    held = _orphans(before, decision, changed, touched)
-    touched |= names | _differing(before.orphans, held)
-    served = Served(by_resource, held)
+    lost = _not_offered(before, decision, changed, touched)
+    touched |= names | _differing(before.not_offered, lost)
+    served = Served(by_resource, lost)
     return replace(
-        decision, orphans=held, resources=resources.renewed(before.resources, served, touched, snapshot)
+        decision, not_offered=lost, resources=resources.renewed(before.resources, served, touched, snapshot)
     )
 
 
@@ -179,38 +179,41 @@ def _matched_in(offers: Iterable[Offer]) -> dict[str, Match]:
     return {device_id: offer.match for offer in offers for device_id in offer.host_devices}
 
 
-def _orphans(before: Decision, now: Decision, changed: Changed, touched: Collection[ResourceName]) -> Orphans:
-    """Held devices that their resource would not list any more: only what may differ is asked."""
-
+def _not_offered(
+    before: Decision, now: Decision, changed: Changed, touched: Collection[ResourceName]
+) -> NotOffered:
+    """Devices in use that their resource does not offer any more; only those that may differ are checked."""
     made: dict[ResourceName, Resource] = {}
     backwards = reversed(now.snapshot.desired.rules)  # the first of a name counts
     rules = {ResourceName(rule.name): rule for rule in backwards}
 
-    def orphaned(device_id: str, holder: Holder) -> bool:
+    def is_offered(device_id: str, holder: Holder) -> bool:
         name, rule = holder.resource, rules.get(holder.resource)
         if rule is None and name not in now.by_resource and name not in before.resources:
-            return False
+            return True  # by another plugin
         if isinstance(rule, DirectRule):
             if name not in made:
                 made[name] = direct.of(rule).resource(rule, now.snapshot)
-            return made[name].device(device_id) is None
+            return made[name].device(device_id) is not None
         offer = now.offer_of(device_id)
-        return offer is None or offer.match.resource != name
+        return offer is not None and offer.match.resource == name
 
     ids = _asked(before, now, changed)
     if touched:
         ids |= {device_id for device_id, holder in now.snapshot.held() if holder.resource in touched}
-    return orphans.renewed(before.orphans, now.snapshot, ids, orphaned) if ids else before.orphans
+    if not ids:
+        return before.not_offered
+    return not_offered.update(before.not_offered, now.snapshot, ids, is_offered)
 
 
 def _asked(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
-    """The ids that may be orphans now or were before: of another holder, unit or resource.
+    """The ids of which it may differ whether they are offered: of another holder, unit or resource.
 
     A group lets go of a function before that is gone: then no unit has it, and it is named by itself.
     """
     holders, given = now.snapshot.allocations.holders, now.snapshot.reservations.pending
     mostly = len(changed.rebuilt) + len(changed.judged) > len(holders) + len(given)
-    if mostly or len(now.by_resource) > len(before.by_resource):  # a new resource may have orphans of old
+    if mostly or len(now.by_resource) > len(before.by_resource):  # a new resource may lack devices in use
         return changed.held.union(holders, given)
     old, new = before.snapshot.host, now.snapshot.host
     hosts = (new,) if old is new else (old, new)
@@ -220,7 +223,7 @@ def _asked(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
     )
 
 
-def _differing(before: Orphans, now: Orphans) -> dict[ResourceName, None]:
+def _differing(before: NotOffered, now: NotOffered) -> dict[ResourceName, None]:
     if before is now:
         return {}
     return {name: None for name in (*before, *now) if before.get(name) != now.get(name)}

@@ -112,7 +112,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         group=group,
         devices=devices,
         functions=functions,
-        holders=_holders((*_with_strays(ids, group, snapshot), *loans), snapshot),
+        holders=_holders((*_with_unplugged(ids, group, snapshot), *loans), snapshot),
         complete=allocations.complete,
         admitting=reservations.admitting.intersection(ids),
         withdrawn=reservations.withdrawn.intersection(ids),
@@ -160,13 +160,14 @@ def holders_in(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
     """Who has what of a unit, by id."""
     group = None if isinstance(unit_id, str) else snapshot.host.groups.get(unit_id)
     ids = ids_in(unit_id, snapshot.host) if group is None else _ids(group, ())
-    return _holders(_with_strays(ids, group, snapshot), snapshot)
+    return _holders(_with_unplugged(ids, group, snapshot), snapshot)
 
 
-def _with_strays(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) -> tuple[str, ...]:
-    """With what has left the group while a pod held it: that pod may have the group still open."""
-    strays = () if group is None else snapshot.strays.get(group.number, ())
-    return (*ids, *strays)
+def _with_unplugged(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) -> tuple[str, ...]:
+    """With the devices of the group that were unplugged: their pod may have the group open."""
+    if group is None or not snapshot.unplugged:
+        return ids
+    return (*ids, *(each for each, number in snapshot.unplugged if number == group.number))
 
 
 def _holders(ids: Iterable[str], snapshot: Snapshot) -> dict[str, Holder]:

@@ -237,7 +237,7 @@ def test_a_chain_of_turns_equals_a_decision_from_scratch(chain: list[tuple[str, 
         scratch = anew(decision)
         assert decision.offers == scratch.offers
         assert decision.matched == scratch.matched
-        assert decision.orphans == scratch.orphans
+        assert decision.not_offered == scratch.not_offered
         assert seen(decision) == seen(scratch)
 
 
@@ -254,7 +254,7 @@ def test_memories_only_add_what_was_offered_before_and_still_exists(chain: list[
         assert fresh.resources.keys() <= decision.resources.keys()
         added = decision.resources.keys() - fresh.resources.keys()
         assert added <= before.resources.keys()
-        if not remembered and decision.orphans == fresh.orphans:
+        if not remembered and decision.not_offered == fresh.not_offered:
             assert seen(fresh).items() <= seen(decision).items()
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.model.allocation import Holder, Knowledge
+from nodeagent.model.allocation import Knowledge
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Isolation, ReasonCode
-from nodeagent.policy.offer import orphans, releases, turn, units
-from tests.facts import contains, names
+from nodeagent.policy.offer import releases, turn, units
+from tests.facts import contains
 from tests.policy.samples import GPU, RULE, UUID, function, holders, host, ids, mdev, reserved, snapshot
 
 ONE = GroupNumber(1)
@@ -78,32 +78,6 @@ def test_only_a_numa_node_that_the_host_has_is_announced(node: int | None, annou
 def test_units_are_groups_and_functions_without_one() -> None:
     here = host(*PAIR, function("0000:67:00.0", group=None), function("0000:68:00.0", group=9))
     assert list(units.units(here)) == [1, "0000:67:00.0", 9]
-
-
-def test_what_a_pod_holds_and_is_no_longer_there_is_listed_as_gone() -> None:
-    holder = Holder("ns", "vm", ResourceName(GPU), numa=1)
-    device = orphans.device("0000:65:00.0", holder, snapshot(host()))
-    assert device.reason is not None
-    assert (device.reason.code, device.numa) == (ReasonCode.GONE, 1)
-    names(device.reason.what, "ns/vm")
-
-
-def test_what_a_pod_holds_and_fits_no_more_is_listed_as_excluded_or_with_what_is_worse() -> None:
-    held = holders("0000:65:00.0")
-    (holder,) = held.values()
-    fine = orphans.device("0000:65:00.0", holder, snapshot(host(PAIR[0]), holders=held))
-    assert fine.reason is not None
-    assert fine.reason.code is ReasonCode.EXCLUDED
-    changed = function(driver="nvidia")
-    worse = orphans.device("0000:65:00.0", holder, snapshot(host(changed), holders=held))
-    assert worse.reason is not None
-    assert worse.reason.code is ReasonCode.DRIVER_CHANGED
-
-
-def test_a_share_of_a_node_that_no_rule_names_is_excluded_and_not_called_gone() -> None:
-    device = orphans.device("kvm-0", Holder("ns", "vm", ResourceName("a.b/kvm")), snapshot(host()))
-    assert device.reason is not None
-    assert device.reason.code is ReasonCode.EXCLUDED
 
 
 def test_lists_are_in_address_order_with_long_domains_last() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What left the host while a pod held it keeps its group for that pod."""
+"""Devices in use that left the host or their rule: listed until released, their groups in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodeagent.model.host import HostDevice
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import turn
+from nodeagent.policy.offer import not_offered, turn
 from tests.facts import names
 from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot
 
@@ -21,7 +21,7 @@ WHOLE, REST = host(function(A), function(B)), host(function(B))
 HELD = {A: frozenset({GroupNumber(1)})}
 
 
-def told(now: Snapshot) -> Snapshot:
+def answered(now: Snapshot) -> Snapshot:
     """The answer to the Allocate of A had the node of group 1."""
     return replace(now, allocations=replace(now.allocations, groups=HELD))
 
@@ -32,34 +32,59 @@ def code_of_rest(decision: turn.Decision) -> ReasonCode | None:
     return None if device.reason is None else device.reason.code
 
 
-def test_the_rest_of_the_group_waits_until_the_pod_lets_go_of_what_has_left() -> None:
+def test_a_device_in_use_that_left_the_host_is_listed_as_gone() -> None:
+    holder = Holder("ns", "vm", ResourceName(GPU), numa=1)
+    device = not_offered.device(A, holder, snapshot(host()))
+    assert device.reason is not None
+    assert (device.reason.code, device.numa) == (ReasonCode.GONE, 1)
+    names(device.reason.what, "ns/vm")
+
+
+def test_a_device_in_use_that_no_rule_matches_is_excluded_or_has_a_worse_reason() -> None:
+    held = holders(A)
+    (holder,) = held.values()
+    fine = not_offered.device(A, holder, snapshot(host(function(A)), holders=held))
+    assert fine.reason is not None
+    assert fine.reason.code is ReasonCode.EXCLUDED
+    changed = function(driver="nvidia")
+    worse = not_offered.device(A, holder, snapshot(host(changed), holders=held))
+    assert worse.reason is not None
+    assert worse.reason.code is ReasonCode.DRIVER_CHANGED
+
+
+def test_a_share_of_a_node_that_no_rule_names_is_excluded() -> None:
+    device = not_offered.device("kvm-0", Holder("ns", "vm", ResourceName("a.b/kvm")), snapshot(host()))
+    assert device.reason is not None
+    assert device.reason.code is ReasonCode.EXCLUDED
+
+
+def test_a_group_stays_in_use_until_its_unplugged_device_is_released() -> None:
     decision = turn.first(snapshot(WHOLE, holders=holders(A)))
     decision = turn.following(decision, snapshot(REST, holders=holders(A)))
-    assert decision.snapshot.strays == {GroupNumber(1): frozenset({A})}
+    assert decision.snapshot.unplugged == {(A, 1)}
     assert code_of_rest(decision) is ReasonCode.GROUP_HELD
     other = {**holders(A), "x": Holder("ns", "q", ResourceName("a.b/c"))}
     decision = turn.following(decision, snapshot(REST, holders=other))
     assert code_of_rest(decision) is ReasonCode.GROUP_HELD
     decision = turn.following(decision, snapshot(REST))
-    assert decision.snapshot.strays == {}
     assert code_of_rest(decision) is None
 
 
-def test_what_has_come_back_is_no_stray() -> None:
+def test_a_device_that_came_back_is_not_unplugged() -> None:
     decision = turn.first(snapshot(WHOLE, holders=holders(A)))
     for here in (REST, WHOLE):
         decision = turn.following(decision, snapshot(here, holders=holders(A)))
-    assert decision.snapshot.strays == {}
+    assert decision.snapshot.unplugged == frozenset()
     assert code_of_rest(decision) is ReasonCode.GROUP_HELD
 
 
-def test_what_nobody_held_leaves_nothing_behind() -> None:
+def test_a_free_device_that_was_unplugged_keeps_nothing_in_use() -> None:
     decision = turn.following(turn.first(snapshot(WHOLE)), snapshot(REST))
-    assert decision.snapshot.strays == {}
+    assert decision.snapshot.unplugged == frozenset()
     assert code_of_rest(decision) is None
 
 
-def test_another_name_of_whoever_had_what_has_left_is_told() -> None:
+def test_the_reason_names_the_pod_as_the_kubelet_names_it_now() -> None:
     decision = turn.first(snapshot(WHOLE, holders=holders(A)))
     decision = turn.following(decision, snapshot(REST, holders=holders(A)))
     for pod in ("q", "r"):
@@ -72,23 +97,23 @@ def test_another_name_of_whoever_had_what_has_left_is_told() -> None:
         names(device.reason.what, f"ns/{pod}", A)
 
 
-def test_what_left_before_there_was_a_daemon_is_known_by_what_its_pod_was_given() -> None:
-    held = told(snapshot(REST, holders=holders(A)))
+def test_the_group_of_a_device_that_left_before_the_daemon_started_is_in_the_answer() -> None:
+    held = answered(snapshot(REST, holders=holders(A)))
     late = turn.following(turn.first(snapshot(REST, holders=holders(A))), held)
-    early = turn.following(turn.first(told(snapshot(host(), holders=holders(A)))), held)
+    early = turn.following(turn.first(answered(snapshot(host(), holders=holders(A)))), held)
     for decision in (turn.first(held), late, early):
-        assert decision.snapshot.strays == {GroupNumber(1): frozenset({A})}
+        assert decision.snapshot.unplugged == {(A, 1)}
         assert code_of_rest(decision) is ReasonCode.GROUP_HELD
         assert code_of_rest(turn.following(decision, snapshot(REST))) is None
 
 
-def test_a_group_whose_number_comes_again_is_not_the_one_that_was_given() -> None:
+def test_a_new_group_with_the_number_is_not_in_use() -> None:
     """The daemon has seen it go; what it has not seen may be the same."""
-    decision = turn.first(told(snapshot(WHOLE, holders=holders(A))))
+    decision = turn.first(answered(snapshot(WHOLE, holders=holders(A))))
     elsewhere = host(function("0000:3b:00.0", 2))
     for here in (elsewhere, REST):
-        decision = turn.following(decision, told(snapshot(here, holders=holders(A))))
-    assert decision.snapshot.strays == {}
+        decision = turn.following(decision, answered(snapshot(here, holders=holders(A))))
+    assert decision.snapshot.unplugged == frozenset()
     assert code_of_rest(decision) is None
 
 
@@ -105,10 +130,10 @@ def test_a_group_whose_number_comes_again_is_not_the_one_that_was_given() -> Non
     ],
     ids=["bus", "bridge", "other bus", "an mdev's", "was an mdev's", "both mdevs", "another plugin's id"],
 )
-def test_of_a_group_that_no_daemon_has_seen_before_only_what_can_be_of_one_counts(
+def test_only_a_group_that_can_have_had_the_device_is_in_use(
     gone: str, here: tuple[HostDevice, ...], held: bool
 ) -> None:
     now = snapshot(host(*here), holders=holders(gone))
     groups = {gone: frozenset({GroupNumber(1)})}
     decision = turn.first(replace(now, allocations=replace(now.allocations, groups=groups)))
-    assert decision.snapshot.strays == ({GroupNumber(1): frozenset({gone})} if held else {})
+    assert decision.snapshot.unplugged == ({(gone, 1)} if held else frozenset())
