@@ -93,7 +93,7 @@ class Machine:
         self.dice = dice
         self.functions: dict[str, PciFunction] = {}
         for number in range(dice.randint(1, 3)):
-            gpus, usb = dice.randint(1, 2), dice.random() < 0.7
+            gpus, usb = dice.randint(1, 2), dice.random() < 0.5
             for index in range(gpus + usb):
                 address = f"0000:{20 + number}:00.{index}"
                 device = "1eb8" if index < gpus else "1ad8"
@@ -106,6 +106,8 @@ class Machine:
         self.kubelet.groups = {
             each: frozenset({group}) for each, group in groups.items() if group is not None
         }
+        self.lists: dict[ResourceName, dict[str, bool]] = {}  # as the kubelet has read them
+        self.uncounted: set[Possession] = set()  # allocated, and free by the kubelet's count
         self._numbers = count(1)
 
     def seen(self) -> Host:
@@ -126,6 +128,13 @@ class Machine:
         }
         kubelet.entries = {(pod.uid, each) for pod in self.pods.values() for each in pod.got}
 
+    def free(self, resource: ResourceName) -> list[str]:
+        """The devices that the kubelet may allocate; ``uncounted`` ones only while it lists its pods."""
+        taken = {each for pod in self.pods.values() for each in pod.got}
+        taken -= set() if self.kubelet.silent else self.uncounted
+        known = self.lists.get(resource, {})
+        return [each for each, healthy in known.items() if healthy and (resource, each) not in taken]
+
     def new_pod(self) -> Pod:
         """One that wants something."""
         dice = self.dice
@@ -136,7 +145,7 @@ class Machine:
 
     def started(self, pod: Pod) -> None:
         """Its admission is over, and it opens some of what it has: all of one group, or nothing."""
-        if self.dice.random() < 0.8:
+        if self.dice.random() < 0.5:
             pod.opened = set(pod.ids)
 
 
@@ -188,6 +197,8 @@ class Run:
         self.machine = Machine(self.dice)
         self.daemon = Daemon(self.machine)
         self.events: list[str] = []
+        self.slow = False  # the admission takes seconds: what the checkpoint has is known by its end
+        self.at_once = False  # it takes milliseconds: no event is handled, no list is read
 
     async def run(self, steps: int) -> None:
         """Run it. :raises Broken: with the events so far."""
@@ -195,6 +206,7 @@ class Run:
         actions = (
             self.admit,
             self.admit,
+            self.admit_two_at_once,
             self.end,
             self.end_by_force,
             self.containers_end,
@@ -216,6 +228,7 @@ class Run:
     async def admit(self) -> None:
         """The kubelet admits one pod."""
         machine, pod = self.machine, self.machine.new_pod()
+        self.slow = False
         machine.pods[pod.name] = pod
         machine.show()
         try:
@@ -224,13 +237,22 @@ class Run:
                 machine.show()
                 machine.kubelet.write()
                 self.events.append(f"{pod.name}: {got}")
-                await self.daemon.usage.request()  # inotify tells that the checkpoint has other entries
+                if self.slow or not (self.at_once or self.dice.random() < 0.5):
+                    await self.daemon.usage.request()  # inotify tells that the checkpoint has other entries
         except Refused as refusal:
             self.events.append(f"{pod.name} refused: {refusal.what}")
             del machine.pods[pod.name]
             machine.show()
             return
         machine.started(pod)
+
+    async def admit_two_at_once(self) -> None:
+        """The kubelet admits two pods within milliseconds."""
+        self.machine.lists = {each: self.daemon.listed(each) for each in (GPU, USB)}
+        self.at_once = True
+        await self.admit()
+        await self.admit()
+        self.at_once = False
 
     async def allocate(self, pod: Pod, resource: ResourceName, *, init: bool) -> str:
         """One Allocate. :raises Refused: by us, or by the kubelet."""
@@ -239,17 +261,19 @@ class Run:
         if again:  # what a plain init container had is allocated again
             choice = [again[0]]
         else:
-            taken = {each for other in machine.pods.values() for name, each in other.got if name == resource}
-            listed = self.daemon.listed(resource)
-            free = [each for each, healthy in listed.items() if healthy and each not in taken]
+            self.read_list(resource)
+            free = machine.free(resource)
             if not free:
                 raise Refused(f"{resource}: none is free", "")
             choice = list(await self.daemon.allocator.prefer(resource, free, (), 1))
             if self.dice.random() < 0.3:
                 choice = [self.dice.choice(free)]
-        await self.daemon.allocator.allocate(resource, choice)
         possession = resource, choice[0]
+        await self.daemon.allocator.allocate(resource, choice)
         pod.got[possession] = not init
+        machine.uncounted.clear()
+        if not init and self.dice.random() < 0.3:  # nothing tells a second Allocate of an init container
+            machine.uncounted.add(possession)
         machine.show()
         if choice[0] not in self.daemon.listed(resource):
             raise Broken(f"R8: {choice[0]} left the list in its Allocate")
@@ -257,11 +281,19 @@ class Run:
         await self.meanwhile()
         return choice[0]
 
+    def read_list(self, resource: ResourceName) -> None:
+        """The kubelet reads the last list, or has not come to it yet."""
+        if resource not in self.machine.lists or not (self.at_once or self.dice.random() < 0.5):
+            self.machine.lists[resource] = self.daemon.listed(resource)
+
     async def meanwhile(self) -> None:
         """What may come between two Allocates."""
+        if self.at_once:
+            return
         if self.dice.random() < 0.2:
             self.machine.kubelet.write()  # a list of another plugin
         if self.dice.random() < 0.3:
+            self.slow = True
             await self.daemon.usage.request()
 
     async def end(self) -> None:
@@ -322,10 +354,17 @@ class Run:
         daemon.book.restore({device_id}, {device_id})
 
     async def unplug(self) -> None:
-        """A device leaves the host, or comes back; while it is open the kernel keeps it."""
+        """A device leaves the host, or comes back; the kernel keeps one that is open.
+
+        The last one of a group stays: with it the group is gone, and its number is another group's.
+        """
         machine = self.machine
         opened = {each for pod in (*machine.pods.values(), *machine.dying) for each in pod.opened}
-        machine.unplugged ^= {self.dice.choice(sorted(machine.functions))} - opened
+        device_id = self.dice.choice(sorted(machine.functions))
+        there = [each for each in machine.functions if each not in machine.unplugged]
+        last = [machine.group(each) for each in there].count(machine.group(device_id)) == 1
+        if device_id in machine.unplugged or not (last or device_id in opened):
+            machine.unplugged ^= {device_id}
         self.daemon.scan()
 
     def check(self) -> None:
