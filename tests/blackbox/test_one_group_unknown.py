@@ -7,7 +7,6 @@ What it has named and names no more is free at once, however young it is; what e
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -85,23 +84,15 @@ async def test_a_holder_that_is_only_remembered_does_not_let_two_pods_share_what
 @pytest.mark.slow
 @pytest.mark.parametrize("since", ["before", "after"])
 @pytest.mark.parametrize("fault", [SILENT, EMPTY])
-@pytest.mark.parametrize("visible", [True, False], ids=["directories", "no directories"])
 async def test_a_sibling_of_another_resource_is_refused_to_anybody_while_nobody_says_who_asks(
-    node: Node, fault: str, since: str, *, visible: bool
+    node: Node, fault: str, since: str
 ) -> None:
-    """An answer that does not even name the pod that asks tells no more than none.
-
-    Where the directories of pods are not ``visible``, only such answers tell that an admission is over.
-    """
+    """An answer that does not even name the pod that asks tells no more than none."""
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
-        if not visible:
-            shutil.rmtree(kubelet.paths.pods, ignore_errors=True)
         if since == "before":
             kubelet.faults.set(fault, LONG)
         running(await kubelet.admit(pod("one", {GPU: 1})))
-        if not visible:
-            shutil.rmtree(kubelet.paths.pods)
         kubelet.faults.set(fault, LONG)
         assert (await kubelet.admit(pod("other", {USB: 1}))).phase == "Failed"
         kubelet.faults.clear(fault)
