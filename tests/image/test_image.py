@@ -80,7 +80,7 @@ def test_all_code_is_plain_python_and_compiled(files: Path) -> None:
         for path in code.rglob("*.pyc")
     }
     assert Path("nodeagent/app.py") in modules
-    assert Path("h2/__init__.py") in modules
+    assert Path("h11/__init__.py") in modules
     assert compiled == modules
     assert not list(code.rglob("*.so"))
 
@@ -95,7 +95,7 @@ def test_the_demo_is_not_in_it_and_the_licences_are(files: Path) -> None:
     assert not list((files / PLACE).rglob("sim"))
     assert not list((files / PLACE).rglob("demo"))
     assert "BSD" in (files / PLACE / "copyright").read_text()
-    assert "hyperframe" in (files / PLACE / "NOTICES").read_text()
+    assert "h11" in (files / PLACE / "NOTICES").read_text()
 
 
 def test_no_path_of_the_machine_that_built_it_is_in_it(files: Path) -> None:
