@@ -19,6 +19,7 @@ from nodeagent.http import listeners
 from nodeagent.http.listeners import NetworkListener
 from nodeagent.http.server import Handler, Request, Response, text_response
 
+DEFAULT = Timeouts()
 SOME_PORT = "127.0.0.1:0"
 
 
@@ -97,7 +98,10 @@ async def serve_document(path: str, document: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def serving(
-    handle: Handler = echo, wanted: Settings | None = None, passed: Sequence[socket.socket] = ()
+    handle: Handler = echo,
+    wanted: Settings | None = None,
+    passed: Sequence[socket.socket] = (),
+    timeouts: Timeouts = DEFAULT,
 ) -> AsyncIterator[Serving]:
     """A NetworkListener with this handler."""
     handled: list[Http] = []
@@ -107,7 +111,7 @@ async def serving(
         return handle
 
     cell = Latest(wanted or settings())
-    listener = NetworkListener(cell, handler, Timeouts(), passed)
+    listener = NetworkListener(cell, handler, timeouts, passed)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listener.run)
         await anyio.wait_all_tasks_blocked()

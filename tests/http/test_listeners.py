@@ -22,6 +22,7 @@ from tests.conftest import Said
 from tests.facts import each_names, names
 from tests.http.serving import Client, Serving, serving, settings
 
+PATIENT = Timeouts().scaled(100)  # no client is disconnected for being slow
 LAST = "GET /last HTTP/1.1\nHost: here\nConnection: close\n\n"
 
 
@@ -108,7 +109,7 @@ async def test_other_settings_move_it_and_end_it_while_it_runs() -> None:
 
 
 async def test_a_thousand_silent_connections_keep_nobody_out() -> None:
-    async with serving() as server, crowd(server, 1000) as clients:
+    async with serving(timeouts=PATIENT) as server, crowd(server, 1000) as clients:
         assert "200 OK" in await server.ask(LAST)
         with anyio.fail_after(5):
             ended = [await client.rest() for client in clients[: 1000 - CONNECTIONS]]
