@@ -18,8 +18,7 @@ from tests.chaos.pods import outages
 from tests.chaos.pods.script import Broken
 from tests.chaos.pods.stage import Stage
 
-BOUND = 35.0  # seconds: what only a record tells of stays taken until the kubelet is thirty seconds old
-LONG = 5.0  # seconds
+BOUND = 5.0  # seconds
 SETTLING = (
     60.0  # seconds in which what has begun must end: admissions, ends of machines, devices that are away
 )
@@ -75,18 +74,15 @@ async def _all_is_free_that_can_be(stage: Stage, when: str) -> float:
 
 
 async def _told_wrongly(stage: Stage) -> list[str]:
-    """Wait until all is told as it is; what is not so in the end. What takes long is noted."""
+    """Wait until all is told as it is; what is not so in the end."""
 
     def wrong() -> list[str]:
         kubelet, owned = stage.kubelets.kubelet, stage.crowd.owned
         again = stage.board.offered_again(kubelet, owned, stage.crowd.had)
         return stage.board.unhealthy(kubelet, owned) + again
 
-    for seconds in (LONG, BOUND - LONG):
-        with contextlib.suppress(TimeoutError):
-            await stage.kubelets.kubelet.until(lambda: not wrong(), seconds)
-            return []
-        stage.script.note(f"told wrongly yet: {wrong()}\n{await _told(stage)}")
+    with contextlib.suppress(TimeoutError):
+        await stage.kubelets.kubelet.until(lambda: not wrong(), BOUND)
     return wrong()
 
 
