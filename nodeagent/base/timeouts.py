@@ -139,7 +139,7 @@ class Timeouts(NamedTuple):
     check_step: float = 6.0  # one step of ``nodeagent check``, longer than ``pod_resources_rpc``
 
     # Local sockets and HTTP
-    local_socket_answer: float = 5.0
+    local_socket_answer: float = 5.0  # for a command to wait for a part of the daemon's answer
     http_request: float = 5.0  # from the connection to the end of the request
     http_send: float = 10.0  # for a client to take a part of the answer
     http_close: float = 1.0  # for a refused client to finish its request and read the answer

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP/1.1 for the daemon's listeners: one request per connection, then the connection is closed.
 
-``serve`` accepts connections and passes each request to a handler (``http.routes``). A client that is slow,
+``Server.serve`` accepts connections and passes each request to a handler (``http.routes``). A client that is slow,
 sends too much or does not speak HTTP is refused with a status code where that is possible; it delays no
 other client. When all connections are in use, the one that has waited longest for its request is closed: a
 client cannot keep others out by holding connections open. On a unix socket, users other than root and the

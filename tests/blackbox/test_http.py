@@ -20,7 +20,7 @@ from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, allocate, pod, un
 from tests.facts import names
 
 ANY_PORT = ("--http-listen", "127.0.0.1:0")
-LATE = ("nodeagent.render",)
+LATE = ("h11", "nodeagent.render", "nodeagent.http.connection")
 LOADED = f"import sys, nodeagent.app; print([name for name in {LATE} if name in sys.modules])"
 
 
