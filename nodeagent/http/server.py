@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP/1.1 for the daemon's listeners: one request per connection, then the connection is closed.
 
-``Server.serve`` accepts connections and passes each request to a handler (``http.routes``). A client that is slow,
-sends too much or does not speak HTTP is refused with a status code where that is possible; it delays no
-other client. When all connections are in use, the one that has waited longest for its request is closed: a
-client cannot keep others out by holding connections open. On a unix socket, users other than root and the
-daemon's own are disconnected at once. ``http.connection`` speaks the protocol.
+A ``Server`` passes each request to a handler (``http.routes``). A client that is slow, sends too much or does
+not speak HTTP is refused with a status code where that is possible; it delays no other client. When all
+connections are in use, the one that has waited longest for its request is closed: a client cannot keep others
+out by holding connections open. On a unix socket, users other than root and the daemon's own are disconnected
+at once. ``http.connection`` speaks the protocol.
 """
 
 from __future__ import annotations
