@@ -122,6 +122,11 @@ class Board:
         free = [chance.choice(several) for unit, several in offered.items() if unit not in owned]
         return free + self.sticks.free(owned)
 
+    def is_free(self, resource: str, owned: Collection[str]) -> bool:
+        """True if a unit is free when these are owned that can be asked for as this resource."""
+        units = {each.unit for each in self.functions.values() if each.resource == resource}
+        return not units <= set(owned) or resource in self.sticks.free(owned)
+
     def unhealthy(self, kubelet: Kubelet, owned: Collection[str]) -> list[str]:
         """What is free when these are owned, and yet not Healthy in the last lists."""
         found = []

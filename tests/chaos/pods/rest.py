@@ -89,7 +89,7 @@ async def _told_wrongly(stage: Stage) -> list[str]:
 async def _given(stage: Stage, resource: str, until: float) -> bool:
     """Pods ask for one of it, until one gets it, another pod has the last one, or the time is up."""
     while not await stage.crowd.come({resource: 1}):
-        if resource not in stage.board.free(stage.crowd.owned, stage.script.chance):
+        if not stage.board.is_free(resource, stage.crowd.owned):
             return True
         if time.monotonic() > until:
             return False
