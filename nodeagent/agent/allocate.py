@@ -10,7 +10,6 @@ the mark of what is allocated are one step of the event loop.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import anyio
@@ -31,7 +30,7 @@ from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Isolation, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
-from nodeagent.policy.offer import grants, prefer, releases
+from nodeagent.policy.offer import allocating, grants, prefer
 
 
 class Host(Protocol):
@@ -122,14 +121,16 @@ class Allocator:
         with self.tally.counted(name):
             deadline = anyio.current_time() + self._timeouts.former_holder_close
             grants.check_listed(self.resource(name), device_ids)
-            shared = grants.shared(self.resource(name), self._offering.decision)  # several pods may have one
+            shared = allocating.is_shared(
+                self.resource(name), self._offering.decision
+            )  # several pods may have one
             admission = Admission() if shared else await self._identify(name, device_ids)
-            functions = grants.given(device_ids, self._offering.decision)
+            functions = allocating.find_vfio_functions(device_ids, self._offering.decision)
             await self._reread(name, device_ids, functions)
             if not shared:
                 self._check_unused(self.resource(name), device_ids, admission)
                 await self._wait_until_closed(name, device_ids, admission, deadline)
-                grants.check_given(self.resource(name), device_ids)
+                grants.check_healthy(self.resource(name), device_ids)
                 await self._ensure_nodes(self.resource(name), device_ids, admission)
             return self._answer(name, device_ids, admission, shared=shared)
 
@@ -138,7 +139,7 @@ class Allocator:
 
         :raises Refused: if another pod has a part of the devices' groups.
         """
-        if not grants.contended(self.decide(name), device_ids, self._offering.decision):
+        if not allocating.is_contended(self.decide(name), device_ids, self._offering.decision):
             return Admission()
         answer = await self._usage.request_in_allocate()
         admission = self._reservations.identify(None if answer is None else answer.pods)
@@ -159,7 +160,7 @@ class Allocator:
             held = decision.snapshot.allocations.held()
             listed = frozenset((holder.resource, each) for each, holder in held if holder.named)
         repeated = frozenset(each for each in device_ids if (resource.name, each) not in listed)
-        grants.check_unused(resource, device_ids, admission.owned, decision, repeated)
+        allocating.check_unused(resource, device_ids, admission.owned, decision, repeated)
 
     async def _reread(
         self, name: ResourceName, device_ids: Sequence[str], functions: Sequence[PciAddress] = ()
@@ -171,11 +172,11 @@ class Allocator:
         :raises KernelRefused: if what has changed could not be read.
         """
         known: frozenset[str] | None = None
-        behind = grants.behind(self.resource(name), device_ids, self._offering.decision)
-        while known is None or not known.issuperset(behind):
-            await self._host.recheck(behind, functions)
-            known, functions = frozenset(behind), ()
-            behind = grants.behind(self.decide(name), device_ids, self._offering.decision)
+        sources = allocating.find_sources(self.resource(name), device_ids, self._offering.decision)
+        while known is None or not known.issuperset(sources):
+            await self._host.recheck(sources, functions)
+            known, functions = frozenset(sources), ()
+            sources = allocating.find_sources(self.decide(name), device_ids, self._offering.decision)
 
     async def _wait_until_closed(
         self, name: ResourceName, device_ids: Sequence[str], admission: Admission, deadline: float
@@ -212,7 +213,7 @@ class Allocator:
         the ``suspected`` ones open are looked for, which a pod had until a moment ago.
         """
         resource, decision = self.resource(name), self._offering.decision
-        members = list(releases.unaccounted(resource, device_ids, decision, admission.pods or {}))
+        members = allocating.find_unlisted(resource, device_ids, decision, admission.pods or {})
         now = anyio.current_time()
         for each in members:
             if not isinstance(each, PciFunction):
@@ -259,23 +260,16 @@ class Allocator:
         listed = possessions(admission.pods or {})
         if not shared:
             self._check_unused(resource, device_ids, admission)
-            grants.check_lent(resource, device_ids, decision)
-        functions = grants.functions_behind(resource, device_ids, decision)
+            allocating.check_usb_nodes(resource, device_ids, decision)
+        functions = allocating.find_host_functions(resource, device_ids, decision)
         allocated = {
             (name, each): Pending(
-                {} if shared or (name, each) in listed else self._holders(resource, each), functions
+                {} if shared or (name, each) in listed else _pending_holder(resource, each), functions
             )
             for each in device_ids
         }
         self._reservations.allocate(admission, allocated)
         return grant
-
-    def _holders(self, resource: Resource, device_id: str) -> Mapping[str, Holder]:
-        """A pod that is not known yet as the holder of this device, and of what else comes with it."""
-        device = resource.device(device_id)
-        holder = unnamed(resource.name, None if device is None else device.numa)
-        others = grants.brought_by(device_id, self._offering.decision)
-        return {device_id: holder, **dict.fromkeys(others, replace(holder, brought=device_id))}
 
     # GetPreferredAllocation
 
@@ -287,7 +281,9 @@ class Allocator:
         :raises Refused: if the request cannot be met.
         """
         same_pod, decision = False, self._offering.one_turn()
-        if self._reservations.is_admitting or grants.is_part_in_use(available, decision):
+        if self._reservations.is_admitting or allocating.is_part_in_use(
+            self.resource(name), available, decision
+        ):
             answer = await self._usage.request_in_allocate()
             admission = self._reservations.identify(None if answer is None else answer.pods)
             same_pod = bool(admission.allocated)
@@ -296,3 +292,9 @@ class Allocator:
         released = self._usage.released.at(anyio.current_time())
         places = prefer.find_places(ids, self.resource(name), decision, released, same_pod=same_pod)
         return prefer.choose(available, must, size, places)
+
+
+def _pending_holder(resource: Resource, device_id: str) -> Mapping[str, Holder]:
+    """A pod that is not known yet as the holder of the device."""
+    device = resource.device(device_id)
+    return {device_id: unnamed(resource.name, None if device is None else device.numa)}

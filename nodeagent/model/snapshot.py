@@ -167,11 +167,6 @@ class Snapshot:
         """All ids, and who holds them: by the kubelet's answer, and by what an Allocate has given since."""
         return chain(self.allocations.held(), self.reservations.pending.items())
 
-    def getter(self, device_id: str) -> Holder | None:
-        """Who got it by its own id, by an Allocate or as the kubelet says: to them it stays listed."""
-        given = self.reservations.pending.get(device_id)
-        return self.allocations.holders.get(device_id) if given is None or given.brought else given
-
 
 def _is_unplaced(node: DevNode | None) -> bool:
     """True if nothing tells for certain which functions are behind the node."""

@@ -34,7 +34,7 @@ def update(
     for table in (*snapshot.allocations.table.values(), snapshot.reservations.pending):
         for each in ids:
             holder = table.get(each)
-            if holder is not None and not holder.brought and not is_offered(each, holder):
+            if holder is not None and not is_offered(each, holder):
                 found.setdefault(holder.resource, []).append(device(each, holder, snapshot))
     return {name: units.in_order(devices) for name, devices in found.items() if devices}
 

@@ -222,7 +222,7 @@ def _use(match: Match, ids: tuple[str, ...]) -> Use:
 def numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
     """The NUMA node to announce; of an mdev on its way out it is what the kubelet was told before."""
     if isinstance(host_device, Mdev) and host_device.leaving:
-        holder = snapshot.getter(host_device.uuid)
+        holder = snapshot.holder(host_device.uuid)
         return holder.numa if holder is not None else None
     return announced_numa(host_device.numa_node, snapshot.host.numa_nodes)
 

@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import Allocations, DeviceNode, Grant, Holder, Reservations
+from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
 from tests.facts import names
-from tests.policy.samples import GPU, NODES, function, holders, host, snapshot
+from tests.policy.samples import GPU, NODES, function, host, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 ENV = "PCI_RESOURCE_NVIDIA_COM_GPU"
@@ -139,48 +138,6 @@ def test_a_device_that_has_just_gone_is_refused() -> None:
     after = turn.following(before, snapshot(host(), before.snapshot.desired))
     with pytest.raises(Refused, match=A):
         grants.grant(before.resources[ResourceName(GPU)], [A], after)
-
-
-OTHER = Holder("ns", "old", ResourceName(GPU))
-
-
-def test_an_id_that_the_kubelet_lists_with_another_pod_is_refused_with_that_pod() -> None:
-    decision = decided(function(A))
-    used = turn.following(decision, replace(decision.snapshot, allocations=Allocations.of({A: OTHER})))
-    resource = used.resources[ResourceName(GPU)]
-    with pytest.raises(Refused) as caught:
-        grants.check_unused(resource, [A], frozenset(), used)
-    names(caught.value.what, A, "ns/old")
-    grants.check_unused(resource, [A], frozenset({(ResourceName(GPU), A)}), used)
-
-
-def test_a_part_of_a_group_that_another_pod_has_is_refused_with_that_pod() -> None:
-    decision = decided(function(A), function(B))
-    for marks in (
-        replace(decision.snapshot, allocations=Allocations.of({B: OTHER})),
-        replace(decision.snapshot, reservations=Reservations(pending={B: OTHER})),
-    ):
-        used = turn.following(decision, marks)
-        resource = used.resources[ResourceName(GPU)]
-        with pytest.raises(Refused) as caught:
-            grants.check_unused(resource, [A], frozenset(), used)
-        names(caught.value.what, A, B, "ns/old")
-        grants.check_unused(resource, [A], frozenset({(ResourceName(GPU), B)}), used)
-        assert grants.is_part_in_use([A], used)
-        assert grants.contended(resource, [A], used)
-    assert not grants.is_part_in_use([A], decision)
-    assert not grants.contended(decision.resources[ResourceName(GPU)], [A, B], decision)
-
-
-@pytest.mark.parametrize("isolation", list(Isolation))
-def test_it_matters_who_asks_for_what_somebody_has_already(isolation: Isolation) -> None:
-    decision = decided(function(A), isolation=isolation)
-    resource = decision.resources[ResourceName(GPU)]
-    assert not grants.contended(resource, [A], decision)
-    held = turn.following(
-        decision, snapshot(decision.snapshot.host, decision.snapshot.desired, holders=holders(A))
-    )
-    assert grants.contended(held.resources[ResourceName(GPU)], [A], held)
 
 
 def test_the_memory_of_a_socket_goes_with_all_of_its_gpus_and_once() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from nodeagent.model.allocation import Allocations, Knowledge, Reservations, unnamed
+from nodeagent.model.allocation import Allocations, Knowledge, Reservations
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
@@ -79,14 +79,6 @@ def test_a_device_that_goes_before_the_kubelet_has_named_its_pod_stays_as_well()
     decision = turn.following(decision, snapshot(host(), holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.GONE}
     assert listed(turn.following(decision, snapshot(host()))) == {}
-
-
-def test_what_came_with_a_device_that_was_given_is_nobodys_own() -> None:
-    brought = replace(unnamed(ResourceName(GPU), None), brought=A)
-    given = Reservations(pending={A: unnamed(ResourceName(GPU), None), B: brought})
-    decision = turn.first(replace(snapshot(host(function(A), function(B, 2))), reservations=given))
-    decision = turn.following(decision, replace(snapshot(host()), reservations=given))
-    assert listed(decision) == {A: ReasonCode.GONE}
 
 
 def test_a_resource_whose_rule_goes_right_after_an_allocate_keeps_what_was_given() -> None:

@@ -284,7 +284,7 @@ def test_no_id_of_a_pod_is_dropped_and_none_is_listed_twice(chain: list[tuple[st
             assert len(set(ids)) == len(ids), name
         snapshot = decision.snapshot
         for device_id in {**snapshot.allocations.holders, **snapshot.reservations.pending}:
-            holder = snapshot.getter(device_id)
+            holder = snapshot.holder(device_id)
             assert holder is not None
             served = before.resources.get(holder.resource)
             if served is not None and served.device(device_id) is not None:

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The questions of an Allocate, in the order in which ``agent.allocate`` asks them. Pure.
+
+Does it matter which pod asks, does another pod have a part of the groups, which parts of the host are read
+again, and which devices may a former container have open?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from nodeagent.base.errors import Refused
+from nodeagent.model.allocation import Holder, Pods, Possession, possessions
+from nodeagent.model.desired import CdiRule
+from nodeagent.model.host import HostDevice, Kind, PciFunction
+from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
+from nodeagent.model.resource import Isolation, Resource
+from nodeagent.policy import groups
+from nodeagent.policy.offer import direct, grants, kinds, units
+from nodeagent.policy.offer.turn import Decision
+
+
+def is_shared(resource: Resource, decision: Decision) -> bool:
+    """True if its devices are shares of nodes: it does not matter which one a container has."""
+    rule = grants.direct_rule(resource, decision)
+    return resource.direct and not isinstance(rule, CdiRule) and (rule is None or rule.count > 1)
+
+
+def is_contended(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
+    """True if it matters which pod asks.
+
+    A pod has one of these devices or a part of their groups, or another resource offers a part of them.
+    """
+    host = decision.snapshot.host
+    for device_id in device_ids:
+        if _users(resource, device_id, decision):
+            return True
+        host_device = host.device(device_id)
+        if host_device is not None and resource.isolation is not Isolation.NONE:
+            offers = decision.offers.get(units.unit_of(host_device), ())
+            if any(offer.match.resource != resource.name for offer in offers):
+                return True
+    return False
+
+
+def is_part_in_use(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
+    """True if a pod has one of these devices, or a part of their groups."""
+    snapshot = decision.snapshot
+    if not (snapshot.allocations.table or snapshot.reservations.pending):
+        return False
+    return any(_users(resource, each, decision) for each in device_ids)
+
+
+def check_unused(
+    resource: Resource,
+    device_ids: Iterable[str],
+    owned: frozenset[Possession],
+    decision: Decision,
+    repeated: frozenset[str] = frozenset(),
+) -> None:
+    """No other pod has one of these devices, or a part of their groups.
+
+    ``owned`` are the asking pod's for certain; ``repeated`` are ids that it may have got for another of its
+    containers. The kubelet may ask for what another pod has: ``UpdateAllocatedDevices``
+    (pkg/kubelet/cm/devicemanager/manager.go) counts again what is free, without what is under an Allocate.
+
+    :raises Refused: with the pod that has one.
+    """
+    own = owned | {(resource.name, each) for each in repeated}
+    for device_id in device_ids:
+        for each, holder in _users(resource, device_id, decision):
+            if (holder.resource, holder.got(each)) in own:
+                continue
+            if each == device_id:
+                other = f", which got it as {holder.resource}" if holder.resource != resource.name else ""
+                what = f"held by {holder}{other}, and the kubelet took it for free"
+                hint = "the kubelet knows it again now; try the pod again"
+                raise Refused(f"{resource.name}: {device_id}: {what}", hint)
+            raise Refused(
+                f"{resource.name}: {device_id}: IOMMU group held by {holder}, which has {each}",
+                "it becomes available when that pod ends",
+            )
+
+
+def _users(resource: Resource, device_id: str, decision: Decision) -> list[tuple[str, Holder]]:
+    """The pods that have the device or a part of its group, by the id of the part; the device first."""
+    snapshot = decision.snapshot
+    host_device = snapshot.host.device(device_id)
+    if resource.direct or host_device is None:
+        return [(device_id, holder) for holder in _direct_users(resource, device_id, decision)]
+    if resource.isolation is not Isolation.NONE and host_device.group is not None:
+        holders = units.holders_in(host_device.group, snapshot)
+        return sorted(holders.items(), key=lambda each: each[0] != device_id)
+    holder = snapshot.holder(device_id)
+    return [] if holder is None else [(device_id, holder)]
+
+
+def _direct_users(resource: Resource, device_id: str, decision: Decision) -> Iterator[Holder]:
+    """The pods that have a node or a CDI device, also under another name of its resource.
+
+    Other plugins may have such an id of their own. It is the same device if the resource is ours, or if the
+    same node or CDI device was allocated with it.
+    """
+    snapshot = decision.snapshot
+    pending = snapshot.reservations.pending.get(device_id)
+    if pending is not None and pending.resource == resource.name:
+        yield pending
+    for name, ids in snapshot.allocations.table.items():
+        holder = ids.get(device_id)
+        if holder is not None:
+            ours = name == resource.name or name in decision.resources
+            if ours or _is_same_device(resource, name, device_id, decision):
+                yield holder
+
+
+def _is_same_device(resource: Resource, name: ResourceName, device_id: str, decision: Decision) -> bool:
+    """True if something that the id stands for was allocated with it under the other name."""
+    before = frozenset(decision.snapshot.allocations.answer(name, device_id))
+    if not before or resource.device(device_id) is None:
+        return False
+    now = grants.direct_grant(resource, (device_id,), decision)
+    return not before.isdisjoint((*(node.path for node in now.nodes), *now.cdi))
+
+
+def find_sources(resource: Resource, device_ids: Iterable[str], decision: Decision) -> tuple[str, ...]:
+    """The ids and paths that decide about these devices: their nodes, or they, their VFs and groups."""
+    rule = grants.direct_rule(resource, decision)
+    if rule is not None:
+        return direct.of(rule).sources(rule, device_ids, decision.snapshot)
+    host = decision.snapshot.host
+    ids: dict[str, None] = {}
+    for host_device in (host.device(device_id) for device_id in device_ids):
+        if host_device is not None:
+            ids[host_device.id] = None
+            ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
+            ids.update(dict.fromkeys(host_device.vfs if isinstance(host_device, PciFunction) else ()))
+            offer = decision.offer_of(host_device.id)
+            ids.update(dict.fromkeys(offer.host_devices if offer is not None else ()))
+    return tuple(ids)
+
+
+def find_vfio_functions(device_ids: Iterable[str], decision: Decision) -> tuple[PciAddress, ...]:
+    """The functions on a VFIO driver that a container gets with these ids."""
+    offers = (decision.offer_of(device_id) for device_id in device_ids)
+    names = (name for offer in offers if offer is not None for name in offer.host_devices)
+    host = decision.snapshot.host
+    functions = (host.functions.get(PciAddress(name)) for name in names)
+    return tuple(each.address for each in functions if each is not None and groups.vfio_bound(each))
+
+
+def find_host_functions(
+    resource: Resource, device_ids: Iterable[str], decision: Decision
+) -> frozenset[PciAddress]:
+    """The functions on drivers of the host to which these nodes, CDI devices or USB devices belong."""
+    rule = grants.direct_rule(resource, decision)
+    if rule is not None:
+        sources = direct.of(rule).sources(rule, device_ids, decision.snapshot)
+        return frozenset(PciAddress(each) for each in sources if pci_address(each) == each)
+    usb = decision.snapshot.host.usb
+    offers = (decision.offer_of(each) for each in device_ids if resource.kind is Kind.USB)
+    found = (usb.get(each) for offer in offers if offer is not None for each in offer.host_devices)
+    return frozenset(each.controller for each in found if each is not None and each.controller is not None)
+
+
+def find_unlisted(
+    resource: Resource, device_ids: Iterable[str], decision: Decision, pods: Pods
+) -> tuple[HostDevice, ...]:
+    """These devices and the rest of their groups, but for groups of which a listed pod has a part.
+
+    None of them may be open: after a force deletion the kubelet allocates a device while the old container
+    still has it open.
+    """
+    snapshot, listed = decision.snapshot, possessions(pods)
+    found: dict[str, HostDevice] = {}
+    for device_id in device_ids:
+        offer, host_device = decision.offer_of(device_id), snapshot.host.device(device_id)
+        if offer is None or host_device is None:
+            continue
+        unit = units.unit_of(host_device)
+        alone = resource.isolation is Isolation.NONE
+        if not _is_listed(
+            offer.host_devices if alone else units.ids_in(unit, snapshot.host), listed, decision
+        ):
+            members = units.unit_at(unit, snapshot).devices
+            found |= {each.id: each for each in members if not alone or each.id in offer.host_devices}
+    return tuple(found.values())
+
+
+def _is_listed(ids: Iterable[str], listed: frozenset[Possession], decision: Decision) -> bool:
+    """True if a listed pod has one of the ids; a number may be another plugin's share, and no group."""
+    allocations, listed_ids = decision.snapshot.allocations, {each for _, each in listed}
+    holders = ((each, allocations.holder(each)) for each in ids)
+    return any(
+        (holder is not None and (holder.resource, holder.got(each)) in listed)
+        or (each in listed_ids and not each.isdecimal())
+        for each, holder in holders
+    )
+
+
+def check_usb_nodes(resource: Resource, device_ids: Iterable[str], decision: Decision) -> None:
+    """A USB device has to be on record as it is now: a set may have changed since its nodes were made.
+
+    :raises Refused: for the first that is not.
+    """
+    for device_id in device_ids if resource.kind is Kind.USB else ():
+        loans = decision.snapshot.loans.get(DeviceId(device_id), ())
+        members = grants.host_devices_of(device_id, decision)
+        if [(loan.id, loan.place) for loan in loans] != [
+            (each.id, kinds.of(each).address(each)) for each in members
+        ]:
+            raise Refused(
+                f"{resource.name}: {device_id}: it was plugged in again, or its set has changed meanwhile",
+                "try the pod again",
+            )
