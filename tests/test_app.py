@@ -67,7 +67,7 @@ async def status(host: SimulatedHost) -> dict[str, Any]:
     """What the daemon tells, as soon as it can be asked: its socket comes after its plugins."""
     with anyio.fail_after(10):
         while True:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
                 found: dict[str, Any] = await threads.call(unix_http.ask, status_socket(host), "/status", 5.0)
                 return found
             await anyio.sleep(0.01)

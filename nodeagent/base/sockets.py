@@ -2,8 +2,7 @@
 """Unix sockets as files: binding, publishing, probing, removing, and who is on the other end.
 
 Every path goes through a descriptor of the directory (/proc/self/fd/N/name), so that a prefix may be longer
-than the 107 bytes of a unix socket address. A socket file is removed only while
-it is ours. Knows nothing of what is spoken on them, but that a document is JSON.
+than the 107 bytes of a unix socket address. A socket file is removed only while it is ours.
 """
 
 from __future__ import annotations
@@ -27,21 +26,18 @@ class SocketFile:
 
     @classmethod
     def bind(cls, directory: Path, name: str) -> SocketFile:
-        """Make the file; nobody listens yet. :raises OSError: if it cannot be made."""
+        """Make the file, mode 0600; nobody listens yet. :raises OSError: if it cannot be made."""
         with contextlib.ExitStack() as undo:
             fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             undo.callback(os.close, fd)
             sock = undo.enter_context(
                 socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             )
+            os.fchmod(sock.fileno(), 0o600)  # the file gets the mode of the socket's inode: unix_bind_bsd
             sock.bind(_through(fd, name))
             identity = _identity(os.stat(name, dir_fd=fd, follow_symlinks=False))
             undo.pop_all()
         return cls(fd, name, sock, identity)
-
-    def restrict(self) -> None:
-        """Let no other user connect; meant for before it listens. :raises OSError: if it is gone."""
-        os.chmod(self._name, 0o600, dir_fd=self._directory)
 
     def rename(self, name: str) -> None:
         """Publish under another name, over what is there. :raises OSError: if that fails."""

@@ -11,9 +11,7 @@ address of the settings cannot be opened.
 from __future__ import annotations
 
 import errno
-import os
 import socket
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from nodeagent.http.server import Handler, Server
 from nodeagent.model.shares import HttpShare
 from nodeagent.model.status import HttpStatus
 
+_REQUEST_BYTES = 1 << 18  # of a request by hand, on the unix socket
 _OTHER = "choose another address with http.listen"
 _HINTS = {
     errno.EADDRINUSE: f"{_OTHER}, or see who listens there: ss -ltnp",
@@ -41,16 +40,13 @@ _HINTS = {
 }
 
 
-_REQUEST_BYTES = 1 << 18  # of a request by hand, on the unix socket
-
-
 async def serve_unix(path: str, handle: Handler, timeouts: Timeouts) -> None:
     """Serve at a unix socket until cancelled.
 
     :raises KernelRefused: if the socket cannot be made.
     """
     try:
-        file = _publish(Path(path))
+        file = _listen_unix(Path(path))
     except OSError as error:
         what = f"the socket {path} cannot be served: {advice.words(error)}"
         hint = advice.on(error, Doing.LISTEN, "or choose another place with --status-socket")
@@ -62,38 +58,21 @@ async def serve_unix(path: str, handle: Handler, timeouts: Timeouts) -> None:
         file.remove()
 
 
-def _publish(path: Path) -> sockets.SocketFile:
-    """A socket that listens. It gets its name only then: a client that finds it can connect.
+def _listen_unix(path: Path) -> sockets.SocketFile:
+    """A socket that listens at the path.
 
-    :raises OSError: if it cannot be made, or a process listens at the path.
+    :raises OSError: if it cannot be made; EADDRINUSE if a process listens there, or it is another file.
     """
-    unpublished = path.with_name(f"{path.name}.{os.getpid()}")
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _check_free(path)
-    _check_free(unpublished)
-    unpublished.unlink(missing_ok=True)  # of a killed daemon: in containers all have the same pid
-    file = sockets.SocketFile.bind(path.parent, unpublished.name)
+    if path.is_socket() and not sockets.is_served(path):
+        path.unlink()  # of a daemon that was killed
+    file = sockets.SocketFile.bind(path.parent, path.name)
     try:
-        file.restrict()
         file.socket.listen()
-        file.rename(path.name)
     except OSError:
         file.remove()
         raise
     return file
-
-
-def _check_free(path: Path) -> None:
-    """Accept only a socket on which no process listens, which may be replaced.
-
-    :raises OSError: EADDRINUSE for anything else.
-    """
-    try:
-        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
-    except FileNotFoundError:
-        return
-    if not is_socket or sockets.is_served(path):
-        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 class NetworkListener:

@@ -14,17 +14,18 @@ that nobody asks never loads that.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http
-from nodeagent.http.server import HttpError, Request, Response, text_response
+from nodeagent.http.server import Handler, HttpError, Request, Response, text_response
 from nodeagent.http.status_stream import StatusStream
 from nodeagent.model import plain
 from nodeagent.model.status import Status
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 ManualRequests = Callable[[bytes, int], Awaitable[object]]
 """Handles the body of a request by hand of this process; returns the plain data of the answer."""
 
-_READ = ("GET", "HEAD")
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?", re.ASCII)
 _EVENTS = "/events"
 _NO_STORE = ("cache-control", "no-store")
@@ -49,6 +49,19 @@ _PRIVATE = (  # no other page may read, frame or guess the answer
 )
 
 
+def find_handler(routes: Mapping[tuple[str, str], Handler], request: Request) -> Handler:
+    """The handler of a method and a path. :raises HttpError: if there is none."""
+    method = "GET" if request.method == "HEAD" else request.method
+    if (handler := routes.get((method, request.path))) is not None:
+        return handler
+    methods = ", ".join(method for method, path in routes if path == request.path)
+    if methods:
+        text = f"{request.method} is not answered here, only {methods}"
+        raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, text, [("allow", methods)])
+    paths = ", ".join(path for _, path in routes)
+    raise HttpError(HTTPStatus.NOT_FOUND, f"no such path; there are {paths}")
+
+
 class LocalRoutes:
     """Status, Snapshot with the settings in force, and requests by hand (``nodeagent bind``), as JSON."""
 
@@ -58,20 +71,15 @@ class LocalRoutes:
         self._status = status
         self._in_force = in_force
         self._requests = requests
-        self._paths: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
-            "/status": ("GET", self._get_status),
-            "/snapshot": ("GET", self._get_snapshot),
-            "/requests": ("POST", self._post_request),
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("GET", "/status"): self._get_status,
+            ("GET", "/snapshot"): self._get_snapshot,
+            ("POST", "/requests"): self._post_request,
         }
 
     async def handle(self, request: Request) -> Response:
         """The response to any request. :raises HttpError: if it is refused."""
-        if request.path not in self._paths:
-            raise _no_such_path(self._paths)
-        method, answer = self._paths[request.path]
-        if request.method != method:
-            raise _no_such_method(request, [method])
-        return await answer(request)
+        return await find_handler(self._routes, request)(request)
 
     async def _get_status(self, _: Request) -> Response:
         return await threads.call(_status_json, self._status())
@@ -87,25 +95,15 @@ def _status_json(status: Status) -> Response:
     return _json(plain.dump(status))
 
 
-def _snapshot_json(in_force: BasisFields) -> Response:
+def _snapshot_json(fields: BasisFields) -> Response:
     from nodeagent.agent.tell import basis
 
-    return _json(basis.dump(basis.Basis(*in_force)))
+    return _json(basis.dump(basis.Basis(*fields)))
 
 
 def _json(document: object) -> Response:
     body = f"{json.dumps(document)}\n".encode()
     return Response(HTTPStatus.OK, [("content-type", "application/json"), _NO_STORE], body)
-
-
-def _no_such_path(paths: Iterable[str]) -> HttpError:
-    return HttpError(HTTPStatus.NOT_FOUND, f"no such path; there are {', '.join(paths)}")
-
-
-def _no_such_method(request: Request, methods: Sequence[str]) -> HttpError:
-    allowed = ", ".join(methods)
-    text = f"{request.method} is not answered here, only {allowed}"
-    return HttpError(HTTPStatus.METHOD_NOT_ALLOWED, text, [("allow", allowed)])
 
 
 class NetworkRoutes:
@@ -125,22 +123,19 @@ class NetworkRoutes:
         self._stalled = stalled
         self._http = http
         self._stream = StatusStream(status, timeouts)
-        self._paths: dict[str, Callable[[], Awaitable[Response]]] = {
-            "/": self._index,
-            "/metrics": self._metrics,
-            "/healthz": self._healthz,
-            "/readyz": self._readyz,
-            _EVENTS: self._events,
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("GET", "/"): self._get_index,
+            ("GET", "/metrics"): self._get_metrics,
+            ("GET", "/healthz"): self._get_healthz,
+            ("GET", "/readyz"): self._get_readyz,
+            ("GET", _EVENTS): self._get_events,
         }
 
     async def handle(self, request: Request) -> Response:
         """The response to any request. :raises HttpError: if it is refused."""
-        if request.method not in _READ:
-            raise _no_such_method(request, _READ)
-        if request.path not in self._paths:
-            raise _no_such_path(self._paths)
+        handler = find_handler(self._routes, request)
         self._check_client(request)
-        return await self._paths[request.path]()
+        return await handler(request)
 
     def _check_client(self, request: Request) -> None:
         """:raises HttpError: if this client may not use the path."""
@@ -152,14 +147,14 @@ class NetworkRoutes:
         if private and self._http.page != "everywhere" and not is_loopback(request.client):
             raise HttpError(HTTPStatus.FORBIDDEN, "the page is for clients on this node; see http.page")
 
-    async def _index(self) -> Response:
+    async def _get_index(self, _: Request) -> Response:
         if self._http.page == "false":
             return text_response(
                 HTTPStatus.OK, "nodeagent: /metrics /healthz /readyz; the page is off: http.page"
             )
         return await threads.call(_page)
 
-    async def _events(self) -> Response:
+    async def _get_events(self, _: Request) -> Response:
         if self._http.page == "false":
             raise HttpError(HTTPStatus.NOT_FOUND, "the page is off: http.page")
         if self._stream.is_full:
@@ -168,15 +163,15 @@ class NetworkRoutes:
         headers = [("content-type", "text/event-stream"), *_PRIVATE]
         return Response(HTTPStatus.OK, headers, self._stream.events())
 
-    async def _metrics(self) -> Response:
+    async def _get_metrics(self, _: Request) -> Response:
         return await threads.call(_metrics, self._status())
 
-    async def _healthz(self) -> Response:
+    async def _get_healthz(self, _: Request) -> Response:
         from nodeagent.render import health  # on the loop: a probe must not wait for a free thread
 
         return _health(health.alive(self._stalled()))
 
-    async def _readyz(self) -> Response:
+    async def _get_readyz(self, _: Request) -> Response:
         from nodeagent.render import health
 
         return _health(health.ready(self._status()))
@@ -220,9 +215,7 @@ def is_known_name(host: str) -> bool:
 
 def _is_address(text: str) -> bool:
     for family in (socket.AF_INET, socket.AF_INET6):
-        try:
+        with contextlib.suppress(OSError):
             socket.inet_pton(family, text)
-        except OSError:
-            continue
-        return True
+            return True
     return False

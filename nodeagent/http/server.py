@@ -53,13 +53,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class HttpError(Exception):
-    """Raised when a request is refused; ``status`` and ``text`` are the answer."""
+    """Raised when a request is refused; carries the response."""
 
     def __init__(self, status: int, text: str, headers: Headers = ()) -> None:
         super().__init__(text)
-        self.status = status
-        self.text = text
-        self.headers = headers
+        self.response = text_response(status, text, headers)
 
 
 def text_response(status: int, text: str, headers: Headers = ()) -> Response:
@@ -129,7 +127,7 @@ class Server:
                 return
             response = await self._handled(request)
         except HttpError as error:
-            response = text_response(error.status, error.text, error.headers)
+            response = error.response
         await connection.send_response(response, request.path if request else "")
         await connection.drain()
 

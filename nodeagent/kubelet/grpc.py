@@ -105,7 +105,6 @@ class SocketServer:
         """
         try:
             self._file = sockets.SocketFile.bind(self._directory, self._bound_name)
-            self._file.restrict()
         except OSError as error:
             raise self._unavailable(error) from error
 

@@ -93,25 +93,6 @@ async def test_what_a_killed_daemon_left_is_replaced(tmp_path: Path) -> None:
         assert await ask(path) == {"a": 1}
 
 
-async def test_what_was_left_halfway_by_one_of_our_process_number_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "s.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(f"{path}.{os.getpid()}")
-    async with serving(path):
-        assert await ask(path) == {"a": 1}
-    assert os.listdir(tmp_path) == []
-
-
-async def test_a_socket_that_is_served_under_our_process_number_is_not_taken(tmp_path: Path) -> None:
-    path = tmp_path / "s.sock"
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(f"{path}.{os.getpid()}")
-        other.listen()
-        with anyio.fail_after(5), pytest.raises(KernelRefused, match="Address already in use"):
-            await serve_document(str(path), lambda: None)
-    assert os.listdir(tmp_path) == [f"s.sock.{os.getpid()}"]
-
-
 async def test_a_socket_on_which_somebody_listens_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     async with serving(path, lambda: "first"):
