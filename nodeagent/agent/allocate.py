@@ -228,9 +228,8 @@ class Allocator:
         if not ids:
             return None
         limit = self._timeouts.open_file_scan
-        seen = await self._open_files.call(limit, in_use.look, self._root, ids, by_group)
-        openers = {} if seen is None else seen.openers
-        return next((_Opened(device_id, processes[-1]) for device_id, processes in openers.items()), None)
+        seen = await self._open_files.call(limit, in_use.find_openers, self._root, ids, by_group)
+        return None if seen is None else next((_Opened(*each) for each in seen.openers.items()), None)
 
     async def _ensure_nodes(
         self, resource: Resource, device_ids: Sequence[str], admission: Admission

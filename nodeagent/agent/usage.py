@@ -176,7 +176,21 @@ class Usage:
                 if answer is not None or self.error is None or not self._kubelet.is_present():
                     return answer
                 await anyio.sleep(self._timeouts.pod_resources_repeat)
+        await self._request_file()
         return None
+
+    async def _request_file(self) -> None:
+        """PodResources is silent: a checkpoint that the kubelet writes now has all that pods have."""
+        async with self._lock:
+            before = await self._read()
+            file = await self._written_again(before, self._timeouts.checkpoint_write)
+            if file is not before and file.readable:
+                written = file.possessions
+                self._listed = {
+                    name: {each: holder for each, holder in ids.items() if (name, each) in written}
+                    for name, ids in self._listed.items()
+                }
+            await self._publish(file, self._snapshots.now.allocations.knowledge)
 
     async def _request(self, *, rewritten: bool) -> PodList | None:
         if self._snapshots.now.allocations == Allocations():

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""USB devices: their nodes belong to QEMU while a pod has them, and a record says whose they were before.
+"""USB devices: their nodes belong to QEMU while a pod has them, and a record tells their former owners.
 
 Nothing in the kernel keeps a second process from a USB device: it is allocated only when no process has it
 open. The record is on disk before an owner is changed, so a daemon that dies in between leaves a line too
 many and no node too many. It has the number by which a pod got a device: with another number the guest has
-it no more. The nodes are given back when it is known that no pod has the device. The record is below /run,
-since owners of nodes and numbers on a bus end with the boot as well; a damaged record is set aside.
+it no more. A node goes back to its owner when it is known that no pod has the device. The record is below
+/run, since owners of nodes and numbers on a bus end with the boot as well; a damaged record is set aside.
+
+Loaded by ``agent.features`` when a rule asks for USB devices; ``agent.allocate`` calls ``ensure``.
 """
 
 from __future__ import annotations
@@ -30,24 +32,23 @@ from nodeagent.kernel.apply import owner
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import usb_uses
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import LOANS_RECORD, Loan, Loans, UsbDevice
 from nodeagent.policy.offer import usb_sets
 
 _HINT = "without it the nodes of USB devices would stay QEMU's"
 
-_Wanted = Mapping[DeviceId, Sequence[UsbDevice]]
+Members = Mapping[DeviceId, Sequence[UsbDevice]]
 """The id of a Device → the USB devices that it stands for."""
 
 
 def components(core: Core) -> Sequence[Component]:
-    """The one component, which sees to USB nodes from now on."""
-    lending = Lending(core.root, core.snapshots, core.offering, core.usage.released, core.timeouts)
-    core.usb_nodes.set(lending)
-    return (lending,)
+    """The one component, which prepares USB nodes from now on."""
+    nodes = UsbNodes(core.root, core.snapshots, core.offering, core.usage.released, core.timeouts)
+    core.usb_nodes.set(nodes)
+    return (nodes,)
 
 
-class Lending:
+class UsbNodes:
     """The one writer of the Snapshot's ``loans`` after the first scan, and of their record."""
 
     name = "USB loans"
@@ -60,28 +61,18 @@ class Lending:
         released: RecentReleases,
         timeouts: Timeouts,
     ) -> None:
-        self._timeouts = timeouts
         self._root = root
         self._path = root.path(LOANS_RECORD)
         self._snapshots = snapshots
         self._offering = offering
         self._released = released
+        self._timeouts = timeouts
         self._began = anyio.current_time()
-        self._nodes = threads.OneByOne()
-        self._disks = threads.OneByOne()
+        self._open_files = threads.OneByOne()
         self._lock = anyio.Lock()
-        self._known = False  # what an earlier daemon has lent
-        self._named: frozenset[DeviceId] = frozenset()  # of what is lent: the kubelet has said who has it
+        self._is_read = False  # the record of the daemon before
 
-    async def run(self) -> None:
-        """Give back what nobody has any more, for ever."""
-        async with self._lock:
-            await self._read()
-        seen = -1
-        while True:
-            seen, _ = await self._snapshots.newer(seen)
-            async with self._lock:
-                await self._give_back()
+    # Before an allocation
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str], owned: Collection[str]) -> None:
         """Make the nodes of these devices QEMU's; the pod that asks has the ``owned`` ones already.
@@ -92,62 +83,50 @@ class Lending:
             await self._read()
             try:
                 with anyio.fail_after(self._timeouts.usb_node_creation):
-                    await self._lend(await self._closed(device_ids, owned))
+                    await self._assign(await self._wait_until_closed(device_ids, owned))
             except TimeoutError:
                 what = f"{name}: {', '.join(device_ids)}: the nodes do not become QEMU's"
                 raise Refused(what, "look for blocked tasks in the kernel log of the host") from None
             except KernelRefused as error:
                 raise Refused(f"{name}: {', '.join(device_ids)}: {error.what}", error.hint) from error
 
-    async def _closed(self, device_ids: Sequence[str], owned: Collection[str]) -> _Wanted:
-        """What these ids stand for, when nobody else has that open: another one may be in a set by then."""
-        while True:
-            wanted = self._wanted(device_ids)
-            others = [each for head in wanted if head not in owned for each in wanted[head]]
-            await self._wait_until_closed(others)
-            if self._wanted(device_ids) == wanted:
-                return wanted
-
-    async def _wait_until_closed(self, devices: Sequence[UsbDevice]) -> None:
-        """Wait until no process has them open, or one of their disks.
+    async def _wait_until_closed(self, device_ids: Sequence[str], owned: Collection[str]) -> Members:
+        """The members of these Devices, when no process has them open; a set may change meanwhile.
 
         :raises KernelRefused: if that takes too long.
         """
         end = anyio.current_time() + self._timeouts.usb_holder_close
-        while opened := await self._find_open(devices) or await self._find_used(devices):
-            if anyio.current_time() > end:
+        while True:
+            members = self._members(device_ids)
+            devices = [each for head in members if head not in owned for each in members[head]]
+            opened = await self._find_open(devices) if devices else None
+            if opened is None and self._members(device_ids) == members:
+                return members
+            if opened is not None and anyio.current_time() > end:
                 hint = "the container of a pod that was deleted by force may still run: look for its process"
                 raise KernelRefused(opened, hint)
             await anyio.sleep(self._timeouts.usb_close_poll)
 
     async def _find_open(self, devices: Sequence[UsbDevice]) -> str | None:
-        """Which of them a process has open, in words.
+        """Which of the devices, or of their disks, a process has open, in words.
 
-        Where not all processes are seen, what a pod had until a moment ago counts as open.
+        Where not all processes are seen, a device that a pod had until a moment ago counts as open.
         """
-        if not devices:
-            return None
-        places = [each.place for each in devices]
-        seen = await self._nodes.call(self._timeouts.open_file_scan, _look, self._root, places)
-        for each in devices:
-            if seen is not None and each.place in seen.openers:
-                return f"{each.id}: open by {seen.openers[each.place][-1]}"
-        if (seen is None or not seen.closed.issuperset(places)) and self._is_just_released(devices):
+        limit, root = self._timeouts.open_file_scan, self._root
+        seen = await self._open_files.call(limit, _find_open_nodes, root, devices)
+        if seen is not None and seen.openers:
+            return next(f"{each}: open by {process}" for each, process in seen.openers.items())
+        if (seen is None or not seen.decisive) and self._is_just_released(devices):
             return f"{devices[0].id}: the pod that had it until a moment ago may have it open yet"
+        if driven := [each for each in devices if each.driver]:
+            used = await self._open_files.call(limit, _find_open_disk, root, driven)
+            return f"{driven[0].id}: its open disks cannot be seen in time" if used is None else used or None
         return None
-
-    async def _find_used(self, devices: Sequence[UsbDevice]) -> str | None:
-        """Which of them has a disk that a process has open, in words."""
-        driven = [each for each in devices if each.driver]
-        if not driven:
-            return None
-        used = await self._disks.call(self._timeouts.open_file_scan, _disks_open, self._root, driven)
-        return f"{driven[0].id}: what has its disks open cannot be seen in time" if used is None else used
 
     def _is_just_released(self, devices: Sequence[UsbDevice]) -> bool:
         """True if a pod had one of them a moment ago: alone, in a set of then, or by a node of it.
 
-        What was released right before this daemon came is not known: it may be any of them.
+        A release right before this daemon came is not known: it may have been of any of them.
         """
         now = anyio.current_time()
         if now < self._began + self._timeouts.forgotten_container_end:
@@ -155,57 +134,59 @@ class Lending:
         had = usb_sets.were_in_containers(self._released.at(now), self._snapshots.now)
         return any(each.id in had or self._released.has(each, now) for each in devices)
 
-    def _wanted(self, device_ids: Sequence[str]) -> _Wanted:
+    def _members(self, device_ids: Sequence[str]) -> Members:
         decision = self._offering.one_turn()
-        offers = {device_id: decision.offer_of(device_id) for device_id in device_ids}
+        usb = decision.snapshot.host.usb
+        offers = ((device_id, decision.offer_of(device_id)) for device_id in device_ids)
         return {
-            DeviceId(device_id): [
-                found for each in offer.host_devices if (found := decision.snapshot.host.usb.get(each))
-            ]
-            for device_id, offer in offers.items()
+            DeviceId(device_id): [usb[each] for each in offer.host_devices if each in usb]
+            for device_id, offer in offers
             if offer is not None
         }
 
-    async def _lend(self, wanted: _Wanted) -> None:
-        before = self._loans
-        devices = [each for members in wanted.values() for each in members]
-        fresh = await threads.call(_looked, self._root, devices, before)
-        lent = {head: tuple(fresh[each.id] for each in members) for head, members in wanted.items()}
+    async def _assign(self, members: Members) -> None:
+        """Record the owners of the nodes, then make them QEMU's."""
+        before = self._snapshots.now.loans
+        devices = [each for several in members.values() for each in several]
+        loans = await threads.call(_find_owners, self._root, devices, before)
+        lent = {head: tuple(loans[each.id] for each in several) for head, several in members.items()}
         await self._keep({**before, **lent})
-        await threads.call(_give, self._root, tuple(fresh.values()))
+        await threads.call(_give, self._root, tuple(loans.values()))
 
-    async def _give_back(self) -> None:
+    # After a release
+
+    async def run(self) -> None:
+        """Return the nodes of released devices to their owners, for ever."""
+        async with self._lock:
+            await self._read()
+        seen = -1
+        while True:
+            seen, _ = await self._snapshots.newer(seen)
+            async with self._lock:
+                await self._return_nodes()
+
+    async def _return_nodes(self) -> None:
         snapshot = self._snapshots.now
-        self._named = frozenset(
-            head for head in snapshot.loans if head in self._named or _named(head, snapshot)
-        )
-        over = {head: loans for head, loans in snapshot.loans.items() if self._is_over(head, snapshot)}
-        if not over:
+        admitting, known = snapshot.reservations.admitting, snapshot.allocations.complete
+        over = {head for head in snapshot.loans if snapshot.holder(head) is None and head not in admitting}
+        if not over or not known:
             return
         left = {head: loans for head, loans in snapshot.loans.items() if head not in over}
         still = {loan.node for loans in left.values() for loan in loans}
-        returned = [loan for loans in over.values() for loan in loans if loan.node not in still]
+        returned = [loan for head in over for loan in snapshot.loans[head] if loan.node not in still]
         for loan, error in await threads.call(_take_back, self._root, returned):
             log.event(log.NOTE, text=f"{loan.node} stays QEMU's: {error.what}", hint=error.hint)
         await self._keep(left)
 
-    def _is_over(self, head: DeviceId, snapshot: Snapshot) -> bool:
-        """True if it is known that no pod has it, nor is being allocated it."""
-        if snapshot.holder(head) is not None or head in snapshot.reservations.admitting:
-            return False
-        return snapshot.allocations.complete or head in self._named
-
-    @property
-    def _loans(self) -> Loans:
-        return self._snapshots.now.loans
+    # The record
 
     async def _read(self) -> None:
-        if not self._known:
+        if not self._is_read:
             self._publish(await threads.call(read_record, self._path))
-            self._known = True
+            self._is_read = True
 
     async def _keep(self, loans: Loans) -> None:
-        if loans != self._loans:
+        if loans != self._snapshots.now.loans:
             await threads.call(write_record, self._path, loans)
             self._publish(loans)
 
@@ -213,24 +194,31 @@ class Lending:
         self._snapshots.publish(replace(self._snapshots.now, loans=loans))
 
 
-def _named(head: DeviceId, snapshot: Snapshot) -> bool:
-    holder = snapshot.allocations.holder(head)
-    return holder is not None and holder.named
+def _find_open_nodes(root: Root, devices: Sequence[UsbDevice]) -> in_use.OpenFiles:
+    numbers = {each.id: "{}:{}".format(*owner.number(each.place)) for each in devices}
+    return in_use.find_open(root, {each: in_use.character_device(one) for each, one in numbers.items()})
 
 
-def _looked(root: Root, devices: Sequence[UsbDevice], former: Loans) -> dict[str, Loan]:
-    """The loans by id, with whose their nodes were before; nothing is changed yet.
+def _find_open_disk(root: Root, devices: Sequence[UsbDevice]) -> str:
+    for each in devices:
+        for use in usb_uses.opened(root, each).found:
+            return f"{each.id}: in use by the host ({use})"
+    return ""
+
+
+def _find_owners(root: Root, devices: Sequence[UsbDevice], former: Loans) -> dict[str, Loan]:
+    """The loans by id, with the owners of their nodes; a node that is QEMU's by a former loan keeps that one.
 
     :raises KernelRefused: if one has no node.
     """
     lent = {(loan.node, loan.place): loan for loans in former.values() for loan in loans}
-    fresh: dict[str, Loan] = {}
+    found: dict[str, Loan] = {}
     for each in devices:
         now = owner.lend(root, Loan(each.id, each.node, each.place, name=each.name))
         before = lent.get((now.node, now.place))
         own = before is not None and (now.user, now.group) == (owner.QEMU, owner.QEMU)
-        fresh[each.id] = before._replace(id=each.id) if before is not None and own else now
-    return fresh
+        found[each.id] = before._replace(id=each.id) if before is not None and own else now
+    return found
 
 
 def _give(root: Root, loans: Sequence[Loan]) -> None:
@@ -248,24 +236,13 @@ def _take_back(root: Root, loans: Sequence[Loan]) -> list[tuple[Loan, KernelRefu
     return refused
 
 
-def _look(root: Root, places: Sequence[str]) -> in_use.Seen:
-    return in_use.characters_open(root, {each: "{}:{}".format(*owner.number(each)) for each in places})
-
-
-def _disks_open(root: Root, devices: Sequence[UsbDevice]) -> str:
-    for each in devices:
-        for use in usb_uses.opened(root, each).found:
-            return f"{each.id}: in use by the host ({use})"
-    return ""
-
-
 def peek_record(path: str) -> Loans:
-    """Who was given what; nothing without a file, or if it is damaged. Blocks.
+    """The loans on record; none without a file, or if it is damaged. Blocks.
 
     :raises KernelRefused: if nothing can be read at present.
     """
     try:
-        return _read_record(path)
+        return _parse_record(path)
     except sealed.Broken:
         return {}
 
@@ -273,14 +250,14 @@ def peek_record(path: str) -> Loans:
 def read_record(path: str) -> Loans:
     """As ``peek_record``, by the writer of the record: a damaged one is set aside and logged. Blocks."""
     try:
-        return _read_record(path)
+        return _parse_record(path)
     except sealed.Broken as error:
         sealed.set_aside(path)
         log.event(log.USB_RECORD_BROKEN, error=str(error))
         return {}
 
 
-def _read_record(path: str) -> Loans:
+def _parse_record(path: str) -> Loans:
     """:raises Broken: if it is not what was written."""
     try:
         document = sealed.content(path)

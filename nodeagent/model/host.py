@@ -62,7 +62,6 @@ class Sight(NamedTuple):
 
     process: str | None = None
     whole: bool = False
-    others: tuple[str, ...] = ()  # who has it open as well
 
 
 class PciFunction(NamedTuple):

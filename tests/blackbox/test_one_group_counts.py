@@ -7,7 +7,6 @@ group; of a process that is ending it shows nothing (see test_one_group_dying.py
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,7 +15,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.base import threads
 from nodeagent.sim import cards, files
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
@@ -50,14 +48,6 @@ OLD = 5.0  # seconds after which no pod is taken for one that was forgotten befo
 def group_of(node: Node, uuid: str) -> str:
     """The number of the mdev's IOMMU group."""
     return Path(node.host.path(f"/sys/bus/mdev/devices/{uuid}/iommu_group")).readlink().name
-
-
-async def slow_to_tell(path: Path, seconds: float) -> None:
-    """Whoever reads the file waits so long, each time."""
-    while True:
-        writer = await threads.call(os.open, path, os.O_WRONLY)
-        await anyio.sleep(seconds)
-        os.close(writer)
 
 
 def process(node: Node, *, flags: int = 0, state: str = "S", threads: int = 1) -> None:

@@ -26,8 +26,8 @@ from tests.blackbox.boards import (
     usb_lists,
 )
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
-from tests.blackbox.test_one_group_counts import ENDING, OLD, QEMU, process, slow_to_tell
-from tests.blackbox.test_one_group_looks import OTHER, unseen
+from tests.blackbox.test_one_group_counts import ENDING, OLD, QEMU, process
+from tests.blackbox.test_one_group_looks import OTHER
 from tests.blackbox.test_one_group_open import with_a_node_open
 from tests.blackbox.test_one_group_seen import ENDS, alias
 
@@ -130,22 +130,3 @@ async def test_a_device_that_was_plugged_again_is_given_though_the_process_hangs
         add_usb(node, board.usb, int(board.group), "1ad8")
         await until_health(kubelet, GPU, board.gpu, "Healthy")
         running(await kubelet.admit(pod("new", {GPU: 1})))
-
-
-async def test_a_device_is_given_when_its_count_falls_though_each_look_at_all_processes_takes_its_time(
-    node: Node,
-) -> None:
-    """Its process has the node under another name."""
-    process(node)
-    new = pod("new", {GPU: 1})
-    (board,) = boards = usb_boards(node, 1)
-    async with started(node, listed=usb_lists(boards)) as (_, kubelet), anyio.create_task_group() as tasks:
-        tasks.start_soon(slow_to_tell, unseen(node), 1.9)
-        await forgotten_counted(node, kubelet, board, alias(node, board.group))
-        async with anyio.create_task_group() as asking:
-            asking.start_soon(kubelet.admit, new)
-            await stays(kubelet, lambda: new.phase == "Pending", OLD)
-            node.host.release(board.gpu)
-            node.host.tree.remove(f"{QEMU}/fd/7")
-        tasks.cancel_scope.cancel()
-    running(new)

@@ -31,7 +31,6 @@ from tests.blackbox.test_one_group_alone import rules
 from tests.blackbox.test_one_group_counts import OLD, group_of
 from tests.blackbox.test_one_group_lent import BY_USB
 from tests.blackbox.test_one_group_open import with_a_node_open
-from tests.blackbox.test_one_group_torn import hang
 
 pytestmark = pytest.mark.slow
 
@@ -45,15 +44,6 @@ def opener(node: Node, device: str) -> str:
     node.host.write_file(f"{OTHER}/stat", f"4713 (qemu-kvm) S 1 4713 4713 0 -1 0 {'0 ' * 10}1 0 0")
     node.host.tree.link(f"{OTHER}/fd/7", f"/dev/vfio/{group_of(node, device)}")
     return f"{OTHER}/fd/7"
-
-
-def unseen(node: Node) -> Path:
-    """A process of which nothing can be told from now on; what hangs."""
-    files.directory(node.host.path("/proc/4712/fd"))
-    node.host.write_file("/proc/4712/stat", "")
-    stat = Path(node.host.path("/proc/4712/stat"))
-    hang(stat)
-    return stat
 
 
 def dead_file(node: Node, below: Path, by: str) -> AbstractContextManager[None]:

@@ -16,8 +16,6 @@ import pytest
 
 from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import silentfs
 from tests.blackbox.boards import (
     GPU,
@@ -29,7 +27,7 @@ from tests.blackbox.boards import (
     usb_lists,
 )
 from tests.blackbox.harness import Node, health, pod
-from tests.blackbox.test_one_group_counts import ENDING, OLD, QEMU, process
+from tests.blackbox.test_one_group_counts import OLD, QEMU
 from tests.blackbox.test_one_group_looks import dead_file
 from tests.blackbox.test_one_group_open import with_a_node_open
 
@@ -54,14 +52,6 @@ def dead_namesake(node: Node, below: Path, group: str) -> AbstractContextManager
     files.directory(node.host.path("/proc/4799/fd"))
     os.symlink(place, node.host.path("/proc/4799/fd/9"))
     return silentfs.silent(place)
-
-
-async def ends(node: Node, kubelet: Kubelet, new: Pod) -> None:
-    """The process has no descriptors any more; the kernel closes yet what was in its table."""
-    process(node, flags=ENDING, state="D")
-    node.host.tree.remove(f"{QEMU}/fd/7")
-    await stays(kubelet, lambda: new.phase == "Pending", ENDS)
-    process(node, flags=ENDING, state="Z")
 
 
 async def test_a_group_is_waited_for_when_its_device_is_closed_late_and_its_node_later(node: Node) -> None:

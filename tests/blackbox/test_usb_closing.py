@@ -9,13 +9,11 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import named, refusal, running, stays
-from tests.blackbox.harness import PATIENCE, Node, client_of, pod, until_health
+from tests.blackbox.harness import PATIENCE, Node, pod, until_health
 from tests.blackbox.plugs import ONE, SINGLE, all_seen, configured, opened, plugged, stick
 from tests.blackbox.test_one_group_counts import ENDING, OLD, process
-from tests.blackbox.test_one_group_looks import unseen
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 DEVICE = "46f4:0001-A"
@@ -54,72 +52,12 @@ async def test_it_is_waited_for_though_the_kubelet(node: Node, how: Callable[[Ku
         running(new)
 
 
-@pytest.mark.parametrize("ends", ["before it is asked for", "while it is waited for"])
-async def test_a_process_that_is_ending_has_it_yet(node: Node, ends: str) -> None:
-    """It has no table of descriptors any more, and the kernel closes what was in it."""
-    configured(node, SINGLE)
-    process(node)
-    path = plugged(node, "1-1", stick("A"), 4)
-    async with node.kubelet() as kubelet, node.daemon():
-        await kubelet.until_listed(ONE, 1)
-        old = await kubelet.admit(pod("old", {ONE: 1}))
-        running(old)
-        await named(node, DEVICE, old)
-        descriptor = opened(node, path)
-        if ends == "before it is asked for":
-            descriptor.unlink()
-            process(node, flags=ENDING, state="D")
-        kubelet.delete(old)
-        new = pod("new", {ONE: 1})
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(kubelet.admit, new)
-            await kubelet.until(lambda: bool(kubelet.state.allocating), PATIENCE)
-            if ends == "while it is waited for":
-                await stays(kubelet, lambda: new.phase == "Pending", 0.7)
-                process(node, flags=ENDING, state="D")
-                descriptor.unlink()
-            await stays(kubelet, lambda: new.phase == "Pending", 1.5)
-            process(node, flags=ENDING, state="Z")
-        running(new)
-
-
 async def ends_while_it_is_seen(node: Node, kubelet: Kubelet, path: str) -> None:
     """Somebody was seen with the device at an Allocate, and has no table of descriptors since."""
     descriptor = opened(node, path)
     assert "4711" in await refusal(kubelet, ONE, DEVICE)
     process(node, flags=ENDING, state="D")
     descriptor.unlink()
-
-
-@pytest.mark.slow
-async def test_one_that_nobody_had_is_given_though_one_process_cannot_be_looked_at(node: Node) -> None:
-    configured(node, SINGLE)
-    process(node)
-    plugged(node, "1-1", stick("A"), 4)
-    async with node.kubelet() as kubelet, node.daemon():
-        await kubelet.until_listed(ONE, 1)
-        await stays(kubelet, lambda: True, OLD)
-        unseen(node)
-        with anyio.fail_after(REFUSED):
-            running(await kubelet.admit(pod("new", {ONE: 1})))
-
-
-@pytest.mark.slow
-async def test_requests_that_are_cut_off_leave_no_thread_each(node: Node) -> None:
-    configured(node, SINGLE)
-    process(node)
-    plugged(node, "1-1", stick("A"), 4)
-    request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest([DEVICE])])
-    async with node.kubelet() as kubelet, node.daemon() as daemon:
-        await kubelet.until_listed(ONE, 1)
-        await stays(kubelet, lambda: True, OLD)
-        unseen(node)
-        before = daemon.usage().threads
-        for _ in range(15):
-            with anyio.move_on_after(0.3):
-                async with client_of(kubelet, ONE) as channel:
-                    await v1beta1.DevicePluginStub(channel).allocate(request, timeout=30)
-        assert daemon.usage().threads < before + 6
 
 
 @pytest.mark.slow

@@ -28,7 +28,10 @@ from tests.image.containers import CLOSED, Container, Image
 GPU = "0000:10:00.0"
 AS_A_POD = ("--hostname=nodeagent-x7k2f", "--env=KUBERNETES_SERVICE_HOST=10.96.0.1")
 SEEING = ("--pid=host", "--cap-add=SYS_PTRACE", "--cap-add=DAC_READ_SEARCH")
-_LOOK = "from nodeagent.kernel import in_use, root; print(in_use.look(root.Root(), ['0000:10:00.0']).openers)"
+_LOOK = (
+    "from nodeagent.kernel import in_use, root; "
+    "print(in_use.find_openers(root.Root(), ['0000:10:00.0']).openers)"
+)
 
 
 def mounts(node: Node) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,7 +50,7 @@ async def cards(tmp_path: Path) -> AsyncIterator[SimulatedCards]:
 
 
 def used(cards: SimulatedCards, *ids: str) -> set[str]:
-    return set(in_use.in_use(Root(cards.host.directory), ids))
+    return set(in_use.find_in_use(Root(cards.host.directory), ids))
 
 
 def as_anybody(asked: Callable[[], set[str]]) -> set[str]:
@@ -172,8 +172,7 @@ async def test_a_count_that_a_driver_has_left_is_no_open_file(cards: SimulatedCa
     files.link(cards.host.path("/proc/77/fd/9"), cards.host.path("/dev/vfio/70"))
     assert used(cards, NIC) == {NIC}
     files.remove(cards.host.path("/proc/77/fd/9"))
-    files.write(cards.host.path("/proc/77/stat"), "77 (qemu) D 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0\n")
-    assert used(cards, NIC) == {NIC}, "it may close it only now"
+    assert used(cards, NIC) == set()
 
 
 async def test_what_has_no_driver_is_open_only_while_its_group_has_a_node(cards: SimulatedCards) -> None:
@@ -213,15 +212,15 @@ async def test_a_vf_on_nvidias_driver_is_used_by_its_mdevs_and_types_alone(cards
     assert used(cards, vf) == {vf}
 
 
-def openers(cards: SimulatedCards, *ids: str) -> in_use.Openers:
-    return in_use.look(Root(cards.host.directory), ids).openers
+def openers(cards: SimulatedCards, *ids: str) -> Mapping[str, str]:
+    return in_use.find_openers(Root(cards.host.directory), ids).openers
 
 
 async def test_the_process_that_is_seen_to_have_it_open_is_named(cards: SimulatedCards) -> None:
     assert openers(cards, ONE, TWO, *VFS) == {}
     files.link(cards.host.path("/proc/77/fd/9"), str(nodes(cards)[1]))
     files.write(cards.host.path("/proc/77/comm"), "qemu-system-x86\n")
-    assert list(openers(cards, ONE, TWO, *VFS).values()) == [("process 77 (qemu-system-x86)",)]
+    assert list(openers(cards, ONE, TWO, *VFS).values()) == ["process 77 (qemu-system-x86)"]
 
 
 async def test_what_cannot_be_seen_is_nobody_s(cards: SimulatedCards) -> None:
@@ -273,71 +272,16 @@ async def test_the_node_of_a_group_is_that_of_all_of_its_functions(cards: Simula
     assert set(openers(cards, *pair)) == set(pair)
 
 
-@pytest.mark.parametrize(
-    ("stat", "closed"),
-    [
-        ("77 (qemu) S 1 1 1 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 9 0", True),
-        ("77 (q) Z 4) D 1 1 1 0 -1 4194564 0 0 0 0 0 0 0 0 20 0 1 0", False),
-        ("77 (qemu) Z 1 1 1 0 -1 4194564 0 0 0 0 0 0 0 0 20 0 2 0", False),
-        ("77 (qemu) Z 1 1 1 0 -1 4194564 0 0 0 0 0 0 0 0 20 0 1 0", True),
-        ("77 (qemu)", True),
-    ],
-    ids=["runs", "ends", "has a thread left", "has ended", "cannot be read"],
-)
-async def test_while_a_process_is_ending_nothing_is_closed_for_sure(
-    cards: SimulatedCards, stat: str, closed: bool
-) -> None:
-    """What /proc/PID/stat says of it; flags 0x4 are PF_EXITING."""
+async def test_by_its_group_a_device_is_open_only_through_the_node_of_that(cards: SimulatedCards) -> None:
+    cards.host.add_function(
+        NIC, vendor="15b3", device="101e", pci_class="020000", driver="vfio-pci", group=70
+    )
+    files.directory(cards.host.path(f"/sys/bus/pci/devices/{NIC}/vfio-dev/vfio3"))
+    cards.host.node("/dev/vfio/devices/vfio3")
+    files.link(cards.host.path("/proc/77/fd/9"), cards.host.path("/dev/vfio/devices/vfio3"))
     root = Root(cards.host.directory)
-    assert in_use.look(root, [ONE]) == ({}, False, frozenset())
-    files.directory(cards.host.path("/proc/77/fd"))
-    files.write(cards.host.path("/proc/77/stat"), stat + "\n")
-    assert in_use.look(root, [ONE]) == ({}, True, frozenset({ONE} if closed else ()))
-
-
-@pytest.mark.parametrize("ends", [True, False])
-async def test_a_table_that_goes_while_it_is_looked_at_is_no_whole_one(
-    cards: SimulatedCards, ends: bool
-) -> None:
-    """Some of it was looked at already: what was not, may be what the kernel closes now."""
-    files.link(cards.host.path("/proc/77/fd/0"), cards.host.path("/dev/vfio/vfio"))
-    files.link(cards.host.path("/proc/77/fd/9"), cards.host.path("/gone"))
-    flags = 4 if ends else 0
-    files.write(cards.host.path("/proc/77/stat"), f"77 (qemu) D 1 1 1 0 -1 {flags} {'0 ' * 10}1 0 0\n")
-    assert in_use.look(Root(cards.host.directory), [ONE]).closed == (set() if ends else {ONE})
-
-
-@pytest.mark.parametrize("thread", ["sleeps", "ends"])
-async def test_of_a_process_whose_first_thread_has_ended_the_others_are_looked_at(
-    cards: SimulatedCards, thread: str
-) -> None:
-    """They have its table of descriptors until the last of them ends; the first one shows it no more."""
-    files.directory(cards.host.path("/proc/77/fd"))
-    files.directory(cards.host.path("/proc/77/task/77/fd"))
-    files.directory(cards.host.path("/proc/77/task/78/fd"))
-    files.write(cards.host.path("/proc/77/stat"), "77 (qemu) Z 1 1 1 0 -1 4 0 0 0 0 0 0 0 0 20 0 2 0\n")
-    if thread == "sleeps":
-        files.link(cards.host.path("/proc/77/task/78/fd/9"), str(nodes(cards)[1]))
-    seen = in_use.look(Root(cards.host.directory), [ONE, TWO])
-    assert len(seen.openers) == len(seen.closed) == (1 if thread == "sleeps" else 0)
-
-
-async def test_an_instance_of_an_idle_module_is_closed_for_sure(cards: SimulatedCards) -> None:
-    cards.host.tree.link(f"{DRIVER}/module", "/sys/module/nvidia_vgpu_vfio")
-    files.write(cards.host.path("/proc/modules"), "nvidia_vgpu_vfio 57344 0 - Live 0x0000000000000000\n")
-    assert in_use.look(Root(cards.host.directory), [ONE]).closed == {ONE}
-
-
-async def test_what_is_asked_by_its_group_is_closed_as_far_as_processes_can_be_seen(
-    cards: SimulatedCards,
-) -> None:
-    root = Root(cards.host.directory)
-    assert in_use.look(root, [ONE, TWO], frozenset({ONE})).closed == {ONE}
-    files.link(cards.host.path("/proc/77/fd/5"), str(nodes(cards)[0]))
-    assert in_use.look(root, [ONE, TWO], frozenset({ONE})).closed == {TWO}
-    files.directory(cards.host.path("/proc/78/fd"))
-    files.write(cards.host.path("/proc/78/stat"), f"78 (qemu) D 1 78 78 0 -1 4 {'0 ' * 10}1 0 0")
-    assert in_use.look(root, [ONE, TWO], frozenset({TWO})).closed == frozenset()
+    assert in_use.find_openers(root, [NIC]).openers.keys() == {NIC}
+    assert in_use.find_openers(root, [NIC], {NIC}).openers == {}
 
 
 def sees_all(options: str) -> bool:

@@ -44,7 +44,7 @@ class Probe:
 
     async def _in_time(self, ids: frozenset[str]) -> frozenset[str]:
         try:
-            opened = await self._looks.call(self._deadline, in_use.in_use, self._root, tuple(ids))
+            opened = await self._looks.call(self._deadline, in_use.find_in_use, self._root, tuple(ids))
         except KernelRefused:  # not looked at, as with a question that is not answered
             return ids
         return ids if opened is None else opened

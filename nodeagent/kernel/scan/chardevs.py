@@ -28,9 +28,11 @@ def opened(root: Root, address: str) -> HostUses:
     nodes = dict(_nodes(root, address))
     if not nodes:
         return HostUses()
-    seen = in_use.characters_open(root, nodes)
-    found = tuple(HostUse(UseKind.OPEN, name, f"open by {who[-1]}") for name, who in seen.openers.items())
-    return HostUses(found, () if found or seen.whole else (f"which processes have {', '.join(nodes)} open",))
+    files = in_use.find_open(root, {name: in_use.character_device(each) for name, each in nodes.items()})
+    found = tuple(HostUse(UseKind.OPEN, name, f"open by {who}") for name, who in files.openers.items())
+    return HostUses(
+        found, () if found or files.decisive else (f"which processes have {', '.join(nodes)} open",)
+    )
 
 
 def minor(root: Root, address: str) -> str | None:

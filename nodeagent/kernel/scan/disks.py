@@ -79,9 +79,9 @@ def uses(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
 def opened(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
     """Which of these block devices, or of what is on them, a process has open, a VM's for example. Costly."""
     names = tuple(dict.fromkeys(above for name in names for above in _above(root, name, seen)))
-    holders, whole = in_use.disks_open(root, names) if names else ({}, True)
-    found = tuple(HostUse(UseKind.OPEN, name, f"open by {holder}") for name, holder in holders.items())
-    return HostUses(found, () if found or whole else ("which processes have it open",))
+    files = in_use.find_open(root, {name: in_use.block_device(root, name) for name in names})
+    found = tuple(HostUse(UseKind.OPEN, name, f"open by {who}") for name, who in files.openers.items())
+    return HostUses(found, () if found or files.decisive or not names else ("which processes have it open",))
 
 
 def with_heads(names: Iterable[str], targets: Mapping[str, str]) -> tuple[str, ...]:

@@ -24,10 +24,9 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import pci, scanner
+from nodeagent.kernel.scan import openers, pci, scanner
 from nodeagent.kernel.scan.queue import ReadQueue, Worklist
 from nodeagent.kernel.scan.readers import Item
-from nodeagent.kernel.scan.sights import Sights
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, Recovery
@@ -49,7 +48,8 @@ class ScanRunner:
     def __init__(self, root: Root, wakes: Wakes, timeouts: Timeouts, *, deadline: float) -> None:
         self._root = root
         self._scanner = scanner.Scanner(root)
-        self._sights = Sights(root, timeouts.opener_scan)
+        self._open_files = threads.OneByOne()
+        self._opener_scan = timeouts.opener_scan
         self._wakes = wakes
         self._deadline = deadline
         self._progress = timeouts.scan_thread_progress
@@ -89,7 +89,8 @@ class ScanRunner:
         for item in queue.missing():
             items.findings.put(item, scanner.unanswered(item, previous))
         host = await threads.call(self._scanner.join, plan, items.findings, previous, dict(recoveries))
-        host = await self._sights.added(host, items.findings.tables["functions"])
+        read = items.findings.tables["functions"]
+        host = await openers.add(host, read, self._root, self._open_files, self._opener_scan)
         return await self._uses.add(host, previous, plan.whole)
 
     async def recheck(

@@ -53,7 +53,7 @@ async def test_while_one_question_is_not_answered_no_other_is_asked(
 ) -> None:
     for _ in range(3):
         assert await asking.ask([UUID]) == {UUID}
-    assert [each.name for each in threading.enumerate()].count("nodeagent: in_use") == 1
+    assert [each.name for each in threading.enumerate()].count("nodeagent: find_in_use") == 1
     answer(tmp_path)
     assert await asking.ask([UUID]) == frozenset()
 
