@@ -141,8 +141,7 @@ class Allocator:
         """
         if not allocating.is_contended(self.decide(name), device_ids, self._offering.decision):
             return Admission()
-        answer = await self._usage.request_in_allocate()
-        admission = self._reservations.identify(None if answer is None else answer.pods)
+        admission = self._reservations.identify(await self._usage.request_in_allocate())
         self._check_unused(self.decide(name), device_ids, admission)
         return admission
 
@@ -283,8 +282,7 @@ class Allocator:
         if self._reservations.is_admitting or allocating.is_part_in_use(
             self.resource(name), available, decision
         ):
-            answer = await self._usage.request_in_allocate()
-            admission = self._reservations.identify(None if answer is None else answer.pods)
+            admission = self._reservations.identify(await self._usage.request_in_allocate())
             same_pod = bool(admission.allocated)
             decision = self._offering.one_turn()
         ids = dict.fromkeys((*available, *must))

@@ -7,8 +7,8 @@ or PodResources has it, or until both lack it although they should have it by th
 
 The pod under admission may be allocated more of its groups, of other resources. Its admission is over when
 PodResources shows another new pod, or the kubelet has nothing of what the pod was allocated, or
-``admission_settle`` seconds after its container has all that it asked for, ``foreign_allocate`` seconds after
-the last Allocate at the latest. ``agent.usage`` brings what the kubelet shows. Times are those of the event
+``foreign_allocate`` seconds after its last Allocate; ``admission_settle`` seconds after it if the checkpoint
+has all of it, as its container waits for no other plugin then. ``agent.usage`` brings what the kubelet shows. Times are those of the event
 loop, in seconds.
 """
 
@@ -25,7 +25,7 @@ from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
-from nodeagent.model.allocation import Holder, PodList, Pods, Possession, Reservations, possessions
+from nodeagent.model.allocation import Holder, Pods, Possession, Reservations, possessions
 from nodeagent.policy.offer.admission import Asker, asker, owners_of
 
 
@@ -40,6 +40,17 @@ class Admission(NamedTuple):
         """All that the pod has for certain."""
         pods = self.pods or {}
         return self.allocated.union(*(pods[each] for each in owners_of(pods, self.allocated)))
+
+
+class PodsAnswer(NamedTuple):
+    """The pods that PodResources named, and what they had, when it was asked at the time ``asked``.
+
+    ``in_allocate``: it was asked inside an Allocate, so the kubelet had read all our answers before.
+    """
+
+    pods: Pods
+    asked: float
+    in_allocate: bool = False
 
 
 class Pending(NamedTuple):
@@ -135,57 +146,50 @@ class ReservationBook:
 
     # What the kubelet shows
 
-    def missing(self, file: Checkpoint, answer: PodList, asked: float) -> frozenset[Possession]:
-        """The pending ids that the answer to a question of the time ``asked`` and the file should have.
+    def missing(self, file: Checkpoint, answer: PodsAnswer) -> frozenset[Possession]:
+        """The pending ids that the kubelet must know of by now, and that neither the answer nor the file has.
 
-        The kubelet has an id as soon as it has read our answer; and all of a pod before the next one asks.
+        The kubelet has an id as soon as it has read our answer, and before it asks for anything else.
         """
         known = possessions(answer.pods) | file.possessions
-        over = asked > self._last and self.is_admitting and self._is_other(answer.pods)
-        delay = 0.0 if over else self._timeouts.pod_resources_after_allocate
+        delay = 0.0 if answer.in_allocate else self._timeouts.pod_resources_after_allocate
         return frozenset(
-            each for each, one in self._pending.items() if each not in known and asked >= one.at + delay
+            each
+            for each, one in self._pending.items()
+            if each not in known and answer.asked >= one.at + delay
         )
 
-    def observe(self, file: Checkpoint, answer: PodList | None = None, asked: float = 0.0) -> None:
-        """Take the kubelet's checkpoint, and its answer, if any, to a request of the time ``asked``."""
+    def observe(self, file: Checkpoint, answer: PodsAnswer | None = None) -> None:
+        """Take the kubelet's checkpoint, and its answer, if there is one."""
         now, written = anyio.current_time(), file.possessions
         shown = frozenset[Possession]() if answer is None else possessions(answer.pods)
-        missing = frozenset[Possession]() if answer is None else self.missing(file, answer, asked)
+        missing = frozenset[Possession]() if answer is None else self.missing(file, answer)
         pending: dict[Possession, Pending] = {}
         for each, one in self._pending.items():
             holders = {} if each in shown or each in missing else one.holders
             if each not in written and (holders or (one.functions and now < self._latest_entry(one))):
                 pending[each] = one._replace(holders=holders)
         self._pending = pending
-        if answer is not None and self._check_at is not None and asked >= self._check_at:
+        if answer is not None and self._check_at is not None and answer.asked >= self._check_at:
             self._check_at = None
         if self._admission is not None:
-            self._observe_admission(self._admission, written, shown, answer, asked)
+            self._entered = self._admission.allocated <= written
+            left = self._admission.allocated & (written | shown | pending.keys())
+            self._observe_admission(self._admission, answer, is_known=bool(left))
         self._publish()
 
     def _latest_entry(self, one: Pending) -> float:
         """Until when the checkpoint may lack a node that a container has: its container asks for more."""
         return one.at + self._timeouts.foreign_allocate
 
-    def _observe_admission(
-        self,
-        admission: Admission,
-        written: frozenset[Possession],
-        shown: frozenset[Possession],
-        answer: PodList | None,
-        asked: float,
-    ) -> None:
-        allocated = admission.allocated
-        self._entered = allocated <= written
-        if answer is not None and asked > self._last:
-            left = allocated & (written | shown | self._pending.keys())
-            if self._is_other(answer.pods) or not left:
-                self._admission = None
-                return
-            self._admission = admission._replace(pods=answer.pods)
-        if anyio.current_time() >= self._latest_end:
+    def _observe_admission(self, admission: Admission, answer: PodsAnswer | None, *, is_known: bool) -> None:
+        """``is_known``: something of what it was allocated is pending, or the kubelet has it."""
+        newer = answer if answer is not None and answer.asked > self._last else None
+        over = newer is not None and (self._is_other(newer.pods) or not is_known)
+        if over or anyio.current_time() >= self._latest_end:
             self._admission = None
+        elif newer is not None:
+            self._admission = admission._replace(pods=newer.pods)
 
     @property
     def _latest_end(self) -> float:

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 import anyio
 
 from nodeagent.agent.releases import Releases, Rescans
-from nodeagent.agent.reservations import ReservationBook
+from nodeagent.agent.reservations import PodsAnswer, ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KubeletUnavailable
@@ -35,6 +35,7 @@ from nodeagent.model.allocation import (
     Holder,
     Knowledge,
     PodList,
+    Pods,
     by_possession,
     unnamed,
 )
@@ -150,13 +151,10 @@ class Usage:
 
     # Requests
 
-    async def request(self, *, rewritten: bool = False) -> PodList | None:
-        """Ask the kubelet once, and publish; None if there is no answer with pods.
-
-        ``rewritten``: the checkpoint must have been written after the answer, as before a change of the host.
-        """
+    async def request(self, *, in_allocate: bool = False) -> Pods | None:
+        """Ask the kubelet once, and publish; the pods that it names, or None."""
         async with self._lock:
-            return await self._request(rewritten=rewritten)
+            return await self._request(in_allocate=in_allocate)
 
     async def request_before_change(self) -> None:
         """Ask once, after this call began; callers that wait at the same time share an answer."""
@@ -168,13 +166,13 @@ class Usage:
             await anyio.sleep(max(spacing - anyio.current_time(), 0.0))
             await self._request(rewritten=True)
 
-    async def request_in_allocate(self) -> PodList | None:
+    async def request_in_allocate(self) -> Pods | None:
         """Ask inside an Allocate, which does not wait long."""
         with anyio.move_on_after(self._timeouts.pod_resources_in_allocate):
             while True:
-                answer = await self.request()
-                if answer is not None or self.error is None or not self._kubelet.is_present():
-                    return answer
+                pods = await self.request(in_allocate=True)
+                if pods is not None or self.error is None or not self._kubelet.is_present():
+                    return pods
                 await anyio.sleep(self._timeouts.pod_resources_repeat)
         await self._request_file()
         return None
@@ -192,24 +190,26 @@ class Usage:
                 }
             await self._publish(file, self._snapshots.now.allocations.knowledge)
 
-    async def _request(self, *, rewritten: bool) -> PodList | None:
+    async def _request(self, *, in_allocate: bool = False, rewritten: bool = False) -> Pods | None:
+        """``rewritten``: the checkpoint must have been written after the answer."""
         if self._snapshots.now.allocations == Allocations():
             await self._publish(await self._read(), Knowledge.UNKNOWN)
         self._requested = asked = anyio.current_time()
         try:
-            answer = await self._list_pods()
+            listed = await self._list_pods()
         except KubeletUnavailable as error:
             await self._note_silence(error)
             return None
+        answer = PodsAnswer(listed.pods, asked, in_allocate)
         if self.error is not None:
             log.event(log.HOLDERS_KNOWN)
         self.error = None
-        file = await self._decisive_file(answer, asked, rewritten=rewritten)
-        self._listed, self._names = self._with_last_known(answer), frozenset(answer.pods)
+        file = await self._decisive_file(listed, answer, rewritten=rewritten)
+        self._listed, self._names = self._with_last_known(listed), frozenset(listed.pods)
         known = Knowledge.COMPLETE if self._absence_counts else Knowledge.PARTIAL
-        await self._publish(file, known, answer, asked)
+        await self._publish(file, known, answer)
         self._failures.set(0)
-        return answer if answer.pods else None
+        return listed.pods or None
 
     async def _list_pods(self) -> PodList:
         """The kubelet refuses what is beyond 100 requests a second: a client that had answers asks again."""
@@ -232,20 +232,20 @@ class Usage:
 
     # The checkpoint
 
-    async def _decisive_file(self, answer: PodList, asked: float, *, rewritten: bool) -> Checkpoint:
+    async def _decisive_file(self, listed: PodList, answer: PodsAnswer, *, rewritten: bool) -> Checkpoint:
         """The file; written after the answer if the two differ, and that is news or some time ago.
 
         The kubelet frees the devices of ended pods at each List, so what it writes then is what pods have.
         """
         file, timeouts = await self._read(), self._timeouts
-        unlisted = _unlisted(file, answer)
-        repeated = unlisted <= self._unlisted and self._names == answer.pods.keys()
+        unlisted = _unlisted(file, listed)
+        repeated = unlisted <= self._unlisted and self._names == listed.pods.keys()
         recent = anyio.current_time() < self._list_sent + timeouts.checkpoint_rewrite
         news = bool(unlisted) and not (repeated and recent)
-        if rewritten or news or self._reservations.missing(file, answer, asked):
+        if rewritten or news or self._reservations.missing(file, answer):
             limit = timeouts.checkpoint_write_before_change if rewritten else timeouts.checkpoint_write
             file = await self._written_again(file, limit)
-        self._unlisted = _unlisted(file, answer)
+        self._unlisted = _unlisted(file, listed)
         return file
 
     async def _written_again(self, before: Checkpoint, limit: float) -> Checkpoint:
@@ -278,18 +278,18 @@ class Usage:
         since = self._unreadable
         return since is None or anyio.current_time() >= since + self._timeouts.unreadable_checkpoint
 
-    def _with_last_known(self, answer: PodList) -> ByPossession[Holder]:
-        """What the answer lists; without a readable file also what was known before."""
+    def _with_last_known(self, listed: PodList) -> ByPossession[Holder]:
+        """The allocations that are listed; without a readable file also those that were known before."""
         if self._absence_counts:
-            return answer.table
-        return _merged(self._snapshots.now.allocations.table, answer.table)
+            return listed.table
+        return _merged(self._snapshots.now.allocations.table, listed.table)
 
     # The table
 
     async def _publish(
-        self, file: Checkpoint, knowledge: Knowledge, answer: PodList | None = None, asked: float = 0.0
+        self, file: Checkpoint, knowledge: Knowledge, answer: PodsAnswer | None = None
     ) -> None:
-        """Publish what the last answer and this file have."""
+        """Publish what was listed last and this file has."""
         self._file = file
         before = self._snapshots.now.allocations
         allocations = _with_answers(Allocations(self._joined(file), knowledge), file, before)
@@ -300,7 +300,7 @@ class Usage:
             await self._rescans.refresh(released)
         self.released.note(before, allocations, anyio.current_time())
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
-        self._reservations.observe(file, answer, asked)
+        self._reservations.observe(file, answer)
 
     def _joined(self, file: Checkpoint) -> ByPossession[Holder]:
         """PodResources and the checkpoint as one table; a pod is named if one of its devices is listed."""
@@ -411,10 +411,10 @@ class Usage:
         return min(times)
 
 
-def _unlisted(file: Checkpoint, answer: PodList) -> frozenset[Entry]:
-    """The entries of the file that the answer lacks."""
+def _unlisted(file: Checkpoint, listed: PodList) -> frozenset[Entry]:
+    """The entries of the file that are not listed."""
     return frozenset(
-        each for each in file.entries if each.device_id not in answer.table.get(each.resource, {})
+        each for each in file.entries if each.device_id not in listed.table.get(each.resource, {})
     )
 
 

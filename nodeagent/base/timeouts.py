@@ -85,9 +85,7 @@ class Timeouts(NamedTuple):
     former_holder_close: float = 9.0  # for the former pod's container to close the device
     device_close_poll: float = 0.1  # close(2) raises no event
     foreign_allocate: float = 12.0  # another plugin's Allocate for the pod under admission
-    admission_settle: float = (
-        3.0  # for the next container of a pod to ask, after one has got all that it asks for
-    )
+    admission_settle: float = 5.0  # for the next container of a pod, after one has all that it asks for
     forgotten_container_end: float = 5.0  # a force-deleted pod's container: 2.7 s were measured
     open_file_scan: float = 2.0  # one look at the open files of all processes
     open_file_scan_fresh: float = 0.5  # its result serves a batch of changes this long

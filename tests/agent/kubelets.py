@@ -166,8 +166,7 @@ class Node:
 
     async def identify(self) -> Admission:
         """The admission that asks now."""
-        answer = await self.usage.request_in_allocate()
-        return self.reservations.identify(None if answer is None else answer.pods)
+        return self.reservations.identify(await self.usage.request_in_allocate())
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

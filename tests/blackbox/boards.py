@@ -26,6 +26,7 @@ resources:
   - {name: example.com/usb, pci: [{devices: ["1ad8"]}]}
   - {name: example.com/lone, pci: [{devices: ["1ad9"]}]}
 """
+REST = 5.0  # seconds after the last event within which all devices that no pod has are Healthy
 FOR_EVER = ("--timing-settle", "60s")
 HARDLY = ("--timing-settle", "50ms")
 

@@ -18,6 +18,7 @@ from tests.blackbox.boards import (
     GPU,
     HARDLY,
     LONE,
+    REST,
     USB,
     Board,
     all_listed,
@@ -218,7 +219,7 @@ async def test_a_pod_that_a_kubelet_s_restart_met_half_way_leaves_nothing_held_b
         running(again)
         (group,) = groups(again)
         free = next(board for board in boards if board.group != group)
-        await kubelet.until(lambda: health(kubelet, USB)[free.usb] == "Healthy", 45.0)
+        await kubelet.until(lambda: health(kubelet, USB)[free.usb] == "Healthy", REST)
         other = await kubelet.admit(pod("other", {USB: 1}))
         running(other)
         assert groups(other) == {free.group}
@@ -235,7 +236,7 @@ async def test_a_stale_entry_ends_by_itself_although_one_resource_cannot_registe
         await kubelet.start()
         async with node.daemon():
             await all_listed(kubelet, {USB: 1, LONE: 1})
-            await until_all_healthy(kubelet, USB, within=30.0)
+            await until_all_healthy(kubelet, USB, within=REST)
 
 
 @pytest.mark.slow

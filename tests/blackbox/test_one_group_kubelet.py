@@ -24,18 +24,15 @@ from tests.blackbox.boards import (
     GPU,
     HARDLY,
     LONE,
-    LONE_AT,
     USB,
     all_listed,
     apart,
-    named,
     running,
     started,
     usb_boards,
     usb_lists,
 )
 from tests.blackbox.harness import PATIENCE, Node, pod
-from tests.blackbox.test_one_group_twice import admitted_and_forgotten
 
 GPU_AT = "0000:20:00.0"
 
@@ -95,22 +92,3 @@ async def test_what_a_pod_had_for_a_short_time_goes_to_the_next_one_at_once(
             running(await kubelet.admit(wanted))
             kubelet.delete(wanted)
         running(await kubelet.admit(pod("next", {resource: 1})))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("has", ["container", "init container"])
-async def test_what_the_kubelet_has_forgotten_is_not_given_to_the_next_pod_while_it_names_nobody(
-    node: Node, has: str
-) -> None:
-    """Others may ask PodResources so often that it refuses us (``DefaultQPS``)."""
-    async with started(node, *HARDLY, listed=usb_lists(usb_boards(node, 1))) as (_, kubelet):
-        before = await kubelet.admit(pod("before", {LONE: 1}))
-        await named(node, LONE_AT, before)
-        old = await kubelet.admit(pod("old", {GPU: 1}))
-        vm = asking("vm", has, LONE)
-        await admitted_and_forgotten(node, kubelet, LONE_AT, vm, old, before)
-        kubelet.faults.set("pod-resources-exhausted")
-        other = await kubelet.admit(pod("other", {LONE: 1}))
-        assert other.phase == "Failed"
-        kubelet.delete(vm)
-        running(await kubelet.admit(pod("next", {LONE: 1})))

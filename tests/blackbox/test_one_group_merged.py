@@ -10,7 +10,6 @@ import time
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import (
     FOR_EVER,
     GPU,
@@ -90,33 +89,6 @@ async def test_what_an_init_container_got_in_silence_stays_its_pod_s_while_anoth
         await kubelet.until(lambda: vm.phase != "Pending", PATIENCE)
         running(vm)
         assert (await kubelet.admit(pod("late", {USB: 1}))).phase == "Failed"
-
-
-async def test_what_an_init_container_has_is_not_given_to_a_second_pod_though_the_second_question_is_silent(
-    node: Node,
-) -> None:
-    boards = usb_boards(node, 1)
-    async with (
-        started(node, *HARDLY, listed=usb_lists(boards)) as (_, kubelet),
-        anyio.create_task_group() as tasks,
-    ):
-        before = await kubelet.admit(pod("before", {LONE: 1}))
-        await named(node, LONE_AT, before)
-        old = await kubelet.admit(pod("old", {GPU: 1}))
-        vm = pod("vm", init_containers=[{LONE: 1}])
-        await admitted_and_forgotten(node, kubelet, LONE_AT, vm, old, before)
-        await node.until_told(lambda told: LONE_AT in told["holders"])
-        tasks.start_soon(silent_after_the_next_list, kubelet)
-        other = await kubelet.admit(pod("other", {LONE: 1}))
-        assert other.phase == "Failed"
-
-
-async def silent_after_the_next_list(kubelet: Kubelet) -> None:
-    """PodResources answers no more from then on."""
-    lists = kubelet.statistics.lists
-    seen = sum(map(len, lists.values()))
-    await kubelet.until(lambda: sum(map(len, lists.values())) > seen, PATIENCE)
-    kubelet.faults.set(SILENT)
 
 
 async def test_what_a_silent_kubelet_has_forgotten_while_it_was_given_is_not_given_to_the_next_pod(

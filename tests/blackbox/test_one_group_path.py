@@ -11,6 +11,7 @@ from tests.blackbox.boards import (
     GPU,
     HARDLY,
     LONE,
+    REST,
     RULES,
     USB,
     all_listed,
@@ -126,7 +127,7 @@ async def test_what_a_killed_kubelet_was_given_for_a_pod_is_free_again_though_th
         (given,) = vm.result.ids[GPU]
         await named(node, given, vm)
         other = next(board for board in boards if board.gpu != given)
-        await kubelet.until(lambda: health(kubelet, USB)[other.usb] == "Healthy", 45.0)
+        await kubelet.until(lambda: health(kubelet, USB)[other.usb] == "Healthy", REST)
 
 
 async def test_a_pod_under_the_name_of_one_that_a_new_kubelet_never_named_is_not_that_one(

@@ -19,6 +19,7 @@ from tests.blackbox.boards import (
     FOR_EVER,
     GPU,
     HARDLY,
+    REST,
     USB,
     Board,
     all_listed,
@@ -36,7 +37,7 @@ from tests.blackbox.boards import (
 )
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 
-AN_HOUR, LONG, YOUTH = 3600.0, 600.0, 30.0
+AN_HOUR, LONG = 3600.0, 600.0
 SILENT = "pod-resources-exhausted"
 CUT_OFF = "pod-resources-unnamed"
 EMPTY = "pod-resources-empty"
@@ -182,10 +183,8 @@ async def test_a_stale_entry_of_the_checkpoint_ends_by_itself(node: Node, restar
             if restart != "daemon":
                 kubelet.faults.set(CUT_OFF, 1.0)
                 await kubelet.start()
-            if (
-                restart == "kubelet"
-            ):  # what a former kubelet has named is doubted as long as this one is young
-                await until_all_healthy(kubelet, GPU, USB, within=YOUTH + PATIENCE)
+            if restart == "kubelet":
+                await until_all_healthy(kubelet, GPU, USB, within=REST)
         if restart != "kubelet":
             async with node.daemon():
                 await all_listed(kubelet, usb_lists(boards))

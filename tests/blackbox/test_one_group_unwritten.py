@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.sim.kubelet.standin import Kubelet
-from tests.blackbox.boards import GPU, LONE, running, started, stays, until_all_healthy, usb_boards
+from tests.blackbox.boards import GPU, LONE, REST, running, started, stays, until_all_healthy, usb_boards
 from tests.blackbox.foreign import NIC, serving
 from tests.blackbox.harness import PATIENCE, Node, pod
 
@@ -38,7 +38,7 @@ async def test_what_a_refused_pod_got_of_one_that_has_ended_is_free_again(node: 
         running(await kubelet.admit(pod("without", {})))
         kubelet.delete(old)
         await refused_half_way(kubelet)
-        await until_all_healthy(kubelet, GPU, within=30)
+        await until_all_healthy(kubelet, GPU, within=REST)
         running(await kubelet.admit(pod("next", {GPU: 2})))
 
 
@@ -58,7 +58,7 @@ async def test_what_a_refused_pod_got_does_not_wait_for_what_nobody_shows_for_lo
         running(await kubelet.admit(pod("without", {})))
         kubelet.delete(old)
         await refused_half_way(kubelet)
-        await until_all_healthy(kubelet, GPU, within=19)
+        await until_all_healthy(kubelet, GPU, within=REST)
 
 
 async def refused_half_way(kubelet: Kubelet) -> None:
