@@ -6,10 +6,10 @@ one of them is first and the other finds its mark. An allocated id is pending un
 or PodResources has it, or until both lack it although they should have it by then: its pod was refused.
 
 The pod under admission may be allocated more of its groups, of other resources. Its admission is over when
-PodResources shows another new pod, or the kubelet has nothing of what the pod was allocated, or
-``foreign_allocate`` seconds after its last Allocate; ``admission_settle`` seconds after it if the checkpoint
-has all of it, as its container waits for no other plugin then. ``agent.usage`` brings what the kubelet shows. Times are those of the event
-loop, in seconds.
+PodResources shows another new pod, when the kubelet has nothing any more of what the pod was allocated, or
+``foreign_allocate`` seconds after its last Allocate; where the checkpoint has all of it, its container waits
+for no other plugin, so ``admission_settle`` seconds do. ``agent.usage`` brings what the kubelet shows. Times
+are those of the event loop, in seconds.
 """
 
 from __future__ import annotations
