@@ -18,7 +18,8 @@ from typing import Protocol, TypeVar
 
 import anyio
 
-from nodeagent.agent.releases import Releases, Rescans
+from nodeagent.agent import joining
+from nodeagent.agent.releases import RecentReleases, Releases, Rescans
 from nodeagent.agent.reservations import PodsAnswer, ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
@@ -36,11 +37,7 @@ from nodeagent.model.allocation import (
     Knowledge,
     PodList,
     Pods,
-    by_possession,
-    unnamed,
 )
-from nodeagent.model.host import HostDevice
-from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.shares import HoldersShare
 
 T = TypeVar("T")
@@ -72,41 +69,6 @@ class Kubelet(Protocol):
     def is_expected(self) -> bool:
         """True if there is a directory for that socket."""
         ...
-
-
-class RecentReleases:
-    """When a pod was last known to have a device that no pod has now."""
-
-    def __init__(self, container_end: float) -> None:
-        """``container_end``: seconds for a container to end whose pod the kubelet has forgotten."""
-        self._container_end = container_end
-        self._since: dict[str, float] = {}
-
-    def note(self, before: Allocations, now: Allocations, at: float) -> None:
-        """Compare two tables: released are ids, the groups that came with them, nodes and CDI names."""
-        ids = {each for each, _ in before.held()} - {each for each, _ in now.held()}
-        ids |= before.brought.keys() - now.brought.keys()
-        groups = {str(group) for each in ids for group in before.groups.get(each, ())}
-        answers = {
-            each
-            for device_id, holder in before.held()
-            if now.holder_of(holder.resource, device_id) is None
-            for each in (device_id, *before.answer(holder.resource, device_id))
-        }
-        self._since = {each: self._since[each] for each in self.at(at)}
-        self._since |= dict.fromkeys((*ids, *groups, *answers), at)
-
-    def renew(self, device_id: str, at: float) -> None:
-        """The device was seen open: it may be so for as long again."""
-        self._since[device_id] = at
-
-    def at(self, now: float) -> frozenset[str]:
-        """The ids, numbers of groups, nodes and CDI names that a container may still have open."""
-        return frozenset(each for each, since in self._since.items() if now < since + self._container_end)
-
-    def has(self, host_device: HostDevice, now: float) -> bool:
-        """True if a pod had the device, or its whole group, until a moment ago."""
-        return not self.at(now).isdisjoint((host_device.id, str(host_device.group)))
 
 
 class Usage:
@@ -238,14 +200,14 @@ class Usage:
         The kubelet frees the devices of ended pods at each List, so what it writes then is what pods have.
         """
         file, timeouts = await self._read(), self._timeouts
-        unlisted = _unlisted(file, listed)
+        unlisted = joining.find_unlisted(file, listed)
         repeated = unlisted <= self._unlisted and self._names == listed.pods.keys()
         recent = anyio.current_time() < self._list_sent + timeouts.checkpoint_rewrite
         news = bool(unlisted) and not (repeated and recent)
         if rewritten or news or self._reservations.missing(file, answer):
             limit = timeouts.checkpoint_write_before_change if rewritten else timeouts.checkpoint_write
             file = await self._written_again(file, limit)
-        self._unlisted = _unlisted(file, listed)
+        self._unlisted = joining.find_unlisted(file, listed)
         return file
 
     async def _written_again(self, before: Checkpoint, limit: float) -> Checkpoint:
@@ -282,7 +244,7 @@ class Usage:
         """The allocations that are listed; without a readable file also those that were known before."""
         if self._absence_counts:
             return listed.table
-        return _merged(self._snapshots.now.allocations.table, listed.table)
+        return joining.merge(self._snapshots.now.allocations.table, listed.table)
 
     # The table
 
@@ -292,32 +254,16 @@ class Usage:
         """Publish what was listed last and this file has."""
         self._file = file
         before = self._snapshots.now.allocations
-        allocations = _with_answers(Allocations(self._joined(file), knowledge), file, before)
-        if file.stamp is not None and file.stamp == self._outdated:
-            allocations = replace(allocations, written=frozenset())
+        self._pod_of = joining.pods_by_uid(file, self._listed, self._pod_of)
+        table = joining.join(file, self._listed, self._pod_of)
+        outdated = file.stamp is not None and file.stamp == self._outdated
+        allocations = joining.with_answers(Allocations(table, knowledge), file, before, outdated=outdated)
         released = {each for each, _ in before.held()} - {each for each, _ in allocations.held()}
         if released:
             await self._rescans.refresh(released)
         self.released.note(before, allocations, anyio.current_time())
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
         self._reservations.observe(file, answer)
-
-    def _joined(self, file: Checkpoint) -> ByPossession[Holder]:
-        """PodResources and the checkpoint as one table; a pod is named if one of its devices is listed."""
-        pod_of: dict[str, Holder] = {}
-        unlisted: list[Entry] = []
-        for entry in file.entries:
-            holder = self._listed.get(entry.resource, {}).get(entry.device_id)
-            if holder is None:
-                unlisted.append(entry)
-            known = holder if holder is not None and holder.named else self._pod_of.get(entry.uid)
-            if known is not None:
-                pod_of[entry.uid] = known
-        self._pod_of = pod_of
-        if not unlisted:
-            return self._listed
-        held = ((each.device_id, _holder(each, pod_of.get(each.uid))) for each in unlisted)
-        return _merged(by_possession(held), self._listed)
 
     # The component
 
@@ -409,60 +355,3 @@ class Usage:
         if not self._absence_counts and self._unreadable is not None:
             times.append(self._unreadable + timeouts.unreadable_checkpoint)
         return min(times)
-
-
-def _unlisted(file: Checkpoint, listed: PodList) -> frozenset[Entry]:
-    """The entries of the file that are not listed."""
-    return frozenset(
-        each for each in file.entries if each.device_id not in listed.table.get(each.resource, {})
-    )
-
-
-def _with_answers(allocations: Allocations, file: Checkpoint, before: Allocations) -> Allocations:
-    """With what came with the ids by the file; parts that did not change are the same objects."""
-    brought: dict[str, Holder] = {}
-    groups: dict[str, frozenset[GroupNumber]] = {}
-    nodes: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
-    cdi: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
-    for entry in file.entries:
-        holder = allocations.holder_of(entry.resource, entry.device_id)
-        if holder is None:
-            continue
-        device_id, answer = entry.device_id, entry.answer
-        groups[device_id] = groups.get(device_id, frozenset()) | answer.groups
-        for table, given in ((nodes, answer.nodes), (cdi, answer.cdi)):
-            if given:
-                ids = table.setdefault(entry.resource, {})
-                ids[device_id] = (*ids.get(device_id, ()), *given)
-        for each in answer.host_devices:
-            if each not in allocations.holders:
-                brought[each] = replace(holder, brought=device_id)
-    return replace(
-        allocations,
-        table=_same(before.table, allocations.table),
-        brought=_same(before.brought, brought),
-        groups=_same(before.groups, groups),
-        nodes=_same(before.nodes, nodes),
-        cdi=_same(before.cdi, cdi),
-        written=file.possessions if file.stamp is not None else None,
-    )
-
-
-def _holder(entry: Entry, pod: Holder | None) -> Holder:
-    """The holder of an entry that is not listed, whose pod may be known by another device."""
-    if pod is None:
-        return unnamed(entry.resource, entry.numa)
-    return replace(pod, resource=entry.resource, numa=entry.numa)
-
-
-def _merged(first: ByPossession[Holder], then: ByPossession[Holder]) -> ByPossession[Holder]:
-    """Both tables; of what both have the second one counts."""
-    if all(ids.keys() <= then.get(name, {}).keys() for name, ids in first.items()):
-        return then
-    names = dict.fromkeys((*first, *then))
-    return {name: {**first.get(name, {}), **then.get(name, {})} for name in names}
-
-
-def _same(before: T, now: T) -> T:
-    """The known object where it is equal: readers find by identity what has changed."""
-    return before if before == now else now

@@ -21,8 +21,8 @@ import anyio
 
 from nodeagent.agent.core import Core
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.releases import RecentReleases
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.usage import RecentReleases
 from nodeagent.base import log, sealed, threads
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.supervise import Component

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joins PodResources and the kubelet's checkpoint into the Allocations of the Snapshot. Pure.
+
+Called by ``agent.usage``, which says when the kubelet is asked and which file decides. An entry of the
+checkpoint that PodResources does not list is of a pod without a name, unless another device of its pod is
+listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from nodeagent.kubelet.checkpoint import Checkpoint, Entry
+from nodeagent.model.allocation import Allocations, ByPossession, Holder, PodList, by_possession, unnamed
+from nodeagent.model.ids import GroupNumber, ResourceName
+
+T = TypeVar("T")
+
+Table = ByPossession[Holder]
+
+
+def find_unlisted(file: Checkpoint, listed: PodList) -> frozenset[Entry]:
+    """The entries of the file that are not listed."""
+    return frozenset(
+        each for each in file.entries if each.device_id not in listed.table.get(each.resource, {})
+    )
+
+
+def pods_by_uid(file: Checkpoint, listed: Table, before: Mapping[str, Holder]) -> dict[str, Holder]:
+    """The uids of the file → their pods, by a device that is listed now or was ``before``."""
+    pods: dict[str, Holder] = {}
+    for entry in file.entries:
+        holder = listed.get(entry.resource, {}).get(entry.device_id)
+        known = holder if holder is not None and holder.named else before.get(entry.uid)
+        if known is not None:
+            pods[entry.uid] = known
+    return pods
+
+
+def join(file: Checkpoint, listed: Table, pods: Mapping[str, Holder]) -> Table:
+    """The devices that are listed, and those that only the file has."""
+    unlisted = [each for each in file.entries if each.device_id not in listed.get(each.resource, {})]
+    if not unlisted:
+        return listed
+    return merge(
+        by_possession((each.device_id, _holder(each, pods.get(each.uid))) for each in unlisted), listed
+    )
+
+
+def _holder(entry: Entry, pod: Holder | None) -> Holder:
+    if pod is None:
+        return unnamed(entry.resource, entry.numa)
+    return replace(pod, resource=entry.resource, numa=entry.numa)
+
+
+def merge(first: Table, then: Table) -> Table:
+    """Both tables; of an id that both have the second one counts."""
+    if all(ids.keys() <= then.get(name, {}).keys() for name, ids in first.items()):
+        return then
+    names = dict.fromkeys((*first, *then))
+    return {name: {**first.get(name, {}), **then.get(name, {})} for name in names}
+
+
+def with_answers(
+    allocations: Allocations, file: Checkpoint, before: Allocations, *, outdated: bool
+) -> Allocations:
+    """With the groups, nodes and CDI devices that came with each id, by the answers in the file.
+
+    Parts that did not change are the same objects as ``before``. An ``outdated`` file was not written when it
+    should have been: it does not prove which answers there are.
+    """
+    brought: dict[str, Holder] = {}
+    groups: dict[str, frozenset[GroupNumber]] = {}
+    nodes: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
+    cdi: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
+    for entry in file.entries:
+        holder = allocations.holder_of(entry.resource, entry.device_id)
+        if holder is None:
+            continue
+        device_id, answer = entry.device_id, entry.answer
+        groups[device_id] = groups.get(device_id, frozenset()) | answer.groups
+        for table, names in ((nodes, answer.nodes), (cdi, answer.cdi)):
+            if names:
+                ids = table.setdefault(entry.resource, {})
+                ids[device_id] = (*ids.get(device_id, ()), *names)
+        for each in answer.host_devices:
+            if each not in allocations.holders:
+                brought[each] = replace(holder, brought=device_id)
+    written = frozenset() if outdated else file.possessions
+    return replace(
+        allocations,
+        table=_same(before.table, allocations.table),
+        brought=_same(before.brought, brought),
+        groups=_same(before.groups, groups),
+        nodes=_same(before.nodes, nodes),
+        cdi=_same(before.cdi, cdi),
+        written=written if file.stamp is not None else None,
+    )
+
+
+def _same(before: T, now: T) -> T:
+    """The known object where it is equal: readers find by identity what has changed."""
+    return before if before == now else now
