@@ -26,7 +26,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, Pods, Possession, Reservations, possessions
-from nodeagent.policy.offer.admission import Asker, asker, owners_of
+from nodeagent.policy.offer.admission import is_other_pod, owners_of
 
 
 class Admission(NamedTuple):
@@ -137,7 +137,7 @@ class ReservationBook:
         before = known.pods or {}
         if not pods.keys() >= set(owners_of(before, known.allocated)):
             return True
-        return asker(before, pods, known.allocated) is Asker.OTHER
+        return is_other_pod(before, pods, known.allocated)
 
     def end_admission(self) -> None:
         """A kubelet was started: it admits no pod that the one before was admitting."""
