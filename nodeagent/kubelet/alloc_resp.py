@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an answer to an Allocate says of the host: the kubelet's checkpoint keeps it while a pod has it.
+"""The devices in an answer to an Allocate: the kubelet's checkpoint keeps it while a pod has the id.
 
 An id may stand for more than its own device: a bundle, a group. The variables that virt-launcher reads name
 each function and mdev (``PCI_RESOURCE_*``, ``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the
@@ -31,26 +31,26 @@ class Answer(NamedTuple):
 
 
 @lru_cache(maxsize=4096)  # the file is read after each Allocate, and most of its answers are those of before
-def understood(text: str) -> Answer:
-    """What a ContainerAllocateResponse in base64 says; nothing, if it cannot be read."""
+def parse_allocate_response(text: str) -> Answer:
+    """The devices in a ContainerAllocateResponse in base64; none, if it cannot be read."""
     try:
-        return _said(v1beta1.ContainerAllocateResponse.parse(base64.b64decode(text)))
+        return _from_message(v1beta1.ContainerAllocateResponse.parse(base64.b64decode(text)))
     except Exception:  # noqa: BLE001 - the file is no API: bytes of any kind
         return Answer()
 
 
-def _said(response: v1beta1.ContainerAllocateResponse) -> Answer:
+def _from_message(response: v1beta1.ContainerAllocateResponse) -> Answer:
     paths = dict.fromkeys(node.host_path for node in response.devices)
     groups = {path: found["number"] for path in paths if (found := _GROUP.fullmatch(path)) is not None}
     return Answer(
-        tuple(dict.fromkeys(_named(response.envs))),
+        tuple(dict.fromkeys(_find_device_ids(response.envs))),
         frozenset(GroupNumber(int(each)) for each in groups.values()),
         tuple(path for path in paths if path not in groups),
         tuple(each.name for each in response.cdi_devices),
     )
 
 
-def _named(envs: Mapping[str, str]) -> Iterator[str]:
+def _find_device_ids(envs: Mapping[str, str]) -> Iterator[str]:
     for name, value in envs.items():
         if name.startswith(_VARIABLES):
             for word in value.split(","):

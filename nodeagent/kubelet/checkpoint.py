@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device manager's checkpoint: which ids pods hold, as the kubelet wrote it last. Read, never written.
+"""The device manager's checkpoint: the ids that pods have, as the kubelet wrote it last. Read, never written.
 
 It is no API (pkg/kubelet/cm/devicemanager/checkpoint), so any content is accepted. The kubelet writes it
 after the last Allocate of a container and at each list message, not when a pod ends: it may name pods that
@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
-from nodeagent.kubelet.alloc_resp import Answer, understood
+from nodeagent.kubelet.alloc_resp import Answer, parse_allocate_response
 from nodeagent.model.allocation import Possession
 from nodeagent.model.ids import ResourceName
 
@@ -27,9 +27,9 @@ _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, Recu
 
 
 class Entry(NamedTuple):
-    """One id that one pod holds; ``numa`` is what the kubelet was told of its topology.
+    """One id of one pod; ``numa``: its topology, as the kubelet was told.
 
-    ``answer`` is what its container was given for it, and for the ids that were asked for with it.
+    ``answer``: the devices that its container got with it, and with the ids of the same Allocate.
     """
 
     uid: str
@@ -49,7 +49,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def possessions(self) -> frozenset[Possession]:
-        """What pods have by the file."""
+        """All ids that pods have by the file."""
         return frozenset((each.resource, each.device_id) for each in self.entries)
 
 
@@ -108,7 +108,7 @@ def _is_same(one: Stamp, other: Stamp | None) -> bool:
 
 
 def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool]:
-    """The entries that can be understood, and whether these are all."""
+    """The entries that can be parsed, and whether these are all."""
     try:
         document = json.loads(file.read())
         pods = tuple(document["Data"]["PodDeviceEntries"] or ())
@@ -127,10 +127,10 @@ def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool]:
 def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
     """By NUMA node, which is "-1" for an id without topology; a list before Kubernetes 1.20.
 
-    A number is somebody's share, unless the answer to its Allocate has the node of that IOMMU group: then it
-    is virt-handler's.
+    A number is a share of another plugin, unless the answer to its Allocate has the node of that IOMMU group:
+    then it is virt-handler's.
     """
-    answer = understood(pod.get("AllocResp") or "")
+    answer = parse_allocate_response(pod.get("AllocResp") or "")
     by_node = pod["DeviceIDs"]
     if isinstance(by_node, list):
         by_node = {"-1": by_node}

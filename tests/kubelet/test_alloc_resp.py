@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.kubelet.alloc_resp import Answer, understood
+from nodeagent.kubelet.alloc_resp import Answer, parse_allocate_response
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.model.ids import GroupNumber
 
@@ -38,14 +38,14 @@ def answer(*paths: str, **envs: str) -> str:
 def test_it_names_host_devices_and_groups(
     text: str, host_devices: tuple[str, ...], groups: tuple[int, ...]
 ) -> None:
-    assert understood(text)[:2] == (host_devices, frozenset(map(GroupNumber, groups)))
+    assert parse_allocate_response(text)[:2] == (host_devices, frozenset(map(GroupNumber, groups)))
 
 
 @given(st.binary())
 def test_any_bytes_are_borne(data: bytes) -> None:
-    assert isinstance(understood(base64.b64encode(data).decode()), Answer)
+    assert isinstance(parse_allocate_response(base64.b64encode(data).decode()), Answer)
 
 
 @pytest.mark.parametrize("text", ["=", "no base64 ä", "Cg=="])
 def test_any_text_is_borne(text: str) -> None:
-    assert understood(text) == Answer()
+    assert parse_allocate_response(text) == Answer()
