@@ -44,6 +44,7 @@ class DeviceList:
         self.cell: Latest[tuple[Device, ...]] = Latest(devices)
         self.resends = 0  # how often the list was to be sent again
         self._devices = devices
+        self._response: _EncodedList | None = None
         self._allocating: Counter[str] = Counter()
 
     def update(self, devices: tuple[Device, ...]) -> None:
@@ -55,6 +56,14 @@ class DeviceList:
         """Send the list although it is the same: the kubelet writes its checkpoint at each one."""
         self.resends += 1
         self.cell.touch()
+
+    @property
+    def response(self) -> v1beta1.ListAndWatchResponse:
+        """The list as it is sent; the same object while the kubelet would see no difference."""
+        entries = [(each.id, each.healthy, each.numa) for each in self.cell.get()]
+        if self._response is None or self._response.entries != entries:
+            self._response = _EncodedList(entries)
+        return self._response
 
     @contextlib.contextmanager
     def allocating(self, ids: Sequence[str], linger: float) -> Iterator[None]:
@@ -80,6 +89,25 @@ class DeviceList:
             if device.id in self._allocating and device.id not in present
         )
         self.cell.set((*self._devices, *kept))
+
+
+class _EncodedList(v1beta1.ListAndWatchResponse):
+    """A list that is encoded once: betterproto2 takes 16 ms for 1,000 devices, and all lists are sent again
+    to a kubelet that has restarted. Keeps the bytes and not the messages of the devices.
+    """
+
+    def __init__(self, entries: Sequence[tuple[str, bool, int | None]]) -> None:
+        self.entries = entries
+        self._encoded = bytes(v1beta1.ListAndWatchResponse([_device(*each) for each in entries]))
+
+    def __bytes__(self) -> bytes:
+        return self._encoded
+
+
+def _device(device_id: str, healthy: bool, numa: int | None) -> v1beta1.Device:
+    """No topology for an unknown NUMA node: -1 on the wire fails pods under strict topology policies."""
+    topology = v1beta1.TopologyInfo([v1beta1.NumaNode(numa)]) if numa is not None and numa >= 0 else None
+    return v1beta1.Device(device_id, HEALTHY if healthy else UNHEALTHY, topology)
 
 
 class Answers(Protocol):
@@ -129,13 +157,13 @@ class DevicePlugin(v1beta1.DevicePluginBase):
         There is no queue: a stream whose reader is slow sends the newest list next.
         """
         await self._answers.ready()
-        version, before = -1, None
+        version, sent, resends = -1, None, 0
         while True:
-            version, devices = await self._devices.cell.newer(version)
-            shown = self._devices.resends, [(each.id, each.healthy, each.numa) for each in devices]
-            if shown != before:
-                yield v1beta1.ListAndWatchResponse([_device(each) for each in devices])
-                before = shown
+            version, _ = await self._devices.cell.newer(version)
+            response = self._devices.response
+            if response is not sent or resends != self._devices.resends:
+                sent, resends = response, self._devices.resends
+                yield response
             self._sent.set(version)
 
     async def get_preferred_allocation(
@@ -213,14 +241,6 @@ def options(answers: Answers) -> v1beta1.DevicePluginOptions:
     return v1beta1.DevicePluginOptions(
         pre_start_required=False, get_preferred_allocation_available=answers.preferring
     )
-
-
-def _device(device: Device) -> v1beta1.Device:
-    """An entry of the list. No topology for an unknown NUMA node: -1 fails pods under strict policies."""
-    topology = None
-    if device.numa is not None and device.numa >= 0:
-        topology = v1beta1.TopologyInfo([v1beta1.NumaNode(device.numa)])
-    return v1beta1.Device(device.id, HEALTHY if device.healthy else UNHEALTHY, topology)
 
 
 def _response(grant: Grant) -> v1beta1.ContainerAllocateResponse:

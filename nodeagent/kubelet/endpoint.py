@@ -174,7 +174,7 @@ class Endpoint:
     async def _call_register(self, server: SocketServer) -> bool:
         options = device_plugin.options(self._answers)
         try:
-            await self._registrar.register(self.resource, server.path.name, options)
+            await self._registrar.register(self.resource, server.name, options)
         except KubeletAway:  # no fault of this resource: the Registrar logs it, once for all
             self._set(self.state._replace(last_error=None))
         except KubeletUnavailable as error:
@@ -240,5 +240,5 @@ class Endpoint:
 
     def _note_change(self, name: str | None) -> None:
         """The directory has changed: a socket of ours, or all of it (None)."""
-        if name is None or (self._server is not None and self._server.path.name == name):
+        if name is None or (self._server is not None and self._server.name == name):
             self._news.touch()

@@ -15,6 +15,7 @@ kubelet of ``sim/`` uses both ends, too.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -73,11 +74,11 @@ class SocketServer:
         one: the kubelet's plugin watcher ignores names with a dot in front, so a socket appears to it only
         when it can be used. ``on_streams`` is called when a server stream has begun or ended.
         """
+        self.name = publish_as or name
         self.streams = 0  # server streams that are open now
         self.streamed = False  # a server stream was opened at some time
         self._directory = Path(directory)
         self._bound_name = name
-        self._name = publish_as or name
         self._services = services
         self._timeouts = timeouts
         self._on_streams = on_streams
@@ -91,7 +92,7 @@ class SocketServer:
     @property
     def path(self) -> Path:
         """Where clients find the socket."""
-        return self._directory / self._name
+        return self._directory / self.name
 
     @property
     def present(self) -> bool:
@@ -120,7 +121,7 @@ class SocketServer:
         try:
             with CancelScope(shield=True):  # asyncio loses a server whose start is cancelled: it stays deaf
                 await server.start(sock=self._file.socket, backlog=BACKLOG)
-            self._file.rename(self._name)
+            self._file.rename(self.name)
         except BaseException as error:
             server.close_listener()
             self._drop_file(keep=False)
@@ -205,9 +206,10 @@ class SocketServer:
         return not all(self._calls.values())
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        with anyio.move_on_after(seconds):
-            while not condition():
-                await self._progress.newer(self._progress.version)
+        if not condition():
+            with anyio.move_on_after(seconds):
+                while not condition():
+                    await self._progress.newer(self._progress.version)
 
     def _drop_file(self, keep: bool) -> None:
         file, self._file = self._file, None
@@ -326,20 +328,17 @@ async def in_own_task(rpc: Coroutine[Any, Any, T]) -> T:
     grpclib ends a call (deadline, GOAWAY, lost connection) by cancelling the task that waits for it, without
     ``Task.uncancel``; cancel scopes of that task would then take their own cancellation for a foreign one.
     """
-    ended: list[T | Exception] = []
-
-    async def run() -> None:
-        try:
-            ended.append(await rpc)
-        except Exception as error:  # noqa: BLE001 - raised below, in the task of the caller
-            ended.append(error)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run, name="gRPC call")
-    outcome = ended[0] if ended else StreamTerminatedError("Connection lost")
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    task = asyncio.ensure_future(rpc)  # noqa: TID251 - it ends here: grpclib must cancel no other task
+    try:
+        await asyncio.wait([task])
+    finally:
+        if not task.done():
+            task.cancel()
+            with CancelScope(shield=True):
+                await asyncio.wait([task])
+    if task.cancelled():
+        raise StreamTerminatedError("Connection lost")
+    return task.result()
 
 
 def _describe(error: Exception) -> str:

@@ -83,6 +83,19 @@ async def test_an_unknown_id_is_not_made_up() -> None:
         assert shown.cell.get() == ()
 
 
+def test_a_list_is_encoded_again_only_if_the_kubelet_would_see_a_difference() -> None:
+    shown = DeviceList((A, B))
+    first = shown.response
+    shown.resend()
+    shown.update((device("a", numa=1), device("b")))
+    assert shown.response is first
+    shown.update((device("a", BROKEN, numa=1), B))
+    unhealthy = shown.response
+    shown.update((device("a", BROKEN._replace(what="another text"), numa=1), B))
+    assert shown.response is unhealthy
+    assert bytes(unhealthy) != bytes(first)
+
+
 def test_a_list_that_is_to_be_sent_again_wakes_its_streams() -> None:
     shown = DeviceList((device("a"),))
     seen = shown.cell.version
