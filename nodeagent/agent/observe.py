@@ -31,7 +31,7 @@ from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.readers import NOT_READABLE
-from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction, Recovery
@@ -70,7 +70,7 @@ class Observer:
         self._settings = settings
         self._names = names
         self._timeouts = timeouts
-        self._runner = ScanRunner(root, wakes, timeouts, deadline=timeouts.device_read)
+        self._runner = Scanner(root, wakes, timeouts, deadline=timeouts.device_read)
         self._reads = Reads(timeouts.device_read)
 
     def status(self) -> HostStatus:

@@ -18,7 +18,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import identity, pciids
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes, hints, usb, uses
-from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
@@ -54,7 +54,7 @@ async def snapshot(root: Root, desired: Desired, timeouts: Timeouts, saved: Host
 async def _scanned(
     root: Root, nodes: Sequence[str], specs: Mapping[str, CdiFile], timeouts: Timeouts
 ) -> Host:
-    runner = ScanRunner(root, Wakes(), timeouts, deadline=timeouts.device_read_once)
+    runner = Scanner(root, Wakes(), timeouts, deadline=timeouts.device_read_once)
     return await runner.scan(None, Host(), nodes, {}, specs)
 
 

@@ -98,7 +98,6 @@ class Timeouts(NamedTuple):
     device_read: float = 0.5  # one device, by the daemon
     device_read_once: float = 2.0  # one device, by a command
     device_hints_read: float = 1.0  # one device's hints, by a command
-    scan_thread_progress: float = 0.05  # without progress another thread continues the scan
     opener_scan: float = 1.0  # one look for the processes that have VFIO functions open
     event_burst_gap: float = 0.01  # the end of a burst: a driver change sends four events within 2 ms
     event_burst: float = 0.5  # a burst that does not end is scanned after this time

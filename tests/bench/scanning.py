@@ -8,7 +8,7 @@ import time
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
@@ -26,7 +26,7 @@ async def figures() -> list[Figure]:
     measured = []
     for count in (10, 100, 1000, 10000):
         with simulated(count, min(count, listing.RESOURCES)) as host:
-            runner = ScanRunner(Root(host.path("/")), Wakes(), deadline=2.0, timeouts=Timeouts())
+            runner = Scanner(Root(host.path("/")), Wakes(), deadline=2.0, timeouts=Timeouts())
             began = time.perf_counter()
             first = await runner.scan(None, Host(), (), {})
             took = time.perf_counter() - began
@@ -36,7 +36,7 @@ async def figures() -> list[Figure]:
     return measured
 
 
-async def _one_change(host: SimulatedHost, runner: ScanRunner, before: Host, count: int) -> Figure:
+async def _one_change(host: SimulatedHost, runner: Scanner, before: Host, count: int) -> Figure:
     """Decide anew after one driver change, without the reading."""
     decision = turn.first(Snapshot(before, Desired()))
     address = nodes.address(count // 2)

@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Iterable
 
-from nodeagent.kernel.root import Directory, Root, gone
+from nodeagent.kernel.root import Root, gone, looked
 from nodeagent.kernel.scan.pci import VFIO
 from nodeagent.kernel.scan.readers import Item, Reader, Reading
 from nodeagent.model.host import Group, Host
@@ -21,25 +21,26 @@ _NAMED = re.compile(r"(?:/dev/vfio/(?:noiommu-)?|/sys/kernel/iommu_groups/)(\d+)
 
 def group(root: Root, number: GroupNumber) -> Group | None:
     """The group with its members in address order; None if it is not there."""
+    path = f"{GROUPS}/{number}"
     try:
-        with root.directory(f"{GROUPS}/{number}") as directory:
-            return _group(root, number, directory)
+        members = os.listdir(root.path(f"{path}/devices"))
     except OSError as error:
+        looked(error)
         return None if gone(error) else Group(number)
+    return _group(root, number, path, members)
 
 
-def _group(root: Root, number: GroupNumber, at: Directory) -> Group:
-    domain = at.text("type")
-    members = at.list("devices")
-    name = _group_name(at, members) if domain in (None, "unknown") else None
+def _group(root: Root, number: GroupNumber, path: str, members: list[str]) -> Group:
+    domain = root.text(f"{path}/type")
+    name = _group_name(root, path, members) if domain in (None, "unknown") else None
     own = _own_node(root, f"noiommu-{number}" if name == "vfio-noiommu" else f"{number}")
     return Group(
         number=number,
-        members=members if len(members) < 2 else tuple(sorted(members, key=pci_order)),
+        members=tuple(members if len(members) < 2 else sorted(members, key=pci_order)),
         kind=domain,
         name=name,
         node=own is True,
-        direct=_direct(at.text("reserved_regions") or ""),
+        direct=_direct(root.text(f"{path}/reserved_regions") or ""),
         stale=own is False,
     )
 
@@ -54,9 +55,10 @@ def _own_node(root: Root, name: str) -> bool | None:
         status = os.stat(root.path(f"{VFIO}/{name}"))  # noqa: PTH116 - text, not a Path
     except OSError:
         return None
-    told = root.text(f"{_CLASS}/{name}/dev")
+    if not stat.S_ISCHR(status.st_mode):
+        return True
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    return told is None or not stat.S_ISCHR(status.st_mode) or told == number
+    return root.text(f"{_CLASS}/{name}/dev") in (None, number)
 
 
 def _direct(regions: str) -> bool:
@@ -68,13 +70,13 @@ def _direct(regions: str) -> bool:
     return any(line.split()[-1:] == ["direct"] for line in regions.splitlines())
 
 
-def _group_name(at: Directory, members: tuple[str, ...]) -> str | None:
+def _group_name(root: Root, path: str, members: Iterable[str]) -> str | None:
     """The name of a group without default domain; others have none.
 
     VFIO makes groups named vfio-noiommu for PCI functions without an IOMMU, and of the same name for
     mdevs, which need none (vfio_noiommu_group_alloc in drivers/vfio/group.c): only the former count.
     """
-    return None if any(mdev_uuid(member) for member in members) else at.text("name")
+    return None if any(mdev_uuid(member) for member in members) else root.text(f"{path}/name")
 
 
 def _list(root: Root) -> list[str]:

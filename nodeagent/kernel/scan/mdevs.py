@@ -100,8 +100,6 @@ def _as_known(root: Root, known: Mdev) -> bool:
 
 def _follow(reading: Reading) -> Iterable[Item]:
     """The groups and the parents before and after."""
-    if reading.whole:
-        return
     for mdev in (reading.previous.device(reading.key), reading.value):
         if isinstance(mdev, Mdev):
             yield from group_of(mdev.group)

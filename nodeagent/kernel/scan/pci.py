@@ -10,9 +10,10 @@ device is kept with what could be read; only what is not there at all is None.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.kernel.scan import headers
@@ -43,8 +44,8 @@ _TEXTS = (
     "power_state",
 )
 _OF_PF = ("sriov_totalvfs", "sriov_vf_device", "sriov_offset", "sriov_stride", AUTOPROBE)
-# All that a function's directory is asked for here, but for the links virtfn0, virtfn1, …
-READ = frozenset((*_TEXTS, *_OF_PF, "driver", "iommu_group", "physfn", "vfio-dev", "nvidia", "config"))
+_NO_PF: tuple[None, ...] = (None,) * len(_OF_PF)
+_NO_VGPU_DRIVERS = (None, "vfio-pci")  # the directory nvidia is made by NVIDIA's driver, and goes with it
 _SWITCH = {"0": False, "1": True}
 _AWAKE = "D0"
 _PF_DRIVER = "physfn/driver"
@@ -98,16 +99,15 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     of a binding that never comes again.
     """
     driver = _shared(at.link("driver"))
-    has_vfio_dev = at.exists("vfio-dev")
-    device_name = vfio_device(at) if has_vfio_dev else None
-    vfio_inode = None if device_name is None else at.inode_of(f"vfio-dev/{device_name}")
-    vendor, device, sub_vendor, sub_device, revision, pci_class, *rest = at.texts(_TEXTS)
-    numa_node, enable, power_state = rest
+    vfio_devices = at.inodes("vfio-dev")
+    device_name, vfio_inode = _vfio_device(vfio_devices or ())
+    vendor, device, sub_vendor, sub_device, revision, pci_class, numa_node, enable, power = at.texts(_TEXTS)
     sriov = at.exists("sriov_totalvfs")
-    total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else [None] * len(_OF_PF)
-    vfio, opens = _vfio_bound(driver, has_vfio_dev), _count(enable)
-    vgpu, vgpu_type = _vgpu_type(at)
-    awake = vfio and opens and power_state == _AWAKE
+    total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else _NO_PF
+    vfio, opens = _vfio_bound(driver, vfio_devices is not None), _count(enable)
+    vgpu, vgpu_type = (False, None) if driver in _NO_VGPU_DRIVERS else _vgpu_type(at)
+    physfn = _address(at.link("physfn"))
+    awake = vfio and opens and power == _AWAKE
     return PciFunction(
         address=address,
         vendor=hexadecimal(vendor, 4),
@@ -120,9 +120,10 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         group=_group_number(at.link("iommu_group")),
         numa_node=natural(numa_node),
         enable=opens,
-        power_state=_shared(power_state),
-        physfn=_address(at.link("physfn")),
-        pf_driver=_shared(at.link(_PF_DRIVER)),
+        idle=opens if vfio else None,
+        power_state=_shared(power),
+        physfn=physfn,
+        pf_driver=None if physfn is None else _shared(at.link(_PF_DRIVER)),
         vfs=_vfs(at) if sriov else (),
         sriov_capable=sriov,
         total_vfs=natural(total),
@@ -171,13 +172,17 @@ def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:
 
 def vfio_device(at: Directory) -> str | None:
     """The name in ``vfio-dev``, such as vfio3, or None."""
-    names = at.list("vfio-dev")
-    return names[0] if names and names[0].startswith("vfio") else None
+    return _vfio_device(at.inodes("vfio-dev") or ())[0]
+
+
+def _vfio_device(entries: Collection[tuple[str, int]]) -> tuple[str, int] | tuple[None, None]:
+    """The name of a VFIO device in ``vfio-dev``, and its inode."""
+    return next((entry for entry in entries if entry[0].startswith("vfio")), (None, None))
 
 
 def has_cdev(root: Root, at: Directory, name: str) -> bool:
     """True if the VFIO device of that name has a node of its own, and says so."""
-    return root.exists(f"{VFIO_DEVICES}/{name}") and at.exists(f"vfio-dev/{name}/dev")
+    return at.exists(f"vfio-dev/{name}/dev") and root.exists(f"{VFIO_DEVICES}/{name}")
 
 
 def _vfs(at: Directory) -> tuple[PciAddress, ...]:
@@ -197,6 +202,7 @@ def _address(text: str | None) -> PciAddress | None:
     return None if text is None else pci_address(text)
 
 
+@functools.lru_cache(maxsize=1024)  # a thousand functions have few ids and classes
 def hexadecimal(text: str | None, digits: int) -> str | None:
     """0x10de → 10de, with ``digits`` digits; None for anything else."""
     if text is None or text[:2] != "0x" or not _HEX.issuperset(text[2:]):
@@ -285,8 +291,6 @@ def _follow(reading: Reading) -> Iterable[Item]:
 
     A VF tells of its PF's driver: all of them are read again after another one.
     """
-    if reading.whole:
-        return
     yield Item("mdev_parents", reading.key)
     vfs: set[PciAddress] = set()
     before, now = reading.previous.functions.get(PciAddress(reading.key)), reading.value

@@ -28,15 +28,11 @@ class Item(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One thing that was read: its key, its value (None: not there), and what was known before.
-
-    ``whole``: all that there is to read is being read anyway.
-    """
+    """One thing that was read: its key, its value (None: not there), and what was known before."""
 
     key: str
     value: Any
     previous: Host
-    whole: bool
 
 
 class Reader(NamedTuple):
@@ -46,7 +42,7 @@ class Reader(NamedTuple):
     ``named``: the keys that a Wake's key names, () if none has it now; None: that key is another reader's.
     ``read``: the value of one key; None: it is not there.
     ``unanswered``: what stands for a thing that does not answer in time.
-    ``follow``: what else is to be read after this one.
+    ``follow``: what else is to be read after this one, where not everything is.
     ``recheck``: True if one still reads as known; for devices quicker than to read it.
     ``key``, ``order``: the table's key of a text, and its sort key.
     ``again``: one that is named again after it was taken is read again.

@@ -1,312 +1,299 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scan: reads the node and builds a Host, as a whole or only what a Wake named.
+"""Scans the host: everything, or only the devices that an event named.
 
-Three steps, so that ``runner`` can spread the middle one over threads: ``plan`` lists what is to be read,
-``read`` reads one item (the step that may hang, alone), ``assemble`` joins all into a Host that shares every
-unchanged object with the previous one. What there is to read, and how, is in the table of Readers; reading
-one item may show that others are touched (``follow``): the group that a function has left, the PF of a VF,
-the parents of an mdev. Decides nothing, keeps everything.
+One thread reads the devices one after the other, each by the Reader of its table. Reading one may show that
+others have to be read as well (``follow``): the group that a function has left, the PF of a VF, the parents
+of an mdev. A read of sysfs sleeps for as long as the kernel holds a device, which no signal ends. So a thread
+that reads one device for longer than the deadline is replaced: the device is listed as unreadable as it was
+known last, another thread goes on with the rest, and the device is not read again before the first thread has
+come back. With k such devices a scan takes k deadlines once. Called by the observer and by commands; what
+was read is joined by ``assembly``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+import functools
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
 
+import anyio
+
+from nodeagent.base import threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import egm, groups, headers, mdevs, pci, usb_row
-from nodeagent.kernel.scan.readers import Item, Reader, Reading
-from nodeagent.model.host import Changes, Host, PciFunction, Recovery
+from nodeagent.kernel.scan import assembly, egm, groups, headers, openers, pci
+from nodeagent.kernel.scan.assembly import READERS
+from nodeagent.kernel.scan.readers import Item, Reading
+from nodeagent.kernel.wakes import Wakes
+from nodeagent.model.cdi import CdiFile
+from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import DevNode
+from nodeagent.model.uses import HostUses
 
-if TYPE_CHECKING:
-    from _typeshed import SupportsRichComparison
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-_NOTHING = object()
-READERS: Mapping[str, Reader] = {
-    reader.table: reader
-    for reader in (pci.READER, mdevs.READER, groups.READER, mdevs.PARENTS_READER, usb_row.READER)
-}
+NO_SPECS: Final[Mapping[str, CdiFile]] = MappingProxyType({})
 COMMON_NODES = ("/dev/vfio/vfio", "/dev/iommu")
-
-
-def merge(
-    old: Mapping[K, V],
-    read: Mapping[K, V | None],
-    whole: bool,
-    order: Callable[[K], SupportsRichComparison],
-) -> Mapping[K, V]:
-    """``old`` with what was read: all that there is (``whole``), or only some keys.
-
-    ``order`` gives the sort key of the table, which is in order always.
-    """
-    present = {key: _keep(old, key, value) for key, value in read.items() if value is not None}
-    if whole:
-        return old if _same(old, present) else present
-    absent = [key for key, value in read.items() if value is None and key in old]
-    changed = {key: v for key, v in present.items() if v is not old.get(key, _NOTHING)}
-    if not absent and not changed:
-        return old
-    merged = {**old, **changed}
-    for key in absent:
-        del merged[key]
-    if all(key in old for key in changed):
-        return merged
-    return {key: merged[key] for key in sorted(merged, key=order)}
-
-
-def _keep(old: Mapping[K, V], key: K, value: V) -> V:
-    known = old.get(key)
-    return known if known is not None and known == value else value
-
-
-def _same(old: Mapping[K, V], new: Mapping[K, V]) -> bool:
-    return len(old) == len(new) and all(old.get(key, _NOTHING) is value for key, value in new.items())
-
-
-def recover(
-    functions: dict[PciAddress, PciFunction | None], recoveries: Mapping[PciAddress, Recovery]
-) -> None:
-    """Complete the functions with what AER events said of them last."""
-    for address, recovery in recoveries.items():
-        function = functions.get(address)
-        if function is not None:
-            functions[address] = function._replace(recovery=recovery)
-
-
-def check_fallen(
-    root: Root, functions: dict[str, PciFunction | None], recoveries: Mapping[PciAddress, Recovery]
-) -> None:
-    """Look again at functions that have fallen off the bus: nothing else tells when they answer.
-
-    This wakes a sleeping device, which no pod can have.
-    """
-    for address, recovery in recoveries.items():
-        function = functions.get(address)
-        if function is not None and recovery is Recovery.FALLEN and function.answers is None:
-            answers = headers.answers(root, f"{pci.DEVICES}/{address}")
-            functions[address] = function._replace(answers=answers)
-
-
-def keep_uses(
-    functions: dict[PciAddress, PciFunction | None], known: Mapping[PciAddress, PciFunction]
-) -> None:
-    """Complete the functions with what the host was seen to use of them, while they are as they were then."""
-    for address, function in functions.items():
-        before = known.get(address)
-        if function is None or before is None or before.uses is None or not function.usable:
-            continue
-        if (function.driver, function.inode) == (before.driver, before.inode):
-            functions[address] = function._replace(uses=before.uses)
-
-
-def carry(functions: dict[PciAddress, PciFunction | None], previous: Host) -> None:
-    """Complete functions with what was seen of their counts of opens before, as long as that holds."""
-    for address, function in functions.items():
-        if function is None:
-            continue
-        before = previous.functions.get(address)
-        if function.driver is None:
-            functions[address] = function._replace(
-                idle=_left(before, function), lowest=_lowest(before, function)
-            )
-        elif function.vfio:
-            functions[address] = _with_lowest(before, function)
-
-
-def _with_lowest(before: PciFunction | None, function: PciFunction) -> PciFunction:
-    """On a VFIO driver: with the lowest count of this binding, and who was seen at the same one."""
-    count = function.enable
-    if before is None or _binding(before) != _binding(function):
-        return function._replace(idle=count)
-    idle = min((each for each in (before.idle, count) if each is not None), default=None)
-    return function._replace(idle=idle, sight=before.sight if before.enable == count else None)
-
-
-def _left(before: PciFunction | None, function: PciFunction) -> int | None:
-    """The count of a function that has no driver, if its last one was none of VFIO; nobody has it open."""
-    if before is None or before.inode != function.inode or before.vfio:
-        return None
-    return before.idle if before.driver is None else function.enable
-
-
-def _lowest(before: PciFunction | None, function: PciFunction) -> int | None:
-    """The lowest count under the VFIO driver that a function had last, which has no driver any more."""
-    if before is None or before.inode != function.inode:
-        return None
-    return before.idle if before.vfio else before.lowest
-
-
-def _binding(function: PciFunction) -> tuple[object, ...]:
-    """Differs when a driver has taken the function since, also if it is the same one again."""
-    return function.inode, function.driver, function.vfio_inode
-
-
-def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
-    """``previous`` itself if no part differs, else ``host`` with what leads to it from ``previous``.
-
-    ``read`` has the keys that were read, by table, if that was not everything: nothing else can differ.
-    """
-    if all(_unchanged(previous, host, part.name) for part in fields(Host) if part.compare):
-        return previous
-    if read is None:
-        changes = replace(host, changes=None).changes_since(previous)
-    else:
-        changes = Changes(**{name: _differing(previous, host, name, read) for name in Changes._fields})
-    return replace(host, generation=previous.generation + 1, changes=changes)
-
-
-def _differing(previous: Host, host: Host, table: str, read: Mapping[str, Collection[Any]]) -> frozenset[Any]:
-    before, after = getattr(previous, table), getattr(host, table)
-    return frozenset(key for key in read[table] if before.get(key) is not after.get(key))
-
-
-def _unchanged(previous: Host, host: Host, name: str) -> bool:
-    before: Any = getattr(previous, name)
-    after: Any = getattr(host, name)
-    if isinstance(before, Mapping):
-        return before is after
-    return bool(before == after)
-
-
-class ReadList(NamedTuple):
-    """What to read, and what the listing has shown already."""
-
-    whole: bool
-    items: tuple[Item, ...]
-    frame: Host  # only its plain facts count: nodes, numa_nodes, iommu, vtd, vfio_loaded, egm, release
-
-
-class Findings:
-    """What was read so far, by table and key; None means: not there."""
-
-    __slots__ = ("tables",)
-
-    def __init__(self) -> None:
-        self.tables: dict[str, dict[str, Any]] = {table: {} for table in READERS}
-
-    def put(self, item: Item, value: object) -> None:
-        """Note what an item read as."""
-        self.tables[item.table][item.key] = value
+_LISTS = Item("", "/sys")  # stands for the lists of devices
 
 
 class Scanner:
-    """Reads the host below one root. Has no state: every call reads again."""
+    """Scans the host below one root, for the event loop."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, wakes: Wakes, timeouts: Timeouts, *, deadline: float) -> None:
+        """``wakes``: asked for a scan of a device that can be read again; ``deadline``: seconds for one."""
         self._root = root
+        self._wakes = wakes
+        self._deadline = deadline
+        self._open_files = threads.OneByOne()
+        self._opener_scan = timeouts.opener_scan
+        self._stuck: Counter[Item] = Counter()
+        self._hanging_lists: threads.Call[Host | None] | None = None
+        self._host_use: threads.Call[dict[PciAddress, HostUses]] | None = None
 
-    def plan(self, keys: frozenset[str] | None, previous: Host, nodes: Sequence[str]) -> ReadList:
-        """List what is to be read; ``keys`` None, or one that says nothing, means everything."""
-        named = None if keys is None else resolve(keys, previous)
-        if named is None:
-            return ReadList(True, tuple(self._everything(nodes)), self._frame(previous, nodes))
-        return ReadList(False, named, self._refreshed_frame(previous, nodes))
+    @property
+    def stuck(self) -> tuple[str, ...]:
+        """The keys of the devices that a thread is still reading after a scan."""
+        return tuple(sorted(item.key for item in self._stuck))
 
-    def read(self, item: Item) -> Any:
-        """Read one item; None if it is not there. The call that may hang."""
-        return READERS[item.table].read(self._root, item.key)
-
-    def join(
-        self, plan: ReadList, findings: Findings, previous: Host, recoveries: Mapping[PciAddress, Recovery]
+    async def scan(
+        self,
+        keys: frozenset[str] | None,
+        previous: Host,
+        nodes: Sequence[str],
+        recoveries: Mapping[PciAddress, Recovery],
+        specs: Mapping[str, CdiFile] = NO_SPECS,
     ) -> Host:
-        """The Host of what was read. May hang, but not for long."""
-        check_fallen(self._root, findings.tables["functions"], recoveries)
-        return assemble(plan, findings, previous, recoveries)
+        """The Host of now: everything (``keys`` None), or only the devices that the keys name.
 
-    def recheck(self, ids: Collection[str], host: Host) -> bool:
-        """True if these functions, mdevs and nodes, and the groups, read as ``host`` has them. May hang."""
-        if self._existing(()) != host.nodes.intersection(COMMON_NODES):
-            return False
-        paths = [path for path in ids if path.startswith("/")]
-        known = {path: host.dev_nodes[path] for path in paths if path in host.dev_nodes}
-        if _unnamed(self._nodes(paths)) != _unnamed(known):
-            return False
-        devices = [device_id for device_id in ids if not device_id.startswith("/")]
-        if not all(self._as_known(device_id, host) for device_id in devices):
-            return False
-        numbers = {device.group for name in devices if (device := host.device(name)) is not None}
-        return all(
-            groups.group(self._root, number) == host.groups.get(number)
-            for number in numbers
-            if number is not None
-        )
+        ``nodes``: device nodes to list, besides those of VFIO; ``recoveries``: what AER events said last.
+        ``specs``: what CDI files say; the nodes that they name are among ``nodes``.
+        :raises KernelRefused: if not even the list of devices can be had in time, or nothing can be read.
+        """
+        reads = _Reads(self._root, keys, previous, nodes, recoveries, specs, frozenset(self._stuck))
+        host = await self._scan_devices(reads)
+        read = reads.found["functions"]
+        host = await openers.add(host, read, self._root, self._open_files, self._opener_scan)
+        return await self._scan_host_use(host, previous, whole=reads.whole)
 
-    def _as_known(self, device_id: str, host: Host) -> bool:
-        for reader in READERS.values():
-            known = getattr(host, reader.table).get(device_id) if reader.recheck is not None else None
-            if known is not None and reader.recheck is not None:
-                return reader.recheck(self._root, known)
-        return False
+    async def recheck(
+        self, ids: Sequence[str], host: Host, functions: Sequence[PciAddress] = ()
+    ) -> tuple[bool, Sequence[PciAddress]]:
+        """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.
 
-    def _everything(self, nodes: Sequence[str]) -> Iterable[Item]:
-        for reader in READERS.values():
-            if reader.only is not None and reader.only not in nodes:
-                continue
-            yield from (Item(reader.table, key) for key in reader.list(self._root))
+        And those of the ``functions`` whose configuration space does not answer; reading it wakes a function
+        that sleeps. Waits without a limit.
+        """
 
-    def _frame(self, previous: Host, nodes: Sequence[str]) -> Host:
-        dev_nodes = self._nodes(nodes)
-        numa = self._root.names("/sys/devices/system/node")
-        iommus = self._root.names("/sys/class/iommu")
-        return Host(
-            nodes=self._existing(dev_nodes),
-            dev_nodes=_kept(previous.dev_nodes, dev_nodes),
-            numa_nodes=frozenset(int(n[4:]) for n in numa if n.startswith("node") and n[4:].isdecimal()),
-            iommu=bool(iommus),
-            vtd=any(name.startswith("dmar") for name in iommus),
-            vfio_loaded=self._vfio_loaded(),
-            sriov_manage=self._root.exists(pci.SRIOV_MANAGE),
-            egm=egm.read(self._root),
-            release=self._root.text("/proc/sys/kernel/osrelease"),
-        )
+        def read() -> tuple[bool, Sequence[PciAddress]]:
+            unchanged = _reads_as_known(self._root, ids, host)
+            return unchanged, [each for each in functions if pci.fallen(self._root, each)]
 
-    def _refreshed_frame(self, previous: Host, nodes: Sequence[str]) -> Host:
-        dev_nodes = self._nodes(nodes)
-        return Host(
-            nodes=self._existing(dev_nodes),
-            dev_nodes=_kept(previous.dev_nodes, dev_nodes),
-            numa_nodes=previous.numa_nodes,
-            iommu=previous.iommu,
-            vtd=previous.vtd,
-            vfio_loaded=self._vfio_loaded(),
-            sriov_manage=self._root.exists(pci.SRIOV_MANAGE),
-            egm=egm.read(self._root),
-            release=previous.release,
-        )
+        return await threads.call(read)
 
-    def _existing(self, dev_nodes: Iterable[str]) -> frozenset[str]:
-        return frozenset((*dev_nodes, *(path for path in COMMON_NODES if self._root.exists(path))))
+    async def _scan_devices(self, reads: _Reads) -> Host:
+        await self._lists_answer()
+        while True:
+            call, item = threads.start(reads.run), None
+            try:
+                while item is None and not call.ended:
+                    with anyio.move_on_after(reads.remaining(self._deadline)) as scope:
+                        await call.wait()
+                    if scope.cancelled_caught:
+                        item = reads.replace_thread(self._deadline)
+            finally:  # the scan may have been cancelled
+                if not call.ended and (left := item or reads.replace_thread(0.0)) is not None:
+                    self._remember(left, call)
+            if item == _LISTS:
+                raise _no_list()
+            if item is None and (host := await call.result()) is not None:
+                return host
 
-    def _nodes(self, wanted: Sequence[str]) -> Mapping[str, DevNode]:
-        if not wanted:
+    def _remember(self, item: Item, call: threads.Call[Host | None]) -> None:
+        """A thread is still reading: nobody reads this again until it comes back."""
+        if item == _LISTS:
+            self._hanging_lists = call
+            call.when_ended(functools.partial(self._wakes.wake, None))
+        else:
+            self._stuck[item] += 1
+            call.when_ended(functools.partial(self._forget, item))
+
+    def _forget(self, item: Item) -> None:
+        self._stuck[item] -= 1
+        if self._stuck[item] <= 0:
+            del self._stuck[item]
+            self._wakes.wake(item.key)
+
+    async def _lists_answer(self) -> None:
+        """Let a thread that still reads the lists of devices end first: at most one of them hangs."""
+        if self._hanging_lists is None:
+            return
+        with anyio.move_on_after(self._deadline):
+            await self._hanging_lists.wait()
+            return
+        raise _no_list()
+
+    async def _scan_host_use(self, host: Host, before: Host, *, whole: bool) -> Host:
+        """The Host with what the host itself uses of its functions, of all or of those that changed.
+
+        A look that takes too long for its scan is not lost: what it has found counts for the next one. Where
+        each takes that long, nothing would be known for ever; a closer one comes before any driver change.
+        """
+        read = host.functions if whole else host.changes_since(before).functions
+        scope = [host.functions[address] for address in read if address in host.functions]
+        wanted = [each.address for each in scope if each.usable and each.unreadable is None]
+        found = await self._host_uses(wanted) if wanted else {}
+        kept = {each.address: each.uses for each in scope if each.usable}
+        return host.with_uses(dict.fromkeys(each.address for each in scope) | kept | found, before)
+
+    async def _host_uses(self, wanted: Sequence[PciAddress]) -> dict[PciAddress, HostUses]:
+        """At most one look hangs: while it does, nothing new is known."""
+        if self._host_use is not None and not self._host_use.ended:
             return {}
-        from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for such
+        late, self._host_use = {} if self._host_use is None else await self._host_use.result(), None
+        known = {each: late[each] for each in wanted if each in late}
+        if not (missing := [each for each in wanted if each not in known]):
+            return known
+        look = self._host_use = threads.start(_read_host_uses, self._root, missing)
+        with anyio.move_on_after(self._deadline):
+            found = await look.result()
+            self._host_use = None
+            return known | found
+        look.when_ended(functools.partial(self._wakes.wake, None))
+        return known
 
-        return devnodes.read(self._root, wanted)
 
-    def _vfio_loaded(self) -> bool:
-        return self._root.exists("/sys/bus/pci/drivers/vfio-pci")
+class _Reads:
+    """The reads of one scan, by one thread at a time: ``run`` in a thread, the rest on the event loop.
 
+    A thread that was replaced takes no further device, and what it reads late is dropped.
+    """
 
-def _unnamed(dev_nodes: Mapping[str, DevNode]) -> dict[str, DevNode]:
-    """Without their lasting names, which are no part of what is given."""
-    return {path: node._replace(alias="") for path, node in dev_nodes.items()}
+    def __init__(
+        self,
+        root: Root,
+        keys: frozenset[str] | None,
+        previous: Host,
+        nodes: Sequence[str],
+        recoveries: Mapping[PciAddress, Recovery],
+        specs: Mapping[str, CdiFile],
+        stuck: frozenset[Item],
+    ) -> None:
+        self._root = root
+        self._previous = previous
+        self._nodes = nodes
+        self._recoveries = dict(recoveries)
+        self._specs = specs
+        self._stuck = stuck
+        self._named = None if keys is None else resolve(keys, previous)
+        self.whole = self._named is None
+        self.found: dict[str, dict[str, Any]] = {table: {} for table in READERS}
+        self._frame: Host | None = None
+        self._pending: deque[Item] = deque()
+        self._known: set[Item] = set()
+        self._again: set[Item] = set()  # named again since they were taken
+        self._lock = threading.Lock()
+        self._thread = 0  # the number of the one that reads
+        self._item: Item | None = None  # that it reads
+        self._since = 0.0  # monotonic seconds
 
+    def run(self) -> Host | None:
+        """Read what there is to read; the Host of it, or None if this thread was replaced meanwhile."""
+        with self._lock:
+            self._thread += 1
+            number = self._thread
+            self._take(_LISTS if self._frame is None else None)
+        if self._frame is None and not self._list(number):
+            return None
+        item = self._next(number)
+        while item is not None:
+            value = READERS[item.table].read(self._root, item.key)
+            item = self._next(number, item, value)
+        if number != self._thread or self._frame is None:
+            return None
+        check_fallen(self._root, self.found["functions"], self._recoveries)
+        return assembly.assemble(self.found, self._frame, self._previous, self._recoveries, whole=self.whole)
 
-def _kept(old: Mapping[str, DevNode], new: Mapping[str, DevNode]) -> Mapping[str, DevNode]:
-    """The same table as before if nothing in it differs, else with what is as before."""
-    return old if old == new else {path: _keep(old, path, node) for path, node in new.items()}
+    def remaining(self, deadline: float) -> float:
+        """Seconds until the device that is read now exceeds the deadline."""
+        with self._lock:
+            return deadline if self._item is None else self._since + deadline - time.monotonic()
+
+    def replace_thread(self, deadline: float) -> Item | None:
+        """What it has been reading for that long, and stands as it was known; None if nothing."""
+        with self._lock:
+            item = self._item
+            if item is None or time.monotonic() - self._since < deadline:
+                return None
+            self._item = None
+            self._thread += 1
+            if item != _LISTS:
+                self._put_unanswered(item)
+            return item
+
+    def _list(self, number: int) -> bool:
+        """Read the lists of devices, and the plain facts; False if this thread was replaced meanwhile."""
+        frame = read_frame(self._root, self._previous, self._nodes, whole=self.whole)
+        items = self._named if self._named is not None else tuple(list_devices(self._root, self._nodes))
+        specs = self._previous.cdi if self._previous.cdi == self._specs else self._specs
+        with self._lock:
+            if number != self._thread:
+                return False
+            self._frame = replace(frame, cdi=specs)
+            self._add(items)
+            return True
+
+    def _next(self, number: int, item: Item | None = None, value: object = None) -> Item | None:
+        """Note what ``item`` read as; the next one to read, or None. None for a thread that was replaced."""
+        with self._lock:
+            if number != self._thread:
+                return None
+            if item is not None:
+                self._put(item, value)
+            return self._take(self._pending.popleft() if self._pending else None)
+
+    def _take(self, item: Item | None) -> Item | None:
+        self._item, self._since = item, time.monotonic()
+        if item is not None:
+            self._again.discard(item)
+        return item
+
+    def _put(self, item: Item, value: object) -> None:
+        self.found[item.table][item.key] = value
+        if self.whole:
+            return  # the rest is listed, and the parents of mdevs come last
+        reader = READERS[item.table]
+        self._add(reader.follow(Reading(item.key, value, self._previous)))
+        if reader.again:
+            self._known.discard(item)
+            self._add((item,) if item in self._again else ())
+
+    def _put_unanswered(self, item: Item) -> None:
+        self.found[item.table][item.key] = READERS[item.table].unanswered(item.key, self._previous)
+
+    def _add(self, items: Iterable[Item]) -> None:
+        """Each is read once, but for a parent of mdevs that is named again after it was taken.
+
+        Its room may have changed with what named it, and has no event of its own.
+        """
+        for item in items:
+            if item in self._known:
+                self._again.add(item)
+                continue
+            self._known.add(item)
+            if item in self._stuck:
+                self._put_unanswered(item)
+            else:
+                self._pending.append(item)
 
 
 def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
-    """What the keys of Wakes name, without doubles; None if one of them says nothing: then read everything.
+    """The devices that the keys of events name, each once; None if a key names none: then read everything.
 
     A key is a PCI address, an mdev UUID, a VFIO device name (``vfio3``), a device node (``/dev/vfio/13``), a
     USB device (``usb:1-1.2``, or its id) or an IOMMU group's directory. Asks the previous Host only and reads
@@ -323,31 +310,108 @@ def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
     return tuple(item for table in items.values() for item in table)
 
 
-def follow(plan: ReadList, item: Item, value: object, previous: Host) -> Iterable[Item]:
-    """Further items that one reading touches; only room where everything is read anyway."""
-    return READERS[item.table].follow(Reading(item.key, value, previous, plan.whole))
+def list_devices(root: Root, nodes: Sequence[str]) -> Iterable[Item]:
+    """All devices of all tables. May hang."""
+    for reader in READERS.values():
+        if reader.only is None or reader.only in nodes:
+            yield from (Item(reader.table, key) for key in reader.list(root))
 
 
-def unanswered(item: Item, previous: Host) -> Any:
-    """What stands for an item that did not answer."""
-    return READERS[item.table].unanswered(item.key, previous)
+def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool) -> Host:
+    """A Host with the plain facts: device nodes, NUMA nodes, IOMMU, modules. May hang.
+
+    Those that stay while the machine runs are read with everything else only.
+    """
+    dev_nodes = read_nodes(root, nodes)
+    lasting = previous
+    if whole:
+        numa, iommus = root.names("/sys/devices/system/node"), root.names("/sys/class/iommu")
+        lasting = Host(
+            numa_nodes=frozenset(int(n[4:]) for n in numa if n.startswith("node") and n[4:].isdecimal()),
+            iommu=bool(iommus),
+            vtd=any(name.startswith("dmar") for name in iommus),
+            release=root.text("/proc/sys/kernel/osrelease"),
+        )
+    return Host(
+        nodes=existing_nodes(root, dev_nodes),
+        dev_nodes=assembly.keep_equal(previous.dev_nodes, dev_nodes),
+        numa_nodes=lasting.numa_nodes,
+        iommu=lasting.iommu,
+        vtd=lasting.vtd,
+        vfio_loaded=root.exists("/sys/bus/pci/drivers/vfio-pci"),
+        sriov_manage=root.exists(pci.SRIOV_MANAGE),
+        egm=egm.read(root),
+        release=lasting.release,
+    )
 
 
-def assemble(
-    plan: ReadList, findings: Findings, previous: Host, recoveries: Mapping[PciAddress, Recovery]
-) -> Host:
-    """Join the findings to a Host; pure. What is equal to before is the same object as before."""
-    read: dict[str, Any] = {
-        table: {READERS[table].key(key): value for key, value in values.items()}
-        for table, values in findings.tables.items()
-    }
-    recover(read["functions"], recoveries)
-    keep_uses(read["functions"], previous.functions)
-    pci.find_left_behind(read["functions"], {} if plan.whole else previous.functions)
-    carry(read["functions"], previous)
-    read["usb"] = usb_row.identified(read["usb"], previous, plan.whole)
-    tables: dict[str, Any] = {
-        table: merge(getattr(previous, table), values, plan.whole, READERS[table].order)
-        for table, values in read.items()
-    }
-    return same_or_new(previous, replace(plan.frame, **tables), None if plan.whole else read)
+def existing_nodes(root: Root, dev_nodes: Iterable[str]) -> frozenset[str]:
+    """These, and those of VFIO and iommufd that exist."""
+    return frozenset((*dev_nodes, *(path for path in COMMON_NODES if root.exists(path))))
+
+
+def read_nodes(root: Root, wanted: Sequence[str]) -> Mapping[str, DevNode]:
+    """The device nodes of these paths and patterns."""
+    if not wanted:
+        return {}
+    from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for device nodes
+
+    return devnodes.read(root, wanted)
+
+
+def check_fallen(
+    root: Root, functions: dict[str, PciFunction | None], recoveries: Mapping[PciAddress, Recovery]
+) -> None:
+    """Look again at functions that have fallen off the bus: nothing else tells when they answer.
+
+    This wakes a sleeping device, which no pod can have.
+    """
+    for address, recovery in recoveries.items():
+        function = functions.get(address)
+        if function is not None and recovery is Recovery.FALLEN and function.answers is None:
+            answers = headers.answers(root, f"{pci.DEVICES}/{address}")
+            functions[address] = function._replace(answers=answers)
+
+
+def _reads_as_known(root: Root, ids: Collection[str], host: Host) -> bool:
+    """True if these functions, mdevs and nodes, and the groups, read as ``host`` has them. May hang."""
+    if existing_nodes(root, ()) != host.nodes.intersection(COMMON_NODES):
+        return False
+    paths = [path for path in ids if path.startswith("/")]
+    known = {path: host.dev_nodes[path] for path in paths if path in host.dev_nodes}
+    if _unnamed(read_nodes(root, paths)) != _unnamed(known):
+        return False
+    devices = [device_id for device_id in ids if not device_id.startswith("/")]
+    if not all(_device_reads_as_known(root, device_id, host) for device_id in devices):
+        return False
+    numbers = {device.group for name in devices if (device := host.device(name)) is not None}
+    return all(
+        groups.group(root, number) == host.groups.get(number) for number in numbers if number is not None
+    )
+
+
+def _device_reads_as_known(root: Root, device_id: str, host: Host) -> bool:
+    for reader in READERS.values():
+        known = getattr(host, reader.table).get(device_id) if reader.recheck is not None else None
+        if known is not None and reader.recheck is not None:
+            return reader.recheck(root, known)
+    return False
+
+
+def _unnamed(dev_nodes: Mapping[str, DevNode]) -> dict[str, DevNode]:
+    """Without their lasting names, which are no part of what a container gets."""
+    return {path: node._replace(alias="") for path, node in dev_nodes.items()}
+
+
+def _no_list() -> KernelRefused:
+    return KernelRefused(
+        "the list of devices below /sys cannot be read: the kernel does not answer",
+        "look for blocked tasks in the kernel log of the host (dmesg there)",
+        path="/sys",
+    )
+
+
+def _read_host_uses(root: Root, addresses: Sequence[PciAddress]) -> dict[PciAddress, HostUses]:
+    from nodeagent.kernel.scan import uses  # here: a node whose devices are all on VFIO has no use for it
+
+    return uses.look(root, addresses)

@@ -21,7 +21,7 @@ from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Host
 from nodeagent.sim import nodes
@@ -68,7 +68,7 @@ async def test_a_driver_that_lets_go_wakes_with_the_function_and_the_node(watche
 
 async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -> None:
     host, heard, _ = watched
-    scan = ScanRunner(Root(tmp_path), Wakes(), deadline=2.0, timeouts=Timeouts()).scan
+    scan = Scanner(Root(tmp_path), Wakes(), deadline=2.0, timeouts=Timeouts()).scan
     before = await scan(None, Host(), (), {})
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")

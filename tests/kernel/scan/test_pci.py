@@ -89,7 +89,7 @@ def test_each_change_alone_makes_a_function_unlike_what_is_known(
     tmp_path: Path, cdev: bool, change: Change
 ) -> None:
     host = SimulatedHost(tmp_path, cdev=cdev)
-    host.add_function(A, vendor="10de", device="1eb8", pci_class="030200", driver="vfio-pci", group=1)
+    host.add_function(A, vendor="10de", device="1eb8", pci_class="030200", driver="mlx5_vfio_pci", group=1)
     root, at = Root(tmp_path), (tmp_path / "sys/bus/pci/devices" / A).resolve()
     text("nvidia/current_vgpu_type", "1")(at, tmp_path)
     known = pci.function(root, A)

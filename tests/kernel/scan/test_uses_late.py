@@ -9,7 +9,7 @@ from pathlib import Path
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.runner import ScanRunner
+from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.uses import HostUses
@@ -26,7 +26,7 @@ async def test_what_a_late_look_has_found_counts_for_the_scan_that_it_asks_for(t
     mounts = Path(host.path("/proc/1/mountinfo"))
     mounts.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(mounts)  # whoever reads it waits, as each look will
-    runner = ScanRunner(Root(tmp_path), HeardWakes(told), deadline=0.2, timeouts=Timeouts())
+    runner = Scanner(Root(tmp_path), HeardWakes(told), deadline=0.2, timeouts=Timeouts())
     first = await runner.scan(None, Host(), (), {})
     assert first.functions[DISK].uses is None
     await threads.call(mounts.write_text, "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
