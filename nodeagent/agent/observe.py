@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From wakes to the newest Host. The only writer of ``host`` and ``names`` of the Snapshot.
+"""From events to the newest Host. The only writer of ``host`` and ``names`` of the Snapshot.
 
-The first wake after quiet is acted on at once. What follows a scan closely is gathered until no wake has
+The first event after quiet is acted on at once. Events that follow a scan closely are gathered until none has
 come for a moment, but never longer than a bound. Scans are made one after the other, so an older reading
 never overwrites a newer one. Who needs a fresh answer waits for a scan that begins after the question.
-Does not know what the Host is for.
+A device that its driver has taken and is not done with is scanned again soon, since no event tells of the
+end. Devices that do not answer are reported when it begins and when it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import anyio
 
 from nodeagent.agent.names import NameKeeper
-from nodeagent.agent.reads import Reads
-from nodeagent.agent.second_looks import SecondLooks
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
@@ -35,8 +34,11 @@ from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction, Recovery
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
 from nodeagent.model.status import NO_DURATIONS, Durations, EventsStatus, HostStatus
+from nodeagent.policy import groups
+
+_HOST = "the host"
 
 
 class Scanned(NamedTuple):
@@ -70,14 +72,15 @@ class Observer:
         self._settings = settings
         self._names = names
         self._timeouts = timeouts
-        self._runner = Scanner(root, wakes, timeouts, deadline=timeouts.device_read)
-        self._reads = Reads(timeouts.device_read)
+        self._scanner = Scanner(root, wakes, timeouts, deadline=timeouts.device_read)
+        self._reports = ReadReports(timeouts.device_read)
+        self._rescans = Rescans(wakes, timeouts.rescan_delays)
 
     def status(self) -> HostStatus:
         """The host in numbers."""
         events = EventsStatus(**self._events.statistics._asdict())
         now = self._snapshots.now
-        stuck, unread = self._runner.stuck, self._reads.blind
+        stuck, unread = self._scanner.stuck, self._reports.unreadable
         return HostStatus.of(
             now.host, stuck, events, self.scanned.get().durations, now.allocations.holders, unread
         )
@@ -99,7 +102,7 @@ class Observer:
         while True:
             await self._gathering.due(self._events.slow(self._settings.get().timing.resync))
             await self.scan()
-            if self._reads.blind is not None:
+            if self._reports.unreadable is not None:
                 self._wakes.wake(None)  # what was to be scanned is not lost with it
                 await anyio.sleep(self._timeouts.failed_scan_retry)
 
@@ -114,7 +117,7 @@ class Observer:
         keys = frozenset(ids)
         overdue = asyncio.get_running_loop().call_later(self._timeouts.device_read, self.wake, keys)
         try:
-            unchanged, fallen = await self._runner.recheck(ids, self._snapshots.now.host, functions)
+            unchanged, fallen = await self._scanner.recheck(ids, self._snapshots.now.host, functions)
         finally:
             overdue.cancel()
         for address in fallen:
@@ -156,7 +159,7 @@ class Observer:
         specs, error, began = self._wakes.specs, None, anyio.current_time()
         nodes = (*before.desired.node_paths, *(cdi.nodes(specs) if specs else ()), *before.given_nodes)
         try:
-            host = await self._runner.scan(keys, before.host, nodes, self._wakes.recoveries, specs)
+            host = await self._scanner.scan(keys, before.host, nodes, self._wakes.recoveries, specs)
             self._wakes.settle(host)
             names = await self._names.names(host, before.names)
         except KernelRefused as refused:
@@ -165,11 +168,11 @@ class Observer:
             self._wakes.wake(None)  # what was to be scanned is not lost with it
             raise
         durations = self.scanned.get().durations.and_one(anyio.current_time() - began)
-        self._reads.tell(self._runner.stuck, error)
+        self._reports.report(self._scanner.stuck, error)
         looked_for = before.looked_for if error else frozenset(nodes)
         now = replace(self._snapshots.now, host=host, names=names, looked_for=looked_for)
         self._snapshots.publish(now)
-        self._gathering.second_looks.after(host)
+        self._rescans.follow(host)
         self.scanned.set(Scanned(number, error, durations))
 
 
@@ -202,7 +205,6 @@ class Gathering:
     def __init__(self, wakes: Wakes, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self.taken = 0
-        self.second_looks = SecondLooks(wakes, timeouts.rescan_delays)
         self._wakes = wakes
         self._everything = -math.inf  # when that was taken last
 
@@ -243,3 +245,81 @@ class Gathering:
                 await self._wakes.newer(seen)
                 continue
             return
+
+
+class Rescans:
+    """Asks a few times, ever more rarely, for a scan of the devices that their driver is not done with."""
+
+    def __init__(self, wakes: Wakes, delays: Sequence[float]) -> None:
+        """``delays``: seconds from one scan to the next; after them the slow timer is enough."""
+        self._delays = delays
+        self._wakes = wakes
+        self._unfinished: frozenset[str] = frozenset()
+        self._pauses: Iterator[float] = iter(())
+        self._timer: asyncio.TimerHandle | None = None
+
+    def follow(self, host: Host) -> None:
+        """A scan has ended with this Host: start from the first delay if a device is unfinished anew."""
+        before = self._unfinished
+        self._unfinished = frozenset(
+            function.address for function in host.functions.values() if groups.unfinished(function)
+        )
+        if self._unfinished - before:
+            self._pauses = iter(self._delays)
+            if self._timer is not None:  # it may be far away by now
+                self._timer.cancel()
+                self._timer = None
+        if self._unfinished and self._timer is None:
+            pause = next(self._pauses, None)
+            if pause is not None:
+                self._timer = asyncio.get_running_loop().call_later(pause, self._request_scan)
+
+    def _request_scan(self) -> None:
+        self._timer = None
+        for address in self._unfinished:
+            self._wakes.wake(address)
+
+
+class ReadReports:
+    """Logs what of the host cannot be read; ``unreadable``: why nothing of it can be read now, or None."""
+
+    def __init__(self, deadline: float) -> None:
+        """``deadline``: seconds after which a read hangs, for the message."""
+        self.unreadable: str | None = None
+        self._deadline = deadline
+        self._hanging: frozenset[str] = frozenset()
+
+    def report(self, hanging: Iterable[str], error: KernelRefused | None) -> None:
+        """``hanging``: the keys of devices that do not answer; ``error``: why the last scan failed.
+
+        An error with a path is one more thing that does not answer.
+        """
+        path = error.path if error is not None else None
+        self._report_hanging(frozenset(hanging) | ({path} if path else set()))
+        self._report_host(None if path else error)
+
+    def _report_hanging(self, now: frozenset[str]) -> None:
+        before, self._hanging = self._hanging, now
+        for key in sorted(now - before):
+            seconds = str(self._deadline)
+            log.event(
+                log.HOST_READ_SLOW,
+                what=key,
+                seconds=seconds,
+                device=_device(key),
+                pci_address=pci_address(key),
+            )
+        for key in sorted(before - now):
+            log.event(log.HOST_READ_BACK, what=key, device=_device(key), pci_address=pci_address(key))
+
+    def _report_host(self, error: KernelRefused | None) -> None:
+        before, self.unreadable = self.unreadable, None if error is None else error.what
+        if error is not None and before is None:
+            log.event(log.HOST_NOT_READ, error=error.what, hint=error.hint)
+        elif error is None and before is not None:
+            log.event(log.HOST_READ_BACK, what=_HOST)
+
+
+def _device(key: str) -> str | None:
+    """The key if it is a device's, and not a group's."""
+    return pci_address(key) or mdev_uuid(key)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.agent.reads import Reads
+from nodeagent.agent.observe import ReadReports
 from nodeagent.base import log
 from nodeagent.base.errors import KernelRefused
 from tests.conftest import Said
@@ -13,21 +13,21 @@ HANGING = KernelRefused("the list cannot be read", path="/sys")
 
 
 def test_a_host_that_cannot_be_looked_at_is_said_once_and_so_is_the_end(said: Said) -> None:
-    reads = Reads(0.5)
+    reads = ReadReports(0.5)
     for _ in range(3):
-        reads.tell((), BLIND)
-    assert [reads.blind] == [BLIND.what]
+        reads.report((), BLIND)
+    assert [reads.unreadable] == [BLIND.what]
     for _ in range(2):
-        reads.tell((), None)
-    assert reads.blind is None
+        reads.report((), None)
+    assert reads.unreadable is None
     assert [event["error"] for event in said(log.HOST_NOT_READ)] == [BLIND.what]
     assert [event["what"] for event in said(log.HOST_READ_BACK)] == ["the host"]
 
 
 def test_what_hangs_is_something_else(said: Said) -> None:
-    reads = Reads(0.5)
-    reads.tell(("0000:01:00.0",), HANGING)
-    reads.tell(("0000:01:00.0",), None)
-    assert reads.blind is None
+    reads = ReadReports(0.5)
+    reads.report(("0000:01:00.0",), HANGING)
+    reads.report(("0000:01:00.0",), None)
+    assert reads.unreadable is None
     assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys", "0000:01:00.0"]
     assert [event["what"] for event in said(log.HOST_READ_BACK)] == ["/sys"]

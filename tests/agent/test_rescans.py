@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Second looks: soon and then more rarely, and none where nothing is unfinished."""
+"""Rescans: soon and then more rarely, and none where nothing is unfinished."""
 
 from __future__ import annotations
 
 import anyio
 
-from nodeagent.agent.second_looks import SecondLooks
+from nodeagent.agent.observe import Rescans
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.wakes import Wakes
 from tests import virtual
@@ -22,7 +22,7 @@ class Looked:
     def __init__(self) -> None:
         self.wakes = Wakes()
         self.wakes.take()
-        self.looks = SecondLooks(self.wakes, Timeouts().rescan_delays)
+        self.looks = Rescans(self.wakes, Timeouts().rescan_delays)
 
     async def times(self, seconds: float) -> int:
         """How often the VF was due in that time."""
@@ -32,14 +32,14 @@ class Looked:
                 await self.wakes.newer(self.wakes.version)
                 assert self.wakes.take() == frozenset({VF})
                 count += 1
-                self.looks.after(UNFINISHED)
+                self.looks.follow(UNFINISHED)
         return count
 
 
 @virtual.TIME
 async def test_what_is_unfinished_is_looked_at_again_soon_and_not_for_ever() -> None:
     looked = Looked()
-    looked.looks.after(UNFINISHED)
+    looked.looks.follow(UNFINISHED)
     assert await looked.times(1.0) == 3
     assert await looked.times(sum(Timeouts().rescan_delays)) == len(Timeouts().rescan_delays) - 3
     assert await looked.times(600.0) == 0
@@ -48,20 +48,20 @@ async def test_what_is_unfinished_is_looked_at_again_soon_and_not_for_ever() -> 
 @virtual.TIME
 async def test_what_is_unfinished_anew_is_looked_at_soon_again() -> None:
     looked = Looked()
-    looked.looks.after(UNFINISHED)
+    looked.looks.follow(UNFINISHED)
     assert await looked.times(2 * sum(Timeouts().rescan_delays)) == len(Timeouts().rescan_delays)
-    looked.looks.after(DONE)
+    looked.looks.follow(DONE)
     assert await looked.times(60.0) == 0
-    looked.looks.after(UNFINISHED)
+    looked.looks.follow(UNFINISHED)
     assert await looked.times(1.0) == 3
 
 
 @virtual.TIME
 async def test_what_comes_while_another_is_looked_at_rarely_is_looked_at_soon() -> None:
     looked, other = Looked(), "0000:65:00.5"
-    looked.looks.after(UNFINISHED)
+    looked.looks.follow(UNFINISHED)
     await looked.times(sum(Timeouts().rescan_delays[:-1]) + 1.0)
-    looked.looks.after(host(*(vgpu(each, vgpu=False, vgpu_type=None) for each in (VF, other))))
+    looked.looks.follow(host(*(vgpu(each, vgpu=False, vgpu_type=None) for each in (VF, other))))
     with anyio.fail_after(2 * Timeouts().rescan_delays[0]):
         await looked.wakes.newer(looked.wakes.version)
     assert looked.wakes.take() == frozenset({VF, other})
@@ -70,5 +70,5 @@ async def test_what_comes_while_another_is_looked_at_rarely_is_looked_at_soon() 
 @virtual.TIME
 async def test_a_host_on_which_all_is_done_is_left_alone() -> None:
     looked = Looked()
-    looked.looks.after(DONE)
+    looked.looks.follow(DONE)
     assert await looked.times(600.0) == 0
