@@ -9,12 +9,15 @@ its files, ``functions`` knows how PCI functions come and go, ``vfio`` what thei
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from nodeagent.sim import files, vfio
 from nodeagent.sim.functions import Function, Functions
 from nodeagent.sim.tree import Tree
 from nodeagent.sim.usb import UsbBuses
 from nodeagent.sim.vfio import VfioDevices
+
+_IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class")
 
 
 class SimulatedHost:
@@ -78,6 +81,7 @@ class SimulatedHost:
             "local_cpulist": "0-3",
             "driver_override": "(null)",
         }
+        texts["modalias"] = _modalias(texts)
         if sriov:
             texts |= {"sriov_totalvfs": str(sriov), "sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"}
             texts |= {"sriov_vf_device": device, "sriov_offset": "4", "sriov_stride": "1"}
@@ -110,6 +114,11 @@ class SimulatedHost:
     def write(self, address: str, name: str, text: str) -> None:
         """Set an attribute of a function, e.g. ``numa_node``, to a text without newline, and announce it."""
         files.write(self.functions.attribute(address, name), text + "\n")
+        if name in _IDS:
+            texts = {
+                each: files.read(self.functions.attribute(address, each)).decode().strip() for each in _IDS
+            }
+            files.write(self.functions.attribute(address, "modalias"), _modalias(texts) + "\n")
         self.functions.announce(address)
 
     def node(self, path: str) -> None:
@@ -123,6 +132,13 @@ class SimulatedHost:
     def write_file(self, path: str, text: str) -> None:
         """Write an ordinary file of the host, e.g. /etc/machine-id: a text without newline."""
         files.write(self.path(path), text + "\n")
+
+
+def _modalias(texts: Mapping[str, str]) -> str:
+    """The ids in one text, as the kernel shows them."""
+    vendor, device, sub_vendor, sub_device, code = (texts[name].removeprefix("0x").upper() for name in _IDS)
+    ids = f"v0000{vendor}d0000{device}sv0000{sub_vendor}sd0000{sub_device}"
+    return f"pci:{ids}bc{code[:2]}sc{code[2:4]}i{code[4:]}"
 
 
 def _boot(tree: Tree, iommu: bool, cdev: bool, numa_nodes: tuple[int, ...]) -> None:

@@ -238,12 +238,12 @@ async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
 
 async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        fifos.hang(host, ONE, "vendor")
+        fifos.hang(host, ONE, "modalias")
         eyes.wakes.wake(None)
         found = await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
         assert eyes.observer.status().not_readable == (ONE,)
-        fifos.unhang(host, ONE, "vendor")
+        fifos.unhang(host, ONE, "modalias")
         await eyes.until(lambda found: found.functions[ONE].unreadable is None)
 
 

@@ -37,7 +37,7 @@ def answer(path: Path, writer: int, text: str) -> None:
     os.close(writer)
 
 
-@pytest.mark.parametrize("attribute", ["vendor", "numa_node", "power_state"])
+@pytest.mark.parametrize("attribute", ["modalias", "numa_node", "power_state"])
 async def test_the_count_of_a_former_binding_is_not_taken_for_the_lowest_one_of_the_next(
     node: Node, attribute: str
 ) -> None:

@@ -3,7 +3,7 @@
 
 The count alone proves nothing: i915 and radeon leave it above zero when they are unbound, for they never call
 pci_disable_device. One look at all processes is good for as long as the count stays what it is; where the
-count may be one that was left, it is repeated whenever the function is read. Called by ``runner`` after each
+count may be one that was left, it is repeated whenever the function is read. Called by ``scanner`` after each
 scan; a look that takes too long tells nothing.
 """
 

@@ -32,17 +32,13 @@ _BELOW_ZERO = 1 << 31
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 
-_TEXTS = (
-    "vendor",
-    "device",
-    "subsystem_vendor",
-    "subsystem_device",
-    "revision",
-    "class",
-    "numa_node",
-    "enable",
-    "power_state",
+_TEXTS = ("modalias", "revision", "numa_node", "enable", "power_state")
+# of modalias_show in drivers/pci/pci-sysfs.c, which takes no lock: one file has the content of five
+_MODALIAS = re.compile(
+    "pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})"
+    "bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})"
 )
+_ID_FILES = (("vendor", 4), ("device", 4), ("subsystem_vendor", 4), ("subsystem_device", 4), ("class", 6))
 _OF_PF = ("sriov_totalvfs", "sriov_vf_device", "sriov_offset", "sriov_stride", AUTOPROBE)
 _NO_PF: tuple[None, ...] = (None,) * len(_OF_PF)
 _NO_VGPU_DRIVERS = (None, "vfio-pci")  # the directory nvidia is made by NVIDIA's driver, and goes with it
@@ -101,7 +97,8 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     driver = _shared(at.link("driver"))
     vfio_devices = at.inodes("vfio-dev")
     device_name, vfio_inode = _vfio_device(vfio_devices or ())
-    vendor, device, sub_vendor, sub_device, revision, pci_class, numa_node, enable, power = at.texts(_TEXTS)
+    modalias, revision, numa_node, enable, power = at.texts(_TEXTS)
+    vendor, device, sub_vendor, sub_device, pci_class = _parse_modalias(modalias) or _read_ids(at)
     sriov = at.exists("sriov_totalvfs")
     total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else _NO_PF
     vfio, opens = _vfio_bound(driver, vfio_devices is not None), _count(enable)
@@ -110,12 +107,12 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     awake = vfio and opens and power == _AWAKE
     return PciFunction(
         address=address,
-        vendor=hexadecimal(vendor, 4),
-        device=hexadecimal(device, 4),
-        subsystem_vendor=hexadecimal(sub_vendor, 4),
-        subsystem_device=hexadecimal(sub_device, 4),
+        vendor=vendor,
+        device=device,
+        subsystem_vendor=sub_vendor,
+        subsystem_device=sub_device,
         revision=hexadecimal(revision, 2),
-        pci_class=hexadecimal(pci_class, 6),
+        pci_class=pci_class,
         driver=driver,
         group=_group_number(at.link("iommu_group")),
         numa_node=natural(numa_node),
@@ -142,6 +139,21 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         vgpu_type=vgpu_type,
         vgpu_types=creatable(at.text(VGPU_TYPES) or "") if vgpu else (),
     )
+
+
+@functools.lru_cache(maxsize=1024)  # a thousand functions are of few models
+def _parse_modalias(text: str | None) -> tuple[str, ...] | None:
+    """Vendor, device, those of the subsystem, and class; None for a text of another form."""
+    match = _MODALIAS.fullmatch(text or "")
+    if match is None:
+        return None
+    *ids, base, sub, interface = (part.lower() for part in match.groups())
+    return tuple(map(sys.intern, (*ids, base + sub + interface)))
+
+
+def _read_ids(at: Directory) -> tuple[str | None, ...]:
+    """The same of a function without modalias: it is going away, or its host was saved without."""
+    return tuple(hexadecimal(at.text(name), digits) for name, digits in _ID_FILES)
 
 
 def _vgpu_type(at: Directory) -> tuple[bool, str | None]:

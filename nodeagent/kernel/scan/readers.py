@@ -45,7 +45,7 @@ class Reader(NamedTuple):
     ``follow``: what else is to be read after this one, where not everything is.
     ``recheck``: True if one still reads as known; for devices quicker than to read it.
     ``key``, ``order``: the table's key of a text, and its sort key.
-    ``again``: one that is named again after it was taken is read again.
+    ``again``: one that is named again after it was read is read again.
     ``only``: the directory of nodes that has to be asked for; None: always read.
     """
 

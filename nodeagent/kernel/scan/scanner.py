@@ -196,7 +196,6 @@ class _Reads:
         self._frame: Host | None = None
         self._pending: deque[Item] = deque()
         self._known: set[Item] = set()
-        self._again: set[Item] = set()  # named again since they were taken
         self._lock = threading.Lock()
         self._thread = 0  # the number of the one that reads
         self._item: Item | None = None  # that it reads
@@ -207,14 +206,23 @@ class _Reads:
         with self._lock:
             self._thread += 1
             number = self._thread
-            self._take(_LISTS if self._frame is None else None)
+            self._item, self._since = None if self._frame else _LISTS, time.monotonic()
         if self._frame is None and not self._list(number):
             return None
-        item = self._next(number)
-        while item is not None:
+        item: Item | None = None
+        value: object = None
+        while True:
+            with self._lock:
+                if number != self._thread:
+                    return None
+                if item is not None:
+                    self._put(item, value)
+                item = self._item = self._pending.popleft() if self._pending else None
+                self._since = time.monotonic()
+            if item is None:
+                break
             value = READERS[item.table].read(self._root, item.key)
-            item = self._next(number, item, value)
-        if number != self._thread or self._frame is None:
+        if self._frame is None:
             return None
         check_fallen(self._root, self.found["functions"], self._recoveries)
         return assembly.assemble(self.found, self._frame, self._previous, self._recoveries, whole=self.whole)
@@ -248,42 +256,25 @@ class _Reads:
             self._add(items)
             return True
 
-    def _next(self, number: int, item: Item | None = None, value: object = None) -> Item | None:
-        """Note what ``item`` read as; the next one to read, or None. None for a thread that was replaced."""
-        with self._lock:
-            if number != self._thread:
-                return None
-            if item is not None:
-                self._put(item, value)
-            return self._take(self._pending.popleft() if self._pending else None)
-
-    def _take(self, item: Item | None) -> Item | None:
-        self._item, self._since = item, time.monotonic()
-        if item is not None:
-            self._again.discard(item)
-        return item
-
     def _put(self, item: Item, value: object) -> None:
         self.found[item.table][item.key] = value
         if self.whole:
             return  # the rest is listed, and the parents of mdevs come last
         reader = READERS[item.table]
-        self._add(reader.follow(Reading(item.key, value, self._previous)))
         if reader.again:
             self._known.discard(item)
-            self._add((item,) if item in self._again else ())
+        self._add(reader.follow(Reading(item.key, value, self._previous)))
 
     def _put_unanswered(self, item: Item) -> None:
         self.found[item.table][item.key] = READERS[item.table].unanswered(item.key, self._previous)
 
     def _add(self, items: Iterable[Item]) -> None:
-        """Each is read once, but for a parent of mdevs that is named again after it was taken.
+        """Each is read once, but for a parent of mdevs that is named again after it was read.
 
         Its room may have changed with what named it, and has no event of its own.
         """
         for item in items:
             if item in self._known:
-                self._again.add(item)
                 continue
             self._known.add(item)
             if item in self._stuck:

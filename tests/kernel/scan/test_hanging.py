@@ -98,7 +98,7 @@ async def test_each_hanging_device_takes_one_deadline_and_only_once(
 ) -> None:
     hanging = [nodes.address(number) for number in range(3)]
     for address in hanging:
-        fifos.hang(host, address, "vendor")
+        fifos.hang(host, address, "modalias")
     started = time.monotonic()
     found = await runner.scan(None, Host(), (), {})
     assert 3 * DEADLINE <= time.monotonic() - started < 6 * DEADLINE
@@ -107,7 +107,7 @@ async def test_each_hanging_device_takes_one_deadline_and_only_once(
     unreadable = [f.address for f in found.functions.values() if f.unreadable]
     assert unreadable == hanging
     for address in hanging:
-        fifos.unhang(host, address, "vendor")
+        fifos.unhang(host, address, "modalias")
     await recovered.until(lambda told: sorted(str(key) for key in told) == hanging)
 
 

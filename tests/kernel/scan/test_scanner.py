@@ -248,6 +248,7 @@ def test_half_a_device_is_kept_and_a_dangling_link_is_left_out(
     (tmp_path / "sys/devices/pci0000:00/0000:0a:00.0").mkdir()
     (devices / "0000:0a:00.0").symlink_to("../../../devices/pci0000:00/0000:0a:00.0")
     (devices / "not-an-address").mkdir()
+    (devices / A / "modalias").unlink()
     (devices / A / "vendor").write_bytes(b"\xff\xfe")
     (devices / A / "device").write_text("10de")
     (devices / A / "enable").write_text("many")
