@@ -108,7 +108,7 @@ def _said_before(root: Root, settings: Settings) -> ClusterWishes:
         return ClusterWishes()
     from nodeagent.agent.cluster import heard, record  # here: most nodes ask no cluster
 
-    return heard.before(record.said_before(root.path(record.PATH))).wishes
+    return heard.before(record.FILE.load(root.path(record.PATH))).wishes
 
 
 async def first_scan(core: Core) -> None:
@@ -139,5 +139,5 @@ async def _lent_before(core: Core) -> None:
     if core.root.exists(LOANS_RECORD):
         from nodeagent.agent import usb  # here: few nodes have such a record
 
-        loans = await threads.call(usb.peek_record, core.root.path(LOANS_RECORD))
+        loans = await threads.call(usb.FILE.peek, core.root.path(LOANS_RECORD))
         core.snapshots.publish(replace(core.snapshots.now, loans=loans))

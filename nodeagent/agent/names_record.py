@@ -11,13 +11,29 @@ import itertools
 from collections.abc import Collection
 from typing import Any
 
-from nodeagent.base import log, sealed, threads
+from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.state_file import StateFile
 from nodeagent.model.snapshot import Names
 
 PATH = "/var/lib/nodeagent/names.json"
 MOST = 1024  # texts; a host has some dozens
-_HINT = "without it a name that an update changes is not told"
+
+
+def _texts(document: dict[str, Any]) -> dict[str, str | None]:
+    texts = dict(document["names"])
+    if not all(isinstance(text, str | None) for text in texts.values()):
+        raise TypeError("a name is a text")
+    return texts
+
+
+FILE: StateFile[dict[str, str | None]] = StateFile(
+    {},
+    _texts,
+    lambda texts: {"names": texts},
+    "without it a name that an update changes is not told",
+    log.NAMES_RECORD_BROKEN,
+)
 
 
 class Record:
@@ -33,7 +49,7 @@ class Record:
     async def before(self, keys: Collection[str]) -> dict[str, str | None]:
         """What was in force in the life before for those of the keys that are on record."""
         if self._on_disk is None:
-            self._on_disk = await threads.call(_read, self._path)
+            self._on_disk = await threads.call(FILE.load, self._path)
         self._keys |= dict.fromkeys(keys)
         return {key: self._on_disk[key] for key in keys if key in self._on_disk}
 
@@ -46,7 +62,7 @@ class Record:
         texts = dict(itertools.islice((*fresh.items(), *others), MOST))
         if texts != self._on_disk:
             try:
-                await threads.call(sealed.write, self._path, {"names": texts}, _HINT)
+                await threads.call(FILE.save, self._path, texts)
             except KernelRefused as error:
                 self._tell(error)
                 return False
@@ -57,21 +73,3 @@ class Record:
         if not self._refused:
             log.event(log.NAMES_UNRECORDED, error=error.what, hint=error.hint)
         self._refused = True
-
-
-def _read(path: str) -> dict[str, str | None]:
-    """What is on record; nothing, and a line in the log, if that is damaged. Blocks."""
-    try:
-        content = sealed.look(path)
-        return {} if content is None else _texts(content.get("names"), path)
-    except sealed.Broken as error:
-        sealed.set_aside(path)
-        log.event(log.NAMES_RECORD_BROKEN, error=str(error))
-        return {}
-
-
-def _texts(found: Any, path: str) -> dict[str, str | None]:
-    """:raises Broken: if it is of other types than what is written."""
-    if not isinstance(found, dict) or not all(isinstance(text, str | None) for text in found.values()):
-        raise sealed.Broken(f"{path} is damaged; it is kept as {path}{sealed.ASIDE}")
-    return found

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -23,19 +22,18 @@ from nodeagent.agent.core import Core
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import RecentReleases
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base import log, sealed, threads
+from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, Refused
+from nodeagent.base.state_file import StateFile
 from nodeagent.base.supervise import Component
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import in_use
 from nodeagent.kernel.apply import owner
-from nodeagent.kernel.root import Root, looked
+from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import usb_uses
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.usb import LOANS_RECORD, Loan, Loans, UsbDevice
 from nodeagent.policy.offer import usb_sets
-
-_HINT = "without it the nodes of USB devices would stay QEMU's"
 
 Members = Mapping[DeviceId, Sequence[UsbDevice]]
 """The id of a Device → the USB devices that it stands for."""
@@ -182,12 +180,12 @@ class UsbNodes:
 
     async def _read(self) -> None:
         if not self._is_read:
-            self._publish(await threads.call(read_record, self._path))
+            self._publish(await threads.call(FILE.load, self._path))
             self._is_read = True
 
     async def _keep(self, loans: Loans) -> None:
         if loans != self._snapshots.now.loans:
-            await threads.call(write_record, self._path, loans)
+            await threads.call(FILE.save, self._path, loans)
             self._publish(loans)
 
     def _publish(self, loans: Loans) -> None:
@@ -236,38 +234,8 @@ def _take_back(root: Root, loans: Sequence[Loan]) -> list[tuple[Loan, KernelRefu
     return refused
 
 
-def peek_record(path: str) -> Loans:
-    """The loans on record; none without a file, or if it is damaged. Blocks.
-
-    :raises KernelRefused: if nothing can be read at present.
-    """
-    try:
-        return _parse_record(path)
-    except sealed.Broken:
-        return {}
-
-
-def read_record(path: str) -> Loans:
-    """As ``peek_record``, by the writer of the record: a damaged one is set aside and logged. Blocks."""
-    try:
-        return _parse_record(path)
-    except sealed.Broken as error:
-        sealed.set_aside(path)
-        log.event(log.USB_RECORD_BROKEN, error=str(error))
-        return {}
-
-
-def _parse_record(path: str) -> Loans:
-    """:raises Broken: if it is not what was written."""
-    try:
-        document = sealed.content(path)
-    except OSError as error:
-        looked(error)
-        return {}
-    try:
-        return {DeviceId(head): tuple(map(_loan, several)) for head, several in document.items()}
-    except (TypeError, ValueError) as error:
-        raise sealed.Broken(f"{path} is damaged; it is kept as {path}{sealed.ASIDE}") from error
+def _loans(document: dict[str, Any]) -> Loans:
+    return {DeviceId(head): tuple(map(_loan, several)) for head, several in document.items()}
 
 
 def _loan(written: Any) -> Loan:
@@ -278,15 +246,11 @@ def _loan(written: Any) -> Loan:
     )
 
 
-def write_record(path: str, loans: Loans) -> None:
-    """Replace the file at once and whole; remove it if nothing is lent.
-
-    :raises KernelRefused: if it cannot be written.
-    """
-    if loans:
-        sealed.write(path, {str(head): several for head, several in loans.items()}, _HINT, mode=0o644)
-        return
-    try:
-        Path(path).unlink(missing_ok=True)
-    except OSError as error:
-        raise KernelRefused(f"{path} cannot be removed: {error.strerror}", _HINT, path=path) from error
+FILE: StateFile[Loans] = StateFile(
+    {},
+    _loans,
+    lambda loans: {str(head): several for head, several in loans.items()},
+    "without it the nodes of USB devices would stay QEMU's",
+    log.USB_RECORD_BROKEN,
+    mode=0o644,
+)

@@ -100,7 +100,7 @@ def _used(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> UsedCR:
 def _of_daemon(options: argparse.Namespace) -> UsedCR:
     """The CR that the daemon goes by, or would: its record has it, for root alone."""
     root = shell.root_of(options)
-    heard = record.look(root.path(record.PATH)).kubevirt
+    heard = record.FILE.peek(root.path(record.PATH)).kubevirt
     cr = None if heard is None else kubevirt.cr(heard)
     status = daemon_client.status_or_none(options, root)
     if status is None:

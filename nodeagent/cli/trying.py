@@ -102,7 +102,7 @@ def _heard(options: argparse.Namespace, root: Root, desired: Desired) -> Cluster
     if status is None:
         return ClusterWishes()
     cr_name = status.get("cluster", {}).get("kubevirt", "")
-    known = heard.before(record.look(root.path(record.PATH))).wishes
+    known = heard.before(record.FILE.peek(root.path(record.PATH))).wishes
     if cr_name and known.kubevirt is None:
         raise NodeagentError(
             f"the daemon goes by the KubeVirt CR {cr_name}, and {record.PATH} does not tell what it says",

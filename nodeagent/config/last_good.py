@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.base import sealed
 from nodeagent.base.errors import ConfigError
+from nodeagent.base.state_file import Damaged, StateFile
 from nodeagent.config import loading, table
 from nodeagent.config.problems import ConfigErrors
 from nodeagent.config.reader import sources
@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
 PATH = "/var/lib/nodeagent/settings.json"
 PLACE = "the last good settings"
-_HINT = "without it a daemon does not start while a file is wrong"
+
+
+def _checked(document: dict[str, Any]) -> dict[str, Any]:
+    return {"values": dict(document["values"].items()), "imported": document["imported"]}
+
+
+FILE: StateFile[dict[str, Any]] = StateFile(
+    {}, _checked, lambda content: content, "without it a daemon does not start while a file is wrong"
+)
 
 
 def keep(prefix: str, settings: Settings) -> None:
@@ -36,11 +44,11 @@ def keep(prefix: str, settings: Settings) -> None:
     """
     path, content = sources.below(prefix, PATH), _content(settings)
     try:
-        if sealed.look(path) == content:
+        if FILE.read(path) == content:
             return
-    except sealed.Broken:
+    except Damaged:
         pass  # it is replaced
-    sealed.write(path, content, _HINT)
+    FILE.save(path, content)
 
 
 def at_start(origin: Sources, *, strict: bool = False) -> tuple[Settings, ConfigError | None]:
@@ -59,10 +67,10 @@ def at_start(origin: Sources, *, strict: bool = False) -> tuple[Settings, Config
 def _recalled(origin: Sources, wrong: ConfigError) -> Settings:
     path = sources.below(origin.prefix, PATH)
     try:
-        content = sealed.look(path)
-        if content is not None:
+        content = FILE.read(path)
+        if content:
             return _settings(origin, content)
-    except (sealed.Broken, TypeError, ValueError, LookupError, AttributeError):
+    except (Damaged, TypeError, ValueError, LookupError, AttributeError):
         lost = ConfigError(f"{path}: is damaged, so the last good settings are lost", "mend the files")
         raise ConfigErrors((*_all(wrong), lost)) from wrong
     except ConfigError as error:

@@ -19,7 +19,7 @@ LOANS = {DeviceId("46f4:0001-0"): (Loan("46f4:0001-0", "/dev/bus/usb/001/007", "
 async def test_what_pods_were_lent_is_known_to_the_first_list_and_not_a_moment_later(tmp_path: Path) -> None:
     """The ids of two twins tell no more which of them a pod has."""
     host = nodes.many(tmp_path, 1)
-    usb.write_record(host.path(LOANS_RECORD), LOANS)
+    usb.FILE.save(host.path(LOANS_RECORD), LOANS)
     shared = core.build(Root(host.directory), settings(), Timeouts())
     await core.first_scan(shared)
     assert shared.snapshots.now.host.generation

@@ -44,7 +44,7 @@ def places(admitted: Pod) -> set[str]:
 def lent(node: Node) -> dict[str, set[str]]:
     """Head of a set → bus and number of each device of it, as they are on record."""
     record = node.root / "run/nodeagent/usb-loans.json"
-    body: dict[str, list[list[str]]] = json.loads(json.loads(record.read_text())["body"])
+    body: dict[str, list[list[str]]] = json.loads(record.read_text())
     return {head: {loan[2] for loan in several} for head, several in body.items()}
 
 

@@ -70,7 +70,7 @@ def loans(node: Node) -> Path:
 
 def lent(node: Node) -> dict[str, list[str]]:
     """Head of a set → bus and number of each device of it, as they are on record."""
-    body: dict[str, list[list[str]]] = json.loads(json.loads(loans(node).read_text())["body"])
+    body: dict[str, list[list[str]]] = json.loads(loans(node).read_text())
     return {head: [loan[2] for loan in several] for head, several in body.items()}
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 
 from nodeagent import config
-from nodeagent.base import sealed
 from nodeagent.base.errors import ConfigError, KernelRefused
 from nodeagent.config import ConfigErrors, Settings, Sources, last_good
 from nodeagent.policy import merge
@@ -56,7 +56,7 @@ class Node:
 
     def put(self, **values: Any) -> None:
         """What another version may have kept."""
-        sealed.write(self.kept, {"values": values, "imported": None}, "")
+        last_good.FILE.save(self.kept, {"values": values, "imported": None})
 
 
 @pytest.fixture
@@ -144,7 +144,8 @@ def test_a_damaged_copy_is_told_and_replaced_by_the_next_good_one(node: Node, co
 
 @pytest.mark.parametrize("content", [{}, {"values": [], "imported": None}, {"values": {}, "imported": 5}])
 def test_a_copy_of_another_kind_is_as_a_damaged_one(node: Node, content: dict[str, Any]) -> None:
-    sealed.write(node.kept, content, "")
+    node.lived(GOOD)
+    Path(node.kept).write_text(json.dumps(content))
     node.write("no-such-key: []")
     with pytest.raises(ConfigErrors) as told:
         node.starts()

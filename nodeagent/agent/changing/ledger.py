@@ -12,23 +12,24 @@ a file of their own (``drivers_record``), kept alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import anyio
 
 from nodeagent.agent import drivers_record
-from nodeagent.agent.drivers_record import Record
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base import log, sealed, threads
+from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
+from nodeagent.base.state_file import StateFile
 from nodeagent.kernel import identity
 from nodeagent.kernel.apply import vfs
-from nodeagent.kernel.root import Root, looked
+from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
+from nodeagent.model import plain
 from nodeagent.model.action import Action, BindDrivers, ClearVgpuType, RestoreDrivers, SetVgpuType
 from nodeagent.model.host import Host
 from nodeagent.model.ledger import Asked, Ledger
@@ -36,7 +37,16 @@ from nodeagent.model.vf_action import RestoreAutoprobe, SetNumVfs
 from nodeagent.policy.change import ownership
 
 PATH = "/run/nodeagent/vgpu-types.json"
-_OF_DRIVERS = frozenset(Record._fields)  # what of a Ledger is in a file of its own
+
+
+FILE = StateFile(
+    Ledger(),
+    partial(plain.load, Ledger),
+    plain.dump,
+    "without it nodeagent would not know its own vGPUs again",
+    log.VGPU_RECORD_BROKEN,
+    mode=0o644,
+)
 
 
 def remembered(root: Root) -> Ledger:
@@ -44,71 +54,24 @@ def remembered(root: Root) -> Ledger:
 
     :raises KernelRefused: if nothing can be read at present.
     """
-    return look(root.path(PATH))._replace(**drivers_record.look(root.path(drivers_record.PATH))._asdict())
+    drivers = drivers_record.FILE.peek(root.path(drivers_record.PATH))
+    return FILE.peek(root.path(PATH))._replace(**drivers._asdict())
 
 
-def _opened(root: Root) -> Ledger:
-    return read(root.path(PATH))._replace(**drivers_record.read(root.path(drivers_record.PATH))._asdict())
+def _load(root: Root) -> Ledger:
+    drivers = drivers_record.FILE.load(root.path(drivers_record.PATH))
+    return FILE.load(root.path(PATH))._replace(**drivers._asdict())
 
 
-def look(path: str) -> Ledger:
-    """The record; an empty one without a file, or if it is damaged: the file stays as it is. Blocks.
-
-    :raises KernelRefused: if nothing can be read at present.
-    """
-    try:
-        return _read(path)
-    except sealed.Broken:
-        return Ledger()
-
-
-def read(path: str) -> Ledger:
-    """As ``look``, for whoever writes it: a damaged record is set aside, and told. Blocks."""
-    try:
-        return _read(path)
-    except sealed.Broken as error:
-        sealed.set_aside(path)
-        log.event(log.VGPU_RECORD_BROKEN, error=str(error))
-        return Ledger()
-
-
-def _read(path: str) -> Ledger:
-    """:raises Broken: if it is not what was written."""
-    try:
-        document = sealed.content(path)
-    except OSError as error:
-        looked(error)
-        return Ledger()
-    listed = ((vf, type_ids) for vf, type_ids in _pairs(document.get("listed")) if isinstance(type_ids, list))
-    return Ledger(
-        _texts(document.get("types")),
-        _texts(document.get("names")),
-        {vf: tuple(each for each in type_ids if isinstance(each, str)) for vf, type_ids in listed},
-    )
-
-
-def _texts(value: Any) -> dict[str, str]:
-    return {key: text for key, text in _pairs(value) if isinstance(text, str)}
-
-
-def _pairs(value: Any) -> Iterable[tuple[str, Any]]:
-    return value.items() if isinstance(value, dict) else ()
+def of_vgpus(ledger: Ledger) -> Ledger:
+    """The part of a Ledger that is in the file of vGPU types."""
+    return ledger._replace(**drivers_record.Record()._asdict())
 
 
 def named(root: Root, host: Host) -> dict[str, str]:
     """Number → name of the vGPU types on the host, also as VFs once listed it; "" if it is not known."""
-    known = look(root.path(PATH)).names
+    known = FILE.peek(root.path(PATH)).names
     return {number: name or known.get(number, "") for number, name in vgpus.named(root, host).items()}
-
-
-def write(path: str, ledger: Ledger) -> None:
-    """Replace the file of vGPU types at once and whole.
-
-    :raises KernelRefused: if it cannot be written.
-    """
-    document = {name: dict(known) for name, known in ledger._asdict().items() if name not in _OF_DRIVERS}
-    hint = "without it nodeagent would not know its own vGPUs again"
-    sealed.write(path, document, hint, mode=0o644)
 
 
 class LedgerKeeper:
@@ -129,7 +92,7 @@ class LedgerKeeper:
         """Read what is on record since boot, and which machine this is."""
         self._setting.clear()
         machine = await threads.call(identity.machine_id, self._root)
-        self._saved = await threads.call(_opened, self._root)
+        self._saved = await threads.call(_load, self._root)
         self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
         self.opened.touch()
 
@@ -155,10 +118,10 @@ class LedgerKeeper:
             now = self._snapshots.now.ledger
             if (record := drivers_record.of(now)) != drivers_record.of(self._saved):
                 path = self._root.path(drivers_record.PATH)
-                await threads.call(drivers_record.write, path, record)
+                await threads.call(drivers_record.FILE.save, path, record)
                 self._saved = self._saved._replace(**record._asdict())
             if now != self._saved:
-                await threads.call(write, self._root.path(PATH), now)
+                await threads.call(FILE.save, self._root.path(PATH), of_vgpus(now))
                 self._saved = now
 
     async def begin(self, action: Action) -> None:

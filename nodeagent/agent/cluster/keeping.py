@@ -37,7 +37,7 @@ class Keeper:
 
     async def load(self) -> Record:
         """What was heard before this life: what has not got to disk then is news once more."""
-        self.saved = await threads.call(record.said_before, self._path)
+        self.saved = await threads.call(record.FILE.load, self._path)
         self._wanted.set(self.saved)
         return self.saved
 
@@ -62,7 +62,7 @@ class Keeper:
                 self._changed()
             return
         try:
-            await threads.call(record.write, self._path, now)
+            await threads.call(record.FILE.save, self._path, now)
         except KernelRefused as error:
             unsaved = f"what the cluster says is not kept for a reboot: {error.what}"
             if unsaved != self.unsaved:

@@ -15,14 +15,30 @@ import anyio
 
 from nodeagent.agent.cluster import record
 from nodeagent.agent.core import Core
-from nodeagent.base import log, sealed, threads
+from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.state_file import StateFile
 from nodeagent.cluster import capacities
 from nodeagent.cluster.session import Object
 
 PATH = "/var/lib/nodeagent/offered.json"
 MOST = 256
-_HINT = "without it nobody knows after a restart which resources of the Node were offered here once"
+
+
+def _names(document: dict[str, Any]) -> tuple[str, ...]:
+    names = tuple(document["names"])
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("a name is a text")
+    return names
+
+
+FILE: StateFile[tuple[str, ...]] = StateFile(
+    (),
+    _names,
+    lambda names: {"names": names},
+    "without it nobody knows after a restart which resources of the Node were offered here once",
+    log.CLUSTER_RECORD_BROKEN,
+)
 
 
 class Offered:
@@ -44,7 +60,7 @@ class Offered:
         """Know what a daemon before this one has offered; once."""
         async with self._loading:
             if self._saved is None:
-                self._saved = await threads.call(_read, self._path)
+                self._saved = await threads.call(FILE.load, self._path)
                 self.names = merged(self._saved, self.names)
 
     async def learn(self, now: Iterable[str]) -> None:
@@ -53,7 +69,7 @@ class Offered:
         self.names = merged(self.names, now)
         if self.names != self._saved:
             with suppress(KernelRefused):  # said of the record beside it, which is written as well
-                await threads.call(sealed.write, self._path, {"names": self.names}, _HINT)
+                await threads.call(FILE.save, self._path, self.names)
             self._saved = self.names
 
     def of_node(self, document: Object) -> dict[str, Any]:
@@ -67,14 +83,3 @@ def merged(before: Collection[str], now: Iterable[str]) -> tuple[str, ...]:
     """All names, each once, the newest last; no more than are kept. Pure."""
     new = tuple(dict.fromkeys(now))
     return (*(name for name in before if name not in new), *sorted(new))[-MOST:]
-
-
-def _read(path: str) -> tuple[str, ...]:
-    """What is on record; nothing, and a line in the log, if that is damaged. Blocks."""
-    try:
-        names = (sealed.look(path) or {}).get("names", ())
-    except sealed.Broken as error:
-        sealed.set_aside(path)
-        log.event(log.CLUSTER_RECORD_BROKEN, error=str(error))
-        return ()
-    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()

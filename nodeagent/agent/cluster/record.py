@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the cluster said last, on disk: after a reboot the node goes on with it until the API server answers.
 
-The objects stay as they came, as far as they matter, so that one reader understands both. How it lies on
-disk is ``sealed``'s.
+The objects stay as they came, as far as they matter, so that one reader understands both.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nodeagent.base import log, sealed
-from nodeagent.base.sealed import Broken
+from nodeagent.base import log
+from nodeagent.base.state_file import StateFile
 from nodeagent.cluster import conditions
 
 PATH = "/var/lib/nodeagent/cluster.json"
 CONDITION = "DevicesUsable"  # the type of the condition that this node writes
-_HINT = "without it the node does not know the cluster's wishes after a reboot"
 _METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp")
 
 
@@ -28,38 +26,23 @@ class Record(NamedTuple):
     at: float = 0.0
 
 
-def read(path: str) -> Record:
-    """What is on record; nothing, if there is no file. Blocks.
-
-    :raises Broken: if it is not what was written; it is set aside then.
-    """
-    try:
-        return _read(path)
-    except Broken:
-        sealed.set_aside(path)
-        raise
+def _record(document: dict[str, Any]) -> Record:
+    """:raises TypeError: if it is of other types: a daemon of another version may have written it."""
+    found = Record(**document)
+    labels = {} if found.labels is None else found.labels
+    texts = isinstance(labels, dict) and all(isinstance(each, str) for each in labels.values())
+    if not (texts and isinstance(found.kubevirt, dict | None) and isinstance(found.at, int | float)):
+        raise TypeError("it has other types")
+    return found
 
 
-def look(path: str) -> Record:
-    """What is on record; nothing, if it is damaged or not ours to read: the file stays as it is. Blocks."""
-    try:
-        return _read(path)
-    except Broken:
-        return Record()
-
-
-def said_before(path: str) -> Record:
-    """What is on record; nothing, and a line in the log, if that is damaged. Blocks."""
-    try:
-        return read(path)
-    except Broken as error:
-        log.event(log.CLUSTER_RECORD_BROKEN, error=str(error))
-        return Record()
-
-
-def write(path: str, record: Record) -> None:
-    """Replace the file. Blocks. :raises KernelRefused: if it cannot be written."""
-    sealed.write(path, record._asdict(), _HINT)
+FILE = StateFile(
+    Record(),
+    _record,
+    Record._asdict,
+    "without it the node does not know the cluster's wishes after a reboot",
+    log.CLUSTER_RECORD_BROKEN,
+)
 
 
 def of_cr(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,21 +65,3 @@ def _named(parts: dict[str, Any]) -> dict[str, Any]:
     if isinstance(metadata, Mapping):
         parts["metadata"] = {key: metadata[key] for key in _METADATA if key in metadata}
     return parts
-
-
-def _read(path: str) -> Record:
-    content = sealed.look(path)
-    try:
-        found = Record() if content is None else Record(**content)
-        if not _fits(found):
-            raise TypeError("it has other types")
-    except TypeError as error:
-        raise Broken(f"{path} is damaged; it is kept as {path}{sealed.ASIDE}") from error
-    return found
-
-
-def _fits(found: Record) -> bool:
-    """True if it is of the types that are written: a daemon of another version may have done so."""
-    labels = {} if found.labels is None else found.labels
-    texts = isinstance(labels, dict) and all(isinstance(each, str) for each in labels.values())
-    return texts and isinstance(found.kubevirt, dict | None) and isinstance(found.at, int | float)

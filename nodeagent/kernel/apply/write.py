@@ -13,6 +13,7 @@ daemon, and may outlive it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -69,11 +70,13 @@ def verified(root: Root, write: Write, shows: Callable[[], bool], timeouts: Time
 def shown(shows: Callable[[], bool], timeouts: Timeouts) -> bool:
     """Wait for an effect, but not longer than ``write_effect``; False if it has not shown by then."""
     end = time.monotonic() + timeouts.write_effect
-    while not shows():
+    while True:
+        with contextlib.suppress(KernelRefused):  # no descriptors left for the moment: the write was made
+            if shows():
+                return True
         if time.monotonic() >= end:
             return False
         time.sleep(timeouts.write_effect_poll)
-    return True
 
 
 def refused(number: int, path: str, hints: Mapping[int, str] = _NO_HINTS) -> KernelRefused:

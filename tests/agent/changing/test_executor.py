@@ -174,7 +174,7 @@ async def test_a_vgpu_type_is_on_record_from_before_it_is_set_until_it_is_cleare
     path = f"{tmp_path}{ledger.PATH}"
 
     def allowed() -> bool:
-        assert ledger.read(path).types == {VF: "557"}
+        assert ledger.FILE.load(path).types == {VF: "557"}
         return True
 
     assert await writing.executor.take(SET, allowed) is Outcome.MADE
@@ -184,7 +184,7 @@ async def test_a_vgpu_type_is_on_record_from_before_it_is_set_until_it_is_cleare
     assert await writing.take(CLEAR) is Outcome.MADE
     assert writing.types == {}
     await writing.keeper.save()
-    assert ledger.read(path).types == {}
+    assert ledger.FILE.load(path).types == {}
 
 
 async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(writing: Writing, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ async def test_a_vgpu_type_that_the_kernel_refuses_is_off_the_record(
     assert await writing.take(SET) is Outcome.UNPLANNED, "the picture may be old"
     assert writing.types == {}
     await writing.keeper.save()
-    assert ledger.read(f"{tmp_path}{ledger.PATH}").types == {}
+    assert ledger.FILE.load(f"{tmp_path}{ledger.PATH}").types == {}
 
 
 async def test_a_refused_vgpu_type_leaves_the_one_before_on_record(writing: Writing) -> None:

@@ -26,12 +26,12 @@ class Kept:
         self.path = path
         self.bell: Latest[None] = Latest(None)
         self.keeper = Keeper(str(path), self.bell.touch, 60.0)
-        record.write(str(path), Record(labels=OLD, at=1.0))
+        record.FILE.save(str(path), Record(labels=OLD, at=1.0))
 
     @property
     def labels(self) -> object:
         """What the file says."""
-        return record.read(str(self.path)).labels
+        return record.FILE.load(str(self.path)).labels
 
     @asynccontextmanager
     async def living(self) -> AsyncIterator[None]:
