@@ -110,6 +110,7 @@ class Usage:
         self._outdated: Stamp | None = None  # of a file that the kubelet did not write again in time
         self._unreadable: float | None = None  # since when the file cannot be read
         self._pod_of: dict[str, Holder] = {}  # uid → its pod, as an answer has named it
+        self._named: frozenset[str] = frozenset()  # uids of pods that the present kubelet has named
 
     # Requests
 
@@ -200,21 +201,28 @@ class Usage:
         The kubelet frees the devices of ended pods at each List, so what it writes then is what pods have.
         """
         file, timeouts = await self._read(), self._timeouts
+        self._named &= {each.uid for each in file.entries}
         unlisted = joining.find_unlisted(file, listed)
         repeated = unlisted <= self._unlisted and self._names == listed.pods.keys()
         recent = anyio.current_time() < self._list_sent + timeouts.checkpoint_rewrite
         news = bool(unlisted) and not (repeated and recent)
         if rewritten or news or self._reservations.missing(file, answer):
             limit = timeouts.checkpoint_write_before_change if rewritten else timeouts.checkpoint_write
-            file = await self._written_again(file, limit)
+            file = await self._written_again(file, limit, listed)
         self._unlisted = joining.find_unlisted(file, listed)
         return file
 
-    async def _written_again(self, before: Checkpoint, limit: float) -> Checkpoint:
-        """The file after one list was sent again; the one before if the kubelet does not write in time."""
+    async def _written_again(
+        self, before: Checkpoint, limit: float, listed: PodList | None = None
+    ) -> Checkpoint:
+        """The file after one list was sent again; the one before if the kubelet does not write in time.
+
+        Where no resource is listed, no list can be sent: a pod that the kubelet has named, and names no more,
+        has ended.
+        """
         self._list_sent = anyio.current_time()
         if not self._kubelet.resend_list():
-            return before
+            return before if listed is None else self._without_ended(before, listed)
         with anyio.move_on_after(limit):
             while True:
                 await anyio.sleep(self._timeouts.checkpoint_poll)
@@ -223,6 +231,10 @@ class Usage:
                     return file
         self._outdated = before.stamp
         return before
+
+    def _without_ended(self, file: Checkpoint, listed: PodList) -> Checkpoint:
+        ended = {uid for uid in self._named if str(self._pod_of.get(uid)) not in listed.pods}
+        return file._replace(entries=tuple(each for each in file.entries if each.uid not in ended))
 
     async def _read(self) -> Checkpoint:
         """The file. A kubelet that has allocated nothing yet may have none."""
@@ -255,6 +267,8 @@ class Usage:
         self._file = file
         before = self._snapshots.now.allocations
         self._pod_of = joining.pods_by_uid(file, self._listed, self._pod_of)
+        if answer is not None:
+            self._named |= {uid for uid, pod in self._pod_of.items() if str(pod) in answer.pods}
         table = joining.join(file, self._listed, self._pod_of)
         outdated = file.stamp is not None and file.stamp == self._outdated
         allocations = joining.with_answers(Allocations(table, knowledge), file, before, outdated=outdated)
@@ -290,6 +304,7 @@ class Usage:
         self._reservations.end_admission()
         self._unreadable = None if self._unreadable is None else now
         self._unlisted = frozenset()
+        self._named = frozenset()
         self._failures.set(-1)
         self._first_list = now + self._timeouts.pod_resources_at_start
         self.request_soon()

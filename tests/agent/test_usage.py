@@ -110,6 +110,28 @@ async def test_a_kubelet_that_reads_no_list_of_ours_is_taken_by_its_checkpoint_a
     assert node.in_use == set()
 
 
+async def test_where_no_list_can_be_sent_a_pod_that_is_named_no_more_has_ended() -> None:
+    kubelet = Kubelet(reads_lists=False)
+    kubelet.add("ns/one", (A, "0"))
+    node = Node(kubelet, BRIEF)
+    await node.usage.request()
+    del kubelet.listed["ns/one"]
+    for _ in range(3):
+        await node.usage.request()
+        assert node.in_use == set()
+
+
+async def test_where_no_list_can_be_sent_a_new_kubelet_that_names_no_pod_frees_nothing() -> None:
+    kubelet = Kubelet(reads_lists=False)
+    kubelet.add("ns/one", (A, "0"))
+    node = Node(kubelet, BRIEF)
+    await node.usage.request()
+    node.usage.kubelet_changed()
+    kubelet.listed.clear()
+    await node.usage.request()
+    assert node.in_use == {(A, "0")}
+
+
 async def test_an_old_entry_ends_soon_although_neither_entries_nor_names_change() -> None:
     """A pod comes again under its name; the kubelet frees the devices of the former one later."""
     kubelet = Kubelet()
