@@ -212,6 +212,7 @@ class Changing:
             group.start_soon(self._core.releases.run, name="releases")
             yield group
             group.cancel_scope.cancel()
+        self._core.kubelet.close()
 
 
 @asynccontextmanager

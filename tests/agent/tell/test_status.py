@@ -126,6 +126,7 @@ async def test_everything_that_needs_a_person_is_a_problem(still: Still, host: S
     host.write_file("/etc/nodeagent/config.yaml", "nonsense: 1")
     await daemon.config.one_turn()
     os.unlink(daemon.core.root.path(daemon.core.settings.get().kubelet.pod_resources))
+    daemon.core.kubelet.close()  # a kubelet that has ended has closed its connections
     await daemon.core.usage.first()
     os.unlink(daemon.kubelet.directory.kubelet_path)
     daemon.kubelet.directory.scan()
