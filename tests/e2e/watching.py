@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The watcher of a chaos run: sees who has what all the time, and plays the virtual machines.
 
-While a container with a function runs, the function is open on the simulated host; afterwards it is closed.
-That is all the host ever shows of a virtual machine. What was unplugged meanwhile is lost to its container:
-the function that comes back is another device.
+While a container with a function runs, the function is open on the simulated host: the kernel counts it, and
+a process has the node of its group open. Afterwards it is closed. That is all the host ever shows of a
+virtual machine. What was unplugged meanwhile is lost to its container: the function that comes back is
+another device.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -42,13 +44,16 @@ class Devices:
             opened &= self.addresses - self.unplugged - self.rebound
             for address in opened - self.open:
                 self._host.hold(address)
+                self._host.tree.link(_open_file(address), self._node(address))
             for address in self.open - opened - self.unplugged - self.rebound:
+                self._host.tree.remove(_open_file(address))
                 self._host.release(address)
             self.open = opened
 
     def unplug(self, address: str) -> None:
         """It leaves the machine."""
         with self._lock:
+            self._host.tree.remove(_open_file(address))
             self._host.unplug(address)
             self.unplugged |= {address}
             self.open -= {address}
@@ -56,6 +61,7 @@ class Devices:
     def rebind(self, address: str) -> None:
         """A driver of the host takes it."""
         with self._lock:
+            self._host.tree.remove(_open_file(address))
             self._host.bind(address, OTHER)
             self.rebound |= {address}
             self.open -= {address}
@@ -68,6 +74,16 @@ class Devices:
             self._host.bind(address, DRIVER)
             self.unplugged -= {address}
             self.rebound -= {address}
+
+    def _node(self, address: str) -> str:
+        """The device node of its IOMMU group."""
+        group = os.readlink(self._host.path(f"/sys/bus/pci/devices/{address}/iommu_group"))
+        return f"/dev/vfio/{os.path.basename(group)}"
+
+
+def _open_file(address: str) -> str:
+    """A file that QEMU has open: a daemon that was started a moment ago finds it there, as on a real host."""
+    return f"/proc/4711/fd/{address}"
 
 
 class Watch:
