@@ -101,6 +101,7 @@ class Usage:
         self._failures: Latest[int] = Latest(-1)  # requests since the last answer; -1: none yet
         self._asked: tuple[float, int] | None = None  # when the loop asked last, and the hints by then
         self._requested = -math.inf  # when the last request began
+        self._requested_rewritten = -math.inf  # when the last one before a change began that was answered
         self._first_list = 0.0  # until when the first list for the present kubelet waits for an answer
         self._listed: ByPossession[Holder] = {}  # by the last answer of PodResources
         self._names: frozenset[str] = frozenset()  # of all pods in it
@@ -120,10 +121,13 @@ class Usage:
             return await self._request(in_allocate=in_allocate)
 
     async def request_before_change(self) -> None:
-        """Ask once, after this call began; callers that wait at the same time share an answer."""
+        """Ask once, after this call began; callers that wait at the same time share an answer.
+
+        A request whose checkpoint need not have been written after the answer does not count.
+        """
         wanted = anyio.current_time()
         async with self._lock:
-            if not self._kubelet.is_present() or self._requested > wanted:
+            if not self._kubelet.is_present() or self._requested_rewritten > wanted:
                 return
             spacing = self._requested + self._timeouts.release_check_spacing
             await anyio.sleep(max(spacing - anyio.current_time(), 0.0))
@@ -171,6 +175,8 @@ class Usage:
         self._listed, self._names = self._with_last_known(listed), frozenset(listed.pods)
         known = Knowledge.COMPLETE if self._absence_counts else Knowledge.PARTIAL
         await self._publish(file, known, answer)
+        if rewritten:
+            self._requested_rewritten = asked
         self._failures.set(0)
         return listed.pods or None
 

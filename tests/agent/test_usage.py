@@ -222,6 +222,15 @@ async def test_callers_that_wait_at_the_same_time_share_an_answer() -> None:
     assert kubelet.requests.get() == 1
 
 
+async def test_before_a_change_a_request_that_let_the_checkpoint_be_does_not_count() -> None:
+    kubelet = Kubelet()
+    node = Node(kubelet)
+    async with anyio.create_task_group() as tasks:
+        for each in (node.usage.request, node.usage.request, node.usage.request_before_change):
+            tasks.start_soon(each)
+    assert kubelet.lists == 1
+
+
 async def test_a_checkpoint_that_is_not_written_in_time_tells_nothing_of_answers() -> None:
     kubelet = Kubelet()
     kubelet.add("ns/one", (A, "0"))
