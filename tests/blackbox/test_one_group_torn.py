@@ -7,34 +7,18 @@ And one of which the count cannot be read for a moment.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import anyio
 import pytest
 
 from nodeagent.base import threads
 from tests.blackbox.boards import GPU, named, running, started, stays, usb_boards, usb_lists
-from tests.blackbox.harness import Node, pod, until_health
+from tests.blackbox.harness import PATIENCE, Node, pod, until_health
 from tests.blackbox.test_one_group_counts import OLD
 from tests.blackbox.test_one_group_open import LET_GO
+from tests.sim import fifos
 
 pytestmark = pytest.mark.slow
-
-
-def hang(path: Path) -> str:
-    """Whoever reads the attribute waits until it is written; its text."""
-    text = path.read_text()
-    path.unlink()
-    os.mkfifo(path)
-    return text
-
-
-def answer(path: Path, writer: int, text: str) -> None:
-    """The reader goes on, and the attribute is an ordinary one again."""
-    path.unlink()
-    path.write_text(text)
-    os.write(writer, text.encode())
-    os.close(writer)
 
 
 @pytest.mark.parametrize("attribute", ["modalias", "numa_node", "power_state"])
@@ -43,16 +27,18 @@ async def test_the_count_of_a_former_binding_is_not_taken_for_the_lowest_one_of_
 ) -> None:
     """i915 leaves a count: what was read before it came says nothing of what vfio-pci has now."""
     (board,) = boards = usb_boards(node, 1)
-    path = Path(node.host.functions.attribute(board.gpu, attribute))
+    path = node.host.functions.attribute(board.gpu, attribute)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
         node.host.bind(board.gpu, None)
         await until_health(kubelet, GPU, board.gpu, "Unhealthy")
-        text = hang(path)
-        writer = await threads.call(os.open, path, os.O_WRONLY)
+        fifos.hang(node.host, board.gpu, attribute)
+        with anyio.fail_after(PATIENCE):
+            writer = await threads.call(os.open, path, os.O_WRONLY)  # returns when the daemon reads
         node.host.bind(board.gpu, "i915")
         node.host.bind(board.gpu, "vfio-pci")
         node.host.write(board.gpu, "enable", "1")
-        answer(path, writer, text)
+        fifos.unhang(node.host, board.gpu, attribute)
+        os.close(writer)
         await until_health(kubelet, GPU, board.gpu, "Healthy")
         running(await kubelet.admit(pod("new", {GPU: 1})))
 
