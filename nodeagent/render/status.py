@@ -4,14 +4,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from nodeagent.model import shares
 from nodeagent.model.names import Rename
 from nodeagent.model.resource import WAITS
-from nodeagent.model.status import ClusterStatus, HolderStatus, ResourceStatus, StaleStatus, Status
+from nodeagent.model.status import (
+    ClusterStatus,
+    DeviceStatus,
+    HolderStatus,
+    ResourceStatus,
+    StaleStatus,
+    Status,
+)
 from nodeagent.render import remarks, times
+from nodeagent.render.rules import few
 from nodeagent.render.table import table
 
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET")
@@ -64,11 +72,38 @@ def text(status: Status, *, wide: bool = False) -> str:
 
 def _told(status: Status) -> Iterator[str]:
     """Each problem, and below it what to do where that is known; a hint for several comes with the last."""
-    hints = _hints(status)
-    for hint, problems in itertools.groupby(status.problems, lambda problem: hints.get(problem, "")):
-        yield from (f"  {problem}" for problem in problems)
+    hints, combined = _hints(status), _unhealthy_by_reason(status)
+    by_line = {combined.get(problem, problem): hints.get(problem, "") for problem in status.problems}
+    for hint, lines in itertools.groupby(by_line, lambda line: by_line[line]):
+        yield from (f"  {line}" for line in lines)
         first, *others = hint.splitlines() or [""]
         yield from (f"    {line}" for line in (f"to do: {first}" if first else "", *others) if line)
+
+
+def _unhealthy_by_reason(status: Status) -> dict[str, str]:
+    """Problem of an Unhealthy device → one line for all devices of the resource with the same reason.
+
+    A node with 1,000 shares is 1,000 devices.
+    """
+    problems = set(status.problems)
+    lines: dict[str, str] = {}
+    for resource in status.resources:
+        for devices in _by_reason(
+            d for d in resource.devices if shares.unhealthy(resource.name, d) in problems
+        ):
+            if len(devices) > 1:
+                ids = few([device.id for device in devices])
+                line = f"{resource.name}: {ids} are Unhealthy: {devices[0].what}"
+                lines |= {shares.unhealthy(resource.name, device): line for device in devices}
+    return lines
+
+
+def _by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceStatus]]:
+    """Unhealthy devices of one resource, those with the same text and hint together."""
+    groups: dict[tuple[str | None, str | None], list[DeviceStatus]] = {}
+    for device in devices:
+        groups.setdefault((device.what, device.hint), []).append(device)
+    return groups.values()
 
 
 def _hints(status: Status) -> dict[str, str]:
@@ -99,11 +134,15 @@ def _hints(status: Status) -> dict[str, str]:
 
 def _waiting(status: Status) -> list[str]:
     """What is Unhealthy and no problem: it is as it should be while a pod has the rest of its group."""
+    problems = set(status.problems)
     return [
-        f"{resource.name}: {device.id}: {device.what}"
+        f"{resource.name}: {few([device.id for device in devices])}: {devices[0].what}"
         for resource in status.resources
-        for device in resource.devices
-        if device.reason in WAITS and shares.unhealthy(resource.name, device) not in status.problems
+        for devices in _by_reason(
+            device
+            for device in resource.devices
+            if device.reason in WAITS and shares.unhealthy(resource.name, device) not in problems
+        )
     ]
 
 

@@ -89,6 +89,29 @@ def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
     ]
 
 
+def test_devices_with_the_same_reason_are_one_line() -> None:
+    (gpu,) = WELL.resources
+    kvm = gpu._replace(
+        name=ResourceName("example.com/kvm"),
+        devices=tuple(
+            DeviceStatus(
+                DeviceId(f"kvm-{number}"), False, None, "node-missing", "/dev/kvm is missing", "load kvm"
+            )
+            for number in range(1000)
+        ),
+    )
+    one = gpu._replace(
+        devices=(DeviceStatus(DeviceId("a"), False, None, "node-missing", "/dev/kvm is missing"),)
+    )
+    problems = tuple(
+        shares.unhealthy(resource.name, device) for resource in (kvm, one) for device in resource.devices
+    )
+    found = lines(resources=(kvm, one), problems=problems)
+    told = found[found.index(remarks.PROBLEMS) + 1 :]
+    names(told[0], "example.com/kvm", "kvm-0", "996 more", "/dev/kvm is missing")
+    assert told[1:] == ["    to do: load kvm", f"  {problems[-1]}"]
+
+
 def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what_to_do() -> None:
     (gpu,) = WELL.resources
     refused = gpu._replace(registered=False, error="the name is taken")
