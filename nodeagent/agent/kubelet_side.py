@@ -51,9 +51,8 @@ class KubeletSide:
             directory.open()
 
     def close(self) -> None:
-        """Release the directories and close the connections to the kubelet."""
+        """Release the directories and close the connection to the kubelet."""
         self.view.close()
-        self.registrar.close()
         for directory in self.directories:
             directory.close()
 

@@ -30,7 +30,7 @@ def is_young(age: float, timeouts: Timeouts) -> bool:
 
 
 class Registrar:
-    """The kubelet's Registration service, over one connection for all resources.
+    """Registers at the kubelet, over a connection for each call: one that is lost ends no other call.
 
     Also knows whether the kubelet can be reached, and logs once when that changes.
     """
@@ -38,7 +38,6 @@ class Registrar:
     def __init__(self, path: str, timeouts: Timeouts) -> None:
         self.refused = False  # nobody listens at the socket that is there now
         self._path = path
-        self._channel = grpc.SocketChannel(path)
         self._timeouts = timeouts
         self._away = False
 
@@ -51,19 +50,21 @@ class Registrar:
         request = v1beta1.RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=resource, options=options
         )
-        stub = v1beta1.RegistrationStub(self._channel)
+        channel = grpc.SocketChannel(self._path)
+        stub = v1beta1.RegistrationStub(channel)
         try:
             await grpc.call(stub.register(request, timeout=self._timeouts.register_rpc))
         except grpc.KubeletAway:
             self.refused = True
             self.note_away()
             raise
+        finally:
+            channel.close()
         self.note_back()
 
     def note_socket(self, kubelet: Identity | None) -> None:
         """Which socket is at the kubelet's path now; without one it cannot be reached."""
         self.refused = False
-        self._channel.close()  # of the kubelet before
         if kubelet is None:
             self.note_away()
 
@@ -79,7 +80,3 @@ class Registrar:
         if self._away:
             log.event(log.KUBELET_BACK, socket=self._path)
         self._away = False
-
-    def close(self) -> None:
-        """Close the connection, if there is one."""
-        self._channel.close()

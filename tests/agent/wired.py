@@ -165,4 +165,3 @@ async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
             tasks.cancel_scope.cancel()
             agent.directory.close()
         agent.view.close()
-        agent.registrar.close()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 
 import pytest
 from grpclib.exceptions import GRPCError
@@ -156,8 +155,8 @@ async def test_a_group_is_held_by_a_pod_that_got_its_device_from_another_plugin(
     async with shared.kubelet() as kubelet, shared.daemon(*never):
         await kubelet.until_listed(GPUS, 2, PATIENCE)
         await server.start()
-        with closing(Registrar(str(shared.plugins / "kubelet.sock"), Timeouts())) as registrar:
-            await registrar.register(SOUND, server.path.name, NO_OPTIONS)
+        registrar = Registrar(str(shared.plugins / "kubelet.sock"), Timeouts())
+        await registrar.register(SOUND, server.path.name, NO_OPTIONS)
         await kubelet.until_listed(SOUND, 1, PATIENCE)
         await kubelet.admit(pod("vm", {SOUND: 1}))
         await until_health(kubelet, GPUS, GPU_AT, "Unhealthy")

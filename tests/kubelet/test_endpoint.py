@@ -74,7 +74,6 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
             tasks.start_soon(watcher.run)
             yield Node(kubelet, directory, endpoint, answers, registrar, changed)
             tasks.cancel_scope.cancel()
-        registrar.close()
         directory.close()
         watcher.close()
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -39,8 +38,8 @@ async def endpoint(kubelet: Kubelet) -> AsyncIterator[str]:
 
 
 async def registered(kubelet: Kubelet, endpoint: str, resource: str = ONE) -> None:
-    with closing(Registrar(str(kubelet.socket), Timeouts())) as registrar:
-        await registrar.register(resource, endpoint, OPTIONS)
+    registrar = Registrar(str(kubelet.socket), Timeouts())
+    await registrar.register(resource, endpoint, OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -96,23 +95,33 @@ async def test_a_socket_on_which_nobody_listens_refuses(kubelet: Kubelet, endpoi
 
 async def test_calls_that_are_given_up_do_not_end_others(kubelet: Kubelet, endpoint: str) -> None:
     kubelet.faults.set("hang-register")
-    with closing(Registrar(str(kubelet.socket), Timeouts())) as registrar:
-        async with anyio.create_task_group() as tasks:
-            for number in range(5):
-                tasks.start_soon(registrar.register, f"example.com/r{number}", endpoint, OPTIONS)
-            await kubelet.until(lambda: len(kubelet.statistics.registrations) == 5)
-            kubelet.faults.clear("hang-register")
-            await registrar.register(ONE, endpoint, OPTIONS)
-            tasks.cancel_scope.cancel()
+    registrar = Registrar(str(kubelet.socket), Timeouts())
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(registrar.register, f"example.com/r{number}", endpoint, OPTIONS)
+        await kubelet.until(lambda: len(kubelet.statistics.registrations) == 5)
+        kubelet.faults.clear("hang-register")
         await registrar.register(ONE, endpoint, OPTIONS)
-        await kubelet.until(lambda: len(kubelet.statistics.accepted(ONE)) == 2)
+        tasks.cancel_scope.cancel()
+    await registrar.register(ONE, endpoint, OPTIONS)
+    await kubelet.until(lambda: len(kubelet.statistics.accepted(ONE)) == 2)
+
+
+async def test_a_dropped_connection_ends_no_other_call(kubelet: Kubelet, endpoint: str) -> None:
+    kubelet.faults.set("drop-register:example.com/other")
+    registrar = Registrar(str(kubelet.socket), Timeouts())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(registrar.register, ONE, endpoint, OPTIONS)
+        with pytest.raises(KubeletUnavailable):
+            await registrar.register("example.com/other", endpoint, OPTIONS)
+    assert len(kubelet.statistics.accepted(ONE)) == 1
 
 
 async def test_a_new_kubelet_is_called_at_its_own_socket(kubelet: Kubelet, endpoint: str) -> None:
-    with closing(Registrar(str(kubelet.socket), Timeouts())) as registrar:
+    registrar = Registrar(str(kubelet.socket), Timeouts())
+    await registrar.register(ONE, endpoint, OPTIONS)
+    await kubelet.restart()
+    registrar.note_socket((1, 2, 3))
+    kubelet.faults.set("refuse-register", "new here")
+    with pytest.raises(KubeletUnavailable, match="new here"):
         await registrar.register(ONE, endpoint, OPTIONS)
-        await kubelet.restart()
-        registrar.note_socket((1, 2, 3))
-        kubelet.faults.set("refuse-register", "new here")
-        with pytest.raises(KubeletUnavailable, match="new here"):
-            await registrar.register(ONE, endpoint, OPTIONS)
