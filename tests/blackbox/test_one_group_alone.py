@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from pathlib import Path
 
 import anyio
 import pytest
@@ -23,7 +22,7 @@ from tests.blackbox.boards import HARDLY, LONE, all_listed, running, stays, usb_
 from tests.blackbox.harness import Node, health, pod
 from tests.blackbox.test_one_group_named import described
 from tests.blackbox.test_one_group_nodes import BY_CDI, BY_NODE, SHARED
-from tests.blackbox.test_one_group_torn import answer, hang
+from tests.sim import fifos
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 
@@ -40,8 +39,8 @@ def rules(*each: str) -> str:
 async def admitted_and_forgotten(node: Node, kubelet: Kubelet, vm: Pod, old: Pod) -> str:
     """The pod is given a device while another one ends and somebody asks who holds what; the id."""
     (device,) = health(kubelet, SHARED)
-    path = Path(node.host.functions.attribute(SERIAL_AT, "enable"))
-    text = hang(path)
+    path = node.host.functions.attribute(SERIAL_AT, "enable")
+    content = fifos.replace_by_fifo(path)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kubelet.admit, vm)
         writer = await threads.call(os.open, path, os.O_WRONLY)
@@ -50,7 +49,8 @@ async def admitted_and_forgotten(node: Node, kubelet: Kubelet, vm: Pod, old: Pod
         virt_handler, limit = VirtHandler(str(node.plugins)), Timeouts().pod_resources_rpc
         with closing(PodReader(socket, virt_handler, limit)) as reader:
             await reader.pods()
-        answer(path, writer, text)
+        fifos.replace_fifo(path, content)
+        os.close(writer)
     running(vm)
     return device
 

@@ -19,8 +19,7 @@ def hang(host: SimulatedHost, address: str, name: str) -> None:
     path = host.functions.attribute(address, name)
     kept = _kept(host, address, name)
     kept.parent.mkdir(exist_ok=True)
-    kept.write_bytes(Path(path).read_bytes())
-    replace_by_fifo(path)
+    kept.write_bytes(replace_by_fifo(path))
     host.functions.announce(address)
 
 
@@ -34,11 +33,12 @@ def _kept(host: SimulatedHost, address: str, name: str) -> Path:
     return Path(host.path(f"/.hanging/{address}-{name}"))
 
 
-def replace_by_fifo(path: str) -> None:
-    """Put a FIFO in the file's place: whoever reads it waits."""
-    aside = path + ".new"
+def replace_by_fifo(path: str) -> bytes:
+    """Put a FIFO in the file's place: whoever reads it waits. Return the file's content."""
+    aside, content = path + ".new", Path(path).read_bytes()
     os.mkfifo(aside)
     os.replace(aside, path)
+    return content
 
 
 def replace_fifo(path: str, content: bytes) -> None:
