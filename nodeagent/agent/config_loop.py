@@ -24,8 +24,8 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.config import Log, Settings, Sources, table
 from nodeagent.model.cluster import ClusterWishes
-from nodeagent.model.shares import ConfigurationShare
-from nodeagent.model.status import ConfigurationStatus
+from nodeagent.model.problem import of_settings
+from nodeagent.model.status import ConfigurationStatus, Status
 from nodeagent.policy import merge
 
 
@@ -61,9 +61,12 @@ class ConfigLoop:
         if self._watch(settings.get().watched):
             self.wake()  # what has changed since it was read
 
-    def status(self) -> ConfigurationShare:
+    def report(self, status: Status) -> Status:
         """Why newer settings are not in force, and what is odd with these."""
-        return ConfigurationShare(self._status._replace(error=self.error), self.settings.get().warnings)
+        return status._replace(
+            configuration=self._status._replace(error=self.error),
+            remarks=(*status.remarks, *of_settings(self.settings.get().warnings)),
+        )
 
     def wake(self) -> None:
         """Read the configuration again soon (SIGHUP)."""

@@ -29,8 +29,7 @@ from nodeagent.kubelet.endpoint import Endpoint, RegistrationState
 from nodeagent.model.allocation import Grant
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
-from nodeagent.model.shares import ResourcesShare
-from nodeagent.model.status import AllocationsStatus, ResourceStatus
+from nodeagent.model.status import AllocationsStatus, ResourceStatus, Status
 
 CreateEndpoint = Callable[[str, DeviceList, Answers, Latest[None]], Endpoint]
 """By resource, list, answers, and a cell that is touched when the registration changes."""
@@ -115,17 +114,17 @@ class DevicePlugins:
         """The endpoints by resource."""
         return {name: running.endpoint for name, running in self._running.items()}
 
-    def status(self) -> ResourcesShare:
+    def report(self, status: Status) -> Status:
         """The resources, and how each is registered with the kubelet."""
         endpoints, tally = self.endpoints, self._allocator.tally
         resources = self._offering.resources.get().values()
-        return ResourcesShare(
-            tuple(
+        return status._replace(
+            resources=tuple(
                 _status(resource, endpoints.get(resource.name), tally.of(resource.name))
                 for resource in resources
             ),
-            self._cdi.problems,
-            tally.durations,
+            problems=(*status.problems, *self._cdi.problems),
+            allocating=tally.durations,
         )
 
     async def run(self) -> None:

@@ -15,11 +15,12 @@ import anyio
 
 from nodeagent.agent import drivers_record
 from nodeagent.agent.core import Core
-from nodeagent.agent.tell.status import Speaks
+from nodeagent.agent.tell.status import report
 from nodeagent.base import process, threads
 from nodeagent.base.progress import Debt, Owes
 from nodeagent.base.supervise import Component
 from nodeagent.cluster import account
+from nodeagent.model.status import Status
 from nodeagent.model.usb import LOANS_RECORD, NODES
 
 
@@ -70,10 +71,9 @@ class LateFeature:
         self._core = core
         self._feature = feature
 
-    def status(self) -> object:
-        """What its components say; None as long as there are none, or none has anything to tell."""
-        speaking = (component for component in self.components if isinstance(component, Speaks))
-        return next((component.status() for component in speaking), None)
+    def report(self, status: Status) -> Status:
+        """The reports of its components, once they are loaded."""
+        return report(self.components, status)
 
     def owed(self) -> Mapping[str, Debt]:
         """What its components owe."""

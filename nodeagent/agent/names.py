@@ -22,8 +22,8 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
 from nodeagent.model.ids import is_vgpu_key, vgpu_key
 from nodeagent.model.names import NamesStatus, Rename
-from nodeagent.model.shares import NamesShare
 from nodeagent.model.snapshot import Names, Snapshot
+from nodeagent.model.status import Status
 
 _KEEP = "to keep the old one, write: aliases: {%s}"
 
@@ -46,9 +46,9 @@ class NameKeeper:
         self._settled = False
         self._status = NamesStatus()
 
-    def status(self) -> NamesShare:
+    def report(self, status: Status) -> Status:
         """Which names changed, or would have."""
-        return NamesShare(self._status)
+        return status._replace(names=self._status)
 
     async def run(self) -> None:
         """Put on disk what is in force, whenever that has changed, and again after a refusal, for ever."""

@@ -35,7 +35,7 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
-from nodeagent.model.status import NO_DURATIONS, Durations, EventsStatus, HostStatus
+from nodeagent.model.status import NO_DURATIONS, Durations, EventsStatus, HostStatus, Status
 from nodeagent.policy import groups
 
 _HOST = "the host"
@@ -76,14 +76,15 @@ class Observer:
         self._reports = ReadReports(timeouts.device_read)
         self._rescans = Rescans(wakes, timeouts.rescan_delays)
 
-    def status(self) -> HostStatus:
+    def report(self, status: Status) -> Status:
         """The host in numbers."""
         events = EventsStatus(**self._events.statistics._asdict())
         now = self._snapshots.now
         stuck, unread = self._scanner.stuck, self._reports.unreadable
-        return HostStatus.of(
+        host = HostStatus.of(
             now.host, stuck, events, self.scanned.get().durations, now.allocations.holders, unread
         )
+        return status._replace(host=host)
 
     def owed(self) -> Mapping[str, Debt]:
         """A scan that is under way, or is to begin. Reads that hang are left behind, so each scan ends."""

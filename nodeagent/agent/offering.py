@@ -17,8 +17,8 @@ from nodeagent.base.progress import Debt
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
-from nodeagent.model.shares import GroupsShare
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.status import GroupStatus, Status
 from nodeagent.policy.offer import releases as policy
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
@@ -35,20 +35,20 @@ class Offering:
         self._releases = releases
         self._followed = -1  # version of the Snapshot that the loop has decided from
         self._decision = turn.first(Snapshot(Host(), snapshots.now.desired))
-        self._told: tuple[Decision, GroupsShare] | None = None
+        self._told: tuple[Decision, tuple[GroupStatus, ...]] | None = None
 
     @property
     def decision(self) -> Decision:
         """The result of the last turn."""
         return self._decision
 
-    def status(self) -> GroupsShare:
+    def report(self, status: Status) -> Status:
         """The groups, as they were decided last; made anew only after another Decision."""
         if self._told is None or self._told[0] is not self._decision:
             from nodeagent.policy.offer import overview  # here: nobody may ever ask
 
-            self._told = self._decision, GroupsShare(overview.overview(self._decision))
-        return self._told[1]
+            self._told = self._decision, overview.overview(self._decision)
+        return status._replace(groups=self._told[1])
 
     @property
     def newest(self) -> Snapshot:

@@ -38,7 +38,7 @@ from nodeagent.model.allocation import (
     PodList,
     Pods,
 )
-from nodeagent.model.shares import HoldersShare
+from nodeagent.model.status import ANSWERS, HolderStatus, Status
 
 T = TypeVar("T")
 
@@ -287,9 +287,17 @@ class Usage:
 
     # The component
 
-    def status(self) -> HoldersShare:
+    def report(self, status: Status) -> Status:
         """The table, and what is wrong with the answer."""
-        return HoldersShare(self._snapshots.now.allocations, self.error)
+        allocations = self._snapshots.now.allocations
+        holders = {
+            device_id: HolderStatus(str(holder), holder.resource)
+            for device_id, holder in allocations.holders.items()
+        }
+        kubelet = status.kubelet._replace(
+            pod_resources=self.error or ANSWERS, holders_known=allocations.complete
+        )
+        return status._replace(kubelet=kubelet, holders=holders)
 
     def owed(self) -> Mapping[str, Debt]:
         """A request, if there was a hint or its time has come."""

@@ -71,7 +71,7 @@ def unreadable(error: Exception, root: Root) -> NodeagentError:
 
 def refused_configuration(options: argparse.Namespace, root: Root) -> str:
     """A line if the newest configuration is not in force in the daemon; "" if it is, or no daemon answers."""
-    from nodeagent.model.shares import not_in_force
+    from nodeagent.policy.diagnose import not_in_force
 
     try:
         error = status_or_none(options, root)["configuration"]["error"]

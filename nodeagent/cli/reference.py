@@ -15,7 +15,7 @@ from typing import Any
 from nodeagent.base import pages
 from nodeagent.cli import output, parser
 from nodeagent.model import host_json, schemas
-from nodeagent.model.remark import Remark
+from nodeagent.model.problem import Problem
 from nodeagent.policy.offer.fates import Fate
 from nodeagent.render import documents
 
@@ -57,7 +57,7 @@ def _file(kind: str) -> str:
 def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
     host = host_json.schema()
     host["properties"]["fates"] = schemas.part(tuple[Fate, ...], host["$defs"])
-    host["properties"]["remarks"] = schemas.part(tuple[Remark, ...], host["$defs"])
+    host["properties"]["remarks"] = schemas.part(tuple[Problem, ...], host["$defs"])
     yield host_json.HEADING["kind"], host
     for kind, record in documents.KINDS.items():
         yield kind, schemas.of(record, documents.heading(record))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import bases, output
-from nodeagent.model import host_json, shares
+from nodeagent.model import host_json, problem
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import pci_address
 from nodeagent.model.usb import UsbDevice
@@ -34,7 +34,7 @@ def show(options: argparse.Namespace) -> int:
     host = basis.snapshot.host
     decision = turn.first(basis.snapshot, basis.matched)
     found = tuple(fates.fates(decision))
-    remarked = (*remarks.remarks(decision), *shares.of_settings(basis.warnings))
+    remarked = (*remarks.remarks(decision), *problem.of_settings(basis.warnings))
     if options.output not in _SHOWN:
         document = host_json.dump(host) | documents.beside_host(found, remarked)
         return output.answer(output.formed(options.output, document), first_line)

@@ -25,8 +25,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Settings
 from nodeagent.http.server import Handler, Server
-from nodeagent.model.shares import HttpShare
-from nodeagent.model.status import HttpStatus
+from nodeagent.model.status import HttpStatus, Status
 
 _REQUEST_BYTES = 1 << 18  # of a request by hand, on the unix socket
 _OTHER = "choose another address with http.listen"
@@ -96,9 +95,9 @@ class NetworkListener:
         self._passed = [sock for sock in passed if _address(sock)]
         self._status = HttpStatus()
 
-    def status(self) -> HttpShare:
+    def report(self, status: Status) -> Status:
         """The address that is served, or why none is."""
-        return HttpShare(self._status)
+        return status._replace(http=self._status)
 
     async def run(self) -> None:
         """Serve the address of the settings until cancelled."""

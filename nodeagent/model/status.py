@@ -2,9 +2,9 @@
 """Status: how the daemon is, as one frozen typed value; every face is a rendering of it.
 
 Its plain form (``model.plain``) is the document of the status socket, which users and programs read: keys may
-be added, with a default, and none is renamed. What the components fill in, and how a Status is joined of
-that, is in ``model.shares``. Named tuples, since the daemon's start pays for each class, and ten times more
-for a dataclass.
+be added, with a default, and none is renamed. Each component of the daemon fills in its part
+(``agent.tell.status``); ``policy.diagnose`` finds the problems in it. Named tuples, since the daemon's start
+pays for each class, and ten times more for a dataclass.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import NamedTuple
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.names import NamesStatus
-from nodeagent.model.remark import Remark
+from nodeagent.model.problem import Problem
 from nodeagent.model.resource import Device, Resource
 
 ANSWERS = "answers"
+RUNNING_AGAIN = "running again"
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Seconds: the upper ends of the classes in which durations are counted; one without an end follows."""
 
@@ -97,11 +98,6 @@ class HostStatus(NamedTuple):
     scans: Durations = NO_DURATIONS
     mdev_states: tuple[MdevsStatus, ...] = ()
     unread: str | None = None  # why nothing of it can be looked at now
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """That it is not as it was seen last, perhaps."""
-        return () if self.unread is None else (f"{self.unread}: what was seen last counts",)
 
     @classmethod
     def of(
@@ -381,10 +377,10 @@ class Status(NamedTuple):
     groups: tuple[GroupStatus, ...] = ()
     cluster: ClusterStatus = ClusterStatus()
     names: NamesStatus = NamesStatus()
-    remarks: tuple[Remark, ...] = ()
+    remarks: tuple[Problem, ...] = ()
 
     @property
-    def notes(self) -> tuple[Remark, ...]:
+    def notes(self) -> tuple[Problem, ...]:
         """What need not be wrong."""
         return tuple(remark for remark in self.remarks if not remark.wrong)
 
@@ -397,3 +393,21 @@ class Status(NamedTuple):
         late = (each for each in self.resources if not (each.registered and each.listed))
         lacks = {False: "does not know it yet", True: "does not read its list yet"}
         return (*missing, *(f"{each.name}: the kubelet {lacks[each.registered]}" for each in late))
+
+
+def unreported(version: str, pid: int, uptime_seconds: float, root: str, process: ProcessStatus) -> Status:
+    """The Status of a daemon of which no component has reported anything yet."""
+    return Status(
+        version,
+        pid,
+        uptime_seconds,
+        root,
+        kubelet=KubeletStatus("", False, ANSWERS, False),
+        host=HostStatus(0, 0, 0, False, (), EventsStatus("", 0, 0, 0, 0)),
+        resources=(),
+        changes=NO_CHANGES,
+        holders={},
+        subsystems={},
+        problems=(),
+        process=process,
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from nodeagent.model import plain
 from nodeagent.model.desired import API_VERSION
-from nodeagent.model.remark import Remark
+from nodeagent.model.problem import Problem
 from nodeagent.model.status import Status
 from nodeagent.policy.offer.fates import Fate
 from nodeagent.render.answers import (
@@ -55,7 +55,7 @@ def heading(record: type) -> dict[str, str]:
     return {"apiVersion": API_VERSION, "kind": _NAMES[record]}
 
 
-def beside_host(fates: Iterable[Fate], remarks: Iterable[Remark]) -> dict[str, Any]:
+def beside_host(fates: Iterable[Fate], remarks: Iterable[Problem]) -> dict[str, Any]:
     """What ``scan`` adds to a saved host, for which it means nothing: what became of the devices there."""
     return {"fates": list(map(plain.dump, fates)), "remarks": list(map(plain.dump, remarks))}
 

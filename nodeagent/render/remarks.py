@@ -6,19 +6,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from nodeagent.model.remark import Remark
+from nodeagent.model.problem import Problem
 
 PROBLEMS = "to look at:"
 NOTES = "notes:"
 
 
-def text(remarks: Sequence[Remark]) -> list[str]:
+def text(remarks: Sequence[Problem]) -> list[str]:
     """Both sections, as far as there is something in them."""
     wrong = [remark for remark in remarks if remark.wrong]
     return section(PROBLEMS, wrong) + section(NOTES, [remark for remark in remarks if not remark.wrong])
 
 
-def section(heading: str, remarks: Sequence[Remark]) -> list[str]:
+def section(heading: str, remarks: Sequence[Problem]) -> list[str]:
     """The heading and what is below it; [] without remarks. A hint for several comes with the last."""
     lines = ["", heading] if remarks else []
     for hint, alike in groupby(remarks, lambda remark: remark.hint):

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from nodeagent.model import shares
 from nodeagent.model.names import Rename
 from nodeagent.model.resource import WAITS
 from nodeagent.model.status import (
@@ -18,22 +17,13 @@ from nodeagent.model.status import (
     StaleStatus,
     Status,
 )
+from nodeagent.policy import diagnose
 from nodeagent.render import remarks, times
 from nodeagent.render.rules import few
 from nodeagent.render.table import table
 
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET")
 _WIDE = ("DEVICE", "RESOURCE", "HEALTH", "NUMA", "HELD BY")
-
-
-_KUBELET_LOG = "look for its reason in the kubelet's log, on the host: journalctl -u kubelet --since -10min"
-_NOT_ASKED = (
-    "see that the kubelet runs and that kubelet.podResources names its socket; what was held counts as held"
-)
-_TO_KEEP = "to keep the old name, write aliases: {%s}; else ask by the new one, also in the KubeVirt CR"
-_NOT_MEANT = (
-    "change the configuration (nodeagent scan lists what is there), or leave it if it is for other nodes"
-)
 
 
 def names(status: Status) -> str:
@@ -72,7 +62,8 @@ def text(status: Status, *, wide: bool = False) -> str:
 
 def _told(status: Status) -> Iterator[str]:
     """Each problem, and below it what to do where that is known; a hint for several comes with the last."""
-    hints, combined = _hints(status), _unhealthy_by_reason(status)
+    hints = {problem.what: problem.hint for problem in diagnose.problems(status)}
+    combined = _unhealthy_by_reason(status)
     by_line = {combined.get(problem, problem): hints.get(problem, "") for problem in status.problems}
     for hint, lines in itertools.groupby(by_line, lambda line: by_line[line]):
         yield from (f"  {line}" for line in lines)
@@ -89,12 +80,12 @@ def _unhealthy_by_reason(status: Status) -> dict[str, str]:
     lines: dict[str, str] = {}
     for resource in status.resources:
         for devices in _by_reason(
-            d for d in resource.devices if shares.unhealthy(resource.name, d) in problems
+            d for d in resource.devices if diagnose.unhealthy(resource.name, d) in problems
         ):
             if len(devices) > 1:
                 ids = few([device.id for device in devices])
                 line = f"{resource.name}: {ids} are Unhealthy: {devices[0].what}"
-                lines |= {shares.unhealthy(resource.name, device): line for device in devices}
+                lines |= {diagnose.unhealthy(resource.name, device): line for device in devices}
     return lines
 
 
@@ -106,32 +97,6 @@ def _by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceStatus]
     return groups.values()
 
 
-def _hints(status: Status) -> dict[str, str]:
-    """Problem → what to do. A refused configuration has more lines than the first, all of them needed."""
-    error, http = status.configuration.error, status.http
-    hints = {shares.unregistered(resource): _KUBELET_LOG for resource in status.resources}
-    hints[shares.unasked(status.kubelet.pod_resources)] = _NOT_ASKED
-    hints |= {shares.renamed(each): _TO_KEEP % each.alias for each in status.names.changed}
-    hints |= dict.fromkeys(status.changes.problems, _NOT_MEANT) | dict(status.changes.remedies)
-    hints |= {
-        shares.unhealthy(resource.name, device): device.hint or ""
-        for resource in status.resources
-        for device in resource.devices
-    }
-    hints |= {f"{failing.card}: {failing.what}": failing.hint or "" for failing in status.changes.failing}
-    if error:
-        first, _, rest = error.partition("\n")
-        hints[shares.not_in_force(first)] = rest
-    if status.cluster.error:
-        hints[shares.unheard(status.cluster.error)] = status.cluster.hint
-    if not status.kubelet.present:
-        hints[shares.away(status.kubelet.socket)] = (
-            "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
-        )
-    hints |= {remark.what: remark.hint for remark in status.remarks}
-    return hints | ({http.error: http.hint or ""} if http.error else {})
-
-
 def _waiting(status: Status) -> list[str]:
     """What is Unhealthy and no problem: it is as it should be while a pod has the rest of its group."""
     problems = set(status.problems)
@@ -141,7 +106,7 @@ def _waiting(status: Status) -> list[str]:
         for devices in _by_reason(
             device
             for device in resource.devices
-            if device.reason in WAITS and shares.unhealthy(resource.name, device) not in problems
+            if device.reason in WAITS and diagnose.unhealthy(resource.name, device) not in problems
         )
     ]
 

@@ -20,6 +20,7 @@ from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.config import Log, Settings, Sources
 from tests.conftest import Said
 from tests.facts import names
+from tests.reports import EMPTY
 
 GOOD = "apiVersion: nodeagent/v1\nresources: [{name: example.com/kvm, node: {path: /dev/kvm, count: 3}}]\n"
 BAD = "apiVersion: nodeagent/v1\nresorces: []\n"
@@ -158,19 +159,19 @@ async def test_a_line_that_names_one_error_says_how_many_more_there_are(
 
 
 async def test_settings_in_force_and_settings_refused_are_counted(file: Path, node: Node) -> None:
-    at_start = node.loop.status().status
+    at_start = node.loop.report(EMPTY).configuration
     assert (at_start.generation, at_start.refused, at_start.error) == (1, 0, None)
     write(file, GOOD)
     await node.until_rules(1)
     write(file, BAD)
     for _ in range(3):  # one mistake, however often it is read
         await node.loop.one_turn()
-    wrong = node.loop.status().status
+    wrong = node.loop.report(EMPTY).configuration
     assert (wrong.generation, wrong.refused, wrong.error) == (2, 1, node.loop.error)
     assert wrong.since >= at_start.since
     write(file, GOOD)
     await node.loop.one_turn()
-    again = node.loop.status().status
+    again = node.loop.report(EMPTY).configuration
     assert (again.generation, again.refused, again.error) == (2, 1, None)
 
 

@@ -21,8 +21,8 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.sim.host import SimulatedHost
-from tests import facts
 from tests.conftest import Said
+from tests.reports import EMPTY
 
 PCI_IDS = "/usr/share/hwdata/pci.ids"
 FIRST, SECOND = PciAddress("0000:10:00.0"), PciAddress("0000:11:00.0")
@@ -112,8 +112,8 @@ async def test_the_name_of_the_life_before_counts_until_holders_are_known(
     assert life.snapshots.now.names["10de:fff0"] == "Renamed"
     (line,) = said(log.NAME_CHANGED)
     assert (line["resource"], line["name"]) == ("nvidia.com/ONE", "nvidia.com/RENAMED")
-    (problem,) = life.keeper.status().problems
-    facts.names(problem, "nvidia.com/ONE", "nvidia.com/RENAMED")
+    (rename,) = life.keeper.report(EMPTY).names.changed
+    assert (rename.old, rename.new) == ("nvidia.com/ONE", "nvidia.com/RENAMED")
 
 
 async def one_life(host: SimulatedHost, *texts: str) -> None:
@@ -212,4 +212,4 @@ async def test_a_type_that_nobody_names_any_more_has_the_name_that_it_had(host: 
     assert (await life.sees(vgpu("1147")))["vgpu:1147"] == "NVIDIA A40-1B"
     life.keeper.settle()
     assert life.snapshots.now.names["vgpu:1147"] == "NVIDIA A40-1B"
-    assert life.keeper.status().problems == ()
+    assert life.keeper.report(EMPTY).names.changed == ()

@@ -28,7 +28,7 @@ from nodeagent.agent.config_loop import Desire
 from nodeagent.agent.core import Core
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
-from nodeagent.agent.tell.status import Speaks
+from nodeagent.agent.tell.status import report
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Component, Supervisor
 from nodeagent.base.timeouts import Timeouts
@@ -39,8 +39,8 @@ from nodeagent.http.server import Request, Response
 from nodeagent.kernel.root import Root
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.desired import Desired
-from nodeagent.model.shares import ClusterShare
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.status import ProcessStatus, unreported
 
 SOCKET = "sides.sock"
 EDIT = "example.com/edit-"
@@ -135,8 +135,8 @@ def _core(first: Core, place: Path) -> Core:
 
 
 def _heard(components: tuple[Component, ...]) -> Iterator[float]:
-    shares = (component.status() for component in components if isinstance(component, Speaks))
-    found = (share.status for share in shares if isinstance(share, ClusterShare))
+    first = unreported("", 0, 0.0, "/", ProcessStatus())
+    found = (report([component], first).cluster for component in components)
     return (status.since for status in found if status.answers)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodeagent.model import shares
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.remark import Remark, RemarkCode, note
+from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.status import (
     NO_CHANGES,
     ClusterStatus,
@@ -18,6 +17,7 @@ from nodeagent.model.status import (
     StaleStatus,
     WaitingStatus,
 )
+from nodeagent.policy import diagnose
 from nodeagent.render import remarks, status
 from tests.facts import names
 from tests.render.statuses import KUBELET, ONE, WELL
@@ -67,14 +67,14 @@ def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
         configuration=ConfigurationStatus(error=error),
         http=http,
         problems=(
-            shares.not_in_force("config.yaml:2: weather: unknown key"),
+            diagnose.not_in_force("config.yaml:2: weather: unknown key"),
             "no address",
             *(f"nvidia.com/gpu: {each} is Unhealthy: {each} has no driver" for each in "abc"),
             "one of which nothing more is known",
         ),
     )
     assert found[found.index(remarks.PROBLEMS) + 1 :] == [
-        f"  {shares.not_in_force('config.yaml:2: weather: unknown key')}",
+        f"  {diagnose.not_in_force('config.yaml:2: weather: unknown key')}",
         "    to do: known here: aliases",
         "    config.yaml:3: a",
         "    b",
@@ -104,7 +104,7 @@ def test_devices_with_the_same_reason_are_one_line() -> None:
         devices=(DeviceStatus(DeviceId("a"), False, None, "node-missing", "/dev/kvm is missing"),)
     )
     problems = tuple(
-        shares.unhealthy(resource.name, device) for resource in (kvm, one) for device in resource.devices
+        diagnose.unhealthy(resource.name, device) for resource in (kvm, one) for device in resource.devices
     )
     found = lines(resources=(kvm, one), problems=problems)
     told = found[found.index(remarks.PROBLEMS) + 1 :]
@@ -120,9 +120,9 @@ def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what
         kubelet=KUBELET._replace(pod_resources="no answer in time"),
         changes=NO_CHANGES._replace(problems=("no card offers x",)),
         problems=(
-            shares.unasked("no answer in time"),
+            diagnose.unasked("no answer in time"),
             "no card offers x",
-            shares.unregistered(refused),
+            diagnose.unregistered(refused),
         ),
     )
     told = found[found.index(remarks.PROBLEMS) + 1 :]
@@ -165,8 +165,8 @@ def test_the_cluster_is_told_where_it_is_followed_and_what_it_was_not_told() -> 
 
 
 def test_notes_are_told_and_are_no_problem() -> None:
-    idle = note(RemarkCode.IDLE_RULE, "it takes nothing", "change it", "a.b/gpu")
-    odd = note(RemarkCode.SETTINGS, "config.yml is not read")
+    idle = note(ProblemCode.IDLE_RULE, "it takes nothing", "change it", "a.b/gpu")
+    odd = note(ProblemCode.SETTINGS, "config.yml is not read")
     assert lines(remarks=(idle, odd))[-7:] == [
         "",
         remarks.NOTES,
@@ -179,7 +179,7 @@ def test_notes_are_told_and_are_no_problem() -> None:
 
 
 def test_a_remark_that_is_wrong_has_its_hint_among_the_problems() -> None:
-    wrong = Remark(RemarkCode.NO_IOMMU, "", "no IOMMU", "switch it on", True)
+    wrong = Problem(ProblemCode.NO_IOMMU, "", "no IOMMU", "switch it on", True)
     assert lines(remarks=(wrong,), problems=("no IOMMU",))[-3:] == [
         remarks.PROBLEMS,
         "  no IOMMU",

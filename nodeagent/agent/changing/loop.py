@@ -27,8 +27,9 @@ from nodeagent.model.action import Step, moved, occupied
 from nodeagent.model.desired import Desired
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.plan import CardSummary, Plan
+from nodeagent.model.problem import ProblemCode, note
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, WaitingStatus
+from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, Status, WaitingStatus
 from nodeagent.policy import containers
 from nodeagent.policy.change import plan as planning
 
@@ -101,6 +102,12 @@ class ChangeLoop:
             self._runs.start(card, steps, snapshot, group)
         self._inputs = _inputs(snapshot, self._runs) if planning.due(snapshot) else None
 
+    def report(self, status: Status) -> Status:
+        """The changes of the host: under way, waiting and refused."""
+        notes = (note(ProblemCode.OTHER_CARDS, text, about=text) for text in self.plan.notes)
+        return status._replace(changes=self.status, remarks=(*status.remarks, *notes))
+
+    @property
     def status(self) -> ChangesStatus:
         """What is made of the host, what waits and what for, what the kernel refuses."""
         now, plan = anyio.current_time(), self.plan

@@ -22,8 +22,8 @@ from nodeagent.agent.core import Core
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import conditions, events, pauses
 from nodeagent.cluster.conditions import Condition
-from nodeagent.model import shares
 from nodeagent.model.status import ClusterStatus, Status
+from nodeagent.policy import diagnose
 
 GOOD = Condition("True", "NothingNeedsAPerson", "all devices can be given, or are in use")
 _BAD = "SomethingNeedsAPerson"
@@ -42,7 +42,7 @@ def needing_a_person(status: Status) -> tuple[str, ...]:
     """The problems, without the silence of the API server: that is no matter of the node, and whoever reads
     the condition cannot hear of it in time. Pure.
     """
-    silent = shares.unheard(status.cluster.error)
+    silent = diagnose.unheard(status.cluster.error)
     return tuple(line for line in status.problems if line != silent)
 
 

@@ -31,8 +31,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.desired import Following
-from nodeagent.model.shares import ClusterShare
-from nodeagent.model.status import ClusterStatus
+from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import merge
 
 _UNHEARD = (
@@ -88,7 +87,7 @@ class ClusterSide:
         self._wake: Latest[None] = Latest(None)
         self._judged: _Judged | None = None
 
-    def status(self) -> ClusterShare:
+    def report(self, status: Status) -> Status:
         """Whether the cluster is heard, and how old that is what is in force of it."""
         known = [watch.known.get() for watch in self._watches]
         silent = next((each for each in known if not each.answers), None)
@@ -105,7 +104,7 @@ class ClusterSide:
             doubts=self._doubts,
             refused=self._objections,
         )
-        return ClusterShare(reduce(lambda status, guest: guest.told(status), self._guests, heard))
+        return status._replace(cluster=reduce(lambda part, guest: guest.told(part), self._guests, heard))
 
     @property
     def _doubts(self) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ import anyio
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
-from nodeagent.model.remark import Remark, RemarkCode
-from nodeagent.model.shares import RemarksShare
+from nodeagent.model.problem import Problem, ProblemCode
+from nodeagent.model.status import Status
 from nodeagent.policy.offer import remarks
 
 
@@ -28,20 +28,25 @@ class Remarks:
         self._offering = offering
         self._told: frozenset[tuple[str, str]] = frozenset()
         self._made_of: tuple[object, ...] = ()
-        self._share = RemarksShare(())
+        self._problems: tuple[Problem, ...] = ()
 
-    def status(self) -> RemarksShare:
-        """All remarks; made anew only where what they are made of has changed."""
+    def report(self, status: Status) -> Status:
+        """All remarks."""
+        return status._replace(remarks=(*status.remarks, *self.problems))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Those of the newest Decision; found again only where what they depend on has changed."""
         decision = self._offering.decision
         snapshot = decision.snapshot
         parts = (snapshot.host, snapshot.desired, snapshot.names)
         if not snapshot.host.generation:
-            return RemarksShare(())  # the first scan has failed: an empty Host says nothing
+            return ()  # the first scan has failed: an empty Host says nothing
         if len(self._made_of) != len(parts) or any(
             old is not new for old, new in zip(self._made_of, parts, strict=True)
         ):
-            self._made_of, self._share = parts, RemarksShare(remarks.remarks(decision))
-        return self._share
+            self._made_of, self._problems = parts, remarks.remarks(decision)
+        return self._problems
 
     async def run(self) -> None:
         """Look now, and some time after each change, for ever."""
@@ -53,18 +58,18 @@ class Remarks:
 
     def _look(self) -> None:
         """Say what was not remarked before."""
-        found = self.status().remarks
+        found = self.problems
         for remark in found:
             if remark.key not in self._told:
                 _say(remark)
         self._told = frozenset(remark.key for remark in found)
 
 
-def _say(remark: Remark) -> None:
+def _say(remark: Problem) -> None:
     hint = remark.hint or None
-    if remark.code == RemarkCode.NO_IOMMU:
+    if remark.code == ProblemCode.NO_IOMMU:
         log.event(log.NO_IOMMU, text=remark.what, hint=hint)
-    elif remark.code == RemarkCode.NO_VFIO:
+    elif remark.code == ProblemCode.NO_VFIO:
         log.event(log.NO_VFIO, text=remark.what, hint=hint)
     else:
         log.event(log.NOTE, text=remark.what, hint=hint)

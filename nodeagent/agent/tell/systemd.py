@@ -15,8 +15,8 @@ from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.news import News
 from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.model import shares
 from nodeagent.model.status import Status
+from nodeagent.policy import diagnose
 
 LONGEST = 200  # characters of what is wrong: systemctl status shows one line
 
@@ -93,7 +93,7 @@ def _wrong(status: Status, stuck: str | None) -> Iterator[str]:
     if not status.kubelet.present:  # most of what else is wrong follows from it
         yield "the kubelet is away"
     unhealthy = {
-        shares.unhealthy(resource.name, device)
+        diagnose.unhealthy(resource.name, device)
         for resource in status.resources
         for device in resource.devices
         if not device.healthy

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nodeagent.model.desired import CdiRule, DeviceRule, DirectRule, MdevSelector
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
-from nodeagent.model.remark import Remark, RemarkCode, note
+from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import direct, kinds, matches
@@ -24,7 +24,7 @@ _SCAN = "nodeagent scan shows what is there"
 _FOR_OTHERS = f"change it, or leave it if it is for other nodes; {_SCAN}"
 
 
-def rules(decision: Decision) -> Iterator[Remark]:
+def rules(decision: Decision) -> Iterator[Problem]:
     """One for each rule that takes nothing, or else for each of its selectors that does, if they are few."""
     taken: dict[str, list[HostDevice]] = {}
     for device_id, match in decision.matched.items():
@@ -35,16 +35,16 @@ def rules(decision: Decision) -> Iterator[Remark]:
             yield from _rule(rule, taken.get(rule.name, ()), decision)
 
 
-def cdi_rules(decision: Decision) -> Iterator[Remark]:
+def cdi_rules(decision: Decision) -> Iterator[Problem]:
     """One for each rule for CDI devices of which there are none here."""
     for rule in decision.snapshot.desired.rules:
         if isinstance(rule, CdiRule) and not direct.of(rule).takes(rule, decision.snapshot):
             why = f"no file in /etc/cdi or /var/run/cdi defines such a {rule.spec_kind}"
             what = f'{rule.place}: the rule "{rule.name}" takes nothing here: {why}'
-            yield note(RemarkCode.IDLE_RULE, what, _FOR_OTHERS, f"{rule.name} {rule.place}".strip())
+            yield note(ProblemCode.IDLE_RULE, what, _FOR_OTHERS, f"{rule.name} {rule.place}".strip())
 
 
-def _rule(rule: DeviceRule, taken: Sequence[HostDevice], decision: Decision) -> Iterator[Remark]:
+def _rule(rule: DeviceRule, taken: Sequence[HostDevice], decision: Decision) -> Iterator[Problem]:
     names = decision.snapshot.names
     chosen: Sequence[Selector] = rule.selectors
     if taken and len(chosen) > SELECTORS:
@@ -57,12 +57,12 @@ def _rule(rule: DeviceRule, taken: Sequence[HostDevice], decision: Decision) -> 
     if len(idle) == len(chosen):
         why = "; ".join(dict.fromkeys(_why(each, rule, decision) for each in list(idle.values())[:NAMED]))
         what = f'{rule.place}: the rule "{rule.name}" takes nothing here: {why}'
-        yield note(RemarkCode.IDLE_RULE, what, _FOR_OTHERS, f"{rule.name} {rule.place}".strip())
+        yield note(ProblemCode.IDLE_RULE, what, _FOR_OTHERS, f"{rule.name} {rule.place}".strip())
         return
     for number, selector in idle.items():
         why = _why(selector, rule, decision)
         what = f'{rule.place}: selector {number} of the rule "{rule.name}" takes nothing here: {why}'
-        yield note(RemarkCode.IDLE_SELECTOR, what, _FOR_OTHERS, f"{rule.name} {rule.place} {number}")
+        yield note(ProblemCode.IDLE_SELECTOR, what, _FOR_OTHERS, f"{rule.name} {rule.place} {number}")
 
 
 def _why(selector: Selector, rule: DeviceRule, decision: Decision) -> str:
@@ -115,7 +115,7 @@ def _offered(decision: Decision) -> list[Mdev]:
     return [Mdev("", parent, each.type_id, each.name) for parent, types in parents.items() for each in types]
 
 
-def aliases(decision: Decision) -> Iterator[Remark]:
+def aliases(decision: Decision) -> Iterator[Problem]:
     """One for each alias of a name that no device here is discovered under."""
     desired, found = decision.snapshot.desired, _discovered(decision)
     given = dict(desired.aliases)
@@ -123,7 +123,7 @@ def aliases(decision: Decision) -> Iterator[Remark]:
     for name, target in desired.aliases:
         if target not in used:
             what = f'the alias "{name}" renames nothing here: {_unnamed(name, found, decision)}'
-            yield note(RemarkCode.IDLE_ALIAS, what, _FOR_OTHERS, name)
+            yield note(ProblemCode.IDLE_ALIAS, what, _FOR_OTHERS, name)
 
 
 _Found = Mapping[str, Sequence[tuple[str, str]]]

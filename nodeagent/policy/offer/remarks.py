@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from nodeagent.model.desired import Desired, PciRule
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.remark import Remark, RemarkCode, note
+from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.offer import idle, matches
 from nodeagent.policy.offer.turn import Decision
@@ -27,7 +27,7 @@ _ANEW = "have the tool that wrote it write it anew, or remove it; container runt
 _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
 
 
-def remarks(decision: Decision) -> tuple[Remark, ...]:
+def remarks(decision: Decision) -> tuple[Problem, ...]:
     """All of a Decision: first what needs a person."""
     return (
         *_without_iommu(decision),
@@ -40,17 +40,17 @@ def remarks(decision: Decision) -> tuple[Remark, ...]:
     )
 
 
-def _without_iommu(decision: Decision) -> Iterator[Remark]:
+def _without_iommu(decision: Decision) -> Iterator[Problem]:
     host, desired = decision.snapshot.host, decision.snapshot.desired
     if host.iommu:
         return
     missed = [each.address for each in host.functions.values() if expected(each, host, desired)]
     if missed:
         what = f"this host has no active IOMMU: {naming.few(missed)} cannot be given to a VM"
-        yield Remark(RemarkCode.NO_IOMMU, "", what, _SWITCH_ON, True)
+        yield Problem(ProblemCode.NO_IOMMU, "", what, _SWITCH_ON, True)
 
 
-def _without_vfio(decision: Decision) -> Iterator[Remark]:
+def _without_vfio(decision: Decision) -> Iterator[Problem]:
     host, desired = decision.snapshot.host, decision.snapshot.desired
     if host.vfio_loaded or not host.iommu:
         return
@@ -63,17 +63,17 @@ def _without_vfio(decision: Decision) -> Iterator[Remark]:
     ]
     if missed:
         what = f"the driver vfio-pci is not loaded: {naming.few(missed)} cannot be given to a VM"
-        yield Remark(RemarkCode.NO_VFIO, "", what, _LOAD, True)
+        yield Problem(ProblemCode.NO_VFIO, "", what, _LOAD, True)
 
 
-def _cdi_files(decision: Decision) -> Iterator[Remark]:
+def _cdi_files(decision: Decision) -> Iterator[Problem]:
     for file in decision.snapshot.host.cdi.values():
         if file.fault:
             what = f"CDI: {file.path} cannot be used: {file.fault}"
-            yield Remark(RemarkCode.CDI_FILE, file.path, what, _ANEW, True)
+            yield Problem(ProblemCode.CDI_FILE, file.path, what, _ANEW, True)
 
 
-def _on_host_drivers(decision: Decision) -> Iterator[Remark]:
+def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
     host, desired = decision.snapshot.host, decision.snapshot.desired
     kept: dict[str, list[str]] = {}
     for function in host.functions.values():
@@ -85,7 +85,7 @@ def _on_host_drivers(decision: Decision) -> Iterator[Remark]:
         count = len(addresses)
         which = "function of a discovered class is" if count == 1 else "functions of discovered classes are"
         what = f"{count} {which} on the host driver {driver}, and not offered: {naming.few(addresses)}"
-        yield note(RemarkCode.HOST_DRIVER, what, _LOOK, driver)
+        yield note(ProblemCode.HOST_DRIVER, what, _LOOK, driver)
 
 
 def _discoverable(function: PciFunction, desired: Desired) -> bool:

@@ -155,7 +155,7 @@ class Changing:
     @property
     def status(self) -> ChangesStatus:
         """What is told of the changes."""
-        return self.loop.status()
+        return self.loop.status
 
     def publish(self, **parts: Any) -> None:
         """Other parts of the Snapshot."""

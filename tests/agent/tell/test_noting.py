@@ -75,9 +75,9 @@ async def test_what_needs_a_person_is_a_line_of_its_own_kind(said: Said) -> None
 
 
 def test_of_a_host_that_was_not_scanned_nothing_is_said() -> None:
-    assert Noting(seen(GPU, generation=0)).remarks.status().remarks == ()
+    assert Noting(seen(GPU, generation=0)).remarks.problems == ()
 
 
 def test_the_same_decision_is_looked_at_once() -> None:
     node = Noting(seen(GPU))
-    assert node.remarks.status() is node.remarks.status()
+    assert node.remarks.problems is node.remarks.problems

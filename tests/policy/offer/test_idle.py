@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import HostDevice, MdevType
-from nodeagent.model.remark import Remark, RemarkCode
+from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.policy.offer import idle, turn
 from tests.facts import contains, names
 from tests.policy.samples import function, host, mdev, snapshot
@@ -16,7 +16,9 @@ A, B = function("0000:65:00.0"), function("0000:66:00.0", 2)
 ALL = PciRule("a.b/all", (PciSelector(vendors=("10de",)),), place="config.yaml:2")
 
 
-def ruled(*rules: PciRule | MdevRule, here: tuple[HostDevice, ...] = (A, B), **facts: object) -> list[Remark]:
+def ruled(
+    *rules: PciRule | MdevRule, here: tuple[HostDevice, ...] = (A, B), **facts: object
+) -> list[Problem]:
     desired = Desired(rules=rules)
     return list(idle.rules(turn.first(snapshot(host(*here, **facts), desired, names=NAMES))))
 
@@ -37,13 +39,13 @@ def test_what_takes_something_has_no_remark() -> None:
 
 def test_a_rule_that_takes_nothing_names_what_comes_nearest_and_why() -> None:
     (remark,) = ruled(pci(PciSelector(vendors=("10de",), devices=("1eb9",))))
-    assert (remark.code, remark.wrong) == (RemarkCode.IDLE_RULE, False)
+    assert (remark.code, remark.wrong) == (ProblemCode.IDLE_RULE, False)
     names(remark.what, "config.yaml:4", "a.b/gpu", A.address, "devices", "1eb8", "1eb9")
 
 
 def test_a_rule_with_nothing_near_says_so() -> None:
     (remark,) = ruled(pci(PciSelector(vendors=("8086",))))
-    assert remark.code is RemarkCode.IDLE_RULE
+    assert remark.code is ProblemCode.IDLE_RULE
     names(remark.what, "config.yaml:4", "a.b/gpu")
     assert not any(contains(remark.what, each.address) for each in (A, B))
 
@@ -55,7 +57,7 @@ def test_a_rule_behind_another_names_that_and_what_it_has() -> None:
 
 def test_a_selector_that_takes_nothing_beside_one_that_does_is_told_by_its_number() -> None:
     (remark,) = ruled(pci(PciSelector(devices=("1eb8",)), PciSelector(addresses=("0000:67:00.0",))))
-    assert remark.code == RemarkCode.IDLE_SELECTOR
+    assert remark.code == ProblemCode.IDLE_SELECTOR
     names(remark.what, "config.yaml:4", "selector 2", "a.b/gpu")
 
 
@@ -66,7 +68,7 @@ def test_rules_of_the_cluster_and_those_without_selectors_are_not_looked_at() ->
 def test_a_rule_for_mdevs_that_could_be_made_says_where() -> None:
     rule = MdevRule("a.b/vgpu", (MdevSelector(types=("nvidia-222",)),), place="config.yaml:5")
     (remark,) = ruled(rule, mdev_parents={A.address: (MdevType("nvidia-222", "GRID T4-1Q"),)})
-    assert remark.code is RemarkCode.IDLE_RULE
+    assert remark.code is ProblemCode.IDLE_RULE
     names(remark.what, "config.yaml:5", "a.b/vgpu", A.address, "mdevs.types")
     assert ruled(rule, here=(A, mdev())) == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import HostDevice, MdevType
-from nodeagent.model.remark import Remark, RemarkCode
+from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.policy.offer import remarks, turn
 from tests.facts import names
 from tests.policy.samples import function, host, mdev, snapshot, vgpu
@@ -21,7 +21,7 @@ OFF = Discovery(enabled=False)
 READY = {"vfio_loaded": True}
 
 
-def made(*here: HostDevice, desired: Desired = Desired(), **facts: Any) -> list[Remark]:  # noqa: B008
+def made(*here: HostDevice, desired: Desired = Desired(), **facts: Any) -> list[Problem]:  # noqa: B008
     return list(remarks.remarks(turn.first(snapshot(host(*here, **{**READY, **facts}), desired))))
 
 
@@ -39,7 +39,7 @@ def test_a_node_on_which_all_is_well_has_no_remarks() -> None:
 
 def test_without_an_iommu_what_is_wanted_or_discoverable_is_named() -> None:
     (first, *_) = made(GPU, NET, iommu=False)
-    assert (first.code, first.wrong) == (RemarkCode.NO_IOMMU, True)
+    assert (first.code, first.wrong) == (ProblemCode.NO_IOMMU, True)
     assert GPU.address in first.what
     assert NET.address not in first.what
     (wanted,) = made(GPU, NET, desired=wants(PciSelector(vendors=("8086",))), iommu=False)
@@ -63,12 +63,12 @@ def test_without_an_iommu_nothing_is_said_where_nobody_misses_it(here: tuple[Hos
 )
 def test_vfio_pci_is_missed_where_a_rule_wants_a_whole_function(selector: PciSelector, missed: bool) -> None:
     found = codes(GPU, desired=wants(selector), vfio_loaded=False)
-    assert (RemarkCode.NO_VFIO in found) is missed
+    assert (ProblemCode.NO_VFIO in found) is missed
 
 
 def test_vfio_pci_is_missed_where_discovery_would_take_what_nobody_has() -> None:
-    assert codes(function(driver=None), vfio_loaded=False) == [RemarkCode.NO_VFIO]
-    assert codes(GPU, vfio_loaded=False) == [RemarkCode.HOST_DRIVER]
+    assert codes(function(driver=None), vfio_loaded=False) == [ProblemCode.NO_VFIO]
+    assert codes(GPU, vfio_loaded=False) == [ProblemCode.HOST_DRIVER]
 
 
 def test_vfio_pci_is_not_missed_where_another_vfio_driver_has_the_function() -> None:
@@ -80,10 +80,10 @@ def test_functions_on_a_host_driver_are_counted_by_driver() -> None:
     gpus = [function(f"0000:6{number}:00.0", number, driver="nouveau") for number in range(5, 9)]
     other = function("0000:70:00.0", 20, driver="amdgpu", vendor="1002")
     first, second = made(*gpus, other, NET)
-    assert (first.code, first.about, first.wrong) == (RemarkCode.HOST_DRIVER, "nouveau", False)
+    assert (first.code, first.about, first.wrong) == (ProblemCode.HOST_DRIVER, "nouveau", False)
     names(first.what, 4, "nouveau", "0000:65:00.0", "0000:66:00.0", "0000:67:00.0", 1)
     assert gpus[3].address not in first.what
-    assert (second.code, second.about) == (RemarkCode.HOST_DRIVER, "amdgpu")
+    assert (second.code, second.about) == (ProblemCode.HOST_DRIVER, "amdgpu")
     names(second.what, 1, "amdgpu", other.address)
 
 

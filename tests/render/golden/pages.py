@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nodeagent.config import Value
-from nodeagent.model import shares
 from nodeagent.model.access import AccessReport, Check
 from nodeagent.model.allocation import Holder
 from nodeagent.model.bootfile import BootFile, BootFiles, FileFate
@@ -19,8 +18,8 @@ from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
 from nodeagent.model.names import NamesStatus, Rename
 from nodeagent.model.plan import Plan
+from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.readiness import Readiness, ReadinessLine, Verdict
-from nodeagent.model.remark import Remark, RemarkCode, note
 from nodeagent.model.request import Became, Result
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.status import (
@@ -33,6 +32,7 @@ from nodeagent.model.status import (
     Status,
     WaitingStatus,
 )
+from nodeagent.policy import diagnose
 from nodeagent.policy.explaining import resources as explaining
 from nodeagent.policy.offer import explain as devices
 from nodeagent.policy.offer import fates, turn
@@ -81,7 +81,7 @@ def _status() -> str:
     waiting = DeviceStatus(DeviceId("0000:67:00.0"), False, 0, "group-held", "held by ns/vm")
     error = "config.yaml:2: weather: unknown key"
     alias = Rename(ResourceName("a.b/before"), ResourceName("a.b/after"), "a.b/after: a.b/before")
-    wrong = Remark(RemarkCode.NO_IOMMU, "", "no IOMMU", "enable it", True)
+    wrong = Problem(ProblemCode.NO_IOMMU, "", "no IOMMU", "enable it", True)
     found: Status = WELL._replace(
         kubelet=WELL.kubelet._replace(present=False, pod_resources="no answer in time"),
         resources=(
@@ -101,14 +101,14 @@ def _status() -> str:
             stale=(StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still lists it")),
         ),
         names=NamesStatus("2026-01-01", (), (alias,)),
-        remarks=(wrong, note(RemarkCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu")),
+        remarks=(wrong, note(ProblemCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu")),
     )
     problems = (
-        shares.not_in_force(error),
-        shares.away(found.kubelet.socket),
-        shares.unasked(found.kubelet.pod_resources),
-        shares.unregistered(found.resources[0]),
-        shares.unhealthy(gpu.name, gpu.devices[1]),
+        diagnose.not_in_force(error),
+        diagnose.away(found.kubelet.socket),
+        diagnose.unasked(found.kubelet.pod_resources),
+        diagnose.unregistered(found.resources[0]),
+        diagnose.unhealthy(gpu.name, gpu.devices[1]),
         "no card supports x",
         "no IOMMU",
         "a problem without a hint",
@@ -142,8 +142,8 @@ def _scan() -> str:
     here = host(*_functions(), mdev(), mdev_parents=types, cdi=cdi)
     found = tuple(fates.fates(turn.first(snapshot(here, names=NAMES))))
     told = (
-        Remark(RemarkCode.NO_VFIO, "", "vfio-pci is missing", "modprobe vfio-pci", True),
-        note(RemarkCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu"),
+        Problem(ProblemCode.NO_VFIO, "", "vfio-pci is missing", "modprobe vfio-pci", True),
+        note(ProblemCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu"),
     )
     return _sections(
         narrow="\n".join([scan.text(here, found[1:]), *remarks.text(told)]),

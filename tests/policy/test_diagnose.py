@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Status joined of shares: its document key by key, and the order of what needs a person."""
+"""The document of a Status key by key; the problems found in it, and their order."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ import json
 
 import pytest
 
-from nodeagent.model import plain, shares
-from nodeagent.model.allocation import Allocations, Holder, Knowledge
+from nodeagent.model import plain
+from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.status import (
     NO_CHANGES,
+    RUNNING_AGAIN,
     CardStatus,
     ChangesStatus,
     ConfigurationStatus,
     Durations,
     EventsStatus,
     FailingStatus,
+    HolderStatus,
     HostStatus,
     HttpStatus,
+    KubeletStatus,
     ProcessStatus,
     ResourceStatus,
     ResultsStatus,
     Status,
     WaitingStatus,
+    unreported,
 )
+from nodeagent.policy import diagnose
 from tests.facts import each_names
 
 GPU, OTHER = ResourceName("example.com/gpu"), ResourceName("example.com/other")
@@ -40,17 +45,14 @@ RESOURCE = Resource(
 FAILING = FailingStatus(ONE, "nvidia-222", "create mdev x", "no room", "wait", 2, 1.5)
 
 TIMES = Durations().and_one(0.5)
-ALL = shares.Shares(
-    shares.ProcessShare("0.1.0", 7, 61.4, "/", ProcessStatus(9.5, 1.5, 4096, 7, 1024, 3)),
-    shares.DirectoryShare("/k.sock", False),
+ALL = Status(
+    "0.1.0",
+    7,
+    61.4,
+    "/",
+    KubeletStatus("/k.sock", False, "no answer in time", True),
     HostStatus.of(Host(iommu=True), ("0000:09:00.0",), EventsStatus("netlink", 5, 1, 2, 3)),
-    shares.SupervisorShare({"inotify": "no instance", "kubelet": ""}),
-    shares.ConfigurationShare(ConfigurationStatus(2, 7.5, 1, "config.yaml:1: bad\nhint")),
-    shares.HoldersShare(
-        Allocations.of({ONE: Holder("ns", "p", GPU)}, Knowledge.COMPLETE), "no answer in time"
-    ),
-    shares.WatchesShare(tuple("abcdef")),
-    shares.ResourcesShare((ResourceStatus.of(RESOURCE, False, 3, "the name is taken"),), ("trouble",), TIMES),
+    (ResourceStatus.of(RESOURCE, False, 3, "the name is taken"),),
     ChangesStatus(
         (CardStatus(ONE, "nvidia-222", 1, ("a note",)),),
         ("create mdev y",),
@@ -61,12 +63,24 @@ ALL = shares.Shares(
         ("set the number of VFs",),
         (ResultsStatus("create-mdev", 3, 1),),
     ),
-    shares.HttpShare(HttpStatus(None, "the address a:1 cannot be served: busy")),
+    {ONE: HolderStatus("ns/p", GPU)},
+    {"inotify": "no instance", "kubelet": RUNNING_AGAIN},
+    (),
+    ProcessStatus(9.5, 1.5, 4096, 7, 1024, 3),
+    ConfigurationStatus(2, 7.5, 1, "config.yaml:1: bad\nhint"),
+    HttpStatus(None, "the address a:1 cannot be served: busy"),
+    TIMES,
 )
+WELL = unreported("0.1.0", 7, 61.4, "/", ProcessStatus())
+WELL = WELL._replace(kubelet=WELL.kubelet._replace(present=True))
+
+
+def texts(status: Status) -> tuple[str, ...]:
+    return tuple(problem.what for problem in diagnose.problems(status))
 
 
 def test_the_document_is_what_programs_have_always_read() -> None:
-    document = plain.dump(shares.joined(ALL))
+    document = plain.dump(ALL)
     assert list(document) == [
         *("version", "pid", "uptimeSeconds", "root", "kubelet", "host", "resources", "changes"),
         *("holders", "subsystems", "problems"),
@@ -111,7 +125,7 @@ def test_the_document_is_what_programs_have_always_read() -> None:
 
 
 def test_what_is_changed_is_told_as_it_has_always_been() -> None:
-    changes = plain.dump(shares.joined(ALL))["changes"]
+    changes = plain.dump(ALL)["changes"]
     assert changes["cards"] == [{"card": ONE, "type": "nvidia-222", "instances": 1, "notes": ["a note"]}]
     assert changes["underWay"] == ["create mdev y"]
     assert changes["waiting"] == [{"card": ONE, "action": "remove mdev z", "why": "held by ns/p"}]
@@ -125,7 +139,7 @@ def test_what_is_changed_is_told_as_it_has_always_been() -> None:
         "nextTrySeconds": 1.5,
     }
     assert (changes["problems"], changes["writes"]) == (["cannot be meant"], 4)
-    assert plain.dump(shares.joined(ALL._replace(changes=NO_CHANGES)))["changes"] == {
+    assert plain.dump(ALL._replace(changes=NO_CHANGES))["changes"] == {
         "cards": [],
         "underWay": [],
         "waiting": [],
@@ -136,7 +150,7 @@ def test_what_is_changed_is_told_as_it_has_always_been() -> None:
 
 
 def test_numbers_of_the_process_and_of_what_happened_are_told() -> None:
-    document = plain.dump(shares.joined(ALL))
+    document = plain.dump(ALL)
     assert document["process"] == {
         "started": 9.5,
         "cpuSeconds": 1.5,
@@ -158,13 +172,11 @@ def test_numbers_of_the_process_and_of_what_happened_are_told() -> None:
 
 def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None:
     each_names(
-        shares.joined(ALL).problems,
+        texts(ALL),
         ("inotify", "no instance"),
         ("configuration", "config.yaml:1", "bad"),
-        ("no answer in time",),
-        ("a", "b", "c", "d", "e", "fs.inotify.max_user_watches"),
         ("the address a:1 cannot be served: busy",),
-        ("trouble",),
+        ("no answer in time",),
         ("cannot be meant",),
         ("kernel", "set the number of VFs"),
         (ONE, "no room"),
@@ -188,27 +200,15 @@ def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None
 )
 def test_what_only_waits_for_a_pod_is_no_problem(code: ReasonCode, holder: Holder | None, told: bool) -> None:
     resource = Resource(GPU, Kind.PCI, (Device(TWO, Reason(code, "why", "")),))
-    listed = shares.ResourcesShare((ResourceStatus.of(resource, True, 1, None),), ())
-    problems = listed.problems({TWO: holder} if holder else {})
-    assert problems == ((f"{GPU}: {TWO} is Unhealthy: why",) if told else ())
+    holders: dict[str, HolderStatus] = {TWO: HolderStatus(str(holder), holder.resource)} if holder else {}
+    listed = WELL._replace(resources=(ResourceStatus.of(resource, True, 1, None),), holders=holders)
+    assert texts(listed) == ((f"{GPU}: {TWO} is Unhealthy: why",) if told else ())
 
 
 def test_a_daemon_that_is_well_has_no_problems() -> None:
-    well = shares.Shares(
-        ALL.process,
-        shares.DirectoryShare("/k.sock", True),
-        ALL.host,
-        shares.SupervisorShare({}),
-        shares.ConfigurationShare(ConfigurationStatus()),
-        shares.HoldersShare(Allocations(), None),
-        shares.WatchesShare(()),
-        shares.ResourcesShare((), ()),
-    )
-    status = shares.joined(well)
-    assert status.problems == ()
-    assert status.kubelet.pod_resources == "answers"
+    assert texts(WELL) == ()
 
 
 def test_a_status_comes_back_as_it_was() -> None:
-    status = shares.joined(ALL)
+    status = ALL
     assert plain.load(Status, json.loads(json.dumps(plain.dump(status)))) == status

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problem: something that is wrong, or may be, and what to do about it.
+
+``policy`` finds problems; the log, the commands, the page and the Node condition show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class ProblemCode(StrEnum):
+    """The kind of a problem; stable, and in JSON. An Unhealthy device has its ReasonCode instead."""
+
+    NO_IOMMU = "no-iommu"
+    NO_VFIO = "no-vfio"
+    IDLE_RULE = "rule-takes-nothing"
+    IDLE_SELECTOR = "selector-takes-nothing"
+    IDLE_ALIAS = "alias-takes-nothing"
+    HOST_DRIVER = "on-a-host-driver"
+    SETTINGS = "settings"
+    OTHER_CARDS = "for-other-cards"
+    CDI_FILE = "cdi-file"
+    SUBSYSTEM = "subsystem"
+    CONFIGURATION = "configuration"
+    HTTP = "http"
+    CLUSTER = "cluster"
+    POD_RESOURCES = "pod-resources"
+    HOST_UNREAD = "host-unread"
+    RENAMED = "renamed"
+    CHANGE = "change"
+    NO_KUBELET = "no-kubelet"
+    NOT_REGISTERED = "not-registered"
+
+
+class Problem(NamedTuple):
+    """One problem: ``code`` and ``about`` identify it, whatever its text is now.
+
+    ``about`` is a rule, an alias, a driver, "" for the node. ``hint`` is what to do, "" for nothing. One that
+    is not ``wrong`` is a note: it may be intended.
+    """
+
+    code: str  # a ProblemCode; of another version maybe one that is not known here
+    about: str
+    what: str
+    hint: str
+    wrong: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same for the same problem, from one moment to the next."""
+        return self.code, self.about
+
+
+def note(code: ProblemCode, what: str, hint: str = "", about: str = "") -> Problem:
+    """A problem that may be intended."""
+    return Problem(code, about, what, hint, False)
+
+
+def of_settings(warnings: Iterable[str]) -> tuple[Problem, ...]:
+    """Notes on the settings in force."""
+    return tuple(note(ProblemCode.SETTINGS, warning, about=warning) for warning in warnings)
