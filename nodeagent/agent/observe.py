@@ -26,9 +26,9 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.progress import Debt
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
+from nodeagent.kernel import aer
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.wakes import Wakes
@@ -196,7 +196,7 @@ def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
     bound: list[PciFunction] = [
         function for function in host.functions.values() if function.vfio and function.recovery is None
     ]
-    counts = ((function.address, hints.fatal_errors(root, function.address)) for function in bound)
+    counts = ((function.address, aer.fatal_errors(root, function.address)) for function in bound)
     return [(address, count) for address, count in counts if count]
 
 

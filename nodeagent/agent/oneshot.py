@@ -15,9 +15,9 @@ import anyio
 from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel import identity, pciids
+from nodeagent.kernel import aer, pciids, platform
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import devnodes, hints, usb, uses
+from nodeagent.kernel.scan import devnodes, usb, uses
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
@@ -47,7 +47,7 @@ async def snapshot(root: Root, desired: Desired, timeouts: Timeouts, saved: Host
         desired,
         names,
         ledger=ownership.learned(Ledger(), host, names),
-        machine_id=await threads.call(identity.machine_id, root),
+        machine_id=await threads.call(platform.machine_id, root),
     )
 
 
@@ -81,7 +81,7 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
     return replace(
         before,
         ledger=ownership.learned(known, before.host, before.names),
-        machine_id=before.machine_id or identity.machine_id(root),
+        machine_id=before.machine_id or platform.machine_id(root),
     )
 
 
@@ -117,7 +117,7 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts
         return before
     names = await threads.call(_names, root, Host({address: function}), before.desired)
     with anyio.move_on_after(timeouts.device_hints_read):
-        function = function._replace(hints=await threads.call(hints.read, root, address))
+        function = function._replace(hints=await threads.call(aer.read_hints, root, address))
     host = replace(before.host, functions={**before.host.functions, address: function})
     with anyio.move_on_after(timeouts.device_hints_read):
         wanted = [each.address for each in host.members(function.group) or (function,) if each.usable]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import anyio
 
 from nodeagent.base import threads
-from nodeagent.kernel import recoveries
+from nodeagent.kernel import aer
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Recovery
@@ -23,7 +23,7 @@ Verdicts = Mapping[PciAddress, Recovery]
 
 async def restore(root: Root, wakes: Wakes) -> None:
     """Take over what the daemon before this one knew. :raises KernelRefused: if nothing can be read."""
-    for address, verdict in (await threads.call(recoveries.load, root)).items():
+    for address, verdict in (await threads.call(aer.load, root)).items():
         wakes.recovery(address, verdict)
 
 
@@ -68,5 +68,5 @@ class Recoveries:
 
     async def _save(self, verdicts: Verdicts) -> None:
         if verdicts != self._saved:
-            await threads.call(recoveries.save, self._root, verdicts)
+            await threads.call(aer.save, self._root, verdicts)
             self._saved = verdicts

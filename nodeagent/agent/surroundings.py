@@ -19,7 +19,7 @@ from nodeagent.agent.kubelet_side import RUNTIME
 from nodeagent.base import sockets, threads, unix_http
 from nodeagent.base.errors import KernelRefused, KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel import pciids, platform, standing
+from nodeagent.kernel import pciids, platform
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.model import plain
@@ -84,7 +84,7 @@ async def _platform(root: Root, host: Host) -> Platform:
 
 
 async def _standing(root: Root, places: Places) -> Standing:
-    return await threads.call(standing.read, root, (RUNTIME, places.plugins))
+    return await threads.call(platform.read_privileges, root, (RUNTIME, places.plugins))
 
 
 async def _kubelet(root: Root, places: Places, limit: float) -> KubeletSight:
@@ -169,5 +169,5 @@ def _ask(root: Root, path: str, limit: float) -> DaemonSight:
         problems=len(status.problems),
         open_files=status.process.open_files,
         most_files=status.process.most_files,
-        owners=None if effective is None else standing.owners(effective),
+        owners=None if effective is None else platform.owners(effective),
     )

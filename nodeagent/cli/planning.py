@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import shell
-from nodeagent.kernel import identity
+from nodeagent.kernel import platform
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +52,7 @@ def _to_know(options: argparse.Namespace) -> str:
 
 
 def _given(text: str) -> str:
-    if machine_id := identity.written(text):
+    if machine_id := platform.parse_machine_id(text):
         return machine_id
     raise ConfigError(
         f'--machine-id: "{text}" is no machine id',

@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine below its devices, for ``check``: processor, firmware, command line, modules, limits.
+"""The node below its devices, for ``check``: processor, firmware, command line, modules, limits, machine id.
 
 Reads files that nobody is woken by: no device's configuration space, no table of ACPI but its name. What is
 not there, or not to be read from a container, is None. May block: for a thread, with a limit outside. What
 any of it means is not known here.
+
+Also what this process may do (``read_privileges``): that says nothing of a host below another root. It tries
+an instance of inotify, and gives it back.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+from nodeagent.base import process
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.surroundings import Loader, Modules, Platform
+from nodeagent.model.surroundings import Loader, Modules, Platform, Standing
 
 NODES = {"/dev/kvm": "kvm", "/dev/net/tun": "tun", "/dev/vhost-net": "vhost-net"}
 """What virtual machines need → its name in MISC, which a container sees whatever is in its /dev."""
@@ -23,12 +29,17 @@ MISC = "/sys/class/misc"
 CMDLINE, CPUINFO, INTERRUPTS = "/proc/cmdline", "/proc/cpuinfo", "/proc/interrupts"
 TABLES, IOMMUS = "/sys/firmware/acpi/tables", "/sys/class/iommu"
 UNSAFE = "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
+MACHINE_ID = "/etc/machine-id"
 INOTIFY = "/proc/sys/fs/inotify"
 
 _CPU = re.compile(r"^(?:vendor_id|CPU (implementer))\s*:\s*(\S+)", re.MULTILINE)
 _FLAGS = re.compile(r"^flags\s*:(.*)", re.MULTILINE)
 _REMAPPING = re.compile(r"\b(?:IR-\S+|ITS-\S+)")
 _MODULE = re.compile(r"([^/\s:]+)\.ko(?:\.\w+)?(?=[:\s]|$)")
+_CAPABILITIES = {2: "CAP_DAC_READ_SEARCH", 19: "CAP_SYS_PTRACE"}  # include/uapi/linux/capability.h
+_CHOWN = 0
+_WHOLE = ["0", "0", "4294967295"]  # user_namespaces(7): the machine's own
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 _MOST = 16 << 20  # bytes of /proc/interrupts and modules.dep on the largest machines
 _LOADERS = (
     (Loader.OSTREE, ("/run/ostree-booted",)),
@@ -114,3 +125,63 @@ def _on_disk(root: Root, release: str | None) -> Iterator[str]:
     for name in ("modules.dep", "modules.builtin"):
         text = root.text(f"/lib/modules/{release}/{name}", _MOST) if release else None
         yield from (found.replace("-", "_") for found in _MODULE.findall(text or ""))
+
+
+def read_privileges(root: Root, directories: tuple[str, ...]) -> Standing:
+    """What may be done. ``directories``: host paths that are to be written to; one may be absent."""
+    effective = process.capabilities() or 0
+    return Standing(
+        root=os.geteuid() == 0,
+        missing_capabilities=tuple(name for bit, name in _CAPABILITIES.items() if not effective >> bit & 1),
+        whole_users=_whole_users(),
+        read_only=tuple(path for path in directories if _read_only(root.path(path))),
+        inotify=_inotify_refusal(),
+        owners=owners(effective),
+    )
+
+
+def owners(effective: int) -> bool:
+    """True if who has these capabilities may give a file to somebody else (CAP_CHOWN)."""
+    return bool(effective >> _CHOWN & 1)
+
+
+def _whole_users() -> bool | None:
+    try:
+        words = Path("/proc/self/uid_map").read_text().split()
+    except OSError:
+        return None
+    return words == _WHOLE if words else None
+
+
+def _read_only(path: str) -> bool:
+    """True if the file system below the path, or its nearest ancestor, takes no writes."""
+    while not Path(path).exists():
+        path = str(Path(path).parent)
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _inotify_refusal() -> str | None:
+    """Why the kernel gives no instance to this user; None if it does."""
+    import ctypes  # here: nobody else may ever ask
+
+    library = ctypes.CDLL(None, use_errno=True)
+    descriptor = library.inotify_init1(os.O_CLOEXEC)
+    if descriptor < 0:
+        return os.strerror(ctypes.get_errno())
+    os.close(descriptor)
+    return None
+
+
+def machine_id(root: Root) -> str:
+    """systemd's machine id: the same over reboots, another one on each machine.
+
+    32 hexadecimal digits; "" if there are none: a new system has none yet (machine-id(5)).
+    """
+    text = (root.text(MACHINE_ID) or "").lower()
+    return text if _MACHINE_ID.fullmatch(text) else ""
+
+
+def parse_machine_id(text: str) -> str:
+    """The machine id that a person wrote, also with dashes or in upper case; "" if it is none."""
+    digits = text.strip().replace("-", "").lower()
+    return digits if _MACHINE_ID.fullmatch(digits) else ""

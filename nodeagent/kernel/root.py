@@ -14,16 +14,24 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 
+T = TypeVar("T")
+
 _ATTRIBUTE = 256  # bytes; nearly all attributes are shorter, and small buffers are cheap
 MOST = 1 << 20  # bytes: an attribute has a page at most, but /proc/modules has no such bound
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
 _BLIND = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# Seconds; a read takes microseconds. Not in the record of time limits: the readers of the host's tables take
+# the root alone, and nothing waits for it unless a device hangs.
+_READ_TIMEOUT = 0.1
 
 
 class Directory:
@@ -192,6 +200,20 @@ def looked(error: OSError) -> None:
             advice.on(error, Doing.READ, "what was seen last counts until then"),
             errno=error.errno,
         ) from error
+
+
+def read_with_timeout(name: str, read: Callable[[], T]) -> list[T]:
+    """The value, alone in a list that is empty if there is no answer at once: the thread is left behind then.
+
+    ``name``: of what is read. It is not read again before that thread has come back, whose name tells.
+    """
+    values: list[T] = []
+    if all(each.name != name for each in threading.enumerate()):
+        thread = threading.Thread(target=lambda: values.append(read()), name=name, daemon=True)
+        with suppress(RuntimeError):  # no thread can be had
+            thread.start()
+            thread.join(_READ_TIMEOUT)
+    return values[:1]
 
 
 def _text(path: str, dir_fd: int | None = None, most: int = MOST, errors: str = "strict") -> str | None:

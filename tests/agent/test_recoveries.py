@@ -13,7 +13,7 @@ import pytest
 from nodeagent.agent import recoveries
 from nodeagent.agent.recoveries import Recoveries
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel.recoveries import load
+from nodeagent.kernel.aer import load
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Recovery

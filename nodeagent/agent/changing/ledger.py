@@ -25,7 +25,7 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.state_file import StateFile
-from nodeagent.kernel import identity
+from nodeagent.kernel import platform
 from nodeagent.kernel.apply import vfs
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
@@ -91,7 +91,7 @@ class LedgerKeeper:
     async def open(self) -> None:
         """Read what is on record since boot, and which machine this is."""
         self._setting.clear()
-        machine = await threads.call(identity.machine_id, self._root)
+        machine = await threads.call(platform.machine_id, self._root)
         self._saved = await threads.call(_load, self._root)
         self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
         self.opened.touch()

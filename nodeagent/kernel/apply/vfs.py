@@ -4,18 +4,28 @@
 ``sriov_drivers_autoprobe`` counts where the kernel makes a VF, and wherever a driver is looked for later,
 but for a VF with a ``driver_override`` (pci_device_can_probe in drivers/pci/pci-driver.c). So it stays off
 until nobody wishes it any more: a driver that is loaded meanwhile, as udev has it for new VFs, gets none.
+
+NVIDIA's sriov-manage is the one way to VFs of its GPUs: their driver takes no ``sriov_numvfs``. It takes the
+GPU from its driver, makes all VFs or removes them, and gives it back; what was set up on it for MIG or for
+vGPUs of several sizes is lost (read from the tool; not seen on hardware). It refuses a GPU that is open. It
+is never ended half-way, for then the GPU would have no driver: it may take as long as it likes, and outlives
+a daemon that ends meanwhile. So what it says goes to memory of its own: a pipe that nobody reads any more
+would end it at its next word.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 
+from nodeagent.base import advice
+from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel.apply import sriov_manage, write
+from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import pci
+from nodeagent.kernel.scan import devnodes, pci
 from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
@@ -24,6 +34,12 @@ _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
 }
 _LEFT_BEHIND = "reboot the node when it is drained: such a write can crash the kernel"  # drivers/pci/iov.c
 _OFF, _ON = "0", "1"
+_CAPABILITIES = "/proc/driver/nvidia/capabilities"
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+_TOOL_HINT = (
+    "run it by hand on the host to see more; it needs lspci, setpci, the module pci-pf-stub, and a GPU that "
+    "is not open"
+)
 
 
 def set_number(root: Root, action: SetNumVfs, timeouts: Timeouts) -> None:
@@ -81,12 +97,12 @@ def _switched_back(root: Root, address: str, error: KernelRefused, timeouts: Tim
 def run_sriov_manage(root: Root, action: RunSriovManage, timeouts: Timeouts) -> None:
     """Have the tool make or remove the VFs; nothing if there are as many already.
 
-    :raises KernelRefused: as ``sriov_manage.run``, and if there is another number of VFs afterwards.
+    :raises KernelRefused: as ``run_tool``, and if there is another number of VFs afterwards.
     """
     address, count = action.address, action.count
     path = pci.SRIOV_MANAGE
     if not _has_vfs(root, address, count, path):
-        sriov_manage.run(root, address, make=count > 0)
+        run_tool(root, address, make=count > 0)
         if not write.shown(lambda: len(_vfs(root, address)) == count, timeouts):
             what = f"{path} ended without an error, but {address} has {len(_vfs(root, address))} VFs"
             raise KernelRefused(what, write.LOG, path=path)
@@ -110,3 +126,50 @@ def _vfs(root: Root, address: str) -> tuple[str, ...]:
     device = f"{pci.DEVICES}/{address}"
     links = (name for name in root.names(device) if name.startswith("virtfn"))
     return tuple(root.link(f"{device}/{name}") or name for name in links)
+
+
+def run_tool(root: Root, address: str, *, make: bool) -> None:
+    """Make all VFs of a GPU, or remove them. Blocks until the tool has ended.
+
+    :raises KernelRefused: if it cannot be run, or says that it failed; at once if MIG is set up on the GPU.
+    """
+    if _has_gpu_instances(root, address):
+        raise KernelRefused(
+            f"{pci.SRIOV_MANAGE} is not run: {address} has GPU instances of MIG, which it would take away",
+            "remove them first if nobody needs them, or make the VFs by hand before MIG is set up",
+            path=pci.SRIOV_MANAGE,
+        )
+    order = "-e" if make else "-d"
+    try:
+        code, said = _ended([root.path(pci.SRIOV_MANAGE), order, address])
+    except OSError as error:
+        what = f"{pci.SRIOV_MANAGE} cannot be run: {advice.words(error)}"
+        raise KernelRefused(what, advice.on(error, Doing.RUN), path=pci.SRIOV_MANAGE) from error
+    if code:
+        last = said.strip().rpartition("\n")[2][:200]
+        what = f"{pci.SRIOV_MANAGE} {order} {address} ended with {code}: {last or 'no word'}"
+        raise KernelRefused(what, _TOOL_HINT, path=pci.SRIOV_MANAGE)
+
+
+def _ended(command: list[str]) -> tuple[int, str]:
+    """The exit code of a command, and what it said. :raises OSError: if it cannot be run."""
+    import subprocess  # rarely needed
+
+    with os.fdopen(os.memfd_create("sriov-manage"), "w+b") as said:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env=_ENVIRONMENT,
+            start_new_session=True,  # Ctrl-C is meant for the daemon
+            check=False,
+        )
+        said.seek(0)
+        return done.returncode, said.read().decode(errors="replace")
+
+
+def _has_gpu_instances(root: Root, address: str) -> bool:
+    """True if the GPU is divided by MIG (NVIDIA, MIG User Guide: device nodes and capabilities)."""
+    number = devnodes.nvidia_minor(root, address)
+    return any(name.startswith("gi") for name in root.names(f"{_CAPABILITIES}/gpu{number}/mig"))

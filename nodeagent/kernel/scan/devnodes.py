@@ -15,9 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 
-from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan.chardevs import minor
-from nodeagent.kernel.scan.patience import at_once
+from nodeagent.kernel.root import Root, read_with_timeout
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.nodes import DevNode, fits, is_pattern
 
@@ -26,7 +24,7 @@ LASTING = ("by-id", "by-path")  # directories of links that udev makes, the bett
 CLASSES = {"ttyUSB": "serial", "ttyACM": "serial", "video": "v4l"}  # names in /dev → where their links are
 _VFIO = {"vfio": "/dev/vfio", "vfio-dev": "/dev/vfio/devices"}  # directories in sysfs → of their nodes
 _LINKS = 40  # as many as the kernel follows
-_NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
+NVIDIA_MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
 _NVIDIA_SHARED = 254  # from here on the minor numbers are those of the driver itself
 # nvme_init_subsystem in drivers/nvme/host/core.c: links to the controllers beside the disks
 _SUBSYSTEM, _CONTROLLER = re.compile(r"/sys/.*/nvme-subsystem/[^/]+"), re.compile(r"nvme\d+")
@@ -139,7 +137,7 @@ class Reading:
         if kind is None:
             return DevNode("")
         major, low = os.major(status.st_rdev), os.minor(status.st_rdev)
-        if kind == "char" and major == _NVIDIA:
+        if kind == "char" and major == NVIDIA_MAJOR:
             if low < _NVIDIA_SHARED and not self._nvidia and self._is_registered(major):
                 return DevNode("", guessed=True)  # its driver lists no GPU here
             return _of_nvidia(low, self._nvidia)
@@ -204,7 +202,16 @@ class Reading:
     def _nvidia(self) -> dict[PciAddress, list[str | None]]:
         """The GPUs that its driver has → their numbers; empty for one that does not answer."""
         gpus = [PciAddress(name) for name in self._root.names(_GPUS)]
-        return {gpu: at_once(f"number of {gpu}", partial(minor, self._root, gpu)) for gpu in gpus}
+        return {
+            gpu: read_with_timeout(f"number of {gpu}", partial(nvidia_minor, self._root, gpu)) for gpu in gpus
+        }
+
+
+def nvidia_minor(root: Root, address: str) -> str | None:
+    """The number of NVIDIA's node for a GPU: 0 for /dev/nvidia0; None where its driver tells none."""
+    lines = (root.text(f"{_GPUS}/{address}/information") or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in pairs if name.strip() == "Device Minor"), None)
 
 
 def _of_nvidia(number: int, known: Mapping[PciAddress, list[str | None]]) -> DevNode:

@@ -13,10 +13,9 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from nodeagent.kernel.root import Directory, Root, gone
-from nodeagent.kernel.scan import headers
+from nodeagent.kernel.root import Directory, Root, gone, read_with_timeout
 from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading, group_of
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
@@ -27,10 +26,12 @@ VGPU_TYPES = "nvidia/creatable_vgpu_types"
 NO_VGPU = "0"  # what VGPU_TYPE says where no type is set
 AUTOPROBE = "sriov_drivers_autoprobe"  # of a PF: 0 keeps drivers from VFs that no driver_override names
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # comes with NVIDIA's vGPU manager
+_HEADER = 64  # bytes of the configuration space; the first four of a VF's are ones always
 _DIGITS = 19  # a number of more is none of the kernel's
 _BELOW_ZERO = 1 << 31
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
+EGM = "/sys/class/egm"
 
 _TEXTS = ("modalias", "revision", "numa_node", "enable", "power_state")
 # of modalias_show in drivers/pci/pci-sysfs.c, which takes no lock: one file has the content of five
@@ -66,7 +67,27 @@ def function(root: Root, address: PciAddress) -> PciFunction | None:
 
 def fallen(root: Root, address: PciAddress) -> bool:
     """True if its configuration space is all ones: it has fallen off the bus. Wakes it if it sleeps."""
-    return headers.whole(root, f"{DEVICES}/{address}") is False
+    return _read_header(root, address) is False
+
+
+def config_space_answers(root: Root, address: PciAddress) -> bool | None:
+    """False if the configuration space is all ones; None if it says nothing, or not at once.
+
+    The kernel lets nobody read while it resets a function (pci_cfg_access_lock in drivers/pci/access.c),
+    which takes a second for a bus, and up to a minute for one that is slow to come back; a VM resets its
+    function when it starts. A function that does not answer at once is no reason to call it unreadable.
+    """
+    answer = read_with_timeout(f"header of {address}", lambda: _read_header(root, address))
+    return answer[0] if answer else None
+
+
+def _read_header(root: Root, address: PciAddress) -> bool | None:
+    try:
+        with root.directory(f"{DEVICES}/{address}") as at:
+            header = at.data("config", _HEADER)
+    except OSError:
+        return None
+    return None if not header else header != b"\xff" * _HEADER
 
 
 def as_known(root: Root, known: PciFunction) -> bool:
@@ -134,7 +155,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         cdev=device_name is not None and has_cdev(root, at, device_name),
         ports=_ports(root.target(f"{DEVICES}/{address}")),
         inode=at.inode,
-        answers=headers.answers(root, f"{DEVICES}/{address}") if awake else None,
+        answers=config_space_answers(root, address) if awake else None,
         vgpu=vgpu,
         vgpu_type=vgpu_type,
         vgpu_types=creatable(at.text(VGPU_TYPES) or "") if vgpu else (),
@@ -271,6 +292,25 @@ def find_left_behind(
 
 def _disowns(physical: PciFunction, vf: PciAddress) -> bool:
     return physical.sriov_capable and physical.unreadable is None and vf not in physical.vfs
+
+
+def egm_nodes(root: Root) -> tuple[tuple[str, tuple[PciAddress, ...]], ...]:
+    """The nodes of Extended GPU Memory (GH200 and GB200), each with the GPUs that share it, by name.
+
+    One node for each socket, made by nvgrace-egm. Its class directory has the GPUs in a file
+    ``gpu_devices`` (the driver that NVIDIA ships), or as links with their addresses as names (the one
+    proposed to Linux in 2026).
+    """
+    return tuple(_egm_nodes(root))
+
+
+def _egm_nodes(root: Root) -> Iterator[tuple[str, tuple[PciAddress, ...]]]:
+    for name in root.names(EGM):
+        listed = root.text(f"{EGM}/{name}/gpu_devices")
+        words = root.names(f"{EGM}/{name}") if listed is None else listed.split()
+        gpus = {address for address in map(pci_address, words) if address is not None}
+        if name.startswith("egm") and gpus and root.exists(f"/dev/{name}"):
+            yield f"/dev/{name}", tuple(sorted(gpus, key=pci_order))
 
 
 def _list(root: Root) -> list[str]:

@@ -26,8 +26,9 @@ import anyio
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import assembly, egm, groups, headers, openers, pci
+from nodeagent.kernel.scan import assembly, groups, pci
 from nodeagent.kernel.scan.assembly import READERS
 from nodeagent.kernel.scan.readers import Item, Reading
 from nodeagent.kernel.wakes import Wakes
@@ -78,7 +79,7 @@ class Scanner:
         reads = _Reads(self._root, keys, previous, nodes, recoveries, specs, frozenset(self._stuck))
         host = await self._scan_devices(reads)
         read = reads.found["functions"]
-        host = await openers.add(host, read, self._root, self._open_files, self._opener_scan)
+        host = await in_use.add_openers(host, read, self._root, self._open_files, self._opener_scan)
         return await self._scan_host_use(host, previous, whole=reads.whole)
 
     async def recheck(
@@ -331,7 +332,7 @@ def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool)
         vtd=lasting.vtd,
         vfio_loaded=root.exists("/sys/bus/pci/drivers/vfio-pci"),
         sriov_manage=root.exists(pci.SRIOV_MANAGE),
-        egm=egm.read(root),
+        egm=pci.egm_nodes(root),
         release=lasting.release,
     )
 
@@ -360,7 +361,7 @@ def check_fallen(
     for address, recovery in recoveries.items():
         function = functions.get(address)
         if function is not None and recovery is Recovery.FALLEN and function.answers is None:
-            answers = headers.answers(root, f"{pci.DEVICES}/{address}")
+            answers = pci.config_space_answers(root, address)
             functions[address] = function._replace(answers=answers)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import consoles, disks, netdevs
+from nodeagent.kernel.scan import disks, netdevs
+from nodeagent.kernel.scan.uses import console_devices, console_use
 from nodeagent.model.usb import UsbDevice
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 
@@ -46,8 +47,8 @@ def _below(root: Root, device: UsbDevice, directory: str) -> Iterator[str]:
 
 
 def _terminals(root: Root, device: UsbDevice) -> HostUses:
-    shown = ((name, target.split("/")) for name, target in consoles.targets(root).items())
-    return HostUses(tuple(consoles.use(name) for name, parts in shown if device.name in parts))
+    shown = ((name, target.split("/")) for name, target in console_devices(root).items())
+    return HostUses(tuple(console_use(name) for name, parts in shown if device.name in parts))
 
 
 def _typed(root: Root, device: UsbDevice) -> HostUses:

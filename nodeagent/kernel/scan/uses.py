@@ -4,18 +4,34 @@
 One look lists the interfaces and disks of the whole machine and finds the function above each on its real
 path, through virtio, USB and SCSI alike; only then a few attributes of each are read. Never part of reading
 one function: it costs as much for one as for all. May block: for a thread, with a limit outside.
+
+The console of the kernel is on the first framebuffer and on the serial ports that the command line names. A
+driver's framebuffer has no process that has it open while nothing but the console shows there, and neither
+has a serial port without a login. Which function they are below is said by their paths.
+
+A host driver lets go of its function only when the character devices below it are closed (a display, a sound
+card, a keyboard, a GPU), or takes them away from under whoever has them. They are the directories below the
+function that have a number in ``dev``; NVIDIA's driver makes its own nodes, and says in /proc which is whose.
+To find who has them open all processes are asked, so on demand only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 
-from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import chardevs, consoles, disks, netdevs
+from nodeagent.kernel import in_use
+from nodeagent.kernel.root import Root, looked
+from nodeagent.kernel.scan import disks, netdevs
+from nodeagent.kernel.scan.devnodes import NVIDIA_MAJOR, nvidia_minor
 from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.uses import FIRM, HostUse, HostUses, UseKind
 
+_FRAMEBUFFERS = "/sys/class/graphics"
+_TERMINALS = "/sys/class/tty"
+_FIRST = "fb0"  # fbcon takes the first one for all consoles (drivers/video/fbdev/core/fbcon.c)
+_DEPTH = 12  # directories below a function: USB allows five hubs in a row, and an input device has six more
 _BOOT_VGA = HostUse(UseKind.DISPLAY, "boot display", "its firmware and console show there")
 
 
@@ -24,19 +40,19 @@ def look(root: Root, addresses: Iterable[PciAddress], *, closely: bool = False) 
     interfaces, blocks = _targets(root, netdevs.INTERFACES), _targets(root, disks.BLOCKS)
     nets, disks_of = _by_function(interfaces), _by_function(blocks)
     networks, storage = netdevs.networks(root), disks.storage(root)
-    shown = _by_function(consoles.targets(root))
+    shown = _by_function(console_devices(root))
 
     def one(address: PciAddress) -> HostUses:
         names = disks.with_heads(disks_of.get(address, ()), blocks)
         seen = _joined(
             HostUses((_BOOT_VGA,) if root.text(f"{DEVICES}/{address}/boot_vga") == "1" else ()),
             netdevs.uses(root, nets[address], networks) if address in nets else _elsewhere(root, address),
-            HostUses(tuple(map(consoles.use, shown.get(address, ())))),
+            HostUses(tuple(map(console_use, shown.get(address, ())))),
             disks.uses(root, names, storage),
         )
         if not closely or any(use.kind in FIRM for use in seen.found):
             return seen
-        return _joined(seen, disks.opened(root, names, storage), chardevs.opened(root, address))
+        return _joined(seen, disks.opened(root, names, storage), open_character_devices(root, address))
 
     return {address: one(address) for address in addresses}
 
@@ -69,3 +85,48 @@ def _elsewhere(root: Root, address: PciAddress) -> HostUses:
 def _joined(*parts: HostUses) -> HostUses:
     found = tuple(use for part in parts for use in part.found)
     return HostUses(found, tuple(each for part in parts for each in part.unseen))
+
+
+def console_devices(root: Root) -> dict[str, str]:
+    """Name → where it is, of each device that the console is on."""
+    both = ((path.rpartition("/")[2], root.target(path)) for path in _console_paths(root))
+    return {name: target for name, target in both if target is not None}
+
+
+def console_use(name: str) -> HostUse:
+    """The use of a device that the console is on."""
+    how = "the console shows there" if name == _FIRST else "the console of the kernel"
+    return HostUse(UseKind.DISPLAY, name, how)
+
+
+def _console_paths(root: Root) -> Iterator[str]:
+    if root.exists(f"{_FRAMEBUFFERS}/fbcon"):
+        yield f"{_FRAMEBUFFERS}/{_FIRST}"
+    for name in (root.text(f"{_TERMINALS}/console/active") or "").split():
+        yield f"{_TERMINALS}/{name}"
+
+
+def open_character_devices(root: Root, address: str) -> HostUses:
+    """What of the function is open, and by which process."""
+    nodes = dict(_character_devices(root, address))
+    if not nodes:
+        return HostUses()
+    files = in_use.find_open(root, {name: in_use.character_device(each) for name, each in nodes.items()})
+    found = tuple(HostUse(UseKind.OPEN, name, f"open by {who}") for name, who in files.openers.items())
+    return HostUses(
+        found, () if found or files.decisive else (f"which processes have {', '.join(nodes)} open",)
+    )
+
+
+def _character_devices(root: Root, address: str) -> Iterator[tuple[str, str]]:
+    """Name and number (``226:0``) of each."""
+    number = nvidia_minor(root, address)
+    if number is not None and number.isdecimal():
+        yield f"nvidia{number}", f"{NVIDIA_MAJOR}:{number}"
+    top = root.path(f"{DEVICES}/{address}/")
+    for directory, names, files in os.walk(top, onerror=looked):
+        deep = directory.count("/") - top.count("/") >= _DEPTH
+        names[:] = [] if deep else [name for name in names if pci_address(name) != name and name != "block"]
+        path = root.host_path(directory)
+        if "dev" in files and root.link(f"{path}/subsystem") != "block":
+            yield os.path.basename(directory), root.text(f"{path}/dev") or ""

@@ -27,10 +27,9 @@ from tests.sim.vfs import SimulatedVfs, add_sriov_manage
 GPU = "0000:3b:00.0"
 RUN = """
 import sys
-from nodeagent.kernel.apply import sriov_manage
-from tests.facts import names
+from nodeagent.kernel.apply import vfs
 from nodeagent.kernel.root import Root
-sriov_manage.run(Root(sys.argv[1]), sys.argv[2], make=True)
+vfs.run_tool(Root(sys.argv[1]), sys.argv[2], make=True)
 """
 SLOW_TOOL = """#!/bin/sh
 exec 3> {root}/under-way

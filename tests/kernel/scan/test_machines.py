@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.kernel import aer
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import hints
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Hints, Host
@@ -200,9 +200,9 @@ def test_a_group_without_an_iommu_is_known_by_its_name(tmp_path: Path) -> None:
 
 def test_the_hints_of_a_failed_device_show_its_errors(tmp_path: Path) -> None:
     scanned("6.12-aer-failed", tmp_path)
-    found = hints.read(Root(tmp_path), PciAddress("0000:01:00.0"))
+    found = aer.read_hints(Root(tmp_path), PciAddress("0000:01:00.0"))
     assert (found.aer_nonfatal, found.aer_fatal) == (1, 0)
     assert found.reset_methods
     assert found.runtime_status is not None
-    absent = hints.read(Root(tmp_path), PciAddress("0000:ff:00.0"))
+    absent = aer.read_hints(Root(tmp_path), PciAddress("0000:ff:00.0"))
     assert absent == Hints()

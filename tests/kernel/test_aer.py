@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel import recoveries
+from nodeagent.kernel import aer
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
@@ -21,45 +21,45 @@ VERDICTS = {ONE: Recovery.FAILED, TWO: Recovery.RUNNING}
 
 
 def test_what_was_saved_is_loaded(root: Root) -> None:
-    recoveries.save(root, VERDICTS)
-    assert recoveries.load(root) == VERDICTS
+    aer.save(root, VERDICTS)
+    assert aer.load(root) == VERDICTS
 
 
 def test_without_verdicts_there_is_no_record(root: Root) -> None:
-    recoveries.save(root, VERDICTS)
-    recoveries.save(root, {})
-    recoveries.save(root, {})
-    assert not Path(root.path(recoveries.PATH)).exists()
-    assert recoveries.load(root) == {}
+    aer.save(root, VERDICTS)
+    aer.save(root, {})
+    aer.save(root, {})
+    assert not Path(root.path(aer.PATH)).exists()
+    assert aer.load(root) == {}
 
 
 def test_a_device_that_was_bound_anew_or_replaced_meanwhile_has_no_verdict(
     root: Root, host: SimulatedHost
 ) -> None:
-    recoveries.save(root, VERDICTS)
+    aer.save(root, VERDICTS)
     host.bind(ONE, "nouveau")
     host.unplug(TWO)
-    assert recoveries.load(root) == {}
+    assert aer.load(root) == {}
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"0000:01:00.0": 3}', '{"x": {"verdict": "failed"}}', "\udcff"]
 )
 def test_a_record_that_makes_no_sense_is_none(root: Root, text: str) -> None:
-    path = Path(root.path(recoveries.PATH))
+    path = Path(root.path(aer.PATH))
     path.parent.mkdir(parents=True)
     path.write_bytes(text.encode(errors="surrogateescape"))
-    assert recoveries.load(root) == {}
+    assert aer.load(root) == {}
 
 
 def test_an_unknown_verdict_is_none(root: Root) -> None:
-    recoveries.save(root, VERDICTS)
-    path = Path(root.path(recoveries.PATH))
+    aer.save(root, VERDICTS)
+    path = Path(root.path(aer.PATH))
     path.write_text(path.read_text().replace("failed", "undecided"))
-    assert recoveries.load(root) == {TWO: Recovery.RUNNING}
+    assert aer.load(root) == {TWO: Recovery.RUNNING}
 
 
 def test_a_record_that_cannot_be_opened_now_is_no_empty_one(root: Root) -> None:
-    recoveries.save(root, VERDICTS)
+    aer.save(root, VERDICTS)
     with exhausted.no_descriptors(), pytest.raises(KernelRefused):
-        recoveries.load(root)
+        aer.load(root)

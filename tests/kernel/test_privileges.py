@@ -10,27 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.kernel import standing
+from nodeagent.kernel import platform
 from nodeagent.kernel.root import Root
 from tests.namespaces import ALONE, namespaces
 
 ASK = """
-from nodeagent.kernel import standing
+from nodeagent.kernel import platform
 from nodeagent.kernel.root import Root
-print(standing.read(Root(), ("/mnt/absent", "/tmp")))
+print(platform.read_privileges(Root(), ("/mnt/absent", "/tmp")))
 """
 _READ_ONLY = 'mount -t tmpfs -o ro none /mnt && exec "$@"'
 
 
 def test_this_process_is_who_it_is(tmp_path: Path) -> None:
-    found = standing.read(Root(tmp_path), ("/run/nodeagent", "/"))
+    found = platform.read_privileges(Root(tmp_path), ("/run/nodeagent", "/"))
     assert found.root == (os.geteuid() == 0)
     assert (found.read_only, found.inotify) == ((), None)
 
 
 def test_what_is_tried_is_given_back() -> None:
     before = len(os.listdir("/proc/self/fd"))
-    standing.read(Root(), ())
+    platform.read_privileges(Root(), ())
     assert len(os.listdir("/proc/self/fd")) == before
 
 
