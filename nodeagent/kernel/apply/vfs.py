@@ -25,7 +25,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import devnodes, pci
+from nodeagent.kernel.scan import pci
 from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
@@ -171,5 +171,5 @@ def _ended(command: list[str]) -> tuple[int, str]:
 
 def _has_gpu_instances(root: Root, address: str) -> bool:
     """True if the GPU is divided by MIG (NVIDIA, MIG User Guide: device nodes and capabilities)."""
-    number = devnodes.nvidia_minor(root, address)
+    number = pci.nvidia_minor(root, address)
     return any(name.startswith("gi") for name in root.names(f"{_CAPABILITIES}/gpu{number}/mig"))

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 
 from nodeagent.kernel.root import Root, read_with_timeout
+from nodeagent.kernel.scan.pci import NVIDIA_GPUS, NVIDIA_MAJOR, nvidia_minor
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.nodes import DevNode, fits, is_pattern
 
@@ -24,11 +25,10 @@ LASTING = ("by-id", "by-path")  # directories of links that udev makes, the bett
 CLASSES = {"ttyUSB": "serial", "ttyACM": "serial", "video": "v4l"}  # names in /dev → where their links are
 _VFIO = {"vfio": "/dev/vfio", "vfio-dev": "/dev/vfio/devices"}  # directories in sysfs → of their nodes
 _LINKS = 40  # as many as the kernel follows
-NVIDIA_MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
 _NVIDIA_SHARED = 254  # from here on the minor numbers are those of the driver itself
 # nvme_init_subsystem in drivers/nvme/host/core.c: links to the controllers beside the disks
 _SUBSYSTEM, _CONTROLLER = re.compile(r"/sys/.*/nvme-subsystem/[^/]+"), re.compile(r"nvme\d+")
-_GPUS, _GPU = "/proc/driver/nvidia/gpus", re.compile(r"nvidia(\d+)")
+_GPU = re.compile(r"nvidia(\d+)")
 _CLASSES, _USB_DEVICES, _USB = "/sys/class", "/sys/bus/usb/devices", f"{DEV}/bus/usb"
 
 
@@ -201,17 +201,10 @@ class Reading:
     @cached_property
     def _nvidia(self) -> dict[PciAddress, list[str | None]]:
         """The GPUs that its driver has → their numbers; empty for one that does not answer."""
-        gpus = [PciAddress(name) for name in self._root.names(_GPUS)]
+        gpus = [PciAddress(name) for name in self._root.names(NVIDIA_GPUS)]
         return {
             gpu: read_with_timeout(f"number of {gpu}", partial(nvidia_minor, self._root, gpu)) for gpu in gpus
         }
-
-
-def nvidia_minor(root: Root, address: str) -> str | None:
-    """The number of NVIDIA's node for a GPU: 0 for /dev/nvidia0; None where its driver tells none."""
-    lines = (root.text(f"{_GPUS}/{address}/information") or "").splitlines()
-    pairs = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in pairs if name.strip() == "Device Minor"), None)
 
 
 def _of_nvidia(number: int, known: Mapping[PciAddress, list[str | None]]) -> DevNode:

@@ -32,6 +32,8 @@ _BELOW_ZERO = 1 << 31
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 EGM = "/sys/class/egm"
+NVIDIA_MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
+NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 
 _TEXTS = ("modalias", "revision", "numa_node", "enable", "power_state")
 # of modalias_show in drivers/pci/pci-sysfs.c, which takes no lock: one file has the content of five
@@ -292,6 +294,13 @@ def find_left_behind(
 
 def _disowns(physical: PciFunction, vf: PciAddress) -> bool:
     return physical.sriov_capable and physical.unreadable is None and vf not in physical.vfs
+
+
+def nvidia_minor(root: Root, address: str) -> str | None:
+    """The number of NVIDIA's node for a GPU: 0 for /dev/nvidia0; None where its driver tells none."""
+    lines = (root.text(f"{NVIDIA_GPUS}/{address}/information") or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in pairs if name.strip() == "Device Minor"), None)
 
 
 def egm_nodes(root: Root) -> tuple[tuple[str, tuple[PciAddress, ...]], ...]:

@@ -23,8 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import disks, netdevs
-from nodeagent.kernel.scan.devnodes import NVIDIA_MAJOR, nvidia_minor
-from nodeagent.kernel.scan.pci import DEVICES
+from nodeagent.kernel.scan.pci import DEVICES, NVIDIA_MAJOR, nvidia_minor
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.uses import FIRM, HostUse, HostUses, UseKind
 
