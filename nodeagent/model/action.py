@@ -1,198 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Action: one change of the host to make, as a value. Decided by ``policy``, carried out by ``kernel.apply``.
+"""Action: one change of the host, as a value. ``policy.change`` plans it, ``kernel.apply`` carries it out.
 
-An Action says by itself all that others need to know of it, so a new one is a class here, a module in
-``policy.change`` that plans it, and one in ``kernel.apply`` that writes it. For VFs see ``vf_action``.
+Each kind has a function that makes it, and all that others need to know is a field. A new kind is a member of
+ActionKind, such a function, a planner in ``policy.change`` and a writer in ``kernel.apply``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from enum import StrEnum
+from typing import NamedTuple
 
 from nodeagent.model.ids import pci_order, vfio_driver
-from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
+
+_SRIOV_LOCK = "sriov_numvfs"  # device of all changes of VFs: the kernel holds one lock for them
 
 
-class Action(Protocol):
-    """What every change says of itself."""
+class ActionKind(StrEnum):
+    """The kinds of changes of the host."""
 
-    kind: ClassVar[str]
-    """One of ``KINDS``."""
-
-    @property
-    def card(self) -> str:
-        """The card that it works on."""
-
-    @property
-    def device(self) -> str:
-        """What the write works on: two actions with one device are never under way at the same time."""
-
-    @property
-    def targets(self) -> frozenset[str]:
-        """What is scanned afterwards: a write that returns without an error proves nothing."""
-
-    @property
-    def takes(self) -> frozenset[str]:
-        """The ids that it takes away from whoever uses them."""
-
-    @property
-    def attempt(self) -> str:
-        """What a refusal is about: the same attempt waits then, and no other does."""
-
-    @property
-    def type_id(self) -> str | None:
-        """The type of what is made or removed, if it has one: a card's refusals are logged once for each."""
-
-    @property
-    def undo(self) -> Action | None:
-        """The action that reverses it; None if that cannot be said before it is made."""
-
-    def describe(self) -> str:
-        """The change in words."""
-
-
-@dataclass(frozen=True, slots=True)
-class _OfMdev:
-    """What both changes of a mediated device have in common."""
-
-    card: str
-    parent: str
-    type_id: str
-    uuid: str
-
-    @property
-    def device(self) -> str:
-        """The parent: its types share their instances."""
-        return self.parent
-
-    @property
-    def targets(self) -> frozenset[str]:
-        """The instance; its parent's ``available_instances`` are to be read again, too."""
-        return frozenset((self.uuid,))
-
-
-@dataclass(frozen=True, slots=True)
-class CreateMdev(_OfMdev):
-    """Make a mediated device: its UUID goes to ``create`` of the type below the parent."""
-
-    kind: ClassVar[str] = "create-mdev"
-
-    @property
-    def takes(self) -> frozenset[str]:
-        """Nothing."""
-        return frozenset()
-
-    @property
-    def attempt(self) -> str:
-        """Creating on a parent: another UUID would fare no better."""
-        return f"{self.parent}/{self.type_id}/create"
-
-    @property
-    def undo(self) -> Action:
-        """Its removal."""
-        return RemoveMdev(self.card, self.parent, self.type_id, self.uuid)
-
-    def describe(self) -> str:
-        """The change in words."""
-        return f"create mdev {self.uuid} of type {self.type_id} on {self.parent}"
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveMdev(_OfMdev):
-    """Remove a mediated device; the write blocks for as long as anybody has it open."""
-
-    kind: ClassVar[str] = "remove-mdev"
-
-    @property
-    def takes(self) -> frozenset[str]:
-        """The instance."""
-        return frozenset((self.uuid,))
-
-    @property
-    def attempt(self) -> str:
-        """Removing this one instance."""
-        return f"{self.uuid}/remove"
-
-    @property
-    def undo(self) -> Action:
-        """Making it again, with the same UUID."""
-        return CreateMdev(self.card, self.parent, self.type_id, self.uuid)
-
-    def describe(self) -> str:
-        """The change in words."""
-        return f"remove mdev {self.uuid} of type {self.type_id} from {self.parent}"
-
-
-@dataclass(frozen=True, slots=True)
-class _OfVgpu:
-    """What both changes of a VF with a vendor's vGPU type have in common."""
-
-    card: str
-    address: str
-    type_id: str
-
-    @property
-    def device(self) -> str:
-        """The VF."""
-        return self.address
-
-    @property
-    def targets(self) -> frozenset[str]:
-        """The VF."""
-        return frozenset((self.address,))
-
-
-@dataclass(frozen=True, slots=True)
-class SetVgpuType(_OfVgpu):
-    """Give a VF a vGPU type of the vendor's driver: ``nvidia/current_vgpu_type`` becomes ``type_id``."""
-
-    kind: ClassVar[str] = "set-vgpu-type"
-
-    @property
-    def takes(self) -> frozenset[str]:
-        """Nothing: a VF without a type cannot be given away."""
-        return frozenset()
-
-    @property
-    def attempt(self) -> str:
-        """Setting this type."""
-        return f"{self.address}/{self.type_id}/set"
-
-    @property
-    def undo(self) -> Action:
-        """Taking the type away."""
-        return ClearVgpuType(self.card, self.address, self.type_id)
-
-    def describe(self) -> str:
-        """The change in words."""
-        return f"set the vGPU type of {self.address} to {self.type_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class ClearVgpuType(_OfVgpu):
-    """Take the vGPU type of a VF away: ``nvidia/current_vgpu_type`` becomes 0. It is ``type_id`` before."""
-
-    kind: ClassVar[str] = "clear-vgpu-type"
-
-    @property
-    def takes(self) -> frozenset[str]:
-        """The VF, which is nobody's without a type."""
-        return frozenset((self.address,))
-
-    @property
-    def attempt(self) -> str:
-        """Clearing whatever is set."""
-        return f"{self.address}/clear"
-
-    @property
-    def undo(self) -> Action:
-        """Setting the same type again."""
-        return SetVgpuType(self.card, self.address, self.type_id)
-
-    def describe(self) -> str:
-        """The change in words."""
-        return f"clear the vGPU type of {self.address}"
+    CREATE_MDEV = "create-mdev"
+    REMOVE_MDEV = "remove-mdev"
+    SET_VGPU_TYPE = "set-vgpu-type"
+    CLEAR_VGPU_TYPE = "clear-vgpu-type"
+    SET_NUM_VFS = "set-num-vfs"
+    RUN_SRIOV_MANAGE = "run-sriov-manage"
+    RESTORE_AUTOPROBE = "restore-autoprobe"
+    BIND_DRIVERS = "bind-drivers"
+    RESTORE_DRIVERS = "restore-drivers"
 
 
 class Move(NamedTuple):
@@ -209,118 +45,219 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _OfDrivers:
-    """What both changes of drivers have in common: functions of one IOMMU group, in the order of the moves.
+class Action:
+    """One change of the host.
 
-    All of them or none: what fails is taken back. ``lent`` are the functions of the group that are given to
-    VMs now, moved or not: nobody may get one meanwhile. The host may lose those in ``forced``, whatever it
-    does with them.
+    Two actions on one ``device`` never run at the same time. ``targets`` are scanned afterwards, for a write
+    that returns without an error proves nothing. ``takes`` are the ids that it takes away from their users.
+    ``attempt`` identifies it for refusals: only the same attempt waits after one. ``undo`` is the reverse in
+    words, None if it is unknown before. The fields below it are for ``kernel.apply``.
     """
 
+    kind: ActionKind
     card: str
-    moves: tuple[Move, ...]
-    lent: tuple[str, ...] = ()
-    forced: tuple[str, ...] = ()
-
-    @property
-    def device(self) -> str:
-        """The group, by its first function."""
-        return self.card
-
-    @property
-    def targets(self) -> frozenset[str]:
-        """The functions."""
-        return frozenset(move.address for move in self.moves)
-
-    @property
-    def takes(self) -> frozenset[str]:
-        """What of the group can be given to a VM."""
-        return frozenset(self.lent)
-
-    @property
-    def type_id(self) -> None:
-        """A driver is no type."""
-        return
-
-    def _named(self) -> str:
-        """The addresses, by driver to come: ``0000:3b:00.0, 0000:3b:00.1 to vfio-pci``."""
-        by_driver: dict[str | None, list[str]] = {}
-        moves = [move for move in self.moves if move.now != move.to] or self.moves
-        for move in sorted(moves, key=lambda move: pci_order(move.address)):
-            by_driver.setdefault(move.to, []).append(move.address)
-        return "; ".join(
-            f"{', '.join(each)} to {driver or 'no driver'}" for driver, each in by_driver.items()
-        )
+    device: str
+    targets: frozenset[str]
+    attempt: str
+    text: str
+    takes: frozenset[str] = frozenset()
+    undo: str | None = None
+    type_id: str | None = None  # of the mdev or vGPU: refusals are logged once for each card and type
+    uuid: str = ""
+    parent: str = ""
+    address: str = ""  # of the VF, or of the PF whose VFs change
+    count: int | None = None  # of VFs
+    unprobed: bool = False  # sriov_drivers_autoprobe is off while the VFs are made
+    moves: tuple[Move, ...] = ()  # functions of one IOMMU group: all of them change drivers, or none
+    forced: tuple[str, ...] = ()  # functions that the host may lose although it uses them
 
 
-@dataclass(frozen=True, slots=True)
-class BindDrivers(_OfDrivers):
-    """Give functions of one IOMMU group to VFIO drivers."""
-
-    kind: ClassVar[str] = "bind-drivers"
-
-    @property
-    def attempt(self) -> str:
-        """Binding this group."""
-        return f"{self.card}/bind"
-
-    @property
-    def undo(self) -> Action:
-        """Giving them back."""
-        backs = tuple(Move(move.address, move.to, move.back, move.back) for move in reversed(self.moves))
-        return RestoreDrivers(self.card, backs, tuple(sorted(self.targets)))
-
-    def describe(self) -> str:
-        """The change in words."""
-        return f"bind {self._named()}"
+def create_mdev(card: str, parent: str, type_id: str, uuid: str) -> Action:
+    """Create a mediated device: its UUID goes to ``create`` of the type below the parent."""
+    return Action(
+        ActionKind.CREATE_MDEV,
+        card,
+        device=parent,  # its types share their instances
+        targets=frozenset((uuid,)),
+        attempt=f"{parent}/{type_id}/create",  # another UUID would be refused as well
+        text=f"create mdev {uuid} of type {type_id} on {parent}",
+        undo=f"remove mdev {uuid} of type {type_id} from {parent}",
+        type_id=type_id,
+        uuid=uuid,
+        parent=parent,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreDrivers(_OfDrivers):
-    """Give functions of one IOMMU group the drivers back that they had before they were bound."""
+def remove_mdev(card: str, parent: str, type_id: str, uuid: str) -> Action:
+    """Remove a mediated device; the write blocks for as long as a process has it open."""
+    return Action(
+        ActionKind.REMOVE_MDEV,
+        card,
+        device=parent,
+        targets=frozenset((uuid,)),
+        attempt=f"{uuid}/remove",
+        text=f"remove mdev {uuid} of type {type_id} from {parent}",
+        takes=frozenset((uuid,)),
+        undo=f"create mdev {uuid} of type {type_id} on {parent}",
+        type_id=type_id,
+        uuid=uuid,
+        parent=parent,
+    )
 
-    kind: ClassVar[str] = "restore-drivers"
 
-    @property
-    def attempt(self) -> str:
-        """Restoring this group."""
-        return f"{self.card}/restore"
+def set_vgpu_type(card: str, address: str, type_id: str) -> Action:
+    """Set the vGPU type of a VF: ``nvidia/current_vgpu_type`` becomes ``type_id``."""
+    return Action(
+        ActionKind.SET_VGPU_TYPE,
+        card,
+        device=address,
+        targets=frozenset((address,)),
+        attempt=f"{address}/{type_id}/set",
+        text=f"set the vGPU type of {address} to {type_id}",
+        undo=f"clear the vGPU type of {address}",
+        type_id=type_id,
+        address=address,
+    )
 
-    @property
-    def undo(self) -> Action | None:
-        """Binding them again; None where they have no VFIO driver any more."""
-        moves = tuple(Move(move.address, move.to, move.now, move.to) for move in reversed(self.moves))
-        return BindDrivers(self.card, moves) if all(vfio_driver(move.to) for move in moves) else None
 
-    def describe(self) -> str:
-        """The change in words; what has its driver already may still have our override."""
-        if any(move.now != move.to for move in self.moves):
-            return f"give back {self._named()}"
-        addresses = sorted((move.address for move in self.moves), key=pci_order)
-        return f"see that no driver_override of ours is left on {', '.join(addresses)}"
+def clear_vgpu_type(card: str, address: str, type_id: str) -> Action:
+    """Clear the vGPU type of a VF: ``nvidia/current_vgpu_type`` becomes 0. It is ``type_id`` before."""
+    return Action(
+        ActionKind.CLEAR_VGPU_TYPE,
+        card,
+        device=address,
+        targets=frozenset((address,)),
+        attempt=f"{address}/clear",
+        text=f"clear the vGPU type of {address}",
+        takes=frozenset((address,)),
+        undo=f"set the vGPU type of {address} to {type_id}",
+        type_id=type_id,
+        address=address,
+    )
+
+
+def set_num_vfs(
+    address: str, count: int, vfs: Sequence[str] = (), *, allocatable: bool = False, unprobed: bool = False
+) -> Action:
+    """Create ``count`` VFs, or remove all (0): the kernel knows only 0 → n and n → 0. ``vfs`` exist before.
+
+    ``allocatable``: VMs get the PF itself, so it is withdrawn meanwhile.
+    """
+    suffix = ", with sriov_drivers_autoprobe off" if unprobed else ""
+    return Action(
+        ActionKind.SET_NUM_VFS,
+        address,
+        _SRIOV_LOCK,
+        targets=frozenset((address, *vfs)),
+        attempt=f"{address}/sriov_numvfs/{count}",
+        text=f"set the number of VFs of {address} to {count}{suffix}",
+        takes=frozenset((*(() if count else vfs), *((address,) if allocatable else ()))),
+        undo=None if count else f"set the number of VFs of {address} to {len(vfs)}",
+        address=address,
+        count=count,
+        unprobed=unprobed,
+    )
+
+
+def run_sriov_manage(address: str, count: int, vfs: Sequence[str] = ()) -> Action:
+    """Have NVIDIA's sriov-manage create all VFs that a GPU can have (``count``), or remove them (0)."""
+    return Action(
+        ActionKind.RUN_SRIOV_MANAGE,
+        address,
+        _SRIOV_LOCK,
+        targets=frozenset((address, *vfs)),
+        attempt=f"{address}/sriov-manage/{count}",
+        text=_sriov_manage(address, count),
+        takes=frozenset(() if count else vfs),
+        undo=None if count else _sriov_manage(address, len(vfs)),
+        address=address,
+        count=count,
+    )
+
+
+def _sriov_manage(address: str, count: int) -> str:
+    return f"have sriov-manage {f'make the {count} VFs' if count else 'remove the VFs'} of {address}"
+
+
+def restore_autoprobe(address: str) -> Action:
+    """Switch ``sriov_drivers_autoprobe`` of a PF on again, which nodeagent has switched off."""
+    return Action(
+        ActionKind.RESTORE_AUTOPROBE,
+        address,
+        _SRIOV_LOCK,
+        targets=frozenset((address,)),
+        attempt=f"{address}/sriov_drivers_autoprobe",
+        text=f"switch sriov_drivers_autoprobe of {address} on again",
+        address=address,
+    )
+
+
+def bind_drivers(
+    card: str, moves: Sequence[Move], allocatable: Iterable[str] = (), forced: Iterable[str] = ()
+) -> Action:
+    """Bind functions of one IOMMU group to VFIO drivers; ``card`` is the first function of the group.
+
+    ``allocatable`` are the functions of the group that VMs get now, moved or not.
+    """
+    backs = [Move(move.address, move.to, move.back, move.back) for move in moves]
+    return Action(
+        ActionKind.BIND_DRIVERS,
+        card,
+        device=card,
+        targets=frozenset(move.address for move in moves),
+        attempt=f"{card}/bind",
+        text=f"bind {_by_driver(moves)}",
+        takes=frozenset(allocatable),
+        undo=_restore_text(backs),
+        moves=tuple(moves),
+        forced=tuple(forced),
+    )
+
+
+def restore_drivers(card: str, moves: Sequence[Move], allocatable: Iterable[str] = ()) -> Action:
+    """Restore the drivers that functions of one IOMMU group had before they were bound."""
+    again = [Move(move.address, move.to, move.now, move.to) for move in moves]
+    return Action(
+        ActionKind.RESTORE_DRIVERS,
+        card,
+        device=card,
+        targets=frozenset(move.address for move in moves),
+        attempt=f"{card}/restore",
+        text=_restore_text(moves),
+        takes=frozenset(allocatable),
+        undo=f"bind {_by_driver(again)}" if all(vfio_driver(move.to) for move in again) else None,
+        moves=tuple(moves),
+    )
+
+
+def _restore_text(moves: Sequence[Move]) -> str:
+    """A function that has its own driver already may still have our driver_override."""
+    if any(move.now != move.to for move in moves):
+        return f"give back {_by_driver(moves)}"
+    addresses = sorted((move.address for move in moves), key=pci_order)
+    return f"see that no driver_override of ours is left on {', '.join(addresses)}"
+
+
+def _by_driver(moves: Sequence[Move]) -> str:
+    """The addresses by their next driver: ``0000:3b:00.0, 0000:3b:00.1 to vfio-pci``."""
+    by_driver: dict[str | None, list[str]] = {}
+    changes = [move for move in moves if move.now != move.to] or moves
+    for move in sorted(changes, key=lambda move: pci_order(move.address)):
+        by_driver.setdefault(move.to, []).append(move.address)
+    return "; ".join(f"{', '.join(each)} to {driver or 'no driver'}" for driver, each in by_driver.items())
 
 
 def moved(action: Action) -> frozenset[str]:
     """The functions that get another driver by it, or may when it is taken back."""
-    if not isinstance(action, BindDrivers | RestoreDrivers):
-        return frozenset()
     return frozenset(move.address for move in action.moves if len({move.now, move.to, move.back}) > 1)
 
 
 def occupied(action: Action) -> frozenset[str]:
-    """What no other action may be made on meanwhile: its device, and functions that get another driver.
+    """The devices of no other action meanwhile: its device, and functions that get another driver.
 
     A group is named by its first function, and may lose that meanwhile.
     """
     return moved(action) | {action.device}
-
-
-_ALL = (
-    *(CreateMdev, RemoveMdev, SetVgpuType, ClearVgpuType),
-    *(SetNumVfs, RunSriovManage, RestoreAutoprobe, BindDrivers, RestoreDrivers),
-)
-KINDS = tuple(kind.kind for kind in _ALL)
-"""The kinds of all Actions that there are."""
 
 
 @dataclass(frozen=True, slots=True)

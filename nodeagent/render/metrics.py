@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from nodeagent.model.action import KINDS
+from nodeagent.model.action import ActionKind
 from nodeagent.model.status import ANSWERS, BOUNDS, Durations, ResourceStatus, Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -64,7 +64,7 @@ def _allocations(status: Status) -> Samples:
 
 def _changes(status: Status) -> Samples:
     known = {each.kind: each for each in status.changes.results}
-    for kind in KINDS:
+    for kind in ActionKind:
         results = known.get(kind)
         yield (kind, "made"), results.made if results else 0
         yield (kind, "refused"), results.refused if results else 0
@@ -72,7 +72,7 @@ def _changes(status: Status) -> Samples:
 
 def _waiting(status: Status) -> Samples:
     waiting = Counter(each.kind for each in status.changes.waiting)
-    return [((kind,), waiting[kind]) for kind in KINDS]
+    return [((kind,), waiting[kind]) for kind in ActionKind]
 
 
 def _mdevs(status: Status) -> Samples:

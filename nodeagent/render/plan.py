@@ -7,22 +7,22 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from nodeagent.model import plain
-from nodeagent.model.action import BindDrivers, RestoreDrivers, Step
+from nodeagent.model.action import ActionKind, Step
 from nodeagent.model.plan import CardSummary, Existing, Plan
-from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 from nodeagent.render.plan_answers import CardAnswer, ExistingAnswer, PlanAnswer, StepAnswer
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted
 
-_HEADINGS: Mapping[type, str] = {
-    SetNumVfs: "virtual functions",
-    RunSriovManage: "virtual functions",
-    RestoreAutoprobe: "virtual functions",
-    BindDrivers: "drivers",
-    RestoreDrivers: "drivers",
+_HEADINGS: Mapping[ActionKind, str] = {
+    ActionKind.SET_NUM_VFS: "virtual functions",
+    ActionKind.RUN_SRIOV_MANAGE: "virtual functions",
+    ActionKind.RESTORE_AUTOPROBE: "virtual functions",
+    ActionKind.BIND_DRIVERS: "drivers",
+    ActionKind.RESTORE_DRIVERS: "drivers",
 }
 """Of changes that are not shown with what is on their card."""
 _OTHERS = "other changes"
+_DETAILS = ("card", "parent", "address", "typeId", "uuid", "count", "unprobed", "moves", "forced", "takes")
 
 
 def text(plan: Plan, managed: bool) -> str:
@@ -60,7 +60,7 @@ def _on(step: Step, cards: Collection[str]) -> bool:
 
 
 def _heading(step: Step) -> str:
-    return _HEADINGS.get(type(step.action), _OTHERS)
+    return _HEADINGS.get(step.action.kind, _OTHERS)
 
 
 def _below(heading: str, steps: Iterable[Step]) -> list[Step]:
@@ -74,11 +74,11 @@ def _described(each: Existing) -> str:
 
 
 def _steps(steps: Iterable[Step]) -> list[str]:
-    return _grouped((each.why, f"  {each.action.describe()}") for each in steps)
+    return _grouped((each.why, f"  {each.action.text}") for each in steps)
 
 
 def _waiting(waiting: Iterable[Step]) -> list[str]:
-    return _grouped((each.why, f"  WAITS: {each.action.describe()}") for each in waiting)
+    return _grouped((each.why, f"  WAITS: {each.action.text}") for each in waiting)
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -124,6 +124,6 @@ def _existing(each: Existing) -> ExistingAnswer:
 
 
 def _step(step: Step) -> StepAnswer:
-    action, undo = step.action, step.action.undo
-    reversal = None if undo is None else undo.describe()
-    return StepAnswer(action.card, action.kind, action.describe(), step.why, reversal, plain.dump(action))
+    action, whole = step.action, plain.dump(step.action)
+    details = {key: whole[key] for key in _DETAILS if key in whole}
+    return StepAnswer(action.card, action.kind, action.text, step.why, action.undo, details)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nodeagent.base.errors import InvariantBroken, KernelRefused
-from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.action import Action, ActionKind
 from nodeagent.model.host import Group, Host, Mdev, MdevType, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
 
@@ -103,18 +103,18 @@ class MdevKernel:
 
     def apply(self, action: Action) -> bool:
         """Make one change; False if it has begun and waits for a holder. :raises KernelRefused: as Linux."""
-        if isinstance(action, CreateMdev):
-            self.create(action.parent, action.type_id, action.uuid)
+        if action.kind is ActionKind.CREATE_MDEV:
+            self.create(action.parent, action.type_id or "", action.uuid)
             return True
-        if isinstance(action, RemoveMdev):
+        if action.kind is ActionKind.REMOVE_MDEV:
             return self.remove(action.uuid)
-        if isinstance(action, SetVgpuType):
-            self.set_vgpu_type(action.address, action.type_id)
+        if action.kind is ActionKind.SET_VGPU_TYPE:
+            self.set_vgpu_type(action.address, action.type_id or "")
             return True
-        if isinstance(action, ClearVgpuType):
+        if action.kind is ActionKind.CLEAR_VGPU_TYPE:
             self.set_vgpu_type(action.address, "0")
             return True
-        raise InvariantBroken(f"this kernel cannot {action.describe()}")
+        raise InvariantBroken(f"this kernel cannot {action.text}")
 
     def create(self, parent: str, type_id: str, text: str) -> None:
         """Write a UUID to ``create`` of a type of a parent."""

@@ -3,39 +3,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from nodeagent.model.action import (
     Action,
-    ClearVgpuType,
-    CreateMdev,
     Move,
-    RemoveMdev,
-    RestoreDrivers,
-    SetVgpuType,
+    clear_vgpu_type,
+    create_mdev,
+    remove_mdev,
+    restore_autoprobe,
+    restore_drivers,
+    run_sriov_manage,
+    set_num_vfs,
+    set_vgpu_type,
 )
-from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 from tests.facts import names
 
 CARD, VF, PF = "0000:3b:00.0", "0000:86:00.4", "0000:af:00.0"
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
-CREATE = CreateMdev(CARD, VF, "t-1", UUID)
-REMOVE = RemoveMdev(CARD, VF, "t-1", UUID)
-SET = SetVgpuType(CARD, VF, "557")
-CLEAR = ClearVgpuType(CARD, VF, "557")
+CREATE = create_mdev(CARD, VF, "t-1", UUID)
+REMOVE = remove_mdev(CARD, VF, "t-1", UUID)
+SET = set_vgpu_type(CARD, VF, "557")
+CLEAR = clear_vgpu_type(CARD, VF, "557")
 
 ACTIONS: list[tuple[Action, set[str], str, tuple[object, ...]]] = [
     (CREATE, {UUID}, VF, ("mdev", UUID, "t-1", VF)),
     (REMOVE, {UUID}, VF, ("mdev", UUID, "t-1", VF)),
     (SET, {VF}, VF, ("vGPU type", VF, 557)),
     (CLEAR, {VF}, VF, ("vGPU type", VF)),
-    (SetNumVfs(PF, 2), {PF}, "sriov_numvfs", ("VFs", PF, 2)),
-    (SetNumVfs(PF, 2, unprobed=True), {PF}, "sriov_numvfs", ("VFs", PF, 2, "sriov_drivers_autoprobe")),
-    (RestoreAutoprobe(PF), {PF}, "sriov_numvfs", ("sriov_drivers_autoprobe", PF)),
-    (RunSriovManage(PF, 2), {PF}, "sriov_numvfs", ("sriov-manage", PF, 2)),
-    (RunSriovManage(PF, 0, (VF,)), {PF, VF}, "sriov_numvfs", ("sriov-manage", PF)),
+    (set_num_vfs(PF, 2), {PF}, "sriov_numvfs", ("VFs", PF, 2)),
+    (set_num_vfs(PF, 2, unprobed=True), {PF}, "sriov_numvfs", ("VFs", PF, 2, "sriov_drivers_autoprobe")),
+    (restore_autoprobe(PF), {PF}, "sriov_numvfs", ("sriov_drivers_autoprobe", PF)),
+    (run_sriov_manage(PF, 2), {PF}, "sriov_numvfs", ("sriov-manage", PF, 2)),
+    (run_sriov_manage(PF, 0, (VF,)), {PF, VF}, "sriov_numvfs", ("sriov-manage", PF)),
 ]
 
 
@@ -48,24 +48,24 @@ def test_an_action_says_what_to_look_at_again_what_it_excludes_and_what_it_does(
     action: Action, targets: set[str], device: str, facts: tuple[object, ...]
 ) -> None:
     assert (set(action.targets), action.device) == (targets, device)
-    names(action.describe(), *facts)
+    names(action.text, *facts)
 
 
 def test_no_two_actions_are_described_alike() -> None:
-    assert len({action.describe() for action, *_ in ACTIONS}) == len(ACTIONS)
+    assert len({action.text for action, *_ in ACTIONS}) == len(ACTIONS)
 
 
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        (CREATE, replace(CREATE, uuid="another"), True),
-        (CREATE, replace(CREATE, type_id="t-2"), False),
-        (CREATE, replace(CREATE, parent=CARD), False),
-        (REMOVE, replace(REMOVE, uuid="another"), False),
+        (CREATE, create_mdev(CARD, VF, "t-1", "another"), True),
+        (CREATE, create_mdev(CARD, VF, "t-2", UUID), False),
+        (CREATE, create_mdev(CARD, CARD, "t-1", UUID), False),
+        (REMOVE, remove_mdev(CARD, VF, "t-1", "another"), False),
         (REMOVE, CREATE, False),
-        (SET, replace(SET, type_id="558"), False),
+        (SET, set_vgpu_type(CARD, VF, "558"), False),
         (SET, CLEAR, False),
-        (SetNumVfs(PF, 2), SetNumVfs(PF, 0), False),
+        (set_num_vfs(PF, 2), set_num_vfs(PF, 0), False),
     ],
 )
 def test_what_was_refused_makes_the_same_attempt_wait_and_no_other(
@@ -81,8 +81,8 @@ def test_what_was_refused_makes_the_same_attempt_wait_and_no_other(
         (REMOVE, CARD, {UUID}, "t-1"),
         (SET, CARD, set(), "557"),
         (CLEAR, CARD, {VF}, "557"),
-        (SetNumVfs(PF, 2), PF, set(), None),
-        (SetNumVfs(PF, 0, (VF,)), PF, {VF}, None),
+        (set_num_vfs(PF, 2), PF, set(), None),
+        (set_num_vfs(PF, 0, (VF,)), PF, {VF}, None),
     ],
     ids=["create", "remove", "set", "clear", "split", "unsplit"],
 )
@@ -98,17 +98,17 @@ def test_an_action_says_on_which_card_it_works_and_what_it_takes_away(
     ids=["create", "remove", "set", "clear"],
 )
 def test_an_action_is_undone_by_its_opposite(action: Action, undo: Action) -> None:
-    assert action.undo == undo
+    assert action.undo == undo.text
 
 
 def test_removed_vfs_come_back_as_many_and_which_will_be_made_nobody_knows_before() -> None:
-    assert SetNumVfs(PF, 0, (VF, CARD)).undo == SetNumVfs(PF, 2)
-    assert SetNumVfs(PF, 2).undo is None
+    assert set_num_vfs(PF, 0, (VF, CARD)).undo == set_num_vfs(PF, 2).text
+    assert set_num_vfs(PF, 2).undo is None
 
 
 def test_what_has_its_driver_already_is_not_said_to_be_given_back() -> None:
     at_home, bound = Move(PF, "ice", "ice", "ice"), Move(VF, "vfio-pci", None, "vfio-pci")
-    names(RestoreDrivers(PF, (at_home,)).describe(), "driver_override", PF)
-    text = RestoreDrivers(PF, (at_home, bound)).describe()
+    names(restore_drivers(PF, (at_home,)).text, "driver_override", PF)
+    text = restore_drivers(PF, (at_home, bound)).text
     names(text, VF, "no driver")
     assert PF not in text

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nodeagent.model.action import KINDS
+from nodeagent.model.action import ActionKind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.status import (
     AllocationsStatus,
@@ -58,7 +58,7 @@ def test_what_was_counted_is_told_by_resource_kind_and_result() -> None:
 
 def test_counters_are_there_before_anything_is_counted() -> None:
     found = samples(WELL)
-    for kind in KINDS:
+    for kind in ActionKind:
         assert found[f'nodeagent_changes_total{{change="{kind}",result="made"}}'] == "0"
     assert found[f'nodeagent_allocations_total{{resource="{GPU}",result="failed"}}'] == "0"
     assert found["nodeagent_config_refusals_total"] == "0"

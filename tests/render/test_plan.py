@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 import re
 
-from nodeagent.model.action import CreateMdev, Step
+from nodeagent.model.action import Step, create_mdev, set_num_vfs
 from nodeagent.model.plan import Plan
-from nodeagent.model.vf_action import SetNumVfs
 from nodeagent.render import documents, plan
 from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.facts import names
@@ -36,8 +35,8 @@ def excluded() -> Plan:
 
 
 VFS = Plan(
-    (Step(SetNumVfs("0000:3b:00.0", 8), "it is to have 8 VFs"),),
-    (Step(SetNumVfs("0000:3c:00.0", 0), "held"),),
+    (Step(set_num_vfs("0000:3b:00.0", 8), "it is to have 8 VFs"),),
+    (Step(set_num_vfs("0000:3c:00.0", 0), "held"),),
 )
 
 
@@ -47,15 +46,15 @@ def test_each_card_tells_what_is_done_what_waits_and_why() -> None:
     first, second, third, *_ = (each.splitlines() for each in plan.text(found, True).split("\n\n"))
     head, step, why, waiting, why_not, note = first
     names(head, "0000:01:00.0", "nvidia-223", "1 x nvidia-228")
-    assert (step.strip(), free in step) == (found.steps[0].action.describe(), True)
+    assert (step.strip(), free in step) == (found.steps[0].action.text, True)
     assert (found.steps[0].why in why, held in waiting) == (True, True)
-    names(waiting, "WAITS", found.waiting[0].action.describe())
+    names(waiting, "WAITS", found.waiting[0].action.text)
     names(why_not, "ns/vm")
     names(note, "nvidia-223")
     names(second[0], "0000:02:00.0", "1 x nvidia-222")
     assert found.cards[1].notes[0] in second[1]
     names(third[0], "0000:03:00.0", "nvidia-223")
-    assert third[1].strip() == found.steps[1].action.describe()
+    assert third[1].strip() == found.steps[1].action.text
 
 
 def test_own_devices_of_an_excluded_type_are_told_as_what_they_are() -> None:
@@ -78,7 +77,7 @@ def test_the_plain_data_leaves_nothing_out() -> None:
     told = json.loads(json.dumps(documents.document(plan.answer(found, True))))
     assert [step["kind"] for step in told["steps"]] == ["remove-mdev"] + ["create-mdev"] * 8
     assert told["steps"][1]["card"] == "0000:03:00.0"
-    assert told["steps"][0]["undo"] == found.steps[0].action.describe().replace("remove", "create").replace(
+    assert told["steps"][0]["undo"] == found.steps[0].action.text.replace("remove", "create").replace(
         "from", "on"
     )
     names(told["waiting"][0]["why"], "ns/vm")
@@ -97,26 +96,26 @@ def test_virtual_functions_have_a_part_of_their_own() -> None:
     _, part, end = plan.text(VFS, False).split("\n\n")
     heading, step, why, waiting, why_not = part.splitlines()
     assert not heading.startswith(" ")
-    assert step.strip() == VFS.steps[0].action.describe()
+    assert step.strip() == VFS.steps[0].action.text
     names(why, "it is to have 8 VFs")
-    names(waiting, "WAITS", VFS.waiting[0].action.describe())
+    names(waiting, "WAITS", VFS.waiting[0].action.text)
     names(why_not, "held")
     assert [word for word in re.split(r"\W+", end) if word.isdigit()] == ["1", "1"]
 
 
 def test_a_change_that_belongs_to_no_card_is_shown_too() -> None:
-    step = Step(CreateMdev("mtty", "mtty", "mtty-1", FOREIGN), "it is wanted")
+    step = Step(create_mdev("mtty", "mtty", "mtty-1", FOREIGN), "it is wanted")
     _, part, _ = plan.text(Plan(steps=(step,)), True).split("\n\n")
     heading, what, why = part.splitlines()
     assert heading != plan.text(VFS, True).split("\n\n")[1].splitlines()[0]
-    assert what.strip() == step.action.describe()
+    assert what.strip() == step.action.text
     names(why, "it is wanted")
 
 
 def test_the_plain_data_has_the_steps_in_the_order_of_the_daemon() -> None:
     _, found = changed()
     address = "0000:3b:00.0"
-    first = Step(SetNumVfs(address, 8), "it is to have 8 VFs")
+    first = Step(set_num_vfs(address, 8), "it is to have 8 VFs")
     both = Plan((first, *found.steps), (*found.waiting, *found.waiting))
     told = documents.document(plan.answer(both, True))
     assert [step["kind"] for step in told["steps"][:2]] == ["set-num-vfs", "remove-mdev"]

@@ -21,7 +21,7 @@ from nodeagent.agent.usage import Usage
 from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs
-from nodeagent.model.action import BindDrivers, RestoreDrivers, Step, moved, occupied
+from nodeagent.model.action import Step, moved, occupied
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
@@ -110,8 +110,7 @@ class CardRuns:
         """Right before the write: False if a pod has a part of it, or the operator wants anything else."""
         if not self._as_wanted(planned):
             return False
-        moves = step.action.moves if isinstance(step.action, BindDrivers | RestoreDrivers) else ()
-        return guards.given_since(moves, planned, self._snapshots.now) is None
+        return guards.given_since(step.action.moves, planned, self._snapshots.now) is None
 
     def _as_wanted(self, planned: Snapshot) -> bool:
         now = self._snapshots.now

@@ -137,7 +137,7 @@ class Executor:
         self._ledger.end(step.action, made=True)
         log.event(
             log.ACTION_DONE,
-            action=step.action.describe(),
+            action=step.action.text,
             why=step.why,
             device=targets(step.action),
             type=step.action.type_id,
@@ -159,7 +159,7 @@ class Executor:
         if step.place not in known:
             log.event(
                 log.ACTION_FAILED,
-                action=step.action.describe(),
+                action=step.action.text,
                 error=error.what,
                 hint=error.hint,
                 device=targets(step.action),
@@ -173,7 +173,7 @@ def _waits(step: Step, why: str) -> Outcome:
     action = step.action
     log.event(
         log.ACTION_WAITING,
-        action=action.describe(),
+        action=action.text,
         why=why,
         device=targets(action),
         type=action.type_id,

@@ -30,10 +30,9 @@ from nodeagent.kernel.apply import vfs
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model import plain
-from nodeagent.model.action import Action, BindDrivers, ClearVgpuType, RestoreDrivers, SetVgpuType
+from nodeagent.model.action import Action, ActionKind
 from nodeagent.model.host import Host
 from nodeagent.model.ledger import Asked, Ledger
-from nodeagent.model.vf_action import RestoreAutoprobe, SetNumVfs
 from nodeagent.policy.change import ownership
 
 PATH = "/run/nodeagent/vgpu-types.json"
@@ -131,18 +130,18 @@ class LedgerKeeper:
 
         :raises KernelRefused: if that cannot be written; then the action must not be taken.
         """
-        if isinstance(action, SetVgpuType):
+        if action.kind is ActionKind.SET_VGPU_TYPE:
             vf, types = action.address, self._snapshots.now.ledger.types
             if vf in types:
                 self._before[vf] = types[vf]
             self._setting.add(vf)
-            self._set_types({**types, vf: action.type_id})
+            self._set_types({**types, vf: action.type_id or ""})
             await self.save()
-        if isinstance(action, BindDrivers):
+        if action.kind is ActionKind.BIND_DRIVERS:
             own = {move.address: move.back or "" for move in action.moves}
             self._set_drivers({**self._snapshots.now.ledger.drivers, **own})
             await self.save()
-        if isinstance(action, SetNumVfs) and action.unprobed:
+        if action.kind is ActionKind.SET_NUM_VFS and action.unprobed:
             if not await threads.call(vfs.probed, self._root, action.address):
                 return
             self._set_unprobed(self._snapshots.now.ledger.unprobed | {action.address})
@@ -154,15 +153,15 @@ class LedgerKeeper:
         A type that it was given before, by a late write, stays on record when another is refused. So does the
         driver of what could not be bound, as its override may not have been taken back.
         """
-        if isinstance(action, RestoreDrivers) and made:
+        if action.kind is ActionKind.RESTORE_DRIVERS and made:
             drivers = self._snapshots.now.ledger.drivers
             left = {each: driver for each, driver in drivers.items() if each not in action.targets}
             self._set_drivers(left)
-        if isinstance(action, RestoreAutoprobe) and made:
+        if action.kind is ActionKind.RESTORE_AUTOPROBE and made:
             self._set_unprobed(self._snapshots.now.ledger.unprobed - {action.address})
         before = self._before.pop(action.device, None)
         self._setting.discard(action.device)
-        if not isinstance(action, ClearVgpuType if made else SetVgpuType):
+        if action.kind is not (ActionKind.CLEAR_VGPU_TYPE if made else ActionKind.SET_VGPU_TYPE):
             return
         types = {
             vf: type_id for vf, type_id in self._snapshots.now.ledger.types.items() if vf != action.address

@@ -163,9 +163,9 @@ class ChangeLoop:
                 log.event(log.NOTE, text=text)
         failing = self._retries.failures
         waiting = [step for step in self.plan.waiting if step.action.attempt not in failing]
-        reasons = {step.action.describe(): step.why for step in waiting}
-        for step in {step.action.describe(): step for step in waiting}.values():
-            if self._waiting.get(step.action.describe()) != step.why:
+        reasons = {step.action.text: step.why for step in waiting}
+        for step in {step.action.text: step for step in waiting}.values():
+            if self._waiting.get(step.action.text) != step.why:
                 self._tell_waiting(step)
         self._waiting = reasons
         awaited = (each for step in self.plan.waiting for each in self._awaited(step))
@@ -182,7 +182,7 @@ class ChangeLoop:
         action, snapshot = step.action, self._snapshots.now
         log.event(
             log.ACTION_WAITING,
-            action=action.describe(),
+            action=action.text,
             why=step.why,
             device=executor.targets(action),
             type=action.type_id,
@@ -217,7 +217,7 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
 
 
 def _words(steps: Iterable[Step]) -> tuple[str, ...]:
-    return tuple(step.action.describe() for step in steps)
+    return tuple(step.action.text for step in steps)
 
 
 def _card(card: CardSummary) -> CardStatus:
@@ -225,7 +225,7 @@ def _card(card: CardSummary) -> CardStatus:
 
 
 def _waiting(step: Step) -> WaitingStatus:
-    return WaitingStatus(step.action.card, step.action.describe(), step.why, step.action.kind)
+    return WaitingStatus(step.action.card, step.action.text, step.why, step.action.kind)
 
 
 def _failing(failure: Failure, now: float) -> FailingStatus:
@@ -233,7 +233,7 @@ def _failing(failure: Failure, now: float) -> FailingStatus:
     return FailingStatus(
         action.card,
         action.type_id,
-        action.describe(),
+        action.text,
         error.what,
         error.hint,
         failure.count,

@@ -10,23 +10,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import driver, vfs, write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
-from nodeagent.model.action import (
-    Action,
-    BindDrivers,
-    ClearVgpuType,
-    CreateMdev,
-    RemoveMdev,
-    RestoreDrivers,
-    SetVgpuType,
-)
-from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
+from nodeagent.model.action import Action, ActionKind
 
 
 def apply(root: Root, action: Action, timeouts: Timeouts) -> None:
@@ -36,13 +26,10 @@ def apply(root: Root, action: Action, timeouts: Timeouts) -> None:
 
     :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
     """
-    if isinstance(action, BindDrivers | RestoreDrivers):
-        driver.change(root, action, timeouts)
-    else:
-        _APPLIERS[type(action)](root, action, timeouts)
+    _APPLIERS[action.kind](root, action, timeouts)
 
 
-def _create_mdev(root: Root, action: CreateMdev, timeouts: Timeouts) -> None:
+def _create_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Ready is what a driver has: the link exists when ``bind`` is announced.
 
     :raises KernelRefused: as ``write.verified``; at once if the id exists or no room is said.
@@ -62,7 +49,7 @@ def _create_mdev(root: Root, action: CreateMdev, timeouts: Timeouts) -> None:
     )
 
 
-def _remove_mdev(root: Root, action: RemoveMdev, timeouts: Timeouts) -> None:
+def _remove_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Blocks for as long as anybody has it open; nothing if it is gone already.
 
     :raises KernelRefused: as ``write.verified``.
@@ -73,24 +60,15 @@ def _remove_mdev(root: Root, action: RemoveMdev, timeouts: Timeouts) -> None:
         write.verified(root, step, lambda: not root.exists(instance), timeouts)
 
 
-def _set_vgpu_type(root: Root, action: SetVgpuType, timeouts: Timeouts) -> None:
-    """Set the type of a VF; nothing if it has it already.
+def _set_vgpu_type(root: Root, action: Action, timeouts: Timeouts) -> None:
+    """Set or clear the type of a VF; nothing if it is as it should be.
+
+    The driver returns EINVAL both for a type that it does not know and for one without room.
 
     :raises KernelRefused: as ``write.verified``; at once if the VF does not offer the type now.
     """
-    _become(root, action.address, action.type_id, timeouts)
-
-
-def _clear_vgpu_type(root: Root, action: ClearVgpuType, timeouts: Timeouts) -> None:
-    """Take the type of a VF away; nothing if it has none.
-
-    :raises KernelRefused: as ``write.verified``.
-    """
-    _become(root, action.address, pci.NO_VGPU, timeouts)
-
-
-def _become(root: Root, address: str, type_id: str, timeouts: Timeouts) -> None:
-    """The driver says EINVAL both for a type that it does not know and for one without room."""
+    address = action.address
+    type_id = pci.NO_VGPU if action.kind is ActionKind.CLEAR_VGPU_TYPE else action.type_id or ""
     device = f"{pci.DEVICES}/{address}"
     path = f"{device}/{pci.VGPU_TYPE}"
     if root.text(path) == type_id:
@@ -102,12 +80,14 @@ def _become(root: Root, address: str, type_id: str, timeouts: Timeouts) -> None:
     write.verified(root, step, lambda: root.text(path) == type_id, timeouts)
 
 
-_APPLIERS: Mapping[type, Callable[[Root, Any, Timeouts], None]] = {
-    CreateMdev: _create_mdev,
-    RemoveMdev: _remove_mdev,
-    SetVgpuType: _set_vgpu_type,
-    ClearVgpuType: _clear_vgpu_type,
-    SetNumVfs: vfs.set_number,
-    RunSriovManage: vfs.run_sriov_manage,
-    RestoreAutoprobe: vfs.restore_autoprobe,
+_APPLIERS: Mapping[ActionKind, Callable[[Root, Action, Timeouts], None]] = {
+    ActionKind.CREATE_MDEV: _create_mdev,
+    ActionKind.REMOVE_MDEV: _remove_mdev,
+    ActionKind.SET_VGPU_TYPE: _set_vgpu_type,
+    ActionKind.CLEAR_VGPU_TYPE: _set_vgpu_type,
+    ActionKind.SET_NUM_VFS: vfs.set_number,
+    ActionKind.RUN_SRIOV_MANAGE: vfs.run_sriov_manage,
+    ActionKind.RESTORE_AUTOPROBE: vfs.restore_autoprobe,
+    ActionKind.BIND_DRIVERS: driver.change,
+    ActionKind.RESTORE_DRIVERS: driver.change,
 }

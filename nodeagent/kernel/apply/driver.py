@@ -20,7 +20,7 @@ from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci, uses
-from nodeagent.model.action import BindDrivers, Move, RestoreDrivers
+from nodeagent.model.action import Action, Move
 from nodeagent.model.ids import PciAddress, vfio_driver
 
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -33,7 +33,7 @@ _HINTS = {
 _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.conf for each boot"
 
 
-def change(root: Root, action: BindDrivers | RestoreDrivers, timeouts: Timeouts) -> None:
+def change(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Make all moves; what is as it should be is not written. Blocks for as long as a function is in use.
 
     :raises KernelRefused: if a move cannot be made. Then, too, all functions are what they were

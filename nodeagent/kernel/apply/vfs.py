@@ -26,7 +26,7 @@ from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
-from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
+from nodeagent.model.action import Action
 
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
     errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",
@@ -42,13 +42,13 @@ _TOOL_HINT = (
 )
 
 
-def set_number(root: Root, action: SetNumVfs, timeouts: Timeouts) -> None:
+def set_number(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Make or remove the VFs; nothing if there are as many already.
 
     :raises KernelRefused: as ``write.verified``, and then the switch says what it said before, or the text
         that it does not; at once if VFs of the function were left behind.
     """
-    address, count = action.address, action.count
+    address, count = action.address, action.count or 0
     path = f"{pci.DEVICES}/{address}/sriov_numvfs"
     if _has_vfs(root, address, count, path):
         return
@@ -67,7 +67,7 @@ def probed(root: Root, address: str) -> bool:
     return root.text(f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}") == _ON
 
 
-def restore_autoprobe(root: Root, action: RestoreAutoprobe, timeouts: Timeouts) -> None:
+def restore_autoprobe(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Drivers of the host are asked about VFs again; nothing is written if they are.
 
     :raises KernelRefused: as ``write.verified``.
@@ -94,12 +94,12 @@ def _switched_back(root: Root, address: str, error: KernelRefused, timeouts: Tim
     return error
 
 
-def run_sriov_manage(root: Root, action: RunSriovManage, timeouts: Timeouts) -> None:
+def run_sriov_manage(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Have the tool make or remove the VFs; nothing if there are as many already.
 
     :raises KernelRefused: as ``run_tool``, and if there is another number of VFs afterwards.
     """
-    address, count = action.address, action.count
+    address, count = action.address, action.count or 0
     path = pci.SRIOV_MANAGE
     if not _has_vfs(root, address, count, path):
         run_tool(root, address, make=count > 0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nodeagent.model.action import BindDrivers, Move, RestoreDrivers, Step
+from nodeagent.model.action import ActionKind, Move, Step, bind_drivers, restore_drivers
 from nodeagent.model.desired import Extent, PassthroughRule, PciSelector
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
@@ -177,7 +177,7 @@ def _binding(
     )
     forced = tuple(member.address for member, wish in due if member.address in wish.rule.force)
     rule = due[0][1].rule
-    action = BindDrivers(_first(members), moves, _lent(members), forced)
+    action = bind_drivers(_first(members), moves, _lent(members), forced)
     return Step(action, why(rule))
 
 
@@ -241,7 +241,7 @@ def _missed(members: Sequence[PciFunction], binding: Step | None, snapshot: Snap
 
     Its own driver did not take it again when a change was taken back; until the pod ends it is not bound.
     """
-    if not isinstance(binding and binding.action, BindDrivers):
+    if binding is None or binding.action.kind is not ActionKind.BIND_DRIVERS:
         return None
     without = (each for each in members if each.driver is None and _own(each, snapshot.ledger) is not None)
     told = (each for each in without if each.address not in snapshot.behind)
@@ -259,7 +259,7 @@ def _giving_back(
         for each in some
         if each.address in ledger.drivers
     )
-    return Step(RestoreDrivers(_first(members), moves, _lent(members)), why) if moves else None
+    return Step(restore_drivers(_first(members), moves, _lent(members)), why) if moves else None
 
 
 def _obstacle(step: Step, members: Sequence[PciFunction], snapshot: Snapshot) -> str | None:
@@ -267,7 +267,7 @@ def _obstacle(step: Step, members: Sequence[PciFunction], snapshot: Snapshot) ->
     refused = snapshot.failures.get(action.attempt)
     if refused is not None:
         return f"{refused}; it is tried again later"
-    moves = action.moves if isinstance(action, BindDrivers) else ()
+    moves = action.moves if action.kind is ActionKind.BIND_DRIVERS else ()
     return guards.obstacle(members, moves, snapshot)
 
 

@@ -228,12 +228,12 @@ def _of_plan(plan: Plan, named: Sequence[PciFunction], asked: Delta) -> Judgemen
         return _refused(functions, plan.remedies)
     if plan.waiting:
         (step, *_) = plan.waiting
-        refusals = {f"{step.action.describe()}: {step.why}": "ask again when that is over"}
+        refusals = {f"{step.action.text}: {step.why}": "ask again when that is over"}
         return _refused(functions, refusals)._replace(held=step.action.takes)
     if not plan.steps and not asked:
         return Judgement(Result(functions, Became.NOTHING, _standing(named)))
     moved = {*functions, *(each for step in plan.steps for each in step.action.targets)}
-    words = "; ".join(step.action.describe() for step in plan.steps) or _KEPT[all(asked.values())]
+    words = "; ".join(step.action.text for step in plan.steps) or _KEPT[all(asked.values())]
     result = Result(tuple(sorted(moved, key=pci_order)), Became.PLANNED, words)
     return Judgement(result, plan.steps, asked)
 

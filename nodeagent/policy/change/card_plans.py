@@ -11,14 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 
-from nodeagent.model.action import (
-    Action,
-    ClearVgpuType,
-    CreateMdev,
-    RemoveMdev,
-    SetVgpuType,
-    Step,
-)
+from nodeagent.model.action import Action, Step, clear_vgpu_type, create_mdev, remove_mdev, set_vgpu_type
 from nodeagent.model.host import Host
 from nodeagent.model.plan import CardSummary, Existing, Instance
 from nodeagent.model.snapshot import Snapshot
@@ -109,8 +102,8 @@ def _removals(
 def _removal(card: str, instance: Instance) -> Action:
     type_id = instance.type_id or ""
     if instance.vgpu:
-        return ClearVgpuType(card, instance.id, type_id)
-    return RemoveMdev(card, instance.parent, type_id, instance.id)
+        return clear_vgpu_type(card, instance.id, type_id)
+    return remove_mdev(card, instance.parent, type_id, instance.id)
 
 
 def _obstacle(existing: Existing, state: CardState, action: Action, snapshot: Snapshot) -> str | None:
@@ -178,9 +171,9 @@ def _new(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[Action]:
     for parent in card.parents:
         if not parent.vgpu:
             for uuid in _new_uuids(parent, type_id, taken, snapshot.machine_id):
-                yield CreateMdev(card.address, parent.address, type_id, uuid)
+                yield create_mdev(card.address, parent.address, type_id, uuid)
         elif parent.available(type_id):
-            yield SetVgpuType(card.address, parent.address, type_id)
+            yield set_vgpu_type(card.address, parent.address, type_id)
 
 
 def _new_uuids(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -> Iterator[str]:
@@ -204,7 +197,7 @@ def _defined(state: CardState, type_id: str, host: Host) -> Iterator[Step]:
         if definition.type_id != type_id or definition.uuid in taken or room.get(definition.parent, 0) < 1:
             continue
         room[definition.parent] -= 1
-        action = CreateMdev(state.card.address, definition.parent, type_id, definition.uuid)
+        action = create_mdev(state.card.address, definition.parent, type_id, definition.uuid)
         yield Step(action, "a definition of mdevctl asks for it")
 
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nodeagent.model.action import Step
+from nodeagent.model.action import Action, Step, restore_autoprobe, run_sriov_manage, set_num_vfs
 from nodeagent.model.desired import Desired, SriovRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.vf_action import RestoreAutoprobe, RunSriovManage, SetNumVfs
 from nodeagent.policy import containers, groups, naming
 from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
@@ -64,12 +63,12 @@ def _by_tool(function: PciFunction) -> bool:
     return function.vendor == "10de" and function.driver == groups.VENDOR_DRIVER
 
 
-def _action(rule: SriovRule, function: PciFunction, desired: Desired) -> SetNumVfs | RunSriovManage:
+def _action(rule: SriovRule, function: PciFunction, desired: Desired) -> Action:
     count = 0 if function.vfs else rule.num_vfs
     if _by_tool(function):
-        return RunSriovManage(function.address, count, function.vfs)
+        return run_sriov_manage(function.address, count, function.vfs)
     unprobed = count > 0 and function.autoprobe is not None and _unprobed(rule, function, desired)
-    return SetNumVfs(function.address, count, function.vfs, function.vfio, unprobed)
+    return set_num_vfs(function.address, count, function.vfs, allocatable=function.vfio, unprobed=unprobed)
 
 
 def _unprobed(rule: SriovRule | None, function: PciFunction, desired: Desired) -> bool:
@@ -81,7 +80,7 @@ def _unprobed(rule: SriovRule | None, function: PciFunction, desired: Desired) -
 
 def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiting: list[Step]) -> None:
     """Give the switch back; VFs that are there and have no driver get none by it."""
-    action = RestoreAutoprobe(function.address)
+    action = restore_autoprobe(function.address)
     refused = snapshot.failures.get(action.attempt)
     why = "its VFs are not kept for VFIO any more"
     if refused is None:
@@ -127,7 +126,7 @@ def _impossible(rule: SriovRule, function: PciFunction) -> str | None:
     return None if most is None or rule.num_vfs <= most else f"it can have {most} at most"
 
 
-def _obstacle(action: SetNumVfs | RunSriovManage, function: PciFunction, snapshot: Snapshot) -> str | None:
+def _obstacle(action: Action, function: PciFunction, snapshot: Snapshot) -> str | None:
     refused = snapshot.failures.get(action.attempt)
     if refused is not None:
         return f"{refused}; it is tried again later"

@@ -24,18 +24,17 @@ from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
-from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType, Step
+from nodeagent.model.action import Step, clear_vgpu_type, create_mdev, set_num_vfs, set_vgpu_type
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.vf_action import SetNumVfs
 from tests.conftest import Said
 
 VF, PF = "0000:86:00.4", "0000:af:00.0"
 DEADLINE = 1.0  # seconds: more than a write takes on a busy machine
 NEVER = Backoff(first=3600.0, limit=3600.0)
-SET = Step(SetVgpuType("0000:86:00.0", VF, "557"), "it is wanted")
-OTHER = Step(SetVgpuType("0000:86:00.0", VF, "558"), "it is wanted")
-CLEAR = Step(ClearVgpuType("0000:86:00.0", VF, "557"), "it is not wanted any more")
-SPLIT = Step(SetNumVfs(PF, 2), "it is wanted")
+SET = Step(set_vgpu_type("0000:86:00.0", VF, "557"), "it is wanted")
+OTHER = Step(set_vgpu_type("0000:86:00.0", VF, "558"), "it is wanted")
+CLEAR = Step(clear_vgpu_type("0000:86:00.0", VF, "557"), "it is not wanted any more")
+SPLIT = Step(set_num_vfs(PF, 2), "it is wanted")
 
 
 class Writing(NamedTuple):
@@ -162,7 +161,7 @@ async def test_a_refusal_is_logged_at_once_and_the_same_once_more_is_not(
 async def test_the_log_gives_the_address_of_a_card_that_has_one(
     writing: Writing, said: Said, card: str, fields: set[str]
 ) -> None:
-    step = Step(CreateMdev(card, PF, "t-1", "any"), "it is wanted")
+    step = Step(create_mdev(card, PF, "t-1", "any"), "it is wanted")
     assert await writing.take(step) is Outcome.REFUSED
     (event,) = said(log.ACTION_FAILED)
     assert event.keys() & {"pci_address"} == fields

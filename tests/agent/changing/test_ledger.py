@@ -13,9 +13,9 @@ from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
+from nodeagent.model.action import set_num_vfs
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.vf_action import SetNumVfs
 from tests import exhausted
 from tests.facts import names
 
@@ -82,5 +82,5 @@ async def test_a_switch_is_ours_if_it_is_on_in_the_moment_of_the_write_whatever_
     switch.parent.mkdir(parents=True)
     switch.write_text(f"{now}\n")
     snapshots = Snapshots(Snapshot())
-    await LedgerKeeper(Root(tmp_path), snapshots).begin(SetNumVfs(address, 2, unprobed=True))
+    await LedgerKeeper(Root(tmp_path), snapshots).begin(set_num_vfs(address, 2, unprobed=True))
     assert (address in snapshots.now.ledger.unprobed) is ours

@@ -12,11 +12,11 @@ from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Backoff, Timeouts
-from nodeagent.model.action import CreateMdev, RemoveMdev, Step
+from nodeagent.model.action import Step, create_mdev, remove_mdev
 from nodeagent.model.snapshot import Snapshot
 
 FIRST, SECOND = (
-    Step(CreateMdev(card, card, "nvidia-222", "any"), "wanted") for card in ("0000:3b:00.0", "0000:5e:00.0")
+    Step(create_mdev(card, card, "nvidia-222", "any"), "wanted") for card in ("0000:3b:00.0", "0000:5e:00.0")
 )
 CARD, OTHER = FIRST.action.attempt, SECOND.action.attempt
 
@@ -76,7 +76,7 @@ def test_a_removal_that_succeeds_says_nothing_of_creating() -> None:
     retries, _ = made()
     retries.refused(FIRST, refused(errno.EIO), 0.0)
     retries.succeeded(
-        Step(RemoveMdev(FIRST.action.card, FIRST.action.card, "nvidia-222", "any"), "dead"), 0.0
+        Step(remove_mdev(FIRST.action.card, FIRST.action.card, "nvidia-222", "any"), "dead"), 0.0
     )
     assert list(retries.failures) == [CARD]
 

@@ -11,7 +11,7 @@ from nodeagent.agent.cluster import notices, reasons
 from nodeagent.agent.cluster.notices import FEW, Notices
 from nodeagent.agent.cluster.reasons import Notice
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.model.action import ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.action import ActionKind
 from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import NO_CHANGES, ClusterStatus, FailingStatus, Status, WaitingStatus
@@ -209,8 +209,8 @@ def test_the_page_has_all_reasons_as_they_are() -> None:
 
 
 def test_the_kinds_of_changes_are_those_that_there_are() -> None:
-    assert {CreateMdev.kind, SetVgpuType.kind} == notices.MAKES
-    assert {RemoveMdev.kind, ClearVgpuType.kind} == notices.REMOVES
+    assert {ActionKind.CREATE_MDEV, ActionKind.SET_VGPU_TYPE} == notices.MAKES
+    assert {ActionKind.REMOVE_MDEV, ActionKind.CLEAR_VGPU_TYPE} == notices.REMOVES
 
 
 def made(instances: int, number: int, removed: int = 0) -> list[Notice]:

@@ -16,8 +16,14 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
-from nodeagent.model.vf_action import SetNumVfs
+from nodeagent.model.action import (
+    Action,
+    clear_vgpu_type,
+    create_mdev,
+    remove_mdev,
+    set_num_vfs,
+    set_vgpu_type,
+)
 from nodeagent.sim import refusals
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
@@ -29,8 +35,8 @@ T4, A40 = "0000:3b:00.0", "0000:86:00.0"
 VFS = vf_addresses(A40, 2)
 UUID = "11111111-2222-5333-8444-555555555555"
 OTHER = "11111111-2222-5333-8444-666666666666"
-CREATE = CreateMdev(T4, T4, "nvidia-228", UUID)
-REMOVE = RemoveMdev(T4, T4, "nvidia-228", UUID)
+CREATE = create_mdev(T4, T4, "nvidia-228", UUID)
+REMOVE = remove_mdev(T4, T4, "nvidia-228", UUID)
 
 
 @pytest.fixture
@@ -88,7 +94,7 @@ async def test_a_uuid_whose_removal_waits_is_not_written(cards: SimulatedCards) 
 
 async def test_where_no_room_is_said_nothing_is_written(cards: SimulatedCards) -> None:
     await change(cards, CREATE)
-    error = await refusal(cards, CreateMdev(T4, T4, "nvidia-223", OTHER))
+    error = await refusal(cards, create_mdev(T4, T4, "nvidia-223", OTHER))
     assert (error.errno, cards.writes) == (errno.ENOSPC, 1)
 
 
@@ -121,16 +127,16 @@ async def test_a_parent_that_is_gone_is_told_as_such(cards: SimulatedCards) -> N
 
 async def test_a_vgpu_type_is_set_once_and_cleared(cards: SimulatedCards) -> None:
     for _ in range(2):
-        await change(cards, SetVgpuType(A40, VFS[0], "557"))
+        await change(cards, set_vgpu_type(A40, VFS[0], "557"))
     assert cards.instances == {VFS[0]: (VFS[0], "557")}
     for _ in range(2):
-        await change(cards, ClearVgpuType(A40, VFS[0], "557"))
+        await change(cards, clear_vgpu_type(A40, VFS[0], "557"))
     assert cards.instances == {}
     assert cards.writes == 2
 
 
 async def test_a_vgpu_type_that_is_not_creatable_now_is_not_written(cards: SimulatedCards) -> None:
-    error = await refusal(cards, SetVgpuType(A40, VFS[0], "999"))
+    error = await refusal(cards, set_vgpu_type(A40, VFS[0], "999"))
     assert (error.errno, cards.writes) == (errno.ENOSPC, 0)
 
 
@@ -143,20 +149,20 @@ async def test_vfs_are_made_and_removed(cards: SimulatedCards) -> None:
     vfs = SimulatedVfs(host, pf, watcher, group=91)
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
-        await change(cards, SetNumVfs(pf, 3))
+        await change(cards, set_num_vfs(pf, 3))
         assert len(vfs.made) == 3
-        error = await refusal(cards, SetNumVfs(pf, 5))
+        error = await refusal(cards, set_num_vfs(pf, 5))
         names(error.what, "number of VFs")
-        await change(cards, SetNumVfs(pf, 0))
+        await change(cards, set_num_vfs(pf, 0))
         assert not [*vfs.made]
-        await refusal(cards, SetNumVfs(pf, 9))
+        await refusal(cards, set_num_vfs(pf, 9))
         assert not [*vfs.made], "it can have 8"
         group.cancel_scope.cancel()
     watcher.close()
 
 
 async def test_a_function_whose_driver_makes_no_vfs_is_not_said_to_be_gone(cards: SimulatedCards) -> None:
-    error = await refusal(cards, SetNumVfs(T4, 3))
+    error = await refusal(cards, set_num_vfs(T4, 3))
     assert error.errno == errno.ENOENT
     assert "vfio-pci" in error.hint
 
@@ -167,7 +173,7 @@ async def test_the_number_of_vfs_is_not_written_where_some_were_left_behind(card
     host.add_function("0000:af:00.1", vendor="8086", device="0010", pci_class="010802", group=91, physfn=pf)
     host.unplug(pf)
     host.plug(pf)
-    error = await refusal(cards, SetNumVfs(pf, 2))
+    error = await refusal(cards, set_num_vfs(pf, 2))
     names(error.what, "0000:af:00.1")
     assert "reboot" in error.hint
     assert Root(host.directory).text(f"/sys/bus/pci/devices/{pf}/sriov_numvfs") == "0"

@@ -13,14 +13,14 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import Action, BindDrivers, Move
+from nodeagent.model.action import Action, Move, bind_drivers, restore_drivers
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
 
 A, B = "0000:01:00.0", "0000:01:00.1"
 FORTH = tuple(Move(address, "nvme", "vfio-pci", "nvme") for address in (B, A))
-BIND = BindDrivers(A, FORTH)
+BIND = bind_drivers(A, FORTH)
 SIZE = 6  # writes that bind both
 
 
@@ -58,10 +58,11 @@ def mount(drivers: SimulatedDrivers, address: str) -> None:
     drivers.host.write_file("/proc/1/mountinfo", "1 0 259:0 / /srv rw - ext4 /dev/nvme0n1 rw")
 
 
-async def test_a_group_is_bound_and_its_undo_gives_it_back(drivers: SimulatedDrivers) -> None:
+async def test_a_group_is_bound_and_gets_its_own_drivers_back(drivers: SimulatedDrivers) -> None:
     await change(drivers, BIND)
     assert state(drivers) == [("vfio-pci", "vfio-pci")] * 2
-    await change(drivers, BIND.undo)
+    back = [Move(move.address, "vfio-pci", move.back, move.back) for move in reversed(FORTH)]
+    await change(drivers, restore_drivers(A, back))
     assert state(drivers) == [("nvme", "")] * 2
 
 
@@ -92,7 +93,7 @@ async def test_what_cannot_be_taken_back_is_named(drivers: SimulatedDrivers) -> 
 
 async def test_what_the_host_has_taken_into_use_meanwhile_is_not_touched(drivers: SimulatedDrivers) -> None:
     mount(drivers, B)
-    for action in (BIND, BindDrivers(A, FORTH, forced=(A, B))):
+    for action in (BIND, bind_drivers(A, FORTH, forced=(A, B))):
         with pytest.raises(KernelRefused, match=r"nvme0n1, mounted on /srv"):
             await change(drivers, action)
     assert drivers.writes == []
@@ -112,7 +113,7 @@ async def test_a_driver_that_is_not_loaded_is_named_before_anything_is_written(
 ) -> None:
     moves = tuple(move._replace(to="mlx5_vfio_pci") for move in FORTH)
     with pytest.raises(KernelRefused, match="mlx5_vfio_pci") as caught:
-        await change(drivers, BindDrivers(A, moves))
+        await change(drivers, bind_drivers(A, moves))
     assert "modprobe mlx5_vfio_pci" in caught.value.hint
     assert drivers.writes == []
 

@@ -19,7 +19,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
-from nodeagent.model.vf_action import RunSriovManage
+from nodeagent.model.action import Action, run_sriov_manage
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage
@@ -37,7 +37,7 @@ read word < {root}/go
 echo "it is being made"
 echo made > {root}/made
 """
-MAKE, REMOVE = RunSriovManage(GPU, 4), RunSriovManage(GPU, 0)
+MAKE, REMOVE = run_sriov_manage(GPU, 4), run_sriov_manage(GPU, 0)
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ async def vfs(tmp_path: Path) -> AsyncIterator[SimulatedVfs]:
         group.cancel_scope.cancel()
 
 
-async def change(root: Path, action: RunSriovManage, patience: float = 5.0) -> None:
+async def change(root: Path, action: Action, patience: float = 5.0) -> None:
     timeouts = Timeouts()._replace(write_effect=patience)
     await threads.call(actions.apply, Root(root), action, timeouts)
 
 
-async def refusal(root: Path, action: RunSriovManage) -> KernelRefused:
+async def refusal(root: Path, action: Action) -> KernelRefused:
     with pytest.raises(KernelRefused) as caught:
         await change(root, action, 0.05)
     return caught.value

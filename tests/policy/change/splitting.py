@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nodeagent.model.action import ClearVgpuType, CreateMdev, SetVgpuType
+from nodeagent.model.action import Action, ActionKind
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, WantedType
 from nodeagent.model.ids import ResourceName
@@ -108,19 +108,22 @@ def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
         if not plan.steps:
             return plan
         for step in plan.steps:
-            if isinstance(step.action, SetVgpuType):
-                made[step.action.address] = step.action.type_id
-            if not (isinstance(step.action, CreateMdev | SetVgpuType) and _full(kernel, step.action)):
+            if step.action.kind is ActionKind.SET_VGPU_TYPE:
+                made[step.action.address] = step.action.type_id or ""
+            if not (
+                step.action.kind in (ActionKind.CREATE_MDEV, ActionKind.SET_VGPU_TYPE)
+                and _full(kernel, step.action)
+            ):
                 kernel.apply(step.action)
-            if isinstance(step.action, ClearVgpuType):
+            if step.action.kind is ActionKind.CLEAR_VGPU_TYPE:
                 made.pop(step.action.address)
     raise AssertionError(f"no end after {TURNS} turns")
 
 
-def _full(kernel: MdevKernel, action: CreateMdev | SetVgpuType) -> bool:
+def _full(kernel: MdevKernel, action: Action) -> bool:
     """True if the room has gone since the plan: VFs of one card share it. Who applies looks first."""
     here = kernel.host()
-    if isinstance(action, SetVgpuType):
+    if action.kind is ActionKind.SET_VGPU_TYPE:
         function = next(each for each in here.functions.values() if each.address == action.address)
         return action.type_id not in dict(function.vgpu_types)
     types = here.mdev_parents[action.parent]

@@ -116,7 +116,7 @@ def test_a_release_forgets_what_was_asked_of_the_group_by_whichever_function_it_
     for name in (GPU, AUDIO):
         judgement = judged(RELEASE._replace(names=(name,)), BOUND, ledger=BY_HAND)
         assert judgement.asked == {GPU: None}
-        assert {move.to for move in judgement.steps[0].action.moves} == {  # type: ignore[attr-defined]
+        assert {move.to for move in judgement.steps[0].action.moves} == {
             "nouveau",
             "snd_hda_intel",
         }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.action import ClearVgpuType, SetVgpuType
+from nodeagent.model.action import ActionKind, clear_vgpu_type, set_vgpu_type
 from nodeagent.model.desired import CardTypes, Desired, MdevsWanted, WantedType
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
@@ -146,7 +146,7 @@ def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not
     assert short(kernel) == ["4×222"]
     wish = given(CardTypes(types=(WantedType("T4-8A", 2, short=True),)))
     plan = planned(kernel, wish, ledger=record._replace(types=made))
-    assert [type(step.action) for step in plan.steps] == [ClearVgpuType] * 4
+    assert [step.action.kind for step in plan.steps] == [ActionKind.CLEAR_VGPU_TYPE] * 4
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_vfs_get_the_types_of_the_same_plan(name: str) -> None:
 def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, makes: bool) -> None:
     here = host(vgpu(vgpu_type=None, vgpu_types=(("222", "GRID T4-1B"),), **other))
     plan = planned(MdevKernel([]), wanted("222"), host=here)
-    action = SetVgpuType("0000:65:00.0" if "physfn" not in other else "0000:65:00.4", "0000:65:00.4", "222")
+    action = set_vgpu_type("0000:65:00.0" if "physfn" not in other else "0000:65:00.4", "0000:65:00.4", "222")
     assert [step.action for step in plan.steps] == [action] * makes
     assert (
         "GRID T4-1B" in scan.text(here, tuple(fates.fates(turn.first(Snapshot(here, Desired())))))
@@ -204,7 +204,7 @@ def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:
     kernel.set_vgpu_type(vf, "222")
     assert planned(kernel, wanted("223")).steps == ()
     (step,) = planned(kernel, wanted("223")._replace(adopt=True)).steps
-    assert step.action == ClearVgpuType(kernel.cards[0].address, vf, "222")
+    assert step.action == clear_vgpu_type(kernel.cards[0].address, vf, "222")
 
 
 def test_a_vgpu_that_a_pod_holds_waits() -> None:
@@ -215,13 +215,13 @@ def test_a_vgpu_that_a_pod_holds_waits() -> None:
     kernel.hold(vf)
     plan = planned(kernel, wanted("223"), ledger=Ledger(made))
     assert plan.steps == ()
-    assert plan.waiting[0].action == ClearVgpuType(kernel.cards[0].address, vf, "222")
+    assert plan.waiting[0].action == clear_vgpu_type(kernel.cards[0].address, vf, "222")
 
 
 def test_a_count_holds_for_the_vfs_of_a_card() -> None:
     kernel = MdevKernel([vgpu_card()])
     actions = [step.action for step in planned(kernel, wanted(WantedType("nvidia-222", 3))).steps]
-    assert actions == [SetVgpuType(kernel.cards[0].address, vf, "222") for vf in kernel.cards[0].vfs[:3]]
+    assert actions == [set_vgpu_type(kernel.cards[0].address, vf, "222") for vf in kernel.cards[0].vfs[:3]]
 
 
 def test_room_that_cannot_be_read_is_none_and_is_told() -> None:

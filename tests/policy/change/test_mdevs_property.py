@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.model.action import Action, ClearVgpuType, CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.action import Action, ActionKind
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
@@ -113,20 +113,25 @@ class Changes(RuleBasedStateMachine):
 
     def does(self, action: Action) -> None:
         """Carry out one step as the applying side would, and check that it may be done at all."""
-        if isinstance(action, RemoveMdev):
+        if action.kind is ActionKind.REMOVE_MDEV:
             assert action.uuid not in self.kernel.held
             assert action.uuid not in FOREIGN
-        if isinstance(action, ClearVgpuType):
+        if action.kind is ActionKind.CLEAR_VGPU_TYPE:
             assert action.address not in self.kernel.held
-        if isinstance(action, CreateMdev | SetVgpuType):
-            assert self.wants(action.type_id), action
-        if isinstance(action, SetVgpuType):
-            self.made[action.address] = action.type_id
+        if action.kind in (ActionKind.CREATE_MDEV, ActionKind.SET_VGPU_TYPE):
+            assert self.wants(action.type_id or ""), action
+        if action.kind is ActionKind.SET_VGPU_TYPE:
+            self.made[action.address] = action.type_id or ""
         try:
-            assert isinstance(action, CreateMdev | RemoveMdev | SetVgpuType | ClearVgpuType)
+            assert action.kind in (
+                ActionKind.CREATE_MDEV,
+                ActionKind.REMOVE_MDEV,
+                ActionKind.SET_VGPU_TYPE,
+                ActionKind.CLEAR_VGPU_TYPE,
+            )
             assert self.kernel.apply(action), f"blocked: {action}"
         except KernelRefused as error:
-            if error.errno not in LOOK_AGAIN and not isinstance(action, SetVgpuType):
+            if error.errno not in LOOK_AGAIN and action.kind is not ActionKind.SET_VGPU_TYPE:
                 self.failed[action.attempt] = str(error)
 
     def wants(self, type_id: str) -> bool:

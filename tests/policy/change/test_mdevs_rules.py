@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.model.action import CreateMdev, RemoveMdev, SetVgpuType
+from nodeagent.model.action import ActionKind, create_mdev, remove_mdev, set_vgpu_type
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.plan import Plan
@@ -63,7 +63,7 @@ def test_a_count_above_what_fits_takes_nothing_from_what_is_there() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted(WantedType("nvidia-228", 1)))
     plan = planned(kernel, wanted(WantedType("nvidia-228", 3)))
-    assert [type(step.action) for step in plan.steps] == [CreateMdev]
+    assert [step.action.kind for step in plan.steps] == [ActionKind.CREATE_MDEV]
     each_names(plan.problems, ("0000:01:00.0", 3, "nvidia-228", 2))
 
 
@@ -112,7 +112,7 @@ def test_an_instance_without_a_driver_is_made_anew() -> None:
     dead = next(iter(kernel.instances))
     kernel.unbind(dead)
     steps = planned(kernel, wanted("228")).steps
-    assert steps[0].action == RemoveMdev("0000:01:00.0", "0000:01:00.0", "nvidia-228", dead)
+    assert steps[0].action == remove_mdev("0000:01:00.0", "0000:01:00.0", "nvidia-228", dead)
     names(steps[0].why, "driver")
     settle(kernel, wanted("228"))
     assert short(kernel) == ["2×228"]
@@ -185,7 +185,7 @@ def test_a_removal_that_is_under_way_counts_as_done_when_a_count_falls() -> None
 
 def test_a_card_that_fails_waits_and_the_others_are_filled() -> None:
     kernel = MdevKernel([t4(1), t4(2)])
-    failed = {CreateMdev("0000:01:00.0", "0000:01:00.0", "nvidia-222", "any").attempt: "the kernel said EIO"}
+    failed = {create_mdev("0000:01:00.0", "0000:01:00.0", "nvidia-222", "any").attempt: "the kernel said EIO"}
     plan = settle(kernel, wanted("222", "223"), failures=failed)
     assert short(kernel) == ["-", "8×223"]
     each_names([waiting.why for waiting in plan.waiting], ("the kernel said EIO",))
@@ -198,7 +198,7 @@ def test_a_removal_that_fails_waits_for_its_next_try() -> None:
     settle(kernel, wanted("229"))
     (instance,) = kernel.instances
     failed = {
-        RemoveMdev("0000:01:00.0", "0000:01:00.0", "nvidia-229", instance).attempt: "the kernel said EIO"
+        remove_mdev("0000:01:00.0", "0000:01:00.0", "nvidia-229", instance).attempt: "the kernel said EIO"
     }
     plan = planned(kernel, wanted("222"), failures=failed)
     assert plan.steps == ()
@@ -208,7 +208,7 @@ def test_a_removal_that_fails_waits_for_its_next_try() -> None:
 def test_a_vf_that_fails_waits_and_the_others_are_filled() -> None:
     vfs = ("0000:86:00.4", "0000:86:00.5", "0000:86:00.6")
     kernel = MdevKernel([Card("0000:86:00.0", (Type("557", 3, "NVIDIA A40-16Q"),), vfs=vfs, vgpu=True)])
-    failed = {SetVgpuType("0000:86:00.0", vfs[0], "557").attempt: "the kernel said EIO"}
+    failed = {set_vgpu_type("0000:86:00.0", vfs[0], "557").attempt: "the kernel said EIO"}
     one = WantedType("557", 1)
     plan = settle(kernel, wanted(one), failures=failed)
     assert list(kernel.instances) == [vfs[1]], "another takes its place"
@@ -223,7 +223,7 @@ def test_removals_come_before_creations() -> None:
     settle(kernel, wanted("228"))
     kernel.cards.append(t4(0))
     steps = planned(kernel, wanted("229")).steps
-    assert [type(step.action) for step in steps] == [RemoveMdev] * 4 + [CreateMdev]
+    assert [step.action.kind for step in steps] == [ActionKind.REMOVE_MDEV] * 4 + [ActionKind.CREATE_MDEV]
 
 
 def test_the_vfs_of_a_card_are_one_card() -> None:

@@ -27,7 +27,7 @@ def both() -> Snapshot:
 
 
 def test_vfs_come_before_what_is_made_on_them() -> None:
-    verbs = [step.action.describe().partition(" ")[0] for step in plan.plan(both()).steps]
+    verbs = [step.action.text.partition(" ")[0] for step in plan.plan(both()).steps]
     assert verbs == ["set", "create", "create"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.action import BindDrivers, Move
+from nodeagent.model.action import Move, bind_drivers, restore_autoprobe, set_num_vfs
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, PassthroughRule, PciSelector, SriovRule
 from nodeagent.model.host import Host, PciFunction
@@ -16,7 +16,6 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.vf_action import RestoreAutoprobe, SetNumVfs
 from nodeagent.policy.change import bindings, prospects, sriov
 from tests.facts import names
 from tests.policy.samples import function, host
@@ -112,15 +111,15 @@ def planned(here: Host, desired: Desired, ledger: Ledger = NOTHING) -> Plan:
 @pytest.mark.parametrize(("autoprobe", "unprobed"), [(True, True), (False, True), (None, False)])
 def test_the_switch_is_to_be_off_wherever_there_is_one(autoprobe: bool | None, unprobed: bool) -> None:
     (step,) = planned(host(physical(autoprobe=autoprobe)), Desired(sriov=(BY_RULE,))).steps
-    assert step.action == SetNumVfs(PF, 9, unprobed=unprobed)
+    assert step.action == set_num_vfs(PF, 9, unprobed=unprobed)
 
 
 def test_the_switch_is_not_changed_for_the_host_nor_to_remove_vfs_nor_on_nvidias_driver() -> None:
     (step,) = planned(host(physical()), Desired(sriov=(RULE,))).steps
-    assert step.action == SetNumVfs(PF, 9)
+    assert step.action == set_num_vfs(PF, 9)
     here = host(physical(vfs=(VF,)), function(VF, 2, physfn=PF, driver=None))
     (step,) = planned(here, Desired(sriov=(BY_RULE,))).steps
-    assert step.action == SetNumVfs(PF, 0, (VF,))
+    assert step.action == set_num_vfs(PF, 0, (VF,))
     gpu = replace(host(physical(vendor="10de", driver="nvidia", total_vfs=9)), sriov_manage=True)
     assert [each.action.kind for each in planned(gpu, Desired(sriov=(BY_RULE,))).steps] == [
         "run-sriov-manage"
@@ -130,18 +129,18 @@ def test_the_switch_is_not_changed_for_the_host_nor_to_remove_vfs_nor_on_nvidias
 def test_the_switch_goes_back_when_nobody_wants_it_off_and_only_where_it_was_ours() -> None:
     here = host(physical(autoprobe=False, vfs=()))
     ours = Ledger(unprobed=frozenset((PF,)))
-    assert [each.action for each in planned(here, Desired(), ours).steps] == [RestoreAutoprobe(PF)]
+    assert [each.action for each in planned(here, Desired(), ours).steps] == [restore_autoprobe(PF)]
     back = planned(here, Desired(sriov=(RULE,)), ours).steps
-    assert [each.action for each in back] == [RestoreAutoprobe(PF), SetNumVfs(PF, 9)]
+    assert [each.action for each in back] == [restore_autoprobe(PF), set_num_vfs(PF, 9)]
     assert [each.action for each in planned(here, Desired(sriov=(BY_RULE,)), ours).steps] == [
-        SetNumVfs(PF, 9, unprobed=True)
+        set_num_vfs(PF, 9, unprobed=True)
     ]
     assert planned(here, Desired()) == Plan()
 
 
 def test_a_switch_that_was_refused_is_tried_again_later() -> None:
     known = Snapshot(ledger=Ledger(unprobed=frozenset((PF,))), host=host(physical()))
-    plan = sriov.plan(replace(known, failures={RestoreAutoprobe(PF).attempt: "the kernel said EIO"}))
+    plan = sriov.plan(replace(known, failures={restore_autoprobe(PF).attempt: "the kernel said EIO"}))
     assert plan.steps == ()
     names(plan.waiting[0].why, "VFs", "the kernel said EIO")
 
@@ -156,5 +155,5 @@ def test_the_vfs_of_a_rule_with_a_driver_are_bound_to_it_unless_another_rule_pic
     for passthrough, driver in ((), "mlx5_vfio_pci"), (rules(addresses=(VF,)), "vfio-pci"):
         desired = Desired(sriov=(wish,), passthrough=passthrough)
         (step,) = bindings.plan(replace(known, desired=desired)).steps
-        assert step.action == BindDrivers(VF, (Move(VF, None, driver, None),), (), ())
+        assert step.action == bind_drivers(VF, (Move(VF, None, driver, None),), (), ())
     assert bindings.plan(replace(known, desired=Desired(sriov=(replace(wish, driver=None),)))) == Plan()

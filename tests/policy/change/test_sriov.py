@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.action import Action
+from nodeagent.model.action import Action, run_sriov_manage, set_num_vfs
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.desired import Desired, PciSelector, SriovRule
 from nodeagent.model.host import Host, Mdev, PciFunction, Sight
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.vf_action import RunSriovManage, SetNumVfs
 from nodeagent.policy.change import guards, sriov
 from tests.facts import each_names, names
 from tests.policy.samples import function, holders, host, reserved
@@ -50,11 +49,11 @@ def told(plan: Plan) -> tuple[list[Action], list[str]]:
 
 
 def test_vfs_are_made_where_there_are_none() -> None:
-    assert told(planned(physical(), RULES, Snapshot())) == ([SetNumVfs(PF, 8)], [])
+    assert told(planned(physical(), RULES, Snapshot())) == ([set_num_vfs(PF, 8)], [])
 
 
 def test_another_number_goes_over_none() -> None:
-    assert told(planned(physical(virtual()))) == ([SetNumVfs(PF, 0, (VF,))], [])
+    assert told(planned(physical(virtual()))) == ([set_num_vfs(PF, 0, (VF,))], [])
 
 
 def test_nothing_is_written_to_a_function_that_left_vfs_behind_and_a_person_is_told() -> None:
@@ -160,7 +159,7 @@ def test_vfs_with_mdevs_stay() -> None:
 
 def test_a_function_without_a_driver_and_one_that_failed_wait() -> None:
     names(told(planned(physical(driver=None)))[1][0], "driver")
-    failed = replace(KNOWN, failures={SetNumVfs(PF, 8).attempt: "the kernel said ENOSPC"})
+    failed = replace(KNOWN, failures={set_num_vfs(PF, 8).attempt: "the kernel said ENOSPC"})
     assert "the kernel said ENOSPC" in told(planned(physical(), RULES, failed))[1][0]
 
 
@@ -174,10 +173,10 @@ def gpu(*vfs: PciFunction, tool: bool = True, **other: Any) -> Host:
 
 
 def test_nvidias_tool_makes_all_vfs_of_a_gpu_and_removes_them() -> None:
-    assert told(planned(gpu(), GPU_RULES, Snapshot())) == ([RunSriovManage(PF, 16)], [])
+    assert told(planned(gpu(), GPU_RULES, Snapshot())) == ([run_sriov_manage(PF, 16)], [])
     none = (replace(RULES[0], num_vfs=0),)
     plan = planned(gpu(virtual(driver="nvidia", vgpu=True)), none)
-    assert told(plan)[0] == [RunSriovManage(PF, 0, (VF,))]
+    assert told(plan)[0] == [run_sriov_manage(PF, 0, (VF,))]
     assert plan.steps[0].action.takes == {VF}
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.model.action import ClearVgpuType, SetVgpuType
+from nodeagent.model.action import Action, ActionKind
 from nodeagent.model.desired import MdevsWanted
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.ledger import Ledger
@@ -49,20 +49,19 @@ class Node:
         self.record = learned(self.record, here, self.named)
         return planned(self.kernel, wish, ledger=self.record)
 
-    def does(self, action: object) -> None:
+    def does(self, action: Action) -> None:
         types = dict(self.record.types)
-        if isinstance(action, ClearVgpuType):
+        if action.kind is ActionKind.CLEAR_VGPU_TYPE:
             assert self.kernel.apply(action)
             del types[action.address]
         else:
-            assert isinstance(action, SetVgpuType)
+            assert action.kind is ActionKind.SET_VGPU_TYPE
             listed = self.kernel.host().functions
             here = next(each for each in listed.values() if each.address == action.address)
-            if action.type_id in dict(
-                here.vgpu_types
-            ):  # VFs of one card share its room: who applies looks first
+            type_id = action.type_id or ""
+            if type_id in dict(here.vgpu_types):  # VFs of one card share its room: who applies looks first
                 self.kernel.apply(action)
-                types[action.address] = action.type_id
+                types[action.address] = type_id
         self.record = self.record._replace(types=types)
 
     def settle(self, wish: MdevsWanted) -> Plan:
