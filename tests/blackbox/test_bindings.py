@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod, until_health
 from tests.facts import names
+from tests.sim import fifos
 
 GPU, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
 DISK, NIC = "0000:3b:00.2", "0000:3b:00.3"
@@ -257,13 +257,9 @@ async def test_an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nobod
         assert drivers.driver(GPU) == "nouveau"
 
 
-@contextmanager
-def held_up(node: Node, driver: str) -> Iterator[None]:
-    """Whoever writes to ``unbind`` of the driver waits, as for a holder: a FIFO that nobody reads."""
-    path = Path(node.host.path(f"/sys/bus/pci/drivers/{driver}/unbind"))
-    path.unlink()
-    os.mkfifo(path)
-    yield
+def held_up(node: Node, driver: str) -> AbstractContextManager[None]:
+    """A write to ``unbind`` of the driver waits, as for a VM that has the device open."""
+    return fifos.delaying_writers(Path(node.host.path(f"/sys/bus/pci/drivers/{driver}/unbind")))
 
 
 async def test_a_function_that_came_back_is_bound_again(node: Node) -> None:

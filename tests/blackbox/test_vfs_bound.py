@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from nodeagent.sim.drivers import DRIVERS, SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import ROUTES, below
 from tests.facts import names
+from tests.sim import fifos
 from tests.sim.vfs import SimulatedVfs
 
 PF = "0000:3b:00.0"
@@ -209,22 +209,21 @@ async def test_a_daemon_that_is_killed_behind_the_switch_leaves_to_the_next_one_
     node.configure(RESOURCE + BY_SRIOV)
     async with card(node) as nic, node.kubelet():
         number = attribute(node, "sriov_numvfs")
-        number.unlink()
-        os.mkfifo(number)  # whoever writes there waits
-        async with node.daemon(ready=False) as daemon:
-            await eventually(lambda: probed(node) == "0", PATIENCE)
-            assert await daemon.end(signal.SIGKILL) == -signal.SIGKILL
-        assert nic.vfs.made == ()
-        number.unlink()
-        files.write_new(str(number), "0\n")
-        node.configure(RESOURCE + (BY_SRIOV if wished else ""))
-        async with node.daemon():
-            if wished:
-                await eventually(lambda: nic.bound, PATIENCE)
-                assert nic.first == {FIRST: None, SECOND: None}
-                node.configure(RESOURCE)
-            await eventually(lambda: probed(node) == "1", PATIENCE)
-            await eventually(lambda: not node.has(RECORD), PATIENCE)
+        with fifos.delaying_writers(number):
+            async with node.daemon(ready=False) as daemon:
+                await eventually(lambda: probed(node) == "0", PATIENCE)
+                assert await daemon.end(signal.SIGKILL) == -signal.SIGKILL
+            assert nic.vfs.made == ()
+            number.unlink()
+            files.write_new(str(number), "0\n")
+            node.configure(RESOURCE + (BY_SRIOV if wished else ""))
+            async with node.daemon():
+                if wished:
+                    await eventually(lambda: nic.bound, PATIENCE)
+                    assert nic.first == {FIRST: None, SECOND: None}
+                    node.configure(RESOURCE)
+                await eventually(lambda: probed(node) == "1", PATIENCE)
+                await eventually(lambda: not node.has(RECORD), PATIENCE)
 
 
 async def test_a_daemon_that_is_killed_when_the_vfs_are_there_has_them_bound_by_the_next_one(

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from nodeagent.sim.host import SimulatedHost
@@ -39,6 +41,19 @@ def replace_by_fifo(path: str) -> bytes:
     os.mkfifo(aside)
     os.replace(aside, path)
     return content
+
+
+@contextlib.contextmanager
+def delaying_writers(path: Path) -> Iterator[None]:
+    """A FIFO in the file's place: its writers wait until the end, get EPIPE then, and exit."""
+    path.unlink()
+    os.mkfifo(path)  # and no rename: the simulated drivers read what comes to be at this name by one
+    fifo = os.open(path, os.O_PATH)  # the test may replace it
+    try:
+        yield
+    finally:
+        os.close(os.open(f"/proc/self/fd/{fifo}", os.O_RDONLY | os.O_NONBLOCK))
+        os.close(fifo)
 
 
 def replace_fifo(path: str, content: bytes) -> None:
