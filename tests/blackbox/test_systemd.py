@@ -106,7 +106,7 @@ async def test_components_that_stand_still_starve_the_watchdog_while_the_loop_tu
     node: Node, systemd: Systemd
 ) -> None:
     node.add_gpus(2)
-    losing = (sys.executable, os.fspath(Path(wakeups.__file__)), "observe,plugins")
+    losing = (sys.executable, os.fspath(Path(wakeups.__file__)), "observe,offering")
     environ = {**systemd.environ, "PYTHONPATH": os.getcwd()}
     async with node.kubelet() as kubelet, node.daemon(environ=environ, under=losing) as daemon:
         await kubelet.until_listed(T4, 2, PATIENCE)
@@ -115,7 +115,7 @@ async def test_components_that_stand_still_starve_the_watchdog_while_the_loop_tu
         await anyio.sleep(0.5)
         node.configure(f"aliases: {{{T4}: nvidia.com/t4}}")
         assert "STATUS=" in await systemd.hears("scan", 60)
-        for stuck in ("observe", "plugins"):
+        for stuck in ("observe", "offering"):
             assert (await daemon.logged("subsystem-stuck", subsystem=stuck))["level"] == "error"
         systemd.forget()
         with pytest.raises(TimeoutError):
