@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.base import log
-from nodeagent.base.state_file import StateFile
+from nodeagent.base.files import StateFile
 from nodeagent.model import plain
 from nodeagent.model.ledger import Asked, Ledger
 

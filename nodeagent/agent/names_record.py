@@ -13,7 +13,7 @@ from typing import Any
 
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.state_file import StateFile
+from nodeagent.base.files import StateFile
 from nodeagent.model.snapshot import Names
 
 PATH = "/var/lib/nodeagent/names.json"

@@ -24,7 +24,7 @@ from nodeagent.agent.releases import RecentReleases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, Refused
-from nodeagent.base.state_file import StateFile
+from nodeagent.base.files import StateFile
 from nodeagent.base.supervise import Component
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import in_use

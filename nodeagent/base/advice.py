@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 DENIED = frozenset({errno.EACCES, errno.EPERM})
-NOT_THERE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENXIO})
 
 
 class Doing(Enum):

@@ -79,7 +79,7 @@ def _with_hints(basis: Basis, options: argparse.Namespace, address: PciAddress) 
 
 def _saved(path: str) -> Host:
     try:
-        document = json.loads(files.given(path, _MAX_BYTES))
+        document = json.loads(files.read_input(path, _MAX_BYTES))
     except OSError as error:
         raise ConfigError(f"{path}: {advice.words(error)}", advice.on(error, Doing.READ, _MAKE)) from error
     except (ValueError, RecursionError) as error:

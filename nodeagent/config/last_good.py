@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.base.state_file import Damaged, StateFile
+from nodeagent.base.files import Damaged, StateFile
 from nodeagent.config import loading, table
 from nodeagent.config.problems import ConfigErrors
 from nodeagent.config.reader import sources

@@ -56,7 +56,7 @@ def written(document: Any) -> str:
 
 def _content(path: str) -> bytes:
     try:
-        content = files.given(path, MAX_BYTES)
+        content = files.read_input(path, MAX_BYTES)
     except OSError as error:
         more = _MAKE if isinstance(error, FileNotFoundError) else ""
         raise ConfigError(f"{path}: {advice.words(error)}", advice.on(error, Doing.READ, more)) from error

@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nodeagent.base.state_file import StateFile
+from nodeagent.base.files import StateFile
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.host import Hints, Recovery

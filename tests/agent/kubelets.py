@@ -17,8 +17,7 @@ from nodeagent.agent.usage import Usage
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet.alloc_resp import Answer
-from nodeagent.kubelet.checkpoint import Checkpoint, Entry
+from nodeagent.kubelet.checkpoint import Answer, Checkpoint, Entry
 from nodeagent.kubelet.grpc import KubeletAway
 from nodeagent.model.allocation import Allocations, Holder, PodList, Possession, by_possession, unnamed
 from nodeagent.model.ids import GroupNumber, ResourceName

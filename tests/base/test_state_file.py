@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nodeagent.base import log
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.state_file import ASIDE, Damaged, StateFile
+from nodeagent.base.files import ASIDE, Damaged, StateFile
 from tests import exhausted
 from tests.conftest import Said
 from tests.facts import names

@@ -13,7 +13,7 @@ from typing import Any
 
 from nodeagent.agent.changing import ledger
 from nodeagent.agent.cluster import heard, record
-from nodeagent.base import log, state_file
+from nodeagent.base import files, log
 from nodeagent.model.ledger import Ledger
 from tests.fuzz import mutations
 from tests.fuzz.running import Target
@@ -81,7 +81,7 @@ def _read(content: bytes) -> None:
         path.write_bytes(content)
         found = record.FILE.load(str(path))
         if not path.exists():
-            assert Path(f"{path}{state_file.ASIDE}").read_bytes() == content, "it is not kept"
+            assert Path(f"{path}{files.ASIDE}").read_bytes() == content, "it is not kept"
     heard.before(found)
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.kubelet.alloc_resp import Answer
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.checkpoint import Checkpoint, CheckpointFile, Entry, known_resources
+from nodeagent.kubelet.checkpoint import Answer, Checkpoint, CheckpointFile, Entry, known_resources
 from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.sim.kubelet.state import Pod

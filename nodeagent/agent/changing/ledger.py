@@ -23,8 +23,8 @@ from nodeagent.agent import drivers_record
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.files import StateFile
 from nodeagent.base.latest import Latest
-from nodeagent.base.state_file import StateFile
 from nodeagent.kernel import platform
 from nodeagent.kernel.apply import vfs
 from nodeagent.kernel.root import Root

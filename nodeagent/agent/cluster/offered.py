@@ -17,7 +17,7 @@ from nodeagent.agent.cluster import record
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.state_file import StateFile
+from nodeagent.base.files import StateFile
 from nodeagent.cluster import capacities
 from nodeagent.cluster.session import Object
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nodeagent.base import log
-from nodeagent.base.state_file import StateFile
+from nodeagent.base.files import StateFile
 from nodeagent.cluster import conditions
 
 PATH = "/var/lib/nodeagent/cluster.json"

@@ -98,7 +98,7 @@ def _composed(text: str, path: str) -> yaml.Node | None:
 def _content(path: str) -> bytes | None:
     """The bytes of a regular file; a FIFO in its place must not hang the reader."""
     try:
-        content = files.given(path, MAX_BYTES) if path == files.STDIN else _regular(path)
+        content = files.read_input(path, MAX_BYTES) if path == files.STDIN else _regular(path)
     except FileNotFoundError:
         _no_link(path)
         return None

@@ -28,7 +28,6 @@ _LINKS = 40  # as many as the kernel follows
 _NVIDIA_SHARED = 254  # from here on the minor numbers are those of the driver itself
 # nvme_init_subsystem in drivers/nvme/host/core.c: links to the controllers beside the disks
 _SUBSYSTEM, _CONTROLLER = re.compile(r"/sys/.*/nvme-subsystem/[^/]+"), re.compile(r"nvme\d+")
-_GPU = re.compile(r"nvidia(\d+)")
 _CLASSES, _USB_DEVICES, _USB = "/sys/class", "/sys/bus/usb/devices", f"{DEV}/bus/usb"
 
 

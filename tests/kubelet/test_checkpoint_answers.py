@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.kubelet.alloc_resp import Answer, parse_allocate_response
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.checkpoint import Answer, parse_allocate_response
 from nodeagent.model.ids import GroupNumber
 
 A, B = "0000:65:00.0", "10000:01:00.1"
