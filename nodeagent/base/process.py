@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+HOST_PIDS = "pid:[4026531836]"  # /proc/self/ns/pid of the host: PROC_PID_INIT_INO in linux/proc_ns.h
 _START, _THREADS = 19, 17  # fields of /proc/self/stat after the name, which may hold anything
 
 

@@ -9,8 +9,6 @@ true by then, and gives back on its way out what it took. Knows nothing of what 
 
 from __future__ import annotations
 
-import asyncio
-import math
 import random
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -78,7 +76,7 @@ class Supervisor:
         while True:
             began = anyio.current_time()
             try:
-                await _uncancelled(run)
+                await run()
             except MustEnd:
                 raise
             except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one
@@ -139,19 +137,6 @@ def _must_have_code(error: Exception) -> None:
         raise CodeReplaced(
             what, "systemd starts the new version at once; start it yourself anywhere else"
         ) from error
-
-
-async def _uncancelled(run: Callable[[], Awaitable[None]]) -> None:
-    """Run; a cancellation that no scope around has asked for is a failure, and no reason to end for good."""
-    try:
-        await run()
-    except asyncio.CancelledError as stray:
-        if anyio.current_effective_deadline() == -math.inf:
-            raise
-        task = asyncio.current_task()
-        while task is not None and task.cancelling():
-            task.uncancel()
-        raise InvariantBroken("a library's cancellation has escaped") from stray
 
 
 def alone(group: BaseExceptionGroup[BaseException], kind: type[E]) -> E | None:

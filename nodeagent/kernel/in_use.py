@@ -17,12 +17,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nodeagent.base import cachedstat, threads
+from nodeagent.base.process import HOST_PIDS
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.host import Host, PciFunction, Sight
 from nodeagent.model.ids import PciAddress, mdev_uuid
 
-_HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
 _NVIDIA = "nvidia"  # a driver that makes nothing of a VF but vGPUs
 _REPLACE = "replace"  # names are bytes, of which the kernel keeps 15: the last character may be half of one
 
@@ -115,7 +115,7 @@ def sees_all_processes(root: Root) -> bool:
     With ``hidepid=invisible`` (proc(5)) a process that may not trace process 1, and has not the group of that
     option, does not see it, nor most others.
     """
-    whole = root.target("/proc/self/ns/pid") == _HOST_PIDS and root.exists("/proc/1")
+    whole = root.target("/proc/self/ns/pid") == HOST_PIDS and root.exists("/proc/1")
     return whole or not root.is_host
 
 

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodeagent.base.errors import AlreadyRunning
+from nodeagent.base.process import HOST_PIDS
 
 LOCK = "nodeagent.lock"
 POD, UNIT, CONTAINER, PROCESS = "pod", "systemd unit", "container", "process"
 _NAME = re.compile(rf"({POD}|{UNIT}|{CONTAINER}|{PROCESS}) [\w.@:\\-]{{1,255}}", re.ASCII)
-_HOST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO in include/linux/proc_ns.h
 _MOST = 300  # bytes of the file that count
 _HINTS = {
     POD: "keep one of the two on this node: exclude it from the DaemonSet (nodeSelector), then start this",
@@ -33,67 +33,49 @@ _HINTS = {
 }
 
 
-class DirectoryLock:
-    """The lock of the directory at a path; may be taken again and again, for the directory of that moment."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor: int | None = None  # of the locked file
-
-    @property
-    def holds(self) -> bool:
-        """True if it is locked, and the locked file is still the directory's."""
-        if self._descriptor is None:
-            return False
-        try:
-            return os.path.samestat(os.fstat(self._descriptor), Path(self._path, LOCK).stat())
-        except OSError:
-            return False
-
-    def take(self) -> None:
-        """Lock the directory that is there now, if it is there and allows it.
-
-        :raises AlreadyRunning: if another nodeagent has the lock.
-        """
-        self.release()
-        self._descriptor = _locked(self._path)
-        if self._descriptor is not None:
-            _sign(self._descriptor, f"{owner(os.environ, _control_groups(), _pids())}\n")
-
-    def release(self) -> None:
-        """Give the lock back, if there is one."""
-        if self._descriptor is not None:
-            _sign(self._descriptor, "")
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
 class NodeLock:
-    """The locks of the kubelet's directory, and of the agent's own, if any, which is made if need be."""
+    """The locks of the kubelet's directory, and of the agent's ``own``, if any, which is made if need be."""
 
-    def __init__(self, path: str, own: str | None) -> None:
+    def __init__(self, path: str, own: str | None = None) -> None:
         self._own = own
-        self._locks = [DirectoryLock(each) for each in (path, own) if each is not None]
+        self._locked: dict[str, int | None] = {each: None for each in (path, own) if each is not None}
 
     def take(self) -> None:
-        """Lock what is not locked, as far as it is there and allows it. To be called again and again.
+        """Lock the directories that are there now and allow it. To be called again and again.
 
         :raises AlreadyRunning: if another nodeagent has one of the locks.
         """
         if self._own is not None:
             with contextlib.suppress(OSError):  # it may be read-only as well
                 Path(self._own).mkdir(mode=0o755, parents=True, exist_ok=True)
-        for lock in self._locks:
-            if not lock.holds:
-                lock.take()
+        for path, descriptor in self._locked.items():
+            if not _is_locked_by(descriptor, path):
+                self._release(path)
+                self._locked[path] = taken = _lock(path)
+                if taken is not None:
+                    _sign(taken, f"{owner(os.environ, _control_groups(), _pids())}\n")
 
     def release(self) -> None:
         """Give all locks back."""
-        for lock in self._locks:
-            lock.release()
+        for path in self._locked:
+            self._release(path)
+
+    def _release(self, path: str) -> None:
+        descriptor, self._locked[path] = self._locked[path], None
+        if descriptor is not None:
+            _sign(descriptor, "")
+            os.close(descriptor)
 
 
-def _locked(path: str) -> int | None:
+def _is_locked_by(descriptor: int | None, path: str) -> bool:
+    """True if the file is still the directory's."""
+    try:
+        return descriptor is not None and os.path.samestat(os.fstat(descriptor), Path(path, LOCK).stat())
+    except OSError:
+        return False
+
+
+def _lock(path: str) -> int | None:
     """A descriptor that locks the file; None if there is no directory, or it allows no lock.
 
     :raises AlreadyRunning: if another nodeagent has the lock.
@@ -141,7 +123,7 @@ def owner(environ: Mapping[str, str], control_groups: str, pids: str) -> str:
         unit = line.rpartition("/")[2]
         if unit.endswith(".service"):
             return f"{UNIT} {unit}"
-    return f"{PROCESS} {os.getpid()}" if pids == _HOST_PIDS else f"{CONTAINER} {os.uname().nodename}"
+    return f"{PROCESS} {os.getpid()}" if pids == HOST_PIDS else f"{CONTAINER} {os.uname().nodename}"
 
 
 def _control_groups() -> str:

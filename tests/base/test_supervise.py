@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 
 import anyio
@@ -134,30 +133,6 @@ async def test_a_subsystem_that_returns_is_not_started_again() -> None:
 
     await Supervisor(Timeouts()).keep("once", run)
     assert runs == [1]
-
-
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure_and_no_end(said: Said) -> None:
-    lives: list[int] = []
-    again = anyio.Event()
-
-    async def run() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        lives.append(task.cancelling())
-        if len(lives) == 1:
-            task.cancel()  # as a library does that lets it escape
-        else:
-            again.set()
-        await anyio.sleep_forever()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Supervisor(Timeouts()).keep, "it", run)
-        with anyio.fail_after(5):
-            await again.wait()
-        tasks.cancel_scope.cancel()
-    assert lives == [0, 0]
-    (event,) = said(log.SUBSYSTEM_FAILED)
-    assert str(event["error"]).startswith("a library's cancellation has escaped")
 
 
 async def test_an_end_that_was_asked_for_is_no_failure(said: Said) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.kubelet import node_lock
-from nodeagent.kubelet.node_lock import DirectoryLock
+from nodeagent.kubelet.node_lock import NodeLock
 from tests.facts import names
 
 HERE = os.uname().nodename
@@ -67,7 +67,7 @@ def test_the_second_is_told_who_serves_and_what_to_do(
 
 
 def test_the_file_names_the_owner_while_it_is_locked(tmp_path: Path) -> None:
-    first, second = DirectoryLock(str(tmp_path)), DirectoryLock(str(tmp_path))
+    first, second = NodeLock(str(tmp_path)), NodeLock(str(tmp_path))
     first.take()
     with pytest.raises(AlreadyRunning, match=rf"\bprocess {os.getpid()}\b"):
         second.take()
@@ -80,7 +80,7 @@ def test_the_file_names_the_owner_while_it_is_locked(tmp_path: Path) -> None:
 
 def test_what_an_older_version_left_in_the_file_does_not_stay(tmp_path: Path) -> None:
     (tmp_path / node_lock.LOCK).write_text("pod of-a-much-longer-name-than-any-other\n")
-    taken = DirectoryLock(str(tmp_path))
+    taken = NodeLock(str(tmp_path))
     taken.take()
     assert (tmp_path / node_lock.LOCK).read_text() == f"process {os.getpid()}\n"
     taken.release()
