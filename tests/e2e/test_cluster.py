@@ -168,6 +168,7 @@ def test_a_node_goes_on_with_what_it_knows_while_the_api_server_is_away(
     kubevirt.create(running.api, permitted(SERVED))
     follower.start()
     running.await_counts(SERVED, 4, 4)
+    waiting.until(lambda: bool(heard(follower, "heard")), "it is on disk, which nobody waits for")
     with running.control.away():
         follower.stop()
         follower.start()
