@@ -24,13 +24,14 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
-from nodeagent.model.allocation import Grant, Holder, possessions, unnamed
+from nodeagent.model.allocation import Grant, Holder, possessions
 from nodeagent.model.host import Kind, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.resource import Isolation, Resource
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.resource import Isolation
 from nodeagent.policy import groups
+from nodeagent.policy.groups import OpenState
 from nodeagent.policy.offer import allocating, grants, prefer
+from nodeagent.policy.offer.allocating import Request
 
 
 class Host(Protocol):
@@ -96,19 +97,14 @@ class Allocator:
         self._timeouts = timeouts
         self._open_files = threads.OneByOne()
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The newest Snapshot."""
-        return self._offering.newest
+    def _request(self, name: ResourceName, device_ids: Sequence[str]) -> Request:
+        """The request, by the newest Snapshot."""
+        decision = self._offering.one_turn()
+        return Request(decision.resource(name), device_ids, decision)
 
-    def resource(self, name: ResourceName) -> Resource:
-        """The resource as it was decided last; one without devices if it is not offered any more."""
-        return self._offering.decision.resources.get(name) or Resource(name, Kind.PCI)
-
-    def decide(self, name: ResourceName) -> Resource:
-        """The resource, decided from the newest Snapshot."""
-        self._offering.one_turn()
-        return self.resource(name)
+    def _renew(self, request: Request) -> Request:
+        """The same request, by the newest Snapshot."""
+        return self._request(request.resource.name, request.device_ids)
 
     # Allocate
 
@@ -120,50 +116,29 @@ class Allocator:
         """
         with self.tally.counted(name):
             deadline = anyio.current_time() + self._timeouts.former_holder_close
-            grants.check_listed(self.resource(name), device_ids)
-            shared = allocating.is_shared(
-                self.resource(name), self._offering.decision
-            )  # several pods may have one
-            admission = Admission() if shared else await self._identify(name, device_ids)
-            functions = allocating.find_vfio_functions(device_ids, self._offering.decision)
-            await self._reread(name, device_ids, functions)
-            if not shared:
-                self._check_unused(self.resource(name), device_ids, admission)
-                await self._wait_until_closed(name, device_ids, admission, deadline)
-                grants.check_healthy(self.resource(name), device_ids)
-                await self._ensure_nodes(self.resource(name), device_ids, admission)
-            return self._answer(name, device_ids, admission, shared=shared)
+            request = self._request(name, device_ids)
+            grants.check_listed(request.resource, device_ids)
+            if allocating.is_shared(request):
+                request = await self._reread(request)
+                return self._mark(request, Admission(), grants.grant(*request), {})
+            admission = await self._identify(request)
+            request = await self._reread(request, allocating.find_vfio_functions(request))
+            request = await self._wait_until_closed(request, admission, deadline)
+            await self._ensure_nodes(request, admission)
+            return self._answer(self._renew(request), admission)
 
-    async def _identify(self, name: ResourceName, device_ids: Sequence[str]) -> Admission:
+    async def _identify(self, request: Request) -> Admission:
         """The admission that asks; of no pod that is known, where that does not matter.
 
         :raises Refused: if another pod has a part of the devices' groups.
         """
-        if not allocating.is_contended(self.decide(name), device_ids, self._offering.decision):
+        if not allocating.is_contended(request):
             return Admission()
         admission = self._reservations.identify(await self._usage.request_in_allocate())
-        self._check_unused(self.decide(name), device_ids, admission)
+        allocating.check_unused(self._renew(request), admission.owned, admission.pods)
         return admission
 
-    def _check_unused(self, resource: Resource, device_ids: Sequence[str], admission: Admission) -> None:
-        """No other pod has a part of these; an id with which no pod is listed is its own pod's.
-
-        A container may get again what a plain init container of its pod had; the kubelet allocates no id to
-        two live pods.
-
-        :raises Refused: with the pod that has a part.
-        """
-        decision = self._offering.decision
-        listed = possessions(admission.pods or {})
-        if admission.pods is None:
-            held = decision.snapshot.allocations.held()
-            listed = frozenset((holder.resource, each) for each, holder in held if holder.named)
-        repeated = frozenset(each for each in device_ids if (resource.name, each) not in listed)
-        allocating.check_unused(resource, device_ids, admission.owned, decision, repeated)
-
-    async def _reread(
-        self, name: ResourceName, device_ids: Sequence[str], functions: Sequence[PciAddress] = ()
-    ) -> None:
+    async def _reread(self, request: Request, functions: Sequence[PciAddress] = ()) -> Request:
         """Read again all that decides about these devices, and decide.
 
         A device may be in another group by now: then that group is read next.
@@ -171,24 +146,25 @@ class Allocator:
         :raises KernelRefused: if what has changed could not be read.
         """
         known: frozenset[str] | None = None
-        sources = allocating.find_sources(self.resource(name), device_ids, self._offering.decision)
+        sources = allocating.find_sources(request)
         while known is None or not known.issuperset(sources):
             await self._host.recheck(sources, functions)
             known, functions = frozenset(sources), ()
-            sources = allocating.find_sources(self.decide(name), device_ids, self._offering.decision)
+            request = self._renew(request)
+            sources = allocating.find_sources(request)
+        return request
 
-    async def _wait_until_closed(
-        self, name: ResourceName, device_ids: Sequence[str], admission: Admission, deadline: float
-    ) -> None:
+    async def _wait_until_closed(self, request: Request, admission: Admission, deadline: float) -> Request:
         """Wait until nothing has the devices open, nor the rest of their groups.
 
         After a force deletion the kubelet allocates a device 2.5 s before the old container ends.
 
-        :raises Refused: if that takes too long.
+        :raises Refused: if that takes too long, or another pod has a part of them.
         """
-        released = self._usage.released
+        released, name = self._usage.released, request.resource.name
         suspected = released.at(anyio.current_time())
-        while (opened := await self._find_open(name, device_ids, admission, suspected)) is not None:
+        allocating.check_unused(request, admission.owned, admission.pods)
+        while (opened := await self._find_open(request, admission, suspected)) is not None:
             now = anyio.current_time()
             if now >= deadline:
                 released.renew(opened.device_id, now)
@@ -199,11 +175,13 @@ class Allocator:
                 )
             await anyio.sleep(self._timeouts.device_close_poll)
             with anyio.CancelScope(deadline=deadline):
-                await self._reread(name, device_ids)
-            self._check_unused(self.resource(name), device_ids, admission)
+                await self._reread(request)
+            request = self._renew(request)
+            allocating.check_unused(request, admission.owned, admission.pods)
+        return self._renew(request)
 
     async def _find_open(
-        self, name: ResourceName, device_ids: Sequence[str], admission: Admission, suspected: frozenset[str]
+        self, request: Request, admission: Admission, suspected: frozenset[str]
     ) -> _Opened | None:
         """One of the devices, or of the rest of their groups, that is open; None if there is none.
 
@@ -211,18 +189,20 @@ class Allocator:
         for a moment after the release. Mdevs, vGPUs and nodes of groups have none: the processes that have
         the ``suspected`` ones open are looked for, which a pod had until a moment ago.
         """
-        resource, decision = self.resource(name), self._offering.decision
-        members = allocating.find_unlisted(resource, device_ids, decision, admission.pods or {})
+        members = allocating.find_closed(request, admission.pods or {})
         now = anyio.current_time()
         for each in members:
             if not isinstance(each, PciFunction):
                 continue
-            unclear = groups.opened(each) is None and self._usage.released.has(each, now)
-            if unclear or groups.counted_open(each, unread=True):
+            state = groups.open_state(each)
+            unclear = state is OpenState.UNKNOWN
+            if unclear and (each.enable is None or self._usage.released.has(each, now)):
+                state = OpenState.OPEN
+            if state is OpenState.OPEN:
                 return _Opened(each.id, each.sight.process if each.sight is not None else None)
-        alone = resource.isolation is Isolation.NONE
         wanted = [each for each in members if suspected & {each.id, str(each.group)}]
-        by_group = frozenset(each.id for each in wanted if not groups.uncertain(each))
+        by_group = frozenset(each.id for each in wanted if groups.is_counted(each))
+        alone = request.resource.isolation is Isolation.NONE
         ids = frozenset(each.id for each in wanted) - (by_group if alone else frozenset())
         if not ids:
             return None
@@ -230,13 +210,13 @@ class Allocator:
         seen = await self._open_files.call(limit, in_use.find_openers, self._root, ids, by_group)
         return None if seen is None else next((_Opened(*each) for each in seen.openers.items()), None)
 
-    async def _ensure_nodes(
-        self, resource: Resource, device_ids: Sequence[str], admission: Admission
-    ) -> None:
+    async def _ensure_nodes(self, request: Request, admission: Admission) -> None:
         """The CDI file and the nodes of USB devices are as QEMU needs them.
 
-        :raises Refused: if that cannot be done in time.
+        :raises Refused: if one of the devices is not Healthy, or that cannot be done in time.
         """
+        resource, device_ids = request.resource, request.device_ids
+        grants.check_healthy(resource, device_ids)
         if resource.cdi:
             await self._cdi.ensure(resource.name, device_ids)
         if resource.kind is not Kind.USB:
@@ -249,24 +229,23 @@ class Allocator:
         owned = [each for each in device_ids if (resource.name, each) in admission.owned]
         await nodes.ensure(resource.name, device_ids, owned)
 
-    def _answer(
-        self, name: ResourceName, device_ids: Sequence[str], admission: Admission, *, shared: bool
-    ) -> Grant:
+    def _answer(self, request: Request, admission: Admission) -> Grant:
         """Decide, and mark the ids as allocated, with no await in between."""
-        resource, decision = self.decide(name), self._offering.decision
-        grant = grants.grant(resource, device_ids, decision)
+        grant = grants.grant(*request)
+        allocating.check_unused(request, admission.owned, admission.pods)
+        allocating.check_usb_nodes(request)
         listed = possessions(admission.pods or {})
-        if not shared:
-            self._check_unused(resource, device_ids, admission)
-            allocating.check_usb_nodes(resource, device_ids, decision)
-        functions = allocating.find_host_functions(resource, device_ids, decision)
-        allocated = {
-            (name, each): Pending(
-                {} if shared or (name, each) in listed else _pending_holder(resource, each), functions
-            )
-            for each in device_ids
-        }
-        self._reservations.allocate(admission, allocated)
+        return self._mark(request, admission, grant, allocating.pending_holders(request, listed))
+
+    def _mark(
+        self, request: Request, admission: Admission, grant: Grant, holders: Mapping[str, Holder]
+    ) -> Grant:
+        """Mark the ids as allocated; ``holders``: by id, a pod that PodResources does not list with it."""
+        functions, name = allocating.find_host_functions(request), request.resource.name
+        pending = {each: {each: holders[each]} if each in holders else {} for each in request.device_ids}
+        self._reservations.allocate(
+            admission, {(name, each): Pending(one, functions) for each, one in pending.items()}
+        )
         return grant
 
     # GetPreferredAllocation
@@ -278,20 +257,12 @@ class Allocator:
 
         :raises Refused: if the request cannot be met.
         """
-        same_pod, decision = False, self._offering.one_turn()
-        if self._reservations.is_admitting or allocating.is_part_in_use(
-            self.resource(name), available, decision
-        ):
+        same_pod, request = False, self._request(name, tuple(dict.fromkeys((*available, *must))))
+        if self._reservations.is_admitting or allocating.is_part_in_use(request):
             admission = self._reservations.identify(await self._usage.request_in_allocate())
-            same_pod = bool(admission.allocated)
-            decision = self._offering.one_turn()
-        ids = dict.fromkeys((*available, *must))
+            same_pod, request = bool(admission.allocated), self._renew(request)
         released = self._usage.released.at(anyio.current_time())
-        places = prefer.find_places(ids, self.resource(name), decision, released, same_pod=same_pod)
+        places = prefer.find_places(
+            request.device_ids, request.resource, request.decision, released, same_pod=same_pod
+        )
         return prefer.choose(available, must, size, places)
-
-
-def _pending_holder(resource: Resource, device_id: str) -> Mapping[str, Holder]:
-    """A pod that is not known yet as the holder of the device."""
-    device = resource.device(device_id)
-    return {device_id: unnamed(resource.name, None if device is None else device.numa)}

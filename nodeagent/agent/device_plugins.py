@@ -38,8 +38,16 @@ CreateEndpoint = Callable[[str, DeviceList, Answers, Latest[None]], Endpoint]
 class ResourceAnswers:
     """What the kubelet asks about one resource."""
 
-    def __init__(self, name: ResourceName, allocator: Allocator, usage: Usage, devices: DeviceList) -> None:
+    def __init__(
+        self,
+        name: ResourceName,
+        offering: Offering,
+        allocator: Allocator,
+        usage: Usage,
+        devices: DeviceList,
+    ) -> None:
         self._name = name
+        self._offering = offering
         self._allocator = allocator
         self._usage = usage
         self._devices = devices
@@ -47,7 +55,7 @@ class ResourceAnswers:
     @property
     def preferring(self) -> bool:
         """True if some devices may be better than others: shares of one node are all alike."""
-        return not self._allocator.resource(self._name).direct
+        return not self._offering.decision.resource(self._name).direct
 
     async def allocate(self, device_ids: Sequence[str]) -> Grant:
         """The grant for one container.
@@ -57,11 +65,11 @@ class ResourceAnswers:
         try:
             grant = await self._allocator.allocate(self._name, device_ids)
         except Refused as refusal:
-            resource = self._allocator.resource(self._name)
+            resource = self._offering.decision.resource(self._name)
             self._devices.update(resource.devices)
-            tell.refused(resource, device_ids, refusal, self._allocator.snapshot)
+            tell.refused(resource, device_ids, refusal, self._offering.newest)
             raise
-        tell.allocated(self._allocator.resource(self._name), device_ids, self._allocator.snapshot)
+        tell.allocated(self._offering.decision.resource(self._name), device_ids, self._offering.newest)
         return grant
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
@@ -71,7 +79,7 @@ class ResourceAnswers:
     async def ready(self) -> None:
         """Wait, but not long, until the kubelet has said who holds what; the list is made of that."""
         await self._usage.ready()
-        self._devices.update(self._allocator.decide(self._name).devices)
+        self._devices.update(self._offering.one_turn().resource(self._name).devices)
 
 
 @dataclass(slots=True)
@@ -191,7 +199,7 @@ class DevicePlugins:
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
         devices = DeviceList(resource.devices)
-        answers = ResourceAnswers(name, self._allocator, self._usage, devices)
+        answers = ResourceAnswers(name, self._offering, self._allocator, self._usage, devices)
         endpoint = self._create_endpoint(name, devices, answers, self.states)
         scope = anyio.CancelScope()
         before, ended = self._ended.get(name), anyio.Event()

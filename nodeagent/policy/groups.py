@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from enum import Enum, auto
 
 from nodeagent.model.allocation import Allocations, Holder
 from nodeagent.model.host import Group, Host, HostDevice, PciFunction
@@ -151,46 +152,50 @@ def holder_of(allocations: Allocations, device_id: str, number: GroupNumber | No
     return allocations.holder(device_id) or (None if number is None else allocations.holder(whole(number)))
 
 
-def in_use(function: PciFunction) -> bool:
-    """True if somebody may have the VFIO device open: ``enable`` counts opens while a VFIO driver has it.
+class OpenState(Enum):
+    """Whether somebody has the VFIO device of a function open."""
 
-    Where a driver before has left it below zero, it may be zero then.
-    """
-    return vfio_bound(function) and (bool(function.enable) or (function.idle or 0) < 0)
+    CLOSED = auto()
+    OPEN = auto()
+    UNKNOWN = auto()
 
 
-def opened(function: PciFunction) -> bool | None:
-    """Whether somebody has the VFIO device open; None if that is not known.
+def open_state(function: PciFunction) -> OpenState:
+    """Whether it is open, by the kernel's count of opens (``enable``), also while an unbind waits for that.
 
     A count that was lower under the present driver tells, whatever /proc shows: a process that ends has no
     table of descriptors any more while the kernel still closes what was in it (``exit_files`` in fs/file.c).
     The count that a driver before may have left tells nothing: then it is what /proc shows, if that is all.
     """
-    if not in_use(function):
-        return False
-    if (function.enable or 0) > (function.idle if function.idle is not None else 0):
-        return True
-    sight = function.sight
-    if sight is None or (sight.process is None and not sight.whole):
-        return None
-    return sight.process is not None
+    if not vfio_bound(function):
+        return OpenState.OPEN if is_waited_for(function) else OpenState.CLOSED
+    if function.enable is None:
+        return OpenState.UNKNOWN
+    if has_count_left(function):
+        sight = function.sight
+        if sight is None or (sight.process is None and not sight.whole):
+            return OpenState.UNKNOWN
+        return OpenState.CLOSED if sight.process is None else OpenState.OPEN
+    return OpenState.OPEN if function.enable > (function.idle or 0) else OpenState.CLOSED
 
 
-def counted_open(function: PciFunction, *, unread: bool = False) -> bool:
-    """True if it is open for certain, also while an unbind waits for whoever has it.
+def has_count_left(function: PciFunction) -> bool:
+    """True if its count is as low as ever under this VFIO driver, and not zero.
 
-    ``unread``: a count that cannot be read counts as one that says so.
+    A former driver may have left it: i915 and radeon never call pci_disable_device.
     """
-    if unread and vfio_bound(function) and function.enable is None:
-        return True
-    return bool(opened(function)) or is_waited_for(function)
+    return vfio_bound(function) and bool(function.idle) and function.enable == function.idle
 
 
-def uncertain(device: HostDevice) -> bool:
-    """True if no count tells that it is closed, nor that it is open: mdevs and a vendor's vGPUs have none."""
+def is_open(function: PciFunction) -> bool:
+    """True if it is open for certain."""
+    return open_state(function) is OpenState.OPEN
+
+
+def is_counted(device: HostDevice) -> bool:
+    """True if a count of the kernel tells whether it is open: mdevs and a vendor's vGPUs have none."""
     if isinstance(device, UsbDevice):
-        return False
-    if not isinstance(device, PciFunction) or takes_vgpu(device):
         return True
-    unread = vfio_bound(device) and device.enable is None
-    return unread or (in_use(device) and not opened(device))
+    if not isinstance(device, PciFunction) or takes_vgpu(device):
+        return False
+    return device.enable is not None and not has_count_left(device)

@@ -10,6 +10,7 @@ from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import classes, groups
 from nodeagent.policy.explaining.cards import CardExplanation
+from nodeagent.policy.groups import OpenState
 from nodeagent.policy.offer import discovery, kinds
 from nodeagent.policy.offer.explain import Explanation, Member
 from nodeagent.render import cards
@@ -129,15 +130,15 @@ _NO_FABRIC = "nodeagent sets no fabric partitions up: that is for NVIDIA's Fabri
 
 def _opens(function: PciFunction) -> str | None:
     """How often it is open; and that this is no reason to keep it, if it may be a former driver's doing."""
-    if not groups.in_use(function):
+    if not groups.vfio_bound(function) or not (groups.is_open(function) or groups.has_count_left(function)):
         return None
-    opened = groups.opened(function)
     note = {
-        True: f" in {function.sight.process}" if function.sight and function.sight.process else "",
-        False: " by its count, which a former driver has left: no process has it open",
-        None: " by its count, which a former driver may have left: who has it open cannot be seen from here",
+        OpenState.OPEN: f" in {function.sight.process}" if function.sight and function.sight.process else "",
+        OpenState.CLOSED: " by its count, which a former driver has left: no process has it open",
+        OpenState.UNKNOWN: " by its count, which a former driver may have left: who has it open cannot be"
+        " seen from here",
     }
-    return f"{function.enable}{note[opened]}"
+    return f"{function.enable}{note[groups.open_state(function)]}"
 
 
 def _mdev_facts(mdev: Mdev) -> Facts:

@@ -137,7 +137,7 @@ class Agent:
 
     def answers(self, name: ResourceName = GPU, devices: DeviceList | None = None) -> ResourceAnswers:
         """What the kubelet asks, without a kubelet."""
-        return ResourceAnswers(name, self.allocator, self.usage, devices or DeviceList())
+        return ResourceAnswers(name, self.offering, self.allocator, self.usage, devices or DeviceList())
 
     def resource(self, name: ResourceName = GPU) -> Resource:
         return self.offering.resources.get()[name]

@@ -8,6 +8,7 @@ import pytest
 from nodeagent.model.host import Group, Host, PciFunction, Sight
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups
+from nodeagent.policy.groups import OpenState
 from tests.policy.samples import function, vgpu
 
 VFIO = function()
@@ -76,28 +77,29 @@ SEEN, NOBODY, HIDDEN = Sight("process 7 (qemu)", whole=True), Sight(whole=True),
 
 
 @pytest.mark.parametrize(
-    ("enable", "idle", "sight", "opened"),
+    ("enable", "idle", "sight", "state"),
     [
-        (0, 0, None, False),
-        (1, 0, None, True),
-        (1, None, None, True),
-        (1, 1, None, None),
-        (1, 1, SEEN, True),
-        (1, 1, Sight("process 7 (qemu)"), True),
-        (1, 1, NOBODY, False),
-        (1, 0, NOBODY, True),
-        (1, 1, HIDDEN, None),
-        (2, 1, HIDDEN, True),
-        (1, 0, HIDDEN, True),
-        (0, -1, NOBODY, True),
-        (-1, -1, NOBODY, False),
+        (0, 0, None, OpenState.CLOSED),
+        (1, 0, None, OpenState.OPEN),
+        (1, None, None, OpenState.OPEN),
+        (1, 1, None, OpenState.UNKNOWN),
+        (1, 1, SEEN, OpenState.OPEN),
+        (1, 1, Sight("process 7 (qemu)"), OpenState.OPEN),
+        (1, 1, NOBODY, OpenState.CLOSED),
+        (1, 0, NOBODY, OpenState.OPEN),
+        (1, 1, HIDDEN, OpenState.UNKNOWN),
+        (2, 1, HIDDEN, OpenState.OPEN),
+        (1, 0, HIDDEN, OpenState.OPEN),
+        (0, -1, NOBODY, OpenState.OPEN),
+        (-1, -1, NOBODY, OpenState.CLOSED),
     ],
 )
 def test_a_count_that_a_former_driver_may_have_left_is_not_somebody_who_has_it_open(
-    enable: int, idle: int | None, sight: Sight | None, opened: bool | None
+    enable: int, idle: int | None, sight: Sight | None, state: OpenState
 ) -> None:
-    assert groups.opened(function(enable=enable, idle=idle, sight=sight)) is opened
-    assert groups.opened(function(enable=enable, idle=idle, sight=sight, driver="i915")) is False
+    assert groups.open_state(function(enable=enable, idle=idle, sight=sight)) is state
+    other = function(enable=enable, idle=idle, sight=sight, driver="i915")
+    assert groups.open_state(other) is OpenState.CLOSED
 
 
 def test_all_blockers_are_named_in_order() -> None:
@@ -114,7 +116,7 @@ def test_a_vfio_directory_without_a_driver_is_no_binding() -> None:
 def test_a_vf_on_the_driver_of_nvidia_is_never_a_function_to_pass_through() -> None:
     for found in (VGPU._replace(vfio=True), EMPTY._replace(vfio=True), UNFINISHED):
         assert not groups.vfio_bound(found)
-        assert not groups.in_use(found._replace(enable=1))
+        assert not groups.is_open(found._replace(enable=1, idle=0))
     assert [groups.unfinished(each) for each in (VGPU, EMPTY, UNFINISHED, MAKER, VFIO)] == [
         *(False, False, True, False, False)
     ]
@@ -145,7 +147,7 @@ def test_what_was_seen_with_a_lower_count_is_going_away_also_on_a_kernel_without
 
 
 def test_opens_count_only_while_a_vfio_driver_has_the_function() -> None:
-    assert groups.in_use(function(enable=1))
-    assert not groups.in_use(function(enable=0))
-    assert not groups.in_use(function(enable=None))
-    assert not groups.in_use(function(driver="e1000e", enable=1))
+    assert groups.is_open(function(enable=1, idle=0))
+    assert not groups.is_open(function(enable=0, idle=0))
+    assert groups.open_state(function(enable=None)) is OpenState.UNKNOWN
+    assert not groups.is_open(function(driver="e1000e", enable=1, idle=0))

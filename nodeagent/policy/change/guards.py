@@ -18,6 +18,7 @@ from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, containers, groups, uses
+from nodeagent.policy.groups import OpenState
 
 _NVSWITCH = ("10de", "0680")  # with other vendors that class is whatever a chipset has
 _PAGE = "docs/host-preparation.md"
@@ -156,10 +157,10 @@ def taken(address: PciAddress, snapshot: Snapshot) -> str | None:
         return held
     if address in snapshot.reservations.pending:
         return f"{address} was given to a pod a moment ago"
-    opened = address in snapshot.open or function is None or groups.opened(function)
-    if opened is None:
+    state = OpenState.OPEN if function is None or address in snapshot.open else groups.open_state(function)
+    if state is OpenState.UNKNOWN:
         return f"whether something on this host has {address} open cannot be seen"
-    return f"something on this host has {address} open" if opened else None
+    return f"something on this host has {address} open" if state is OpenState.OPEN else None
 
 
 def _held(address: PciAddress, function: PciFunction | None, snapshot: Snapshot) -> str | None:

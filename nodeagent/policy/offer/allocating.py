@@ -7,10 +7,11 @@ again, and which devices may a former container have open?
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import Holder, Pods, Possession, possessions
+from nodeagent.model.allocation import Holder, Pods, Possession, possessions, unnamed
 from nodeagent.model.desired import CdiRule
 from nodeagent.model.host import HostDevice, Kind, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
@@ -20,55 +21,62 @@ from nodeagent.policy.offer import direct, grants, kinds, units
 from nodeagent.policy.offer.turn import Decision
 
 
-def is_shared(resource: Resource, decision: Decision) -> bool:
-    """True if its devices are shares of nodes: it does not matter which one a container has."""
-    rule = grants.direct_rule(resource, decision)
+class Request(NamedTuple):
+    """Devices of one resource that a container requests, and the Decision by which that is answered."""
+
+    resource: Resource
+    device_ids: Sequence[str]
+    decision: Decision
+
+
+def is_shared(request: Request) -> bool:
+    """True if the devices are shares of nodes, of which several pods may have the same one."""
+    resource = request.resource
+    rule = grants.direct_rule(resource, request.decision)
     return resource.direct and not isinstance(rule, CdiRule) and (rule is None or rule.count > 1)
 
 
-def is_contended(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
+def is_contended(request: Request) -> bool:
     """True if it matters which pod asks.
 
     A pod has one of these devices or a part of their groups, or another resource offers a part of them.
     """
-    host = decision.snapshot.host
-    for device_id in device_ids:
-        if _users(resource, device_id, decision):
-            return True
-        host_device = host.device(device_id)
-        if host_device is not None and resource.isolation is not Isolation.NONE:
-            offers = decision.offers.get(units.unit_of(host_device), ())
-            if any(offer.match.resource != resource.name for offer in offers):
-                return True
-    return False
+    return is_part_in_use(request) or any(_is_offered_elsewhere(each, request) for each in request.device_ids)
 
 
-def is_part_in_use(resource: Resource, device_ids: Iterable[str], decision: Decision) -> bool:
+def is_part_in_use(request: Request) -> bool:
     """True if a pod has one of these devices, or a part of their groups."""
-    snapshot = decision.snapshot
+    snapshot = request.decision.snapshot
     if not (snapshot.allocations.table or snapshot.reservations.pending):
         return False
-    return any(_users(resource, each, decision) for each in device_ids)
+    return any(_users(each, request) for each in request.device_ids)
 
 
-def check_unused(
-    resource: Resource,
-    device_ids: Iterable[str],
-    owned: frozenset[Possession],
-    decision: Decision,
-    repeated: frozenset[str] = frozenset(),
-) -> None:
+def _is_offered_elsewhere(device_id: str, request: Request) -> bool:
+    """True if another resource offers a part of its group."""
+    host_device = request.decision.snapshot.host.device(device_id)
+    if host_device is None or request.resource.isolation is Isolation.NONE:
+        return False
+    offers = request.decision.offers.get(units.unit_of(host_device), ())
+    return any(offer.match.resource != request.resource.name for offer in offers)
+
+
+def check_unused(request: Request, owned: frozenset[Possession], pods: Pods | None) -> None:
     """No other pod has one of these devices, or a part of their groups.
 
-    ``owned`` are the asking pod's for certain; ``repeated`` are ids that it may have got for another of its
-    containers. The kubelet may ask for what another pod has: ``UpdateAllocatedDevices``
-    (pkg/kubelet/cm/devicemanager/manager.go) counts again what is free, without what is under an Allocate.
+    ``owned`` are the asking pod's for certain, ``pods`` was PodResources' answer, if it was asked. An id with
+    which no pod is listed is the asking pod's: a container may get again what a plain init container of its
+    pod had, and the kubelet allocates no id to two live pods. But it may ask for what another pod has:
+    ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) counts again what is free, without
+    what is under an Allocate.
 
     :raises Refused: with the pod that has one.
     """
-    own = owned | {(resource.name, each) for each in repeated}
-    for device_id in device_ids:
-        for each, holder in _users(resource, device_id, decision):
+    resource = request.resource
+    listed = possessions(pods) if pods is not None else _named(request.decision)
+    own = owned | {(resource.name, each) for each in request.device_ids} - listed
+    for device_id in request.device_ids:
+        for each, holder in _users(device_id, request):
             if (holder.resource, holder.got(each)) in own:
                 continue
             if each == device_id:
@@ -82,12 +90,18 @@ def check_unused(
             )
 
 
-def _users(resource: Resource, device_id: str, decision: Decision) -> list[tuple[str, Holder]]:
+def _named(decision: Decision) -> frozenset[Possession]:
+    """What pods that have a name have."""
+    held = decision.snapshot.allocations.held()
+    return frozenset((holder.resource, each) for each, holder in held if holder.named)
+
+
+def _users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
     """The pods that have the device or a part of its group, by the id of the part; the device first."""
-    snapshot = decision.snapshot
+    resource, snapshot = request.resource, request.decision.snapshot
     host_device = snapshot.host.device(device_id)
     if resource.direct or host_device is None:
-        return [(device_id, holder) for holder in _direct_users(resource, device_id, decision)]
+        return [(device_id, holder) for holder in _direct_users(device_id, request)]
     if resource.isolation is not Isolation.NONE and host_device.group is not None:
         holders = units.holders_in(host_device.group, snapshot)
         return sorted(holders.items(), key=lambda each: each[0] != device_id)
@@ -95,41 +109,42 @@ def _users(resource: Resource, device_id: str, decision: Decision) -> list[tuple
     return [] if holder is None else [(device_id, holder)]
 
 
-def _direct_users(resource: Resource, device_id: str, decision: Decision) -> Iterator[Holder]:
+def _direct_users(device_id: str, request: Request) -> Iterator[Holder]:
     """The pods that have a node or a CDI device, also under another name of its resource.
 
     Other plugins may have such an id of their own. It is the same device if the resource is ours, or if the
     same node or CDI device was allocated with it.
     """
-    snapshot = decision.snapshot
+    resource, snapshot = request.resource, request.decision.snapshot
     pending = snapshot.reservations.pending.get(device_id)
     if pending is not None and pending.resource == resource.name:
         yield pending
     for name, ids in snapshot.allocations.table.items():
         holder = ids.get(device_id)
         if holder is not None:
-            ours = name == resource.name or name in decision.resources
-            if ours or _is_same_device(resource, name, device_id, decision):
+            ours = name == resource.name or name in request.decision.resources
+            if ours or _is_same_device(name, device_id, request):
                 yield holder
 
 
-def _is_same_device(resource: Resource, name: ResourceName, device_id: str, decision: Decision) -> bool:
+def _is_same_device(name: ResourceName, device_id: str, request: Request) -> bool:
     """True if something that the id stands for was allocated with it under the other name."""
-    before = frozenset(decision.snapshot.allocations.answer(name, device_id))
-    if not before or resource.device(device_id) is None:
+    before = frozenset(request.decision.snapshot.allocations.answer(name, device_id))
+    if not before or request.resource.device(device_id) is None:
         return False
-    now = grants.direct_grant(resource, (device_id,), decision)
+    now = grants.direct_grant(request.resource, (device_id,), request.decision)
     return not before.isdisjoint((*(node.path for node in now.nodes), *now.cdi))
 
 
-def find_sources(resource: Resource, device_ids: Iterable[str], decision: Decision) -> tuple[str, ...]:
+def find_sources(request: Request) -> tuple[str, ...]:
     """The ids and paths that decide about these devices: their nodes, or they, their VFs and groups."""
+    resource, decision = request.resource, request.decision
     rule = grants.direct_rule(resource, decision)
     if rule is not None:
-        return direct.of(rule).sources(rule, device_ids, decision.snapshot)
+        return direct.of(rule).sources(rule, request.device_ids, decision.snapshot)
     host = decision.snapshot.host
     ids: dict[str, None] = {}
-    for host_device in (host.device(device_id) for device_id in device_ids):
+    for host_device in map(host.device, request.device_ids):
         if host_device is not None:
             ids[host_device.id] = None
             ids.update(dict.fromkeys(member.id for member in host.members(host_device.group)))
@@ -139,40 +154,24 @@ def find_sources(resource: Resource, device_ids: Iterable[str], decision: Decisi
     return tuple(ids)
 
 
-def find_vfio_functions(device_ids: Iterable[str], decision: Decision) -> tuple[PciAddress, ...]:
+def find_vfio_functions(request: Request) -> tuple[PciAddress, ...]:
     """The functions on a VFIO driver that a container gets with these ids."""
-    offers = (decision.offer_of(device_id) for device_id in device_ids)
+    decision = request.decision
+    offers = map(decision.offer_of, request.device_ids)
     names = (name for offer in offers if offer is not None for name in offer.host_devices)
-    host = decision.snapshot.host
-    functions = (host.functions.get(PciAddress(name)) for name in names)
+    functions = (decision.snapshot.host.functions.get(PciAddress(name)) for name in names)
     return tuple(each.address for each in functions if each is not None and groups.vfio_bound(each))
 
 
-def find_host_functions(
-    resource: Resource, device_ids: Iterable[str], decision: Decision
-) -> frozenset[PciAddress]:
-    """The functions on drivers of the host to which these nodes, CDI devices or USB devices belong."""
-    rule = grants.direct_rule(resource, decision)
-    if rule is not None:
-        sources = direct.of(rule).sources(rule, device_ids, decision.snapshot)
-        return frozenset(PciAddress(each) for each in sources if pci_address(each) == each)
-    usb = decision.snapshot.host.usb
-    offers = (decision.offer_of(each) for each in device_ids if resource.kind is Kind.USB)
-    found = (usb.get(each) for offer in offers if offer is not None for each in offer.host_devices)
-    return frozenset(each.controller for each in found if each is not None and each.controller is not None)
+def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
+    """The devices that nothing may have open: these and the rest of their groups, unless a listed pod has it.
 
-
-def find_unlisted(
-    resource: Resource, device_ids: Iterable[str], decision: Decision, pods: Pods
-) -> tuple[HostDevice, ...]:
-    """These devices and the rest of their groups, but for groups of which a listed pod has a part.
-
-    None of them may be open: after a force deletion the kubelet allocates a device while the old container
-    still has it open.
+    After a force deletion the kubelet allocates a device while the old container still has it open.
     """
+    resource, decision = request.resource, request.decision
     snapshot, listed = decision.snapshot, possessions(pods)
     found: dict[str, HostDevice] = {}
-    for device_id in device_ids:
+    for device_id in request.device_ids:
         offer, host_device = decision.offer_of(device_id), snapshot.host.device(device_id)
         if offer is None or host_device is None:
             continue
@@ -197,12 +196,13 @@ def _is_listed(ids: Iterable[str], listed: frozenset[Possession], decision: Deci
     )
 
 
-def check_usb_nodes(resource: Resource, device_ids: Iterable[str], decision: Decision) -> None:
+def check_usb_nodes(request: Request) -> None:
     """A USB device has to be on record as it is now: a set may have changed since its nodes were made.
 
     :raises Refused: for the first that is not.
     """
-    for device_id in device_ids if resource.kind is Kind.USB else ():
+    resource, decision = request.resource, request.decision
+    for device_id in request.device_ids if resource.kind is Kind.USB else ():
         loans = decision.snapshot.loans.get(DeviceId(device_id), ())
         members = grants.host_devices_of(device_id, decision)
         if [(loan.id, loan.place) for loan in loans] != [
@@ -212,3 +212,27 @@ def check_usb_nodes(resource: Resource, device_ids: Iterable[str], decision: Dec
                 f"{resource.name}: {device_id}: it was plugged in again, or its set has changed meanwhile",
                 "try the pod again",
             )
+
+
+def find_host_functions(request: Request) -> frozenset[PciAddress]:
+    """The functions on drivers of the host to which these nodes, CDI devices or USB devices belong."""
+    resource, decision = request.resource, request.decision
+    rule = grants.direct_rule(resource, decision)
+    if rule is not None:
+        sources = direct.of(rule).sources(rule, request.device_ids, decision.snapshot)
+        return frozenset(PciAddress(each) for each in sources if pci_address(each) == each)
+    usb = decision.snapshot.host.usb
+    offers = (decision.offer_of(each) for each in request.device_ids if resource.kind is Kind.USB)
+    found = (usb.get(each) for offer in offers if offer is not None for each in offer.host_devices)
+    return frozenset(each.controller for each in found if each is not None and each.controller is not None)
+
+
+def pending_holders(request: Request, listed: frozenset[Possession]) -> dict[str, Holder]:
+    """By id, the pod that has a device from now on, and with which it is not ``listed`` yet."""
+    resource = request.resource
+    devices = ((each, resource.device(each)) for each in request.device_ids)
+    return {
+        each: unnamed(resource.name, None if device is None else device.numa)
+        for each, device in devices
+        if (resource.name, each) not in listed
+    }

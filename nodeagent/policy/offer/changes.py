@@ -115,7 +115,7 @@ def _in_tables(before: ByPossession[Holder], now: ByPossession[Holder]) -> froze
 def _in_use(host: Host) -> dict[UnitId, None]:
     """The units where something is open: only there it matters how well the holders are known."""
     functions = host.functions.values()
-    opened = (each for each in functions if groups.in_use(each) or groups.is_waited_for(each))
+    opened = filter(groups.is_open, functions)
     return {unit: None for each in opened for unit in units.depending(each, host)}
 
 

@@ -15,7 +15,7 @@ from itertools import chain
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import DirectRule
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Resource, Resources
 from nodeagent.model.snapshot import Snapshot
@@ -37,6 +37,10 @@ class Decision:
     matched: Mapping[str, Match] = field(default_factory=dict)  # id of a HostDevice → its match
     not_offered: NotOffered = field(default_factory=dict)  # devices in use, by their resource
     resources: Resources = field(default_factory=dict)
+
+    def resource(self, name: ResourceName) -> Resource:
+        """The resource; one without devices if it is not offered any more."""
+        return self.resources.get(name) or Resource(name, Kind.PCI)
 
     def offer_of(self, device_id: str) -> Offer | None:
         """The offer whose Device has this id, or None."""

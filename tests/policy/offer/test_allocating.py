@@ -14,6 +14,7 @@ from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Isolation
 from nodeagent.policy.offer import allocating, turn
+from nodeagent.policy.offer.allocating import Request
 from nodeagent.policy.offer.turn import Decision
 from tests.facts import names
 from tests.policy.samples import GPU, function, holders, host, snapshot
@@ -27,44 +28,45 @@ def first(*functions: Any, **options: Any) -> Decision:
     return turn.first(snapshot(host(*functions), Desired(Discovery(enabled=False), rules=(rule,))))
 
 
+def request(decision: Decision, *device_ids: str) -> Request:
+    """The request for these devices."""
+    return Request(decision.resources[ResourceName(GPU)], device_ids, decision)
+
+
 OTHER = Holder("ns", "old", ResourceName(GPU))
 
 
 def test_an_id_that_the_kubelet_lists_with_another_pod_is_refused_with_that_pod() -> None:
     decision = first(function(A))
     used = turn.following(decision, replace(decision.snapshot, allocations=Allocations.of({A: OTHER})))
-    resource = used.resources[ResourceName(GPU)]
     with pytest.raises(Refused) as caught:
-        allocating.check_unused(resource, [A], frozenset(), used)
+        allocating.check_unused(request(used, A), frozenset(), None)
     names(caught.value.what, A, "ns/old")
-    allocating.check_unused(resource, [A], frozenset({(ResourceName(GPU), A)}), used)
+    allocating.check_unused(request(used, A), frozenset({(ResourceName(GPU), A)}), None)
 
 
 def test_a_part_of_a_group_that_another_pod_has_is_refused_with_that_pod() -> None:
     decision = first(function(A), function(B))
-    resource = decision.resources[ResourceName(GPU)]
-    assert not allocating.is_part_in_use(resource, [A], decision)
-    assert not allocating.is_contended(resource, [A, B], decision)
+    assert not allocating.is_part_in_use(request(decision, A))
+    assert not allocating.is_contended(request(decision, A, B))
     for marks in (
         replace(decision.snapshot, allocations=Allocations.of({B: OTHER})),
         replace(decision.snapshot, reservations=Reservations(pending={B: OTHER})),
     ):
         used = turn.following(decision, marks)
-        resource = used.resources[ResourceName(GPU)]
         with pytest.raises(Refused) as caught:
-            allocating.check_unused(resource, [A], frozenset(), used)
+            allocating.check_unused(request(used, A), frozenset(), None)
         names(caught.value.what, A, B, "ns/old")
-        allocating.check_unused(resource, [A], frozenset({(ResourceName(GPU), B)}), used)
-        assert allocating.is_part_in_use(resource, [A], used)
-        assert allocating.is_contended(resource, [A], used)
+        allocating.check_unused(request(used, A), frozenset({(ResourceName(GPU), B)}), None)
+        assert allocating.is_part_in_use(request(used, A))
+        assert allocating.is_contended(request(used, A))
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_it_matters_who_asks_for_what_somebody_has_already(isolation: Isolation) -> None:
     decision = first(function(A), isolation=isolation)
-    resource = decision.resources[ResourceName(GPU)]
-    assert not allocating.is_contended(resource, [A], decision)
+    assert not allocating.is_contended(request(decision, A))
     held = turn.following(
         decision, snapshot(decision.snapshot.host, decision.snapshot.desired, holders=holders(A))
     )
-    assert allocating.is_contended(held.resources[ResourceName(GPU)], [A], held)
+    assert allocating.is_contended(request(held, A))

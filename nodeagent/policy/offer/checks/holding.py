@@ -75,7 +75,7 @@ def through_vfs(function: PciFunction, unit: Unit, _: Use) -> Reason | None:
             continue
         if vf.address in unit.vf_holders:
             return _held_through(vf, unit.vf_holders[vf.address])
-        if groups.counted_open(vf):
+        if groups.is_open(vf):
             return _open_through(vf) if unit.complete else _holder_unknown(vf, "VF")
     return None
 
@@ -99,7 +99,7 @@ def _open_through(vf: PciFunction) -> Reason:
 def outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """Something is open in the group, and no pod of this node has it."""
     watched = (function,) if use.isolation is Isolation.NONE else unit.functions
-    opened = [each for each in watched if groups.counted_open(each)]
+    opened = [each for each in watched if groups.is_open(each)]
     if not opened or _accounted(function, unit, use):
         return None
     for member in opened:
