@@ -103,8 +103,9 @@ async def test_ids_of_what_the_cr_leaves_to_virt_handler_are_groups_whatever_its
     put(server, ENTRY, sound)
     async with (
         followed(node) as (_, kubelet),
-        foreign.serving(kubelet, "20", resource=SOUND, socket="some.sock"),
+        foreign.serving(kubelet, "20", resource=SOUND, socket="some.sock") as virt_handler,
     ):
+        virt_handler.groups = True
         await kubelet.until_listed(GPU, 1, PATIENCE)
         one = await kubelet.admit(pod("one", {SOUND: 1}))
         assert one.phase == "Running"
