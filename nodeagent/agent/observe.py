@@ -35,7 +35,7 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
-from nodeagent.model.status import NO_DURATIONS, Durations, EventsStatus, HostStatus, Status
+from nodeagent.model.status import NO_DURATIONS, Durations, HostStatus, Status
 from nodeagent.policy import groups
 
 _HOST = "the host"
@@ -78,7 +78,7 @@ class Observer:
 
     def report(self, status: Status) -> Status:
         """The host in numbers."""
-        events = EventsStatus(**self._events.statistics._asdict())
+        events = self._events.statistics
         now = self._snapshots.now
         stuck, unread = self._scanner.stuck, self._reports.unreadable
         host = HostStatus.of(

@@ -96,14 +96,6 @@ class Directory:
         except OSError:
             return None
 
-    def list(self, name: str) -> tuple[str, ...]:
-        """The sorted names in a sub-directory; () if it cannot be listed."""
-        try:
-            return tuple(sorted(os.listdir(f"{self._path}/{name}")))
-        except OSError as error:
-            looked(error)
-            return ()
-
     def inodes(self, name: str) -> tuple[tuple[str, int], ...] | None:
         """The names in a sub-directory with their inode numbers, in no order; None if it is not there."""
         try:

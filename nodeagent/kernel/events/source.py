@@ -12,7 +12,7 @@ Where neither can report a change the slow timer finds it. Bursts are gathered b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -24,31 +24,17 @@ from nodeagent.kernel.scan import mdevs, pci, usb_row
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.ids import mdev_uuid, pci_address
 from nodeagent.model.nodes import fits
+from nodeagent.model.status import EventsStatus
 from nodeagent.model.usb import NODES
 
 if TYPE_CHECKING:
     from nodeagent.kernel.events.uevents import Reader
 
-Source = Literal["uevents", "tree", "poll"]
 _DRIVERS = "/sys/bus/pci/drivers"
 _DEVICE_LISTS = (pci.DEVICES, mdevs.DEVICES, mdevs.PARENTS)
 _COMMON_NODES = frozenset({"/dev/iommu"})
 _COMMON_DIRECTORIES = frozenset({"/dev", pci.VFIO, pci.VFIO_DEVICES})
 _LINK_DIRECTORIES = ("/by-id", "/by-path")  # of udev's links to device nodes
-
-
-class Statistics(NamedTuple):
-    """Where events come from, and counts since the start.
-
-    ``lost``: how often events were lost (everything was scanned again); ``foreign``: messages of
-    senders other than the kernel; ``unwatched``: directories that the kernel's limit leaves unwatched now.
-    """
-
-    source: Source
-    events: int = 0
-    lost: int = 0
-    foreign: int = 0
-    unwatched: int = 0
 
 
 class KernelEvents:
@@ -83,11 +69,11 @@ class KernelEvents:
             self._unwatch(usb_row.DEVICES)
 
     @property
-    def statistics(self) -> Statistics:
-        """The counts of now."""
+    def statistics(self) -> EventsStatus:
+        """The counts of now; the source is "uevents", "tree" (inotify on a simulated host) or "poll"."""
         reader = self._reader
-        source: Source = "poll" if reader is None else "uevents"
-        return Statistics(
+        source = "poll" if reader is None else "uevents"
+        return EventsStatus(
             source=source if self._root.is_host else "tree",
             events=self._inotify_events + self._uevents + (reader.events if reader else 0),
             lost=self._lost + self._watcher.overflows + (reader.lost if reader else 0),
