@@ -111,11 +111,11 @@ def _cr(source: dict[str, Any]) -> KubeVirtCR:
 def _permitted(cr: KubeVirtCR) -> Translation:
     """Rules for all entries, as if another plugin than virt-handler's were to provide them."""
     if cr.permitted is None:
-        return Translation((), tuple(f"{each.place}: {each.what}; {each.hint}" for each in cr.refused))
+        return Translation((), tuple(f"{each.about}: {each.what}; {each.hint}" for each in cr.refused))
     notes: list[str] = []
     all_external = replace(cr, permitted=_external(cr))
     entries = permitted.entries(all_external, Configuration())
-    notes += [f"{each.place}: {each.what}; {each.hint}" for each in (*cr.refused, *entries.findings)]
+    notes += [f"{each.about}: {each.what}; {each.hint}" for each in (*cr.refused, *entries.findings)]
     inside = {each.resource for each in cr.permitted.entries if not each.external}
     if shown := ", ".join(rule.name for rule in entries.rules if rule.name in inside):
         notes.append(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from nodeagent.base.errors import on_one_line
-from nodeagent.model.configuration import Finding
+from nodeagent.model.problem import Problem, misconfigured
 
 LONGEST = 317  # characters: 253 of a domain, "/" and 63 of a name; types and labels are shorter
 _SHOWN = 60  # characters of a foreign text in a message
@@ -31,12 +31,12 @@ class Notes:
     """What was refused so far, in the order in which it was found; ``mistyped``: lists and entries of it."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
-        self.mistyped: list[Finding] = []
+        self.findings: list[Problem] = []
+        self.mistyped: list[Problem] = []
 
     def add(self, place: str, what: str, hint: str) -> None:
         """Note one refusal."""
-        self.findings.append(Finding(place, what, hint))
+        self.findings.append(misconfigured(place, what, hint))
 
     def add_mistyped(self, place: str, value: Any, wanted: str, hint: str) -> None:
         """Note a list or an entry that is of another type than the wanted one."""

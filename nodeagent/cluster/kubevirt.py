@@ -15,7 +15,6 @@ from typing import Any
 
 from nodeagent.cluster import fields
 from nodeagent.cluster.fields import Notes, Text
-from nodeagent.model.configuration import Fault
 from nodeagent.model.kubevirt import (
     DEVELOPER,
     MDEVS,
@@ -29,6 +28,7 @@ from nodeagent.model.kubevirt import (
     PermittedPci,
     PermittedUsb,
 )
+from nodeagent.model.problem import Problem, misconfigured
 
 KIND = "KubeVirt"
 _PHASES = ("Deployed", "Deploying")  # of several, the one that virt-operator is done with counts
@@ -57,8 +57,12 @@ def cr(document: Any) -> KubeVirtCR:
         refused=tuple(notes.findings),
     )
     if notes.mistyped:
-        place, what, hint = notes.mistyped[0]
-        return KubeVirtCR(namespace, name, fault=Fault(f"spec.configuration.{place}: {what}", hint))
+        first = notes.mistyped[0]
+        return KubeVirtCR(
+            namespace,
+            name,
+            fault=misconfigured("", f"spec.configuration.{first.about}: {first.what}", first.hint),
+        )
     return found
 
 
@@ -93,11 +97,15 @@ def _name(metadata: dict[Any, Any], key: str) -> str:
     return fields.text(metadata, key, Text("a name"), "", Notes()) or ""
 
 
-def _configuration(document: Any) -> tuple[dict[Any, Any], Fault | None]:
+def _configuration(document: Any) -> tuple[dict[Any, Any], Problem | None]:
     """``spec.configuration``; and why it cannot be used, if so."""
     if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
         kind = document.get("kind") if isinstance(document, dict) else document
-        return {}, Fault(f"this is no KubeVirt object but {fields.shown(kind)}", "give one of kind: KubeVirt")
+        return {}, misconfigured(
+            "",
+            f"this is no KubeVirt object but {fields.shown(kind)}",
+            "give one of kind: KubeVirt",
+        )
     spec = document.get("spec", document if "kind" not in document else None)  # the user guide shows parts
     configuration = {} if spec is None else fields.table(spec).get("configuration")
     for place, value in (("spec", spec), ("spec.configuration", configuration)):
@@ -110,8 +118,12 @@ def _configuration(document: Any) -> tuple[dict[Any, Any], Fault | None]:
     return found, None
 
 
-def _no_table(place: str, value: Any) -> Fault:
-    return Fault(f"{place} is {fields.shown(value)}, not a table", "mend it in the KubeVirt CR, or remove it")
+def _no_table(place: str, value: Any) -> Problem:
+    return misconfigured(
+        "",
+        f"{place} is {fields.shown(value)}, not a table",
+        "mend it in the KubeVirt CR, or remove it",
+    )
 
 
 def _misplaced(configuration: dict[Any, Any], notes: Notes) -> None:

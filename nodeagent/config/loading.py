@@ -188,11 +188,11 @@ def _check(configuration: Configuration, effective: Effective, problems: Problem
     :raises ConfigError: if there is any problem by now.
     """
     for finding in merge.findings(configuration):
-        place = effective.place(finding.place)
+        place = effective.place(finding.about)
         if place is None:
-            problems.add(finding.place, "", finding.what, finding.hint)
+            problems.add(finding.about, "", finding.what, finding.hint)
         else:  # a key that was given somewhere
-            problems.add(place, finding.place, finding.what, finding.hint)
+            problems.add(place, finding.about, finding.what, finding.hint)
     problems.raise_any()
 
 

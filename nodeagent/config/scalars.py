@@ -264,14 +264,14 @@ def _resource(scalar: Scalar) -> str:
     fault = naming.fault(scalar.text)
     if fault is None:
         return scalar.text
-    raise Wrong(f'the kubelet refuses the name "{scalar.text}": {fault.why}', fault.hint)
+    raise Wrong(f'the kubelet refuses the name "{scalar.text}": {fault.what}', fault.hint)
 
 
 def _domain(scalar: Scalar) -> str:
     fault = naming.fault(f"{scalar.text}/x") if scalar.text else None
     if fault is None:
         return scalar.text
-    raise Wrong(f'the kubelet refuses the domain "{scalar.text}": {fault.why}', fault.hint)
+    raise Wrong(f'the kubelet refuses the domain "{scalar.text}": {fault.what}', fault.hint)
 
 
 def _node_name(scalar: Scalar) -> str:

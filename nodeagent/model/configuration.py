@@ -22,6 +22,7 @@ from nodeagent.model.desired import (
     SriovRule,
     WantedType,
 )
+from nodeagent.model.problem import Problem
 
 
 class Alias(NamedTuple):
@@ -63,21 +64,6 @@ class KubeVirt(NamedTuple):
     manage_mdevs: bool = False
 
 
-class Fault(NamedTuple):
-    """Why something cannot be used: the two lines for a person, the first with file and line."""
-
-    what: str
-    hint: str
-
-
-class Finding(NamedTuple):
-    """Something that cannot be meant: where (a place, the key of a setting, or ""), what, and what to do."""
-
-    place: str
-    what: str
-    hint: str
-
-
 class MdevctlDefinitions(NamedTuple):
     """What the definitions of mdevctl say. ``wanted`` are those that start by themselves.
 
@@ -95,7 +81,7 @@ class VgpuConfiguration(NamedTuple):
 
     name: str
     cards: tuple[CardTypes, ...]
-    fault: Fault | None = None
+    fault: Problem | None = None
 
 
 class VgpuFile(NamedTuple):
@@ -103,7 +89,7 @@ class VgpuFile(NamedTuple):
 
     path: str
     configurations: tuple[VgpuConfiguration, ...] = ()
-    fault: Fault | None = None
+    fault: Problem | None = None
 
 
 class Imported(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
-from nodeagent.model.configuration import Fault, Finding
+from nodeagent.model.problem import Problem
 
 PERMITTED, MDEVS, MDEVS_OF_NODES, DEVELOPER = SECTIONS = (
     "permittedHostDevices",
@@ -122,8 +122,8 @@ class KubeVirtCR:
     permitted: PermittedDevices | None = None
     mdevs: MdevsConfiguration | None = None
     gates: frozenset[str] = frozenset()
-    refused: tuple[Finding, ...] = ()
-    fault: Fault | None = None
+    refused: tuple[Problem, ...] = ()
+    fault: Problem | None = None
 
     @property
     def virt_handler_makes_mdevs(self) -> bool:
@@ -161,5 +161,5 @@ class VirtualMachine:
     namespace: str
     name: str
     devices: tuple[VmDevice, ...] = ()
-    refused: tuple[Finding, ...] = ()
+    refused: tuple[Problem, ...] = ()
     instancetype: str = ""

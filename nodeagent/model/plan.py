@@ -8,12 +8,12 @@ far it has been carried out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nodeagent.model.action import Step
 from nodeagent.model.allocation import Holder
 from nodeagent.model.ids import GroupNumber
+from nodeagent.model.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,12 @@ class CardSummary:
 class Plan:
     """What to do now, what must wait, how each card stands, and what is wrong with the wishes.
 
-    ``remedies``: problem → what to do, for those that another configuration would not end. ``shortfalls``:
-    problem → card, for those that say what fits on it: while it is worked on, that says nothing. ``notes``
-    are on wishes that are for other cards than this node has, and need nobody.
+    A problem without a hint ends with another configuration. A SHORTFALL says how much fits on a card: while
+    the card is worked on, that says nothing. ``notes`` are on types for other cards than this node has.
     """
 
     steps: tuple[Step, ...] = ()
     waiting: tuple[Step, ...] = ()
     cards: tuple[CardSummary, ...] = ()
-    problems: tuple[str, ...] = ()
-    remedies: Mapping[str, str] = field(default_factory=dict)
-    shortfalls: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Problem, ...] = ()

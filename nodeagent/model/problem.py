@@ -33,13 +33,16 @@ class ProblemCode(StrEnum):
     CHANGE = "change"
     NO_KUBELET = "no-kubelet"
     NOT_REGISTERED = "not-registered"
+    SHORTFALL = "shortfall"  # about a card with less than it is to have
+    RESOURCE_NAME = "resource-name"
+    NOT_BOUND = "not-bound"
 
 
 class Problem(NamedTuple):
     """One problem: ``code`` and ``about`` identify it, whatever its text is now.
 
-    ``about`` is a rule, an alias, a driver, "" for the node. ``hint`` is what to do, "" for nothing. One that
-    is not ``wrong`` is a note: it may be intended.
+    ``about`` is a rule, an alias, a driver, a place in a file, "" for the node. ``hint`` is what to do, ""
+    for nothing. One that is not ``wrong`` is a note: it may be intended.
     """
 
     code: str  # a ProblemCode; of another version maybe one that is not known here
@@ -52,6 +55,16 @@ class Problem(NamedTuple):
     def key(self) -> tuple[str, str]:
         """The same for the same problem, from one moment to the next."""
         return self.code, self.about
+
+
+def wrong(code: ProblemCode, about: str, what: str, hint: str = "") -> Problem:
+    """A problem that needs a change."""
+    return Problem(code, about, what, hint, True)
+
+
+def misconfigured(place: str, what: str, hint: str) -> Problem:
+    """A mistake in the configuration, the KubeVirt CR or a file of another tool; ``place`` may be ""."""
+    return wrong(ProblemCode.CONFIGURATION, place, what, hint)
 
 
 def note(code: ProblemCode, what: str, hint: str = "", about: str = "") -> Problem:

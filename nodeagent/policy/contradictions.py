@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodeagent.model.configuration import Finding
 from nodeagent.model.desired import DeviceRule, DirectRule, MdevRule, NodeRule, PciRule, UsbRule
 from nodeagent.model.host import Kind
+from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ DEVICE_FRAME = 13  # bytes of a Device on the wire beside its id: tags, lengths,
 ID_LIMIT = 63  # a longer id is no label value, which other parts of Kubernetes make of it
 
 
-def contradictions(configuration: Configuration) -> tuple[Finding, ...]:
+def contradictions(configuration: Configuration) -> tuple[Problem, ...]:
     """All that is wrong between rules, aliases and wishes for mdevs, in the order written."""
     rules, aliases = configuration.rules, configuration.aliases
     return (
@@ -47,7 +47,7 @@ def last_name(name: str, targets: Mapping[str, str]) -> str:
     return name
 
 
-def _doubles(rules: Sequence[Rule]) -> Iterator[Finding]:
+def _doubles(rules: Sequence[Rule]) -> Iterator[Problem]:
     """Rules that share a name but not their kind or options."""
     first: dict[str, Rule] = {}
     for rule in rules:
@@ -57,7 +57,11 @@ def _doubles(rules: Sequence[Rule]) -> Iterator[Finding]:
         difference = _difference(earlier, rule)
         if difference is not None:
             what = f'"{rule.name}" is the name of two rules {difference} ({_at(earlier)})'
-            yield Finding(rule.place, what, "give one of the two another name, or make them alike")
+            yield misconfigured(
+                rule.place,
+                what,
+                "give one of the two another name, or make them alike",
+            )
 
 
 def _difference(one: Rule, other: Rule) -> str | None:
@@ -73,7 +77,7 @@ def _options(rule: DeviceRule) -> tuple[object, ...]:
     return rule.isolation, rule.iommufd, rule.cdi, bundle
 
 
-def _too_large(rules: Sequence[Rule]) -> Iterator[Finding]:
+def _too_large(rules: Sequence[Rule]) -> Iterator[Problem]:
     for rule in rules:
         if not isinstance(rule, NodeRule):
             continue
@@ -83,30 +87,34 @@ def _too_large(rules: Sequence[Rule]) -> Iterator[Finding]:
         most = MESSAGE_LIMIT // (longest + DEVICE_FRAME)
         if longest > ID_LIMIT:
             what = f'"{rule.name}": {rule.path} gives device ids of {longest} characters'
-            yield Finding(rule.place, what, f"use a path that gives at most {ID_LIMIT}")
+            yield misconfigured(rule.place, what, f"use a path that gives at most {ID_LIMIT}")
         elif rule.count > most:
             what = f'"{rule.name}": {rule.count} shares do not fit into one message to the kubelet'
-            yield Finding(rule.place, what, f"set count to at most {most}")
+            yield misconfigured(rule.place, what, f"set count to at most {most}")
 
 
-def _cycles(aliases: Sequence[Alias]) -> Iterator[Finding]:
+def _cycles(aliases: Sequence[Alias]) -> Iterator[Problem]:
     targets = {alias.name: alias.target for alias in aliases}
     for alias in aliases:
         if last_name(alias.name, targets) in targets:
             what = f'the alias "{alias.name}" leads in a circle'
-            yield Finding(alias.place, what, "let each chain of aliases end at a new name")
+            yield misconfigured(alias.place, what, "let each chain of aliases end at a new name")
 
 
-def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Finding]:
+def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Problem]:
     by_name = {rule.name: rule for rule in rules}
     for alias in aliases:
         if alias.name in by_name:
             what = f'the alias "{alias.name}" is the name of a rule, and renames nothing'
-            yield Finding(alias.place, what, "aliases are for discovered names: rename the rule")
+            yield misconfigured(
+                alias.place,
+                what,
+                "aliases are for discovered names: rename the rule",
+            )
         rule = by_name.get(alias.target)
         if rule is not None and not _plain(rule):
             what = f'the alias target "{alias.target}" is a rule for device nodes or with options'
-            yield Finding(alias.place, what, f"choose another name, or see {_at(rule)}")
+            yield misconfigured(alias.place, what, f"choose another name, or see {_at(rule)}")
 
 
 def _plain(rule: Rule) -> bool:
@@ -114,7 +122,7 @@ def _plain(rule: Rule) -> bool:
     return any(_difference(rule, plain(rule.name)) is None for plain in (PciRule, MdevRule))
 
 
-def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Finding]:
+def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Problem]:
     """Names whose devices would come in one environment variable; the kubelet takes the first.
 
     What an alias renames may be of either kind, unless it leads to a rule.
@@ -128,16 +136,24 @@ def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterat
         shared = [variable for variable in variables if first.setdefault(variable, name) != name]
         if shared:
             what = f'"{name}" and "{first[shared[0]]}" would share the variable {shared[0]}'
-            yield Finding(place, what, "make the names differ in more than case, '.', '/' and '_'")
+            yield misconfigured(
+                place,
+                what,
+                "make the names differ in more than case, '.', '/' and '_'",
+            )
 
 
-def _excluded(mdevs: Mdevs) -> Iterator[Finding]:
+def _excluded(mdevs: Mdevs) -> Iterator[Problem]:
     """Types that are both wanted and excluded, as far as they are written alike."""
     excluded = {naming.type_called(name) for name in mdevs.exclude}
     wanted = (*mdevs.types, *(wanted for node in mdevs.nodes for wanted in node.types))
     names = dict.fromkeys(wanted_type.name for wanted_type in wanted)
     for name in (name for name in names if naming.type_called(name) in excluded):
-        yield Finding("mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
+        yield misconfigured(
+            "mdevs.exclude",
+            f'"{name}" is both wanted and excluded',
+            "keep one of the two",
+        )
 
 
 def _at(rule: Rule) -> str:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodeagent.model.configuration import Finding
 from nodeagent.model.desired import MdevsWanted, NodeTypes, WantedType
+from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
@@ -33,36 +33,44 @@ def wanted(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) 
     """All wishes for mdevs of a node with these labels; ``manage`` is off where they cannot be met."""
     wishes = _wishes(configuration, cr, labels)
     for found in obstacles(configuration, cr, labels):
-        place = f"{found.place}: " if found.place else ""
+        place = f"{found.about}: " if found.about else ""
         return wishes._replace(manage=False, obstacle=f"{place}{found.what}; {found.hint}")
     return wishes
 
 
-def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> Iterator[Finding]:
+def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> Iterator[Problem]:
     """Why nothing is made or removed, although somebody wants it."""
     yield from vgpu_findings(configuration, labels)
     if cr is None or not cr.virt_handler_makes_mdevs:
         return
     if _of_cr(configuration):
         what = "virt-handler makes and removes mdevs itself, so nodeagent makes and removes none"
-        yield Finding("kubevirt.manageMdevs", what, SWITCH)
+        yield misconfigured("kubevirt.manageMdevs", what, SWITCH)
         return
     wishes = _wishes(configuration, cr, labels)
     lost = _unprotected(wishes, cr, labels) if wishes.manage else ()
     for name in list(lost)[:1]:
         what = f'virt-handler would remove mdevs of the type "{name}", so nodeagent makes and removes none'
-        yield Finding("mdevs.manage", what, f"{SWITCH}, or list all types there as external, spelled as here")
+        yield misconfigured(
+            "mdevs.manage",
+            what,
+            f"{SWITCH}, or list all types there as external, spelled as here",
+        )
 
 
-def odd(configuration: Configuration, cr: KubeVirtCR | None) -> Iterator[Finding]:
+def odd(configuration: Configuration, cr: KubeVirtCR | None) -> Iterator[Problem]:
     """Wishes of the CR that do not count, because the configuration has its own."""
     both = configuration.kubevirt.manage_mdevs and _has_own(configuration)
     if both and cr is not None and cr.mdevs is not None:
         what = "the configuration says itself which mdevs to make, so the KubeVirt CR does not"
-        yield Finding("kubevirt.manageMdevs", what, "remove it, or what mdevs says of types and of files")
+        yield misconfigured(
+            "kubevirt.manageMdevs",
+            what,
+            "remove it, or what mdevs says of types and of files",
+        )
 
 
-def vgpu_findings(configuration: Configuration, labels: Labels) -> Iterator[Finding]:
+def vgpu_findings(configuration: Configuration, labels: Labels) -> Iterator[Problem]:
     """Why the configuration of a vgpu-device-manager file that is chosen cannot be carried out."""
     vgpu, name = configuration.imported.vgpu, _chosen_name(configuration, labels)
     if vgpu is None or not name:
@@ -70,10 +78,10 @@ def vgpu_findings(configuration: Configuration, labels: Labels) -> Iterator[Find
     chosen = _chosen(configuration, labels)
     fault = vgpu.fault or (chosen.fault if chosen is not None else None)
     if fault is not None:
-        yield Finding("", fault.what, fault.hint)
+        yield fault
     elif chosen is None:
         hint = naming.nearest(name, (known.name for known in vgpu.configurations))
-        yield Finding(vgpu.path, f'it has no configuration "{name}"', hint)
+        yield misconfigured(vgpu.path, f'it has no configuration "{name}"', hint)
 
 
 def unchosen(configuration: Configuration, labels: Labels) -> Iterator[str]:

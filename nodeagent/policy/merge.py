@@ -15,12 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nodeagent.model.desired import NO_RULES, Desired, DirectRule
+from nodeagent.model.problem import Problem
 from nodeagent.policy import contradictions, mdev_wishes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from nodeagent.model.configuration import Alias, Configuration, Finding, Node
+    from nodeagent.model.configuration import Alias, Configuration, Node
     from nodeagent.model.kubevirt import KubeVirtCR
     from nodeagent.policy.permitted import Entries
 
@@ -56,7 +57,7 @@ def merge(
     )
 
 
-def findings(configuration: Configuration) -> tuple[Finding, ...]:
+def findings(configuration: Configuration) -> tuple[Problem, ...]:
     """All that is wrong between the parts of a configuration, in the order written."""
     vgpu = mdev_wishes.vgpu_findings(configuration, dict(labels(configuration.node)))
     return (*contradictions.contradictions(configuration), *vgpu)
@@ -75,7 +76,7 @@ def warnings(configuration: Configuration) -> tuple[str, ...]:
 
 def objections(
     configuration: Configuration, cr: KubeVirtCR | None, labels: Mapping[str, str] | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[Problem, ...]:
     """What of the wishes of the cluster is not carried out, and where others own the same; in their order.
 
     Places that begin with the name of a section of the CR lie in the CR, others are keys of settings.

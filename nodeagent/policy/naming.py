@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nodeagent.model.host import Kind
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,19 +39,12 @@ _ENDS = "-_."  # the only characters of a repaired name that may not be at its e
 _ENV_PREFIX = {Kind.MDEV: "MDEV_PCI_RESOURCE"}  # of all other kinds it is <KIND>_RESOURCE
 
 
-class Fault(NamedTuple):
-    """Why a name is refused, and what to do."""
-
-    why: str
-    hint: str
-
-
-def fault(name: str) -> Fault | None:
+def fault(name: str) -> Problem | None:
     """Why the kubelet would refuse ``name`` as an extended resource, or None."""
     if name.count("/") != 1:
-        return Fault("it needs exactly one '/'", "write <domain>/<name>, such as example.com/gpu")
+        return _misnamed("it needs exactly one '/'", "write <domain>/<name>, such as example.com/gpu")
     if "kubernetes.io/" in name:
-        return Fault("domains ending in kubernetes.io are reserved", "use a domain of your own")
+        return _misnamed("domains ending in kubernetes.io are reserved", "use a domain of your own")
     domain, _, own = name.partition("/")
     return _domain_fault(domain) or _own_fault(own)
 
@@ -58,31 +52,37 @@ def fault(name: str) -> Fault | None:
 def refusal(name: str) -> str | None:
     """Why the kubelet would refuse ``name`` and what to do, in one line; None if it would not."""
     refused = fault(name)
-    return None if refused is None else f"{refused.why}; {refused.hint}"
+    return None if refused is None else f"{refused.what}; {refused.hint}"
 
 
-def _domain_fault(domain: str) -> Fault | None:
+def _domain_fault(domain: str) -> Problem | None:
     if domain.startswith("requests."):
-        return Fault("'requests.' is reserved for quotas", "drop 'requests.' from the domain")
+        return _misnamed("'requests.' is reserved for quotas", "drop 'requests.' from the domain")
     if len(domain) > DOMAIN_LIMIT:
-        return Fault(f"its domain has {len(domain)} characters", f"use at most {DOMAIN_LIMIT} characters")
+        return _misnamed(f"its domain has {len(domain)} characters", f"use at most {DOMAIN_LIMIT} characters")
     if _DOMAIN.fullmatch(domain) is None:
-        return Fault(
+        return _misnamed(
             f"{domain!r} is no DNS domain in lower case",
             "use a-z, 0-9, '-' and '.', such as example.com",
         )
     return None
 
 
-def _own_fault(name: str) -> Fault | None:
+def _own_fault(name: str) -> Problem | None:
     if len(name) > NAME_LIMIT:
-        return Fault(f"the part after '/' has {len(name)} characters", f"use at most {NAME_LIMIT} characters")
+        return _misnamed(
+            f"the part after '/' has {len(name)} characters", f"use at most {NAME_LIMIT} characters"
+        )
     if _NAME.fullmatch(name) is None:
-        return Fault(
+        return _misnamed(
             f"{name!r} is no valid name after the '/'",
             "use A-Z, a-z, 0-9, '-', '_' and '.', with a letter or a digit at both ends",
         )
     return None
+
+
+def _misnamed(what: str, hint: str) -> Problem:
+    return wrong(ProblemCode.RESOURCE_NAME, "", what, hint)
 
 
 def usb_selector(vendor: str, product: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nodeagent.model.configuration import Finding
 from nodeagent.model.desired import (
     NO_RULES,
     DirectRule,
@@ -23,6 +22,7 @@ from nodeagent.model.desired import (
 )
 from nodeagent.model.host import Kind
 from nodeagent.model.kubevirt import PermittedMdev, PermittedPci, PermittedUsb
+from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Entries(NamedTuple):
     rules: tuple[DeviceRule, ...] = ()
     served: BySelector = NO_RULES
     foreign: BySelector = NO_RULES
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Problem, ...] = ()
 
 
 def entries(cr: KubeVirtCR, configuration: Configuration) -> Entries:
@@ -78,17 +78,18 @@ def _meant(entry: Permitted, serve: str) -> bool:
     return serve == ALL or (serve == EXTERNAL and entry.external)
 
 
-def _misnamed(entry: Permitted) -> Finding:
+def _misnamed(entry: Permitted) -> Problem:
     """No plugin can offer a resource of such a name, be it virt-handler's."""
-    why, hint = naming.fault(entry.resource) or ("", "")
-    return Finding(entry.place, f'"{entry.resource}" is no name of a resource: {why}', hint)
+    fault = naming.fault(entry.resource)
+    why, hint = ("", "") if fault is None else (fault.what, fault.hint)
+    return misconfigured(entry.place, f'"{entry.resource}" is no name of a resource: {why}', hint)
 
 
 class _Judge:
     """Takes entries one after the other, and notes why it does not take one."""
 
     def __init__(self, configuration: Configuration, foreign: Sequence[Permitted]) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[Problem] = []
         self._own = {rule.name for rule in configuration.rules}
         self._foreign = {each for entry in foreign for each in (entry.resource, *_parts(entry))}
         self._kinds: dict[str, Kind] = {}
@@ -106,7 +107,7 @@ class _Judge:
         """True if the entry is served as the CR's; one that the configuration has is not, without a word."""
         refused = self._refusal(entry)
         if refused is not None:
-            self.findings.append(Finding(entry.place, *refused))
+            self.findings.append(misconfigured(entry.place, *refused))
             return False
         self._kinds.setdefault(entry.resource, _KINDS[type(entry)])
         self._names.setdefault(_selector(entry), entry.resource)
@@ -210,7 +211,7 @@ def _rule(name: str, kind: Kind, same: Sequence[Permitted]) -> DeviceRule:
     return MdevRule(name, tuple(types), permitted=True, place=place)
 
 
-def _fought_over(configuration: Configuration, foreign: Sequence[Permitted]) -> Iterator[Finding]:
+def _fought_over(configuration: Configuration, foreign: Sequence[Permitted]) -> Iterator[Problem]:
     """Entries of virt-handler that a rule of the configuration takes away from it.
 
     The rule stands: it is the word of whoever has this node. But the kubelet would get two plugins.
@@ -228,20 +229,20 @@ def _fought_over(configuration: Configuration, foreign: Sequence[Permitted]) -> 
         ids = (entry.vendor, entry.device) if isinstance(entry, PermittedPci) else None
         rule = by_name.get(entry.resource) or (by_ids.get(ids) if ids is not None else None)
         if rule is not None:
-            yield Finding(
+            yield misconfigured(
                 entry.place,
                 f'virt-handler offers "{entry.resource}", and so does nodeagent by {rule.place or rule.name}',
                 "set externalResourceProvider: true in the CR, or remove the rule",
             )
 
 
-def _shared(serve: str, listed: Sequence[Permitted]) -> Iterator[Finding]:
+def _shared(serve: str, listed: Sequence[Permitted]) -> Iterator[Problem]:
     """With ``serve: all`` nothing tells virt-handler to keep off."""
     names = dict.fromkeys(entry.resource for entry in listed if serve == ALL and not entry.external)
     if names:
         what = f"virt-handler offers what nodeagent serves as well: {next(iter(names))}"
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield Finding(
+        yield misconfigured(
             "kubevirt.serve",
             what + more,
             "set externalResourceProvider: true in the CR, unless no virt-handler runs on this node",

@@ -22,7 +22,7 @@ _HEADINGS: Mapping[ActionKind, str] = {
 }
 """Of changes that are not shown with what is on their card."""
 _OTHERS = "other changes"
-_DETAILS = ("card", "parent", "address", "typeId", "uuid", "count", "unprobed", "moves", "forced", "takes")
+_DETAILS = ("parent", "address", "typeId", "uuid", "count", "unprobed", "moves", "forced", "takes")
 
 
 def text(plan: Plan, managed: bool) -> str:
@@ -37,9 +37,8 @@ def text(plan: Plan, managed: bool) -> str:
     for heading in dict.fromkeys(map(_heading, (*steps, *waiting))):
         lines += [heading, *_steps(_below(heading, steps)), *_waiting(_below(heading, waiting)), ""]
     for problem in plan.problems:
-        remedy = plan.remedies.get(problem)
-        lines += [f"problem: {problem}", *([f"  to do: {remedy}"] if remedy else [])]
-    lines += [f"note: {note}" for note in plan.notes]
+        lines += [f"problem: {problem.what}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
+    lines += [f"note: {problem.what}" for problem in plan.notes]
     return "\n".join([*lines, _sum(plan)])
 
 
@@ -108,9 +107,9 @@ def answer(plan: Plan, managed: bool) -> PlanAnswer:
         tuple(map(_card_answer, plan.cards)),
         tuple(map(_step, plan.steps)),
         tuple(map(_step, plan.waiting)),
-        plan.problems,
-        dict(plan.remedies),
-        plan.notes,
+        tuple(problem.what for problem in plan.problems),
+        {problem.what: problem.hint for problem in plan.problems if problem.hint},
+        tuple(problem.what for problem in plan.notes),
     )
 
 

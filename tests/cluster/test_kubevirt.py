@@ -94,7 +94,7 @@ def test_the_deprecated_list_counts_where_the_new_one_is_empty(new: Any, old: An
 
 def test_overrides_beside_their_section_are_told_as_what_kubevirt_does_not_read() -> None:
     found = kubevirt.cr(document({TYPES: {}, "nodeMediatedDeviceTypes": [{"nodeSelector": {}}]}))
-    assert [(each.place, each.hint) for each in found.refused] == [
+    assert [(each.about, each.hint) for each in found.refused] == [
         ("nodeMediatedDeviceTypes", f"move it into {TYPES}")
     ]
 
@@ -120,7 +120,7 @@ def test_a_gate_that_is_listed_and_disabled_does_not_count() -> None:
     gates = {"featureGates": ["HostDevices", "GPUsWithDRA", ""], "disabledFeatureGates": ["GPUsWithDRA"]}
     found = kubevirt.cr(document({"developerConfiguration": gates}))
     assert found.gates == {"HostDevices"}
-    assert [each.place for each in found.refused] == ["developerConfiguration.featureGates[2]"]
+    assert [each.about for each in found.refused] == ["developerConfiguration.featureGates[2]"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_pci_entry_that_cannot_be_meant_is_refused_alone_with_its_place(
     assert found.permitted is not None
     assert [each.place for each in found.permitted.pci] == [f"{PCI}[0]", f"{PCI}[2]"]
     (refused,) = found.refused
-    assert refused.place == f"{PCI}[1]"
+    assert refused.about == f"{PCI}[1]"
     names(refused.what, *what)
     assert refused.hint
     assert f"{refused.what}{refused.hint}".isprintable()
@@ -159,7 +159,7 @@ def test_an_mdev_entry_without_a_name_of_a_type_is_refused_alone(selector: Any) 
     found = read({"mediatedDevices": [{**VGPU, "mdevNameSelector": selector}, VGPU]})
     assert found.permitted is not None
     assert [each.place for each in found.permitted.mdevs] == [f"{MDEV}[1]"]
-    assert [each.place for each in found.refused] == [f"{MDEV}[0]"]
+    assert [each.about for each in found.refused] == [f"{MDEV}[0]"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_usb_bundle_of_which_a_part_cannot_be_meant_is_refused_as_a_whole(sele
     found = read({"usb": [{"resourceName": "a.b/c", "selectors": selectors}]})
     assert found.permitted == PermittedDevices()
     assert found.refused
-    assert all(each.place.startswith(f"{USB}[0]") for each in found.refused)
+    assert all(each.about.startswith(f"{USB}[0]") for each in found.refused)
 
 
 def test_the_name_of_a_usb_bundle_that_others_provide_is_permitted_without_selectors() -> None:
@@ -198,7 +198,7 @@ def test_an_override_without_labels_that_can_be_meant_is_refused_alone(selector:
     overrides = [{"nodeSelector": selector, "mediatedDeviceTypes": ["a"]}, {"nodeSelector": {"x": "y"}}]
     found = read(None, {"mediatedDeviceTypes": ["b", ""], "nodeMediatedDeviceTypes": overrides})
     assert found.mdevs == MdevsConfiguration(("b",), (NodeMdevTypes((("x", "y"),)),))
-    assert [each.place for each in found.refused] == [
+    assert [each.about for each in found.refused] == [
         f"{TYPES}.mediatedDeviceTypes[1]",
         f"{TYPES}.nodeMediatedDeviceTypes[0]",
     ]
@@ -316,7 +316,7 @@ ANY = st.recursive(
 
 
 def printable(found: KubeVirtCR) -> bool:
-    told = [text for each in found.refused for text in each]
+    told = [text for each in found.refused for text in (each.about, each.what, each.hint)]
     told += [text for entry in (found.permitted or PermittedDevices()).entries for text in entry[:1]]
     return all(text.isprintable() for text in told)
 

@@ -59,7 +59,7 @@ def test_an_entry_that_asks_for_nothing_is_refused_with_its_place(entry: Any) ->
     found = machines.machine(instance({**GUIDE, "gpus": [entry, *GUIDE["gpus"]]}))
     assert found is not None
     assert found.devices == DEVICES
-    assert [each.place for each in found.refused] == ["spec.domain.devices.gpus[0]"]
+    assert [each.about for each in found.refused] == ["spec.domain.devices.gpus[0]"]
 
 
 @pytest.mark.parametrize("document", [None, [], "VirtualMachine", {}, {"kind": "Pod"}, {"kind": "vm"}])
@@ -73,5 +73,6 @@ def test_whatever_a_machine_holds_is_read_without_an_exception(value: Any) -> No
         for kind in VirtualMachine.KINDS:
             found = machines.machine({"kind": kind, "metadata": value, "spec": spec, "instancetype": value})
             assert found is not None
-            assert all(text.isprintable() for each in found.refused for text in each)
+            told = [text for each in found.refused for text in (each.about, each.what, each.hint)]
+            assert all(text.isprintable() for text in told)
     machines.machine(value)

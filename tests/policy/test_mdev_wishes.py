@@ -12,7 +12,6 @@ import pytest
 
 from nodeagent.model.configuration import (
     Configuration,
-    Fault,
     Imported,
     KubeVirt,
     MdevctlDefinitions,
@@ -22,6 +21,7 @@ from nodeagent.model.configuration import (
 )
 from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, NodeTypes, WantedType
 from nodeagent.model.kubevirt import KubeVirtCR
+from nodeagent.model.problem import misconfigured
 from nodeagent.policy import merge
 from nodeagent.policy.change import card_desired
 from nodeagent.sim.mdev_kernel import MdevKernel
@@ -124,9 +124,9 @@ def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Any =
     found = merge.objections(configuration, cr, labels)
     wanted = merge.merge(configuration, cr, labels).mdevs
     assert wanted.manage is not bool(found)
-    told = [f"{each.place}: {each.what}; {each.hint}" for each in found]
+    told = [f"{each.about}: {each.what}; {each.hint}" for each in found]
     assert wanted.obstacle == "".join(told)
-    return [each.place for each in found]
+    return [each.about for each in found]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_the_wishes_of_the_configuration_win_over_those_of_the_cr() -> None:
     both = Configuration(mdevs=Mdevs(manage=True, types=listed("228")), kubevirt=MANAGED.kubevirt)
     cr = read(None, CATALOGUE)
     assert merge.merge(both, cr).mdevs.types == (WantedType("nvidia-228"),)
-    assert [each.place for each in merge.objections(both, cr)] == ["kubevirt.manageMdevs"]
+    assert [each.about for each in merge.objections(both, cr)] == ["kubevirt.manageMdevs"]
 
 
 def test_lists_that_the_configuration_does_not_carry_out_do_not_stand_in_the_way() -> None:
@@ -228,7 +228,10 @@ def test_overrides_keep_their_labels_and_their_order() -> None:
 def test_a_label_that_names_no_good_vgpu_configuration_takes_nothing_from_the_node() -> None:
     file = VgpuFile(
         "vgpu.yaml",
-        (VgpuConfiguration("good", (CardTypes(),)), VgpuConfiguration("bad", (), Fault("broken", "mend it"))),
+        (
+            VgpuConfiguration("good", (CardTypes(),)),
+            VgpuConfiguration("bad", (), misconfigured("", "broken", "mend it")),
+        ),
     )
     managed = Configuration(mdevs=Mdevs(manage=True, vgpu_config_file="x"), imported=Imported(vgpu=file))
 

@@ -8,7 +8,6 @@ import pytest
 from nodeagent.model.configuration import (
     Alias,
     Configuration,
-    Fault,
     Imported,
     KubeVirt,
     MdevctlDefinitions,
@@ -33,6 +32,7 @@ from nodeagent.model.desired import (
     SriovRule,
     WantedType,
 )
+from nodeagent.model.problem import misconfigured
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import contradictions, merge
 from nodeagent.policy.offer import shares
@@ -206,7 +206,7 @@ def test_the_name_of_the_node_is_a_label_unless_another_was_given(
 
 
 DEFAULT, MIXED = (CardTypes(),), (CardTypes((0,)), CardTypes((1,)))
-FAULT = Fault("vgpu.yaml:9: two types on one card", "keep one")
+FAULT = misconfigured("", "vgpu.yaml:9: two types on one card", "keep one")
 VGPU = VgpuFile(
     "vgpu.yaml",
     (
@@ -239,12 +239,12 @@ def test_the_label_of_the_node_chooses_before_the_default(
 
 def test_only_the_fault_of_the_configuration_that_is_chosen_counts() -> None:
     assert merge.findings(vgpu("bad", "default")) == ()
-    assert merge.findings(vgpu("default", "bad")) == (("", FAULT.what, FAULT.hint),)
+    assert merge.findings(vgpu("default", "bad")) == (FAULT,)
 
 
 def test_a_name_that_the_file_lacks_is_refused_with_the_nearest_one() -> None:
     (finding,) = merge.findings(vgpu("default", "mixd"))
-    assert finding.place == "vgpu.yaml"
+    assert finding.about == "vgpu.yaml"
     names(finding.what, "mixd")
     names(finding.hint, "mixed", 3)
 
@@ -252,7 +252,7 @@ def test_a_name_that_the_file_lacks_is_refused_with_the_nearest_one() -> None:
 def test_the_fault_of_a_whole_file_counts_as_soon_as_anything_of_it_is_chosen() -> None:
     file = VgpuFile("vgpu.yaml", fault=FAULT)
     assert merge.findings(vgpu(file=file)) == ()
-    assert merge.findings(vgpu("any", file=file)) == (("", FAULT.what, FAULT.hint),)
+    assert merge.findings(vgpu("any", file=file)) == (FAULT,)
 
 
 def test_what_is_asked_for_and_cannot_happen_is_a_warning() -> None:
@@ -273,7 +273,7 @@ def test_a_type_that_is_wanted_anywhere_and_excluded_is_refused_however_it_is_sp
         exclude=("GRID_T4-1Q", "nvidia-222"),
     )
     findings = merge.findings(Configuration(mdevs=mdevs))
-    assert [finding.place for finding in findings] == ["mdevs.exclude", "mdevs.exclude"]
+    assert [finding.about for finding in findings] == ["mdevs.exclude", "mdevs.exclude"]
     each_names([finding.what for finding in findings], ("nvidia-222",), ('"GRID T4-1Q "',))
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 
 from nodeagent.model.allocation import DeviceNode, Grant
-from nodeagent.model.configuration import Finding
 from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, UsedCR, VirtualMachine, VmDevice
+from nodeagent.model.problem import misconfigured
 from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
 from nodeagent.render import documents, machine
 from nodeagent.render.answers import CRAnswer
@@ -29,7 +29,9 @@ TOLD = MachineExplanation(
 )
 
 NAMELESS = MachineExplanation(VirtualMachine("VirtualMachine", "", ""))
-BROKEN = MachineExplanation(VirtualMachine("VirtualMachine", "", "red", refused=(Finding("spec", "x", "y"),)))
+BROKEN = MachineExplanation(
+    VirtualMachine("VirtualMachine", "", "red", refused=(misconfigured("spec", "x", "y"),))
+)
 
 
 def test_the_story_of_a_machine_begins_with_its_worst_verdict() -> None:

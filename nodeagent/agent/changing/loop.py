@@ -27,7 +27,7 @@ from nodeagent.model.action import Step, moved, occupied
 from nodeagent.model.desired import Desired
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.plan import CardSummary, Plan
-from nodeagent.model.problem import ProblemCode, note
+from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, Status, WaitingStatus
 from nodeagent.policy import containers
@@ -104,8 +104,7 @@ class ChangeLoop:
 
     def report(self, status: Status) -> Status:
         """The changes of the host: under way, waiting and refused."""
-        notes = (note(ProblemCode.OTHER_CARDS, text, about=text) for text in self.plan.notes)
-        return status._replace(changes=self.status, remarks=(*status.remarks, *notes))
+        return status._replace(changes=self.status, remarks=(*status.remarks, *self.plan.notes))
 
     @property
     def status(self) -> ChangesStatus:
@@ -116,12 +115,12 @@ class ChangeLoop:
             _words(self._executor.under_way),
             tuple(_waiting(step) for step in plan.waiting),
             tuple(_failing(failure, now) for failure in self._retries.failures.values()),
-            plan.problems,
+            tuple(problem.what for problem in plan.problems),
             self._executor.writes,
             _words(self._executor.late),
             tuple(self._retries.results.values()),
-            plan.remedies,
-            plan.notes,
+            {problem.what: problem.hint for problem in plan.problems if problem.hint},
+            tuple(problem.what for problem in plan.notes),
         )
 
     def _at_rest(self, plan: Plan, desired: Desired) -> Plan:
@@ -130,11 +129,10 @@ class ChangeLoop:
         Of what was wanted before, nothing is known any more.
         """
         working = self._runs.working
-        told = self.plan.shortfalls if self._inputs is not None and self._inputs[0] is desired else {}
-        known = {text: card for text, card in told.items() if card in working}
-        known |= {text: card for text, card in plan.shortfalls.items() if card not in working}
-        problems = (text for text in plan.problems if text in known or text not in plan.shortfalls)
-        return replace(plan, problems=tuple(dict.fromkeys((*problems, *known))), shortfalls=known)
+        same = self._inputs is not None and self._inputs[0] is desired
+        known = [each for each in self.plan.problems if same and _is_shortfall(each, working)]
+        new = [each for each in plan.problems if not _is_shortfall(each, working)]
+        return replace(plan, problems=tuple(dict.fromkeys((*new, *known))))
 
     def _forget(self) -> None:
         """What was refused and is not to be done any more; not on a card that is on its way."""
@@ -155,12 +153,13 @@ class ChangeLoop:
 
     def _tell(self, before: Plan) -> None:
         """Say what is new among what waits and what cannot be meant; a refusal was logged when it came."""
-        for text in self.plan.problems:
-            if text not in before.problems:
-                log.event(log.PLAN_PROBLEM, text=text, hint=self.plan.remedies.get(text))
-        for text in self.plan.notes:
-            if text not in before.notes:
-                log.event(log.NOTE, text=text)
+        known = {each.what for each in (*before.problems, *before.notes)}
+        for each in self.plan.problems:
+            if each.what not in known:
+                log.event(log.PLAN_PROBLEM, text=each.what, hint=each.hint or None)
+        for each in self.plan.notes:
+            if each.what not in known:
+                log.event(log.NOTE, text=each.what)
         failing = self._retries.failures
         waiting = [step for step in self.plan.waiting if step.action.attempt not in failing]
         reasons = {step.action.text: step.why for step in waiting}
@@ -214,6 +213,11 @@ def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
         runs.working,
         runs.busy,
     )
+
+
+def _is_shortfall(problem: Problem, cards: frozenset[str]) -> bool:
+    """True if it says how much fits on one of these cards."""
+    return problem.code == ProblemCode.SHORTFALL and problem.about in cards
 
 
 def _words(steps: Iterable[Step]) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from nodeagent.agent.cluster.record import Record
 from nodeagent.cluster import kubevirt
 from nodeagent.model.cluster import ClusterWishes
-from nodeagent.model.configuration import Finding
 from nodeagent.model.kubevirt import SECTIONS, KubeVirtCR
+from nodeagent.model.problem import Problem
 
 Objects = Mapping[str, Mapping[str, Any]]
 
@@ -71,12 +71,12 @@ def _labels(last: Heard, nodes: Objects | None, node: str) -> tuple[Mapping[str,
     return {str(key): text for key, text in labels.items() if isinstance(text, str)}, ""
 
 
-def line(found: Finding) -> str:
+def line(found: Problem) -> str:
     """What of the wishes is not in force, on one line: where; what; and what to do."""
-    of = f"{place(found)}: " if found.place else ""
+    of = f"{place(found)}: " if found.about else ""
     return f"{of}{found.what}; {found.hint}" if found.hint else f"{of}{found.what}"
 
 
-def place(found: Finding) -> str:
+def place(found: Problem) -> str:
     """Where in the CR, or which setting."""
-    return f"KubeVirt CR: {found.place}" if found.place.startswith(SECTIONS) else found.place
+    return f"KubeVirt CR: {found.about}" if found.about.startswith(SECTIONS) else found.about

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.imports import mdevctl
 from nodeagent.config.reader import sources
-from nodeagent.model.configuration import Fault, Imported, MdevctlDefinitions, VgpuFile
+from nodeagent.model.configuration import Imported, MdevctlDefinitions, VgpuFile
+from nodeagent.model.problem import misconfigured
 
 if TYPE_CHECKING:
     from nodeagent.model.configuration import Mdevs
@@ -45,4 +46,4 @@ def _vgpu(path: str) -> VgpuFile:
     try:
         return VgpuFile(path, vgpu_device_manager.read(path))
     except ConfigError as error:
-        return VgpuFile(path, fault=Fault(error.what, error.hint))
+        return VgpuFile(path, fault=misconfigured("", error.what, error.hint))

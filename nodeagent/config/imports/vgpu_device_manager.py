@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.reader import document
 from nodeagent.config.reader.reading import Entry, Items, Member, Scalar, Table, described
-from nodeagent.model.configuration import Fault, VgpuConfiguration
+from nodeagent.model.configuration import VgpuConfiguration
 from nodeagent.model.desired import CardTypes, WantedType
+from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.policy import naming
 
 _TIME_SLICED = re.compile(r"[A-Z0-9]+(-[a-zA-Z]+)*-(0|[1-9][0-9]*)[ABCQ]")
@@ -73,13 +74,17 @@ def _cards(entry: Entry) -> CardTypes:
     return CardTypes(_positions(values["devices"]), filters, types)
 
 
-def _fault(entry: Entry, cards: CardTypes) -> Fault | None:
+def _fault(entry: Entry, cards: CardTypes) -> Problem | None:
     """What of an entry nodeagent cannot carry out, though the entry is right."""
     if len(cards.types) < 2:
         return None
     what = f"{cards.types[1].name} would be on one card with {cards.types[0].name}"
     place = _members(entry, _KEYS, entry)["vgpu-devices"].place
-    return Fault(f"{place.full}: {what}", "nodeagent makes one type on each card: keep one")
+    return misconfigured(
+        "",
+        f"{place.full}: {what}",
+        "nodeagent makes one type on each card: keep one",
+    )
 
 
 def _positions(entry: Entry) -> tuple[int, ...] | None:

@@ -79,8 +79,8 @@ def _refusals(
             judged = member._replace(uses=_lasting(member.uses))
             found += [(member, each) for each in guards.of_function(judged, host, forced=False)]
             found += [(member, each) for each in bindings.of_vfs(member, snapshot)]
-    for member, (what, hint) in found:
-        yield f"{member.address} is not taken at boot: {what}", hint
+    for member, problem in found:
+        yield f"{member.address} is not taken at boot: {problem.what}", problem.hint
 
 
 def _lasting(uses: HostUses | None) -> HostUses | None:

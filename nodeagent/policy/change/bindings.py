@@ -20,6 +20,7 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import containers, groups, selectors
 from nodeagent.policy.change import guards, prospects
@@ -54,8 +55,7 @@ def plan(snapshot: Snapshot) -> Plan:
     return Plan(
         tuple(step for part in parts for step in part.steps),
         tuple(step for part in parts for step in part.waiting),
-        problems=tuple(text for part in parts for text in part.problems),
-        remedies={text: remedy for part in parts for text, remedy in part.remedies.items()},
+        problems=tuple(problem for part in parts for problem in part.problems),
     )
 
 
@@ -69,9 +69,9 @@ def of_members(members: Sequence[PciFunction], wanted: Wishes, snapshot: Snapsho
     """The plan for one group."""
     steps: list[Step] = []
     waiting: list[Step] = []
-    remedies: dict[str, str] = {}
+    problems: list[Problem] = []
     restoring = _restoring(members, wanted, snapshot)
-    binding = _binding(members, wanted, snapshot, remedies)
+    binding = _binding(members, wanted, snapshot, problems)
     for step in restoring, binding, _missed(members, binding, snapshot):
         if step is not None:
             obstacle = _obstacle(step, members, snapshot)
@@ -79,7 +79,7 @@ def of_members(members: Sequence[PciFunction], wanted: Wishes, snapshot: Snapsho
                 steps.append(step)
             else:
                 waiting.append(Step(step.action, f"{step.why}; {obstacle}"))
-    return Plan(tuple(steps), tuple(waiting), problems=tuple(remedies), remedies=remedies)
+    return Plan(tuple(steps), tuple(waiting), problems=tuple(problems))
 
 
 def wishes(snapshot: Snapshot) -> Wishes:
@@ -155,11 +155,11 @@ def _members(unit: _Unit, host: Host) -> Sequence[PciFunction]:
 
 
 def _binding(
-    members: Sequence[PciFunction], wishes: Wishes, snapshot: Snapshot, remedies: dict[str, str]
+    members: Sequence[PciFunction], wishes: Wishes, snapshot: Snapshot, problems: list[Problem]
 ) -> Step | None:
     """The step that binds what is wanted of a group; None if all is as wished.
 
-    What is refused goes to ``remedies``, and then the step is one that gives back what is bound already.
+    What is refused goes to ``problems``, and then the step is one that gives back what is bound already.
     """
     due = [(member, wishes[member.address]) for member in members if member.address in wishes]
     due = [(member, wish) for member, wish in due if _to_be_bound(member, wish, snapshot.ledger)]
@@ -167,7 +167,7 @@ def _binding(
         return None
     refusals = _refusals(due, members, snapshot)
     if refusals:
-        remedies.update(refusals)
+        problems += refusals
         ours = [each for each in members if each.address in wishes]
         return _giving_back(members, ours, snapshot, "the rest of its group cannot be bound")
     moves = tuple(
@@ -203,8 +203,8 @@ def _bound_by_us(function: PciFunction, wishes: Wishes, ledger: Ledger) -> bool:
 
 def _refusals(
     due: Sequence[tuple[PciFunction, Wish]], members: Sequence[PciFunction], snapshot: Snapshot
-) -> dict[str, str]:
-    """Why the group is left as it is: problem → what to do."""
+) -> list[Problem]:
+    """Why the group is left as it is."""
     head, host = due[0][0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
     named = [(head, each) for each in guards.of_group(group, {wish.driver for _, wish in due}, host)]
@@ -215,15 +215,23 @@ def _refusals(
         named += [(member, each) for each in guards.of_function(member, host, forced)]
         named += [(member, each) for each in of_vfs(member, snapshot)]
     beside = f", so group {head.group} is left as it is" if len(due) > 1 else ""
-    return {f"{each.address} is not bound: {what}{beside}": hint for each, (what, hint) in named}
+    return [
+        wrong(
+            ProblemCode.NOT_BOUND,
+            each.address,
+            f"{each.address} is not bound: {refusal.what}{beside}",
+            refusal.hint,
+        )
+        for each, refusal in named
+    ]
 
 
-def of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[guards.Refusal]:
+def of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[Problem]:
     """A driver that is taken away while it makes VFs may leave them behind, which can crash the kernel."""
     rule = prospects.rule_of(function, snapshot.desired.sriov)
     if rule is not None and rule.num_vfs:
         hint = "take it out of one of the two; its VFs can be bound by passthrough"
-        yield guards.Refusal("a rule of sriov wants VFs of it", hint)
+        yield wrong(ProblemCode.NOT_BOUND, function.address, "a rule of sriov wants VFs of it", hint)
 
 
 def _forth(function: PciFunction, wish: Wish, ledger: Ledger) -> Move:

@@ -225,7 +225,7 @@ def _of_plan(plan: Plan, named: Sequence[PciFunction], asked: Delta) -> Judgemen
     """What a plan for one group says to who asks."""
     functions = _addresses(named)
     if plan.problems:
-        return _refused(functions, plan.remedies)
+        return _refused(functions, {problem.what: problem.hint for problem in plan.problems})
     if plan.waiting:
         (step, *_) = plan.waiting
         refusals = {f"{step.action.text}: {step.why}": "ask again when that is over"}

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from nodeagent.model.action import Move
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, containers, groups, uses
 from nodeagent.policy.groups import OpenState
@@ -25,60 +25,57 @@ _PAGE = "docs/host-preparation.md"
 UNKNOWN = "who holds what is not known"
 
 
-class Refusal(NamedTuple):
-    """What is in the way, and what to do about it."""
-
-    what: str
-    hint: str
-
-
 def bridge(function: PciFunction) -> bool:
     """True for bridges of all kinds (class 06), which are never bound; NVIDIA's NVSwitches are none."""
     code = function.pci_class or ""
     return code.startswith("06") and (function.vendor, code[:4]) != _NVSWITCH
 
 
-def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Refusal]:
+def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
     """What keeps a whole group from being bound to these drivers."""
     if not host.iommu or group is None:
-        yield Refusal("no IOMMU separates it from the host's memory", f"turn the IOMMU on: see {_PAGE}")
+        yield _not_bound("no IOMMU separates it from the host's memory", f"turn the IOMMU on: see {_PAGE}")
     elif group.no_iommu:
-        yield Refusal("its group has no IOMMU behind it (vfio-noiommu)", f"turn the IOMMU on: see {_PAGE}")
+        yield _not_bound("its group has no IOMMU behind it (vfio-noiommu)", f"turn the IOMMU on: see {_PAGE}")
     elif groups.kept_by_firmware(group, host):
         what = f"firmware keeps memory of group {group.number} mapped (reserved_regions: direct)"
-        yield Refusal(what, "VFIO refuses such a group: leave it out, or ask for other firmware")
+        yield _not_bound(what, "VFIO refuses such a group: leave it out, or ask for other firmware")
     if VFIO_PCI in drivers and not host.vfio_loaded:
         hint = (
             "load it with modprobe vfio-pci, and name it in /etc/modules-load.d/vfio-pci.conf for each boot"
         )
-        yield Refusal("the driver vfio-pci is not loaded", hint)
+        yield _not_bound("the driver vfio-pci is not loaded", hint)
 
 
-def of_bridges(members: Iterable[PciFunction]) -> Iterator[Refusal]:
+def of_bridges(members: Iterable[PciFunction]) -> Iterator[Problem]:
     """A bridge whose driver VFIO does not suffer keeps the whole group from being used, and stays."""
     for blocker in groups.blockers(each for each in members if bridge(each)):
         what = f"{blocker.address} of the same group is a bridge, and its driver {blocker.driver} needs it"
-        yield Refusal(what, "leave the group out: bridges are never bound")
+        yield _not_bound(what, "leave the group out: bridges are never bound")
 
 
-def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Refusal]:
+def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Problem]:
     """What keeps a function with its driver; ``forced``: an operator answers for what can be answered for."""
     if bridge(function):
-        yield Refusal("it is a bridge", "leave it out: bridges are never bound")
+        yield _not_bound("it is a bridge", "leave it out: bridges are never bound")
     if function.left_behind:
-        yield Refusal("its PF has left it behind", "reboot the node when it is drained")
+        yield _not_bound("its PF has left it behind", "reboot the node when it is drained")
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
     if parts := classes.carried(function, mdevs):
-        yield Refusal(f"it has {parts}", f"remove its {parts} first, once nobody uses them")
+        yield _not_bound(f"it has {parts}", f"remove its {parts} first, once nobody uses them")
     if (vgpu_type := groups.vgpu_of(function)) is not None:
-        yield Refusal(f"it has the vGPU type {vgpu_type}", "clear the type first, once nobody uses it")
+        yield _not_bound(f"it has the vGPU type {vgpu_type}", "clear the type first, once nobody uses it")
     yield from _of_uses(function, forced)
 
 
-def _of_uses(function: PciFunction, forced: bool) -> Iterator[Refusal]:
+def _of_uses(function: PciFunction, forced: bool) -> Iterator[Problem]:
     if function.uses is not None:
         for refusal in uses.refusals(function.uses, function.address, forced):
-            yield Refusal(*refusal)
+            yield _not_bound(*refusal)
+
+
+def _not_bound(what: str, hint: str) -> Problem:
+    return wrong(ProblemCode.NOT_BOUND, "", what, hint)
 
 
 def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Snapshot) -> str | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType
 from nodeagent.model.plan import Plan
+from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import card_desired, card_plans
 from nodeagent.policy.change.card_plans import CardPlan
@@ -55,6 +56,11 @@ def assign(types: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, s
             return assigned
 
 
+def obstacles(wanted: MdevsWanted) -> tuple[Problem, ...]:
+    """Why mdevs are not managed although the operator wants it."""
+    return (wrong(ProblemCode.CHANGE, "", wanted.obstacle),) if wanted.obstacle else ()
+
+
 def plan(snapshot: Snapshot) -> Plan:
     """The plan for this host: removals first, then creations, card by card in address order.
 
@@ -62,25 +68,28 @@ def plan(snapshot: Snapshot) -> Plan:
     """
     host, wanted = snapshot.host, snapshot.desired.mdevs
     if not wanted.manage:
-        return Plan(problems=(wanted.obstacle,) if wanted.obstacle else ())
+        return Plan(problems=obstacles(wanted))
     if not snapshot.machine_id:
-        return Plan(problems=(NO_MACHINE,))
+        return Plan(problems=(wrong(ProblemCode.CHANGE, "", NO_MACHINE),))
     listed = card_desired.for_node(wanted, dict(snapshot.desired.labels))
     states = card_states(snapshot, listed)
     planned = _planned(states, tuple(card_desired.type_ids(listed, _mdev_types(states))), snapshot)
     removals = [step for each in planned for step in each.removals]
     creations = [step for each in planned for step in each.creations]
     problems = (
-        *_problems(wanted, listed, states, host),
-        *(text for each in planned for text in each.problems),
+        *(wrong(ProblemCode.CHANGE, "", text) for text in _problems(wanted, listed, states, host)),
+        *(
+            wrong(ProblemCode.SHORTFALL, each.card.address, text)
+            for each in planned
+            for text in each.problems
+        ),
     )
     return Plan(
         tuple(removals + creations),
         tuple(waiting for each in planned for waiting in each.waiting),
         tuple(each.card for each in planned),
         tuple(dict.fromkeys(problems)),
-        shortfalls={text: each.card.address for each in planned for text in each.problems},
-        notes=_for_others(listed, states),
+        tuple(note(ProblemCode.OTHER_CARDS, text, about=text) for text in _for_others(listed, states)),
     )
 
 

@@ -23,16 +23,13 @@ def due(snapshot: Snapshot) -> bool:
 
 def plan(snapshot: Snapshot) -> Plan:
     """What is to be done to this host; nothing at all where the operator wants no change."""
-    obstacle = snapshot.desired.mdevs.obstacle
     if not due(snapshot):
-        return Plan(problems=(obstacle,) if obstacle else ())
+        return Plan(problems=mdevs.obstacles(snapshot.desired.mdevs))
     plans = [planner(snapshot) for planner in _PLANNERS]
     return Plan(
         tuple(step for part in plans for step in part.steps),
         tuple(step for part in plans for step in part.waiting),
         tuple(card for part in plans for card in part.cards),
-        tuple(text for part in plans for text in part.problems),
-        {text: remedy for part in plans for text, remedy in part.remedies.items()},
-        {text: card for part in plans for text, card in part.shortfalls.items()},
-        tuple(text for part in plans for text in part.notes),
+        tuple(problem for part in plans for problem in part.problems),
+        tuple(problem for part in plans for problem in part.notes),
     )

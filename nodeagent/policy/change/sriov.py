@@ -17,6 +17,7 @@ from nodeagent.model.desired import Desired, SriovRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import containers, groups, naming
 from nodeagent.policy.change import guards, prospects
@@ -34,7 +35,7 @@ def plan(snapshot: Snapshot) -> Plan:
     """The plan for all physical functions in address order; the first rule that picks one holds."""
     steps: list[Step] = []
     waiting: list[Step] = []
-    remedies: dict[str, str] = {}
+    problems: list[Problem] = []
     lost = _left_behind(snapshot.host)
     functions = snapshot.host.functions
     for address in sorted(functions, key=order):
@@ -46,7 +47,8 @@ def plan(snapshot: Snapshot) -> Plan:
             continue
         refused = _refused(rule, function, lost.get(address, ()), snapshot.host)
         if refused is not None:
-            remedies[f"{address}: {refused[0]}"] = refused[1]
+            what, hint = refused
+            problems.append(wrong(ProblemCode.CHANGE, address, f"{address}: {what}", hint))
             continue
         action = _action(rule, function, snapshot.desired)
         obstacle = _impossible(rule, function) or _obstacle(action, function, snapshot)
@@ -55,7 +57,7 @@ def plan(snapshot: Snapshot) -> Plan:
         else:
             why = f"it is to have {rule.num_vfs} VFs, and has {len(function.vfs)}; {obstacle}"
             waiting.append(Step(action, why))
-    return Plan(tuple(steps), tuple(waiting), problems=tuple(remedies), remedies=remedies)
+    return Plan(tuple(steps), tuple(waiting), problems=tuple(problems))
 
 
 def _by_tool(function: PciFunction) -> bool:

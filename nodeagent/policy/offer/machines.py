@@ -83,7 +83,7 @@ def explain_machine(machine: VirtualMachine, cr: KubeVirtCR | None, decision: De
 
 
 def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -> Iterator[str]:
-    yield from (f"{each.place}: {each.what}; {each.hint}" for each in machine.refused)
+    yield from (f"{each.about}: {each.what}; {each.hint}" for each in machine.refused)
     for device in machine.devices:
         if device.resource is None:
             yield f"{device.name or 'a device'} comes from a ResourceClaim; no device plugin is asked for it"
@@ -94,7 +94,7 @@ def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -
     if cr is None:
         yield _UNCHECKED
     else:
-        yield from (f"KubeVirt CR, {each.place}: {each.what}; {each.hint}" for each in cr.refused)
+        yield from (f"KubeVirt CR, {each.about}: {each.what}; {each.hint}" for each in cr.refused)
         yield from (_UNRESTRICTED,) if cr.permitted is None else ()
     if not decision.snapshot.allocations.complete:
         yield _UNTOLD

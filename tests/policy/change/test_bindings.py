@@ -152,7 +152,7 @@ class Guarded(NamedTuple):
     firm: bool = True
 
     def told(self, plan: Plan) -> bool:
-        return any(contains(problem, *self.facts) for problem in plan.problems)
+        return any(contains(problem.what, *self.facts) for problem in plan.problems)
 
 
 SHOWN = used(UseKind.DISPLAY, "boot display", "its firmware and console show there")
@@ -189,7 +189,7 @@ ALL = PassthroughRule((PciSelector(addresses=("0000:3*",)),))
 def test_a_guard_names_its_evidence_and_the_way_out_and_nothing_is_done(case: str) -> None:
     plan = planned(GUARDED[case].host, ALL)
     assert GUARDED[case].told(plan), plan
-    assert all(plan.remedies[problem] for problem in plan.problems)
+    assert all(problem.hint for problem in plan.problems)
     assert all(GPU not in step.action.targets for step in plan.steps) or case == "bridge"
 
 
@@ -278,6 +278,6 @@ def test_a_function_of_which_vfs_are_wanted_is_not_taken_from_the_driver_that_ma
     wish = Desired(passthrough=(RULE,), sriov=(SriovRule((PciSelector(addresses=(GPU,)),), 4),))
     plan = bindings.plan(replace(KNOWN, host=on, desired=wish))
     assert plan.steps == ()
-    each_names(plan.problems, (GPU, "sriov", "VFs"))
+    each_names([each.what for each in plan.problems], (GPU, "sriov", "VFs"))
     none = replace(wish.sriov[0], num_vfs=0)
     assert bindings.plan(replace(KNOWN, host=on, desired=wish._replace(sriov=(none,)))).steps

@@ -18,7 +18,7 @@ from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
 from nodeagent.model.names import NamesStatus, Rename
 from nodeagent.model.plan import Plan
-from nodeagent.model.problem import Problem, ProblemCode, note
+from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.readiness import Readiness, ReadinessLine, Verdict
 from nodeagent.model.request import Became, Result
 from nodeagent.model.resource import Reason, ReasonCode
@@ -214,7 +214,7 @@ def _machine() -> str:
 
 def _plan() -> str:
     _, found = test_plan.changed()
-    problems = Plan(problems=("no card supports x",), remedies={"no card supports x": "change mdevs.types"})
+    problems = Plan(problems=(wrong(ProblemCode.CHANGE, "", "no card supports x", "change mdevs.types"),))
     return _sections(
         cards=plan.text(found, True),
         excluded=plan.text(test_plan.excluded(), True),
