@@ -119,7 +119,7 @@ async def test_an_allocate_on_a_hanging_host_fails_after_ten_seconds_and_delays_
         tasks.start_soon(kubelet.admit, asked)
         await kubelet.until(lambda: bool(kubelet.state.allocating), PATIENCE)
         quickest = [await _seconds(kubelet, fine) for _ in range(20)]
-        assert sorted(quickest)[10] < 0.1
+        assert sorted(quickest)[10] < 1.0
         await until_health(kubelet, "example.com/stuck", stuck, "Unhealthy")
         assert (await node.status())["host"]["notReadable"] == [stuck]
         node.host.bind(fine, "nvidia")

@@ -103,7 +103,7 @@ async def test_a_device_that_is_never_closed_is_refused_in_time_and_disturbs_nob
             tasks.start_soon(kubelet.admit, new)
             await kubelet.until(lambda: bool(kubelet.state.allocating), PATIENCE)
             times = [await seconds(kubelet) for _ in range(20)]
-            assert sorted(times)[10] < 0.1
+            assert sorted(times)[10] < 1.0
             assert new.phase == "Pending"
             await kubelet.until(lambda: new.phase == "Failed", PATIENCE)
             assert 5.0 < time.monotonic() - began < 10.0
