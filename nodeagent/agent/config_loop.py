@@ -23,7 +23,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.config import Log, Settings, Sources, table
-from nodeagent.model.cluster import ClusterWishes
+from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.problem import of_settings
 from nodeagent.model.status import ConfigurationStatus, Status
 from nodeagent.policy import merge

@@ -32,7 +32,7 @@ from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
-from nodeagent.model.cluster import ClusterWishes
+from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import LOANS_RECORD
 from nodeagent.policy import merge

@@ -21,9 +21,8 @@ from nodeagent.kernel import pciids
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
 from nodeagent.model.ids import is_vgpu_key, vgpu_key
-from nodeagent.model.names import NamesStatus, Rename
 from nodeagent.model.snapshot import Names, Snapshot
-from nodeagent.model.status import Status
+from nodeagent.model.status import NamesStatus, Rename, Status
 
 _KEEP = "to keep the old one, write: aliases: {%s}"
 

@@ -25,7 +25,7 @@ from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.model import plain
 from nodeagent.model.host import Host
 from nodeagent.model.status import Status
-from nodeagent.model.surroundings import DaemonSight, KubeletSight, Platform, Standing, Surroundings, Versions
+from nodeagent.model.surroundings import DaemonSight, KubeletSight, Platform, Standing, Surroundings
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class Places(NamedTuple):
 
 def saved() -> Surroundings:
     """Those of a saved host: none."""
-    return Surroundings(SAVED, SAVED, SAVED, SAVED, _versions())
+    return Surroundings(SAVED, SAVED, SAVED, SAVED, __version__, pciids.bundled_date())
 
 
 async def look(root: Root, host: Host, places: Places, timeouts: Timeouts) -> Surroundings:
@@ -62,7 +62,8 @@ async def look(root: Root, host: Host, places: Places, timeouts: Timeouts) -> Su
         await _in_time(_standing(root, places), limit) if root.is_host else TREE,
         await _in_time(_kubelet(root, places, timeouts.pod_resources_rpc), limit),
         await _in_time(_daemon(root, places, timeouts.local_socket_answer), limit),
-        _versions(),
+        __version__,
+        pciids.bundled_date(),
     )
 
 
@@ -73,10 +74,6 @@ async def _in_time(looking: Awaitable[T], limit: float) -> T | str:
         except KernelRefused as error:
             return error.what
     return SILENT
-
-
-def _versions() -> Versions:
-    return Versions(__version__, pciids.bundled_date())
 
 
 async def _platform(root: Root, host: Host) -> Platform:

@@ -151,8 +151,11 @@ def _mdevs(cr: KubeVirtCR) -> dict[str, Any]:
     """Types to make, without the leave to make them."""
     if cr.mdevs is None:
         return {}
-    nodes = [{"nodeSelector": dict(node.labels), "types": list(node.types)} for node in cr.mdevs.nodes]
-    found = {"types": list(cr.mdevs.types), "nodes": nodes}
+    nodes = [
+        {"nodeSelector": dict(node.labels), "types": [each.name for each in node.types]}
+        for node in cr.mdevs.nodes
+    ]
+    found = {"types": [each.name for each in cr.mdevs.types], "nodes": nodes}
     return {key: value for key, value in found.items() if value}
 
 

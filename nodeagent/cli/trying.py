@@ -18,7 +18,7 @@ from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.base.files import STDIN
 from nodeagent.cli import bases, daemon_client, output, planning, shell
-from nodeagent.model.cluster import ClusterWishes
+from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.nodes import fits
 from nodeagent.policy import merge
 from nodeagent.policy.change import plan as changes

@@ -15,6 +15,7 @@ from typing import Any
 
 from nodeagent.cluster import fields
 from nodeagent.cluster.fields import Notes, Text
+from nodeagent.model.desired import NodeTypes, WantedType
 from nodeagent.model.kubevirt import (
     DEVELOPER,
     MDEVS,
@@ -22,7 +23,6 @@ from nodeagent.model.kubevirt import (
     PERMITTED,
     KubeVirtCR,
     MdevsConfiguration,
-    NodeMdevTypes,
     PermittedDevices,
     PermittedMdev,
     PermittedPci,
@@ -211,7 +211,7 @@ def _mdevs(section: dict[Any, Any], notes: Notes) -> MdevsConfiguration:
     )
 
 
-def _node(place: str, entry: dict[Any, Any], notes: Notes) -> NodeMdevTypes | None:
+def _node(place: str, entry: dict[Any, Any], notes: Notes) -> NodeTypes | None:
     selector = entry.get("nodeSelector")
     hint = "write labels and their values; {} fits every node"
     if selector is None:
@@ -225,13 +225,13 @@ def _node(place: str, entry: dict[Any, Any], notes: Notes) -> NodeMdevTypes | No
     if not all(each.isprintable() for each in texts):
         notes.add(place, "nodeSelector holds signs that cannot be printed", hint)
         return None
-    return NodeMdevTypes(tuple(labels), _types(entry, place, notes))
+    return NodeTypes(tuple(labels), _types(entry, place, notes))
 
 
-def _types(section: dict[Any, Any], place: str, notes: Notes) -> tuple[str, ...]:
+def _types(section: dict[Any, Any], place: str, notes: Notes) -> tuple[WantedType, ...]:
     """The list of types; the deprecated spelling is read only where the new one lists nothing."""
     key = "mediatedDeviceTypes" if section.get("mediatedDeviceTypes") else "mediatedDevicesTypes"
-    return fields.texts(section, key, _TYPE, place, notes)
+    return tuple(map(WantedType, fields.texts(section, key, _TYPE, place, notes)))
 
 
 def _gates(section: dict[Any, Any], notes: Notes) -> frozenset[str]:

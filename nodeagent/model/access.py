@@ -17,7 +17,10 @@ class Uses(NamedTuple):
 
 
 class Right(NamedTuple):
-    """One verb on one resource of the API; ``namespace`` and ``name`` "": on all of them."""
+    """One verb on one resource of the API; ``namespace`` and ``name`` "": on all of them.
+
+    ``purpose`` is what it is for. One that is not ``required`` is for a command, not for the daemon.
+    """
 
     verb: str
     group: str
@@ -25,6 +28,8 @@ class Right(NamedTuple):
     subresource: str = ""
     namespace: str = ""
     name: str = ""
+    purpose: str = ""
+    required: bool = True
 
     @property
     def object(self) -> str:
@@ -37,14 +42,6 @@ class Right(NamedTuple):
         """The rule of a Role or ClusterRole that gives it."""
         resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
         return f'{{apiGroups: ["{self.group}"], resources: ["{resource}"], verbs: ["{self.verb}"]}}'
-
-
-class Need(NamedTuple):
-    """A right, what it is for, and whether the daemon has a use for it (else a person who asks has)."""
-
-    right: Right
-    purpose: str
-    required: bool = True
 
 
 class Check(NamedTuple):

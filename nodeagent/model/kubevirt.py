@@ -8,10 +8,12 @@ checked; whether the kubelet takes one is ``policy``'s to say. Places lie below 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
+from nodeagent.model.desired import NodeTypes, WantedType
 from nodeagent.model.problem import Problem
 
 PERMITTED, MDEVS, MDEVS_OF_NODES, DEVELOPER = SECTIONS = (
@@ -90,21 +92,14 @@ class PermittedDevices(NamedTuple):
         return (*self.pci, *self.mdevs, *self.usb)
 
 
-class NodeMdevTypes(NamedTuple):
-    """The types for nodes that carry all these labels; no labels fit every node."""
-
-    labels: tuple[tuple[str, str], ...] = ()
-    types: tuple[str, ...] = ()
-
-
 class MdevsConfiguration(NamedTuple):
     """The section ``mediatedDevicesConfiguration``, of two spellings the one that KubeVirt would read.
 
     ``enabled`` is virt-handler's switch; None: not given.
     """
 
-    types: tuple[str, ...] = ()
-    nodes: tuple[NodeMdevTypes, ...] = ()
+    types: tuple[WantedType, ...] = ()
+    nodes: tuple[NodeTypes, ...] = ()
     enabled: bool | None = None
 
 
@@ -163,3 +158,13 @@ class VirtualMachine:
     devices: tuple[VmDevice, ...] = ()
     refused: tuple[Problem, ...] = ()
     instancetype: str = ""
+
+
+class ClusterWishes(NamedTuple):
+    """What was last heard of the cluster for this node: the KubeVirt CR, the labels of the Node.
+
+    None stands for what was never heard, which differs from what the cluster has not.
+    """
+
+    kubevirt: KubeVirtCR | None = None
+    labels: Mapping[str, str] | None = None

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.names import NamesStatus
 from nodeagent.model.problem import Problem
 from nodeagent.model.resource import Device, Resource
 
@@ -350,6 +349,26 @@ class ClusterStatus(NamedTuple):
     events_left_out: int = 0
     stale: tuple[StaleStatus, ...] = ()
     stale_removed: tuple[str, ...] = ()
+
+
+class Rename(NamedTuple):
+    """A resource that discovery called ``old`` and calls ``new``; the entry ``alias`` keeps the old name."""
+
+    old: ResourceName
+    new: ResourceName
+    alias: str
+
+
+class NamesStatus(NamedTuple):
+    """Where names come from, and which changed with this start.
+
+    ``bundled`` is the day of the bundled pci.ids. ``kept`` change when a daemon starts while no pod is known
+    to hold a device by the old name.
+    """
+
+    bundled: str = ""
+    changed: tuple[Rename, ...] = ()
+    kept: tuple[Rename, ...] = ()
 
 
 class Status(NamedTuple):

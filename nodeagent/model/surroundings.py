@@ -88,13 +88,6 @@ class DaemonSight(NamedTuple):
     owners: bool | None = None  # it may give a file to another user; None: it does not tell
 
 
-class Versions(NamedTuple):
-    """Of this program, and of the names that it brings along; "" if not known."""
-
-    nodeagent: str
-    pci_ids: str
-
-
 class Surroundings(NamedTuple):
     """All of them."""
 
@@ -102,4 +95,5 @@ class Surroundings(NamedTuple):
     standing: Standing | str
     kubelet: KubeletSight | str
     daemon: DaemonSight | str
-    versions: Versions
+    version: str = ""  # of this program
+    pci_ids: str = ""  # the day of the bundled names; "" if not known

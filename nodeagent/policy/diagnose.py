@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeagent.model.names import Rename
 from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.resource import waits
-from nodeagent.model.status import ANSWERS, RUNNING_AGAIN, DeviceStatus, ResourceStatus, Status
+from nodeagent.model.status import ANSWERS, RUNNING_AGAIN, DeviceStatus, Rename, ResourceStatus, Status
 
 _KUBELET_LOG = "look for its reason in the kubelet's log, on the host: journalctl -u kubelet --since -10min"
 _NOT_ASKED = (

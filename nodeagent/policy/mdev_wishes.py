@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodeagent.model.desired import MdevsWanted, NodeTypes, WantedType
+from nodeagent.model.desired import MdevsWanted, WantedType
+from nodeagent.model.kubevirt import MdevsConfiguration
 from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from nodeagent.model.configuration import Configuration, VgpuConfiguration
     from nodeagent.model.desired import CardTypes
@@ -108,8 +109,8 @@ def _wishes(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels)
     )
     if cr is None or not _of_cr(configuration):
         return own
-    types, nodes = _asked(cr)
-    return own._replace(manage=True, types=types, nodes=nodes, cards=(), definitions=())
+    asked = cr.mdevs or MdevsConfiguration()  # without the section the CR wants nothing
+    return own._replace(manage=True, types=asked.types, nodes=asked.nodes, cards=(), definitions=())
 
 
 def _of_cr(configuration: Configuration) -> bool:
@@ -124,18 +125,6 @@ def _has_own(configuration: Configuration) -> bool:
     return written.manage and any(sources)
 
 
-def _asked(cr: KubeVirtCR) -> tuple[tuple[WantedType, ...], tuple[NodeTypes, ...]]:
-    """The general list of the CR, and those for nodes with labels; no section wants nothing."""
-    if cr.mdevs is None:
-        return (), ()
-    nodes = (NodeTypes(node.labels, _as_wishes(node.types)) for node in cr.mdevs.nodes)
-    return _as_wishes(cr.mdevs.types), tuple(nodes)
-
-
-def _as_wishes(names: Iterable[str]) -> tuple[WantedType, ...]:
-    return tuple(WantedType(name) for name in names)
-
-
 def _external(cr: KubeVirtCR) -> tuple[str, ...]:
     """The types that the CR leaves to other providers: virt-handler removes no mdev of them."""
     mdevs = () if cr.permitted is None else cr.permitted.mdevs
@@ -146,8 +135,8 @@ def _unprotected(wishes: MdevsWanted, cr: KubeVirtCR, labels: Labels) -> Iterato
     """The wanted types that virt-handler would remove, as far as they are spelled alike."""
     from nodeagent.policy.change import card_desired  # here: a node that changes nothing goes without
 
-    types, nodes = _asked(cr)
-    asked = card_desired.for_node(MdevsWanted(types=types, nodes=nodes), labels)
+    section = cr.mdevs or MdevsConfiguration()
+    asked = card_desired.for_node(MdevsWanted(types=section.types, nodes=section.nodes), labels)
     kept = {naming.type_called(name) for name in (*_external(cr), *(each.name for each in asked))}
     listed = (
         *card_desired.for_node(wishes, labels),

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeagent.model.access import Need, Right, Uses
+from nodeagent.model.access import Right, Uses
 
 KUBEVIRT = "kubevirt.io"
 _MACHINES = "not used by the daemon; for: nodeagent explain vmi NAMESPACE/NAME"
 
 
-def needed(uses: Uses) -> Iterator[Need]:
+def needed(uses: Uses) -> Iterator[Right]:
     """All of them; the last is for whoever asks on the command line."""
     if not uses.follow:
         return
     for verb in ("list", "watch"):
-        yield Need(Right(verb, KUBEVIRT, "kubevirts"), "to follow the KubeVirt CR")
+        yield Right(verb, KUBEVIRT, "kubevirts", purpose="to follow the KubeVirt CR")
     for verb in ("list", "watch"):
-        yield Need(Right(verb, "", "nodes", name=uses.node), "to follow this Node and its labels")
+        yield Right(verb, "", "nodes", name=uses.node, purpose="to follow this Node and its labels")
     if uses.events:
         for verb in ("create", "patch"):
-            yield Need(Right(verb, "", "events"), "for cluster.events")
+            yield Right(verb, "", "events", purpose="for cluster.events")
     writers = {"cluster.condition": uses.condition, "cluster.staleResources: remove": uses.remove_stale}
     if any(writers.values()):
         purpose = " and ".join(key for key, on in writers.items() if on)
-        yield Need(Right("patch", "", "nodes", "status", name=uses.node), f"for {purpose}")
-    yield Need(Right("get", KUBEVIRT, "virtualmachineinstances"), _MACHINES, required=False)
+        yield Right("patch", "", "nodes", "status", name=uses.node, purpose=f"for {purpose}")
+    yield Right("get", KUBEVIRT, "virtualmachineinstances", purpose=_MACHINES, required=False)

@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from nodeagent.model.names import Rename
 from nodeagent.model.resource import WAITS
 from nodeagent.model.status import (
     ClusterStatus,
     DeviceStatus,
     HolderStatus,
+    Rename,
     ResourceStatus,
     StaleStatus,
     Status,

@@ -13,10 +13,10 @@ from nodeagent.agent.config_loop import Desire
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, Sources, Timing
-from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.configuration import Configuration, KubeVirt, Node
 from nodeagent.model.desired import PciRule
 from nodeagent.model.host import Host
+from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
 from tests.cluster import crs
 

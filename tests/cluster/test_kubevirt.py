@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.cluster import kubevirt
+from nodeagent.model.desired import NodeTypes, WantedType
 from nodeagent.model.kubevirt import (
     KubeVirtCR,
     MdevsConfiguration,
-    NodeMdevTypes,
     PermittedDevices,
     PermittedMdev,
     PermittedPci,
@@ -78,8 +78,10 @@ def test_the_types_of_the_user_guide_are_read_in_their_order() -> None:
             ],
         },
     )
-    node = NodeMdevTypes((("kubernetes.io/hostname", "nodeName"),), ("nvidia-234",))
-    assert found.mdevs == MdevsConfiguration(("nvidia-222", "nvidia-228"), (node,), None)
+    node = NodeTypes((("kubernetes.io/hostname", "nodeName"),), (WantedType("nvidia-234"),))
+    assert found.mdevs == MdevsConfiguration(
+        (WantedType("nvidia-222"), WantedType("nvidia-228")), (node,), None
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,8 @@ def test_the_types_of_the_user_guide_are_read_in_their_order() -> None:
 def test_the_deprecated_list_counts_where_the_new_one_is_empty(new: Any, old: Any, read_as: Any) -> None:
     lists = {"mediatedDeviceTypes": new, "mediatedDevicesTypes": old}
     found = read(None, {**lists, "nodeMediatedDeviceTypes": [{"nodeSelector": {}, **lists}]})
-    assert found.mdevs == MdevsConfiguration(read_as, (NodeMdevTypes((), read_as),))
+    types = tuple(map(WantedType, read_as))
+    assert found.mdevs == MdevsConfiguration(types, (NodeTypes((), types),))
 
 
 def test_overrides_beside_their_section_are_told_as_what_kubevirt_does_not_read() -> None:
@@ -197,7 +200,7 @@ def test_names_that_only_the_kubelet_refuses_are_let_through_to_whoever_knows_it
 def test_an_override_without_labels_that_can_be_meant_is_refused_alone(selector: Any) -> None:
     overrides = [{"nodeSelector": selector, "mediatedDeviceTypes": ["a"]}, {"nodeSelector": {"x": "y"}}]
     found = read(None, {"mediatedDeviceTypes": ["b", ""], "nodeMediatedDeviceTypes": overrides})
-    assert found.mdevs == MdevsConfiguration(("b",), (NodeMdevTypes((("x", "y"),)),))
+    assert found.mdevs == MdevsConfiguration((WantedType("b"),), (NodeTypes((("x", "y"),)),))
     assert [each.about for each in found.refused] == [
         f"{TYPES}.mediatedDeviceTypes[1]",
         f"{TYPES}.nodeMediatedDeviceTypes[0]",

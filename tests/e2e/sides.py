@@ -37,8 +37,8 @@ from nodeagent.config import Sources
 from nodeagent.http import listeners
 from nodeagent.http.server import Request, Response
 from nodeagent.kernel.root import Root
-from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.desired import Desired
+from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import ProcessStatus, unreported
 

@@ -13,7 +13,7 @@ FOLLOW = ["list kubevirts.kubevirt.io", "watch kubevirts.kubevirt.io", "list nod
 
 
 def needed(uses: Uses) -> list[str]:
-    return [f"{need.right.verb} {need.right.object}" for need in rights.needed(uses) if need.required]
+    return [f"{need.verb} {need.object}" for need in rights.needed(uses) if need.required]
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def test_who_follows_nobody_needs_nothing() -> None:
 
 
 def test_a_right_says_what_it_is_for() -> None:
-    (patch,) = (each for each in rights.needed(Uses("n", True, False, True, True)) if each.right.subresource)
+    (patch,) = (each for each in rights.needed(Uses("n", True, False, True, True)) if each.subresource)
     names(patch.purpose, "cluster.condition", "cluster.staleResources: remove")
 
 
 def test_the_node_is_asked_for_by_its_name() -> None:
     found = rights.needed(Uses("node1", follow=True, remove_stale=True))
-    assert {need.right.name for need in found if need.right.resource == "nodes"} == {"node1"}
+    assert {need.name for need in found if need.resource == "nodes"} == {"node1"}

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from nodeagent.agent.cluster.record import Record
 from nodeagent.cluster import kubevirt
-from nodeagent.model.cluster import ClusterWishes
-from nodeagent.model.kubevirt import SECTIONS, KubeVirtCR
+from nodeagent.model.kubevirt import SECTIONS, ClusterWishes, KubeVirtCR
 from nodeagent.model.problem import Problem
 
 Objects = Mapping[str, Mapping[str, Any]]

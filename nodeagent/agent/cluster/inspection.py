@@ -15,7 +15,7 @@ from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import access, kept, kubevirt, refusals
 from nodeagent.cluster.session import Object, Parameters, Session
 from nodeagent.config import Settings
-from nodeagent.model.access import AccessReport, Check, Need, Uses
+from nodeagent.model.access import AccessReport, Check, Right, Uses
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.desired import Following
 from nodeagent.policy import merge, rights
@@ -68,12 +68,11 @@ async def listed(session: Session, path: str, parameters: Parameters = ()) -> di
     return {kept.key(each): each for each in items}
 
 
-async def _right(session: Session, need: Need) -> Check:
-    right = need.right
+async def _right(session: Session, right: Right) -> Check:
     verdict = await access.review(session, right)
-    why = f"{need.purpose} ({verdict.reason})" if verdict.reason and not verdict.allowed else need.purpose
+    why = f"{right.purpose} ({verdict.reason})" if verdict.reason and not verdict.allowed else right.purpose
     hint = f"add the rule {right.rule} to the ClusterRole of this user"
-    return Check("right", f"{right.verb} {right.object}", verdict.allowed, why, hint, need.required)
+    return Check("right", f"{right.verb} {right.object}", verdict.allowed, why, hint, right.required)
 
 
 def _of_crs(

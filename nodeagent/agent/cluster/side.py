@@ -28,9 +28,9 @@ from nodeagent.cluster.session import Session
 from nodeagent.cluster.watching import Chance, Resource, Watch
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
-from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.desired import Following
+from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import merge
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from nodeagent.model.host import HostDevice, PciFunction
 from nodeagent.model.ids import ResourceName, vgpu_key
-from nodeagent.model.names import Rename
 from nodeagent.model.snapshot import Names, Snapshot
+from nodeagent.model.status import Rename
 from nodeagent.policy import groups
 from nodeagent.policy.offer import matches
 

@@ -116,7 +116,7 @@ def _inotify(platform: Platform | str, standing: Standing | str) -> ReadinessLin
 
 def versions(evidence: Evidence) -> Iterator[ReadinessLine]:
     """Of the kernel, the kubelet, this program and its names."""
-    release, own = evidence.host.release, evidence.around.versions
+    release, around = evidence.host.release, evidence.around
     found = _VERSION.match(release or "")
     if release is None:
         yield _VERSIONS.unseen("kernel", "/proc/sys/kernel/osrelease cannot be seen")
@@ -125,7 +125,7 @@ def versions(evidence: Evidence) -> Iterator[ReadinessLine]:
     else:
         yield _VERSIONS.ok("kernel", release)
     yield _VERSIONS.unseen("kubelet", "its sockets do not tell", "kubectl get node -o wide")
-    yield _VERSIONS.ok("this program", f"{own.nodeagent}, pci.ids of {own.pci_ids or 'no known date'}")
+    yield _VERSIONS.ok("this program", f"{around.version}, pci.ids of {around.pci_ids or 'no known date'}")
 
 
 def daemon(evidence: Evidence) -> Iterator[ReadinessLine]:
@@ -134,7 +134,7 @@ def daemon(evidence: Evidence) -> Iterator[ReadinessLine]:
     if isinstance(seen, str):
         yield _DAEMON.unseen("nodeagent", seen)
         return
-    yield from _answers(seen, evidence.around.versions.nodeagent)
+    yield from _answers(seen, evidence.around.version)
     if seen.unit and not seen.enabled:
         yield _DAEMON.note("at boot", "its service is not enabled", "systemctl enable nodeagent")
 

@@ -30,9 +30,9 @@ from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
-from nodeagent.model.cluster import ClusterWishes
 from nodeagent.model.desired import Desired, MdevsWanted, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
+from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import ChangesStatus

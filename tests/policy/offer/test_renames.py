@@ -7,8 +7,8 @@ from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservati
 from nodeagent.model.desired import Desired, PciRule, PciSelector
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.names import Rename
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.status import Rename
 from nodeagent.policy.offer import renames
 
 OLD, NEW = ResourceName("nvidia.com/2335"), ResourceName("nvidia.com/H200")

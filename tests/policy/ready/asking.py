@@ -18,7 +18,6 @@ from nodeagent.model.surroundings import (
     Platform,
     Standing,
     Surroundings,
-    Versions,
 )
 from nodeagent.policy.ready.lines import Evidence
 
@@ -57,7 +56,7 @@ def facts(host: Host = WELL, desired: Desired | None = None, **other: Any) -> Ev
         platform = platform._replace(
             **{name: value for name, value in other.items() if name in Platform._fields}
         )
-    return Evidence(host, desired or Desired(), Surroundings(platform, versions=Versions("1", ""), **parts))
+    return Evidence(host, desired or Desired(), Surroundings(platform, version="1", **parts))
 
 
 def by_check(lines: Iterable[ReadinessLine]) -> dict[str, ReadinessLine]:

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.model.desired import Desired, PciRule, UsbRule
 from nodeagent.model.readiness import Verdict
 from nodeagent.model.resource import Iommufd
-from nodeagent.model.surroundings import Modules, Versions
+from nodeagent.model.surroundings import Modules
 from nodeagent.policy.ready import report
 from tests.policy.ready.asking import DAEMON, KUBELET, STANDING, WELL, by_check, facts, short
 from tests.policy.samples import function
@@ -133,5 +133,5 @@ def test_without_a_usb_rule_nobody_asks_who_may_change_owners() -> None:
 
 def test_versions_are_those_of_this_program_and_its_names() -> None:
     asked = facts()
-    told = report.report(asked._replace(around=asked.around._replace(versions=Versions("1", "2026-10-24"))))
+    told = report.report(asked._replace(around=asked.around._replace(version="1", pci_ids="2026-10-24")))
     assert by_check(told.lines)["this program"].seen == "1, pci.ids of 2026-10-24"

@@ -16,7 +16,6 @@ from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSe
 from nodeagent.model.host import Hints, MdevType, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
-from nodeagent.model.names import NamesStatus, Rename
 from nodeagent.model.plan import Plan
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.readiness import Readiness, ReadinessLine, Verdict
@@ -28,6 +27,8 @@ from nodeagent.model.status import (
     DeviceStatus,
     HttpStatus,
     MdevsStatus,
+    NamesStatus,
+    Rename,
     StaleStatus,
     Status,
     WaitingStatus,
