@@ -122,6 +122,7 @@ class Allocator:
                 request = await self._reread(request)
                 return self._mark(request, Admission(), grants.grant(*request), {})
             admission = await self._identify(request)
+            request = self._renew(request)
             request = await self._reread(request, allocating.find_vfio_functions(request))
             request = await self._wait_until_closed(request, admission, deadline)
             await self._ensure_nodes(request, admission)

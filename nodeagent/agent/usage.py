@@ -127,7 +127,10 @@ class Usage:
         """
         wanted = anyio.current_time()
         async with self._lock:
-            if not self._kubelet.is_present() or self._requested_rewritten > wanted:
+            if not self._kubelet.is_present():
+                return
+            silent = self._snapshots.now.allocations.knowledge is Knowledge.SILENT
+            if self._requested_rewritten > wanted or (silent and self._requested > wanted):
                 return
             spacing = self._requested + self._timeouts.release_check_spacing
             await anyio.sleep(max(spacing - anyio.current_time(), 0.0))
@@ -181,13 +184,18 @@ class Usage:
         return listed.pods or None
 
     async def _list_pods(self) -> PodList:
-        """The kubelet refuses what is beyond 100 requests a second: a client that had answers asks again."""
+        """The kubelet refuses what is beyond 100 requests a second: a client that had answers asks again.
+
+        Not after a silence: an Allocate may wait for the lock.
+        """
+        asked, repeat = anyio.current_time(), self._timeouts.pod_resources_repeat
         try:
             return await self._kubelet.list_pods()
         except KubeletUnavailable:
-            if self._failures.get() or not self._kubelet.is_present():
+            was_silent = anyio.current_time() > asked + repeat
+            if was_silent or self._failures.get() or not self._kubelet.is_present():
                 raise
-        await anyio.sleep(self._timeouts.pod_resources_repeat)
+        await anyio.sleep(repeat)
         return await self._kubelet.list_pods()
 
     async def _note_silence(self, error: KubeletUnavailable) -> None:

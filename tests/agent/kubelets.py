@@ -37,6 +37,7 @@ class Kubelet:
     reads_lists: bool = True
     present: bool = True
     silent: bool = False
+    silent_for: float = 0.0  # seconds until a request is given up
     requests: Latest[int] = field(default_factory=lambda: Latest(0))
     lists: int = 0  # that were sent again
     groups: dict[str, frozenset[GroupNumber]] = field(default_factory=dict)  # whose nodes came with an id
@@ -48,6 +49,7 @@ class Kubelet:
         if not self.present:
             raise KubeletAway("nobody listens")
         if self.silent:
+            await anyio.sleep(self.silent_for)
             raise KubeletUnavailable("no answer in time")
         held = []
         for pod, shown in self.listed.items():

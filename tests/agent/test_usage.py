@@ -233,6 +233,18 @@ async def test_before_a_change_a_request_that_let_the_checkpoint_be_does_not_cou
     assert kubelet.lists == 1
 
 
+async def test_a_silent_kubelet_is_asked_once_whoever_waits_for_a_change() -> None:
+    kubelet = Kubelet()
+    node = Node(kubelet, BRIEF)
+    await node.usage.request()
+    kubelet.silent, kubelet.silent_for = True, 2 * BRIEF.pod_resources_repeat
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(node.usage.request_before_change)
+    assert kubelet.requests.get() == 2
+    assert node.allocations.knowledge is Knowledge.SILENT
+
+
 async def test_a_checkpoint_that_is_not_written_in_time_tells_nothing_of_answers() -> None:
     kubelet = Kubelet()
     kubelet.add("ns/one", (A, "0"))
