@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import anyio
+import anyio.lowlevel
 from anyio import CancelScope
 from grpclib.client import Channel
 from grpclib.config import Configuration
@@ -123,7 +124,8 @@ class SocketServer:
                 await server.start(sock=self._file.socket, backlog=BACKLOG)
             self._file.rename(self.name)
         except BaseException as error:
-            server.close_listener()
+            with CancelScope(shield=True):
+                await server.close_listener()
             self._drop_file(keep=False)
             if isinstance(error, OSError):
                 raise self._unavailable(error) from error
@@ -141,7 +143,7 @@ class SocketServer:
         with CancelScope(shield=True):
             self._stopping = True
             if server is not None:
-                server.close_listener()
+                await server.close_listener()
             self._drop_file(keep_file)
             if server is not None:
                 await self._drain(grace)
@@ -248,10 +250,19 @@ class _Server(Server):
         plain = super()._protocol_factory()
         return _Connection(plain, self._connections, self._on_lost)
 
-    def close_listener(self) -> None:
-        """Accept no new connections; those that exist stay."""
-        if self._server is not None:
-            self._server.close()
+    async def close_listener(self) -> None:
+        """Accept no new connections; those that exist stay.
+
+        One that was accepted just now begins first: a closed server of asyncio leaves it open and forgets it
+        (``Server._attach`` in Python 3.11).
+        """
+        if not isinstance(self._server, asyncio.Server):
+            return
+        for each in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(each.fileno())
+        for _ in range(2):  # its transport is made, then its protocol is told
+            await anyio.lowlevel.checkpoint()
+        self._server.close()
 
 
 class _Connection(H2Protocol):
