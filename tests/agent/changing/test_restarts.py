@@ -44,19 +44,18 @@ async def test_a_card_that_is_slow_to_tell_its_types_at_the_start_keeps_its_inst
 
 
 async def test_vgpu_cards_end_as_dealt_whatever_is_held_and_restarted_in_between(tmp_path: Path) -> None:
-    types = (*VGPUS, Type("3", 1, "NVIDIA A40-48Q"))
-    both = [Card(address, types, vfs=vf_addresses(address, 4), vgpu=True) for address in (FIRST, SECOND)]
+    both = [Card(address, VGPUS, vfs=vf_addresses(address, 4), vgpu=True) for address in (FIRST, SECOND)]
     async with node(tmp_path, both, "1") as changing:
         async with changing.run():
             await changing.until_counts((FIRST, "1", 4), (SECOND, "1", 4))
             await changing.until_at_rest()
-        changing.want("2", "NVIDIA A40-48Q")
+        changing.want("2")  # one type: the simulated kernel shows which a card can have after a write returns
         changing.cards.hold(both[0].vfs[1])
         async with restarted(changing):
-            await changing.until_counts((FIRST, "1", 1), (SECOND, "3", 1))
+            await changing.until_counts((FIRST, "1", 1), (SECOND, "2", 2))
         async with restarted(changing):
             changing.cards.release(both[0].vfs[1])
-            await changing.until_counts((FIRST, "2", 2), (SECOND, "3", 1))
+            await changing.until_counts((FIRST, "2", 2), (SECOND, "2", 2))
 
 
 async def test_the_names_of_vgpu_types_outlive_a_restart_on_a_full_card(tmp_path: Path) -> None:
