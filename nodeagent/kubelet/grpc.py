@@ -347,6 +347,8 @@ async def in_own_task(rpc: Coroutine[Any, Any, T]) -> T:
             task.cancel()
             with CancelScope(shield=True):
                 await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # looked at also if nobody waits any more: asyncio reports it otherwise
     if task.cancelled():
         raise StreamTerminatedError("Connection lost")
     return task.result()

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from grpclib.exceptions import StreamTerminatedError
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet import grpc
@@ -75,6 +77,21 @@ def _cancellations() -> int:
     task = asyncio.current_task()
     assert task is not None
     return task.cancelling()
+
+
+async def test_an_error_that_comes_after_the_caller_was_cancelled_is_nobodys() -> None:
+    """Asyncio reports an exception that nobody has looked at; anyio's test runner raises it."""
+
+    async def fails() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise StreamTerminatedError("Connection lost")
+
+    with anyio.move_on_after(0):
+        await grpc.in_own_task(fails())
+    gc.collect()
+    await anyio.wait_all_tasks_blocked()
 
 
 async def test_an_absent_or_silent_peer_means_kubelet_unavailable(tmp_path: Path) -> None:
