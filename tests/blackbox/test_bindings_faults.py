@@ -156,7 +156,10 @@ async def test_a_group_in_which_somebody_interferes_with_one_write_back_is_bound
 
 
 def killing(daemon: Daemon, at: int, done: bool) -> Callable[[int, bool], None]:
-    """Kill the daemon at that write, before it has its effect or after."""
+    """Kill the daemon at that write: before it has its effect, which it has all the same, or after.
+
+    After it the next write may have begun, in a process of its own that outlives the daemon.
+    """
 
     def around(number: int, was_done: bool) -> None:
         if (number, was_done) == (at, done):

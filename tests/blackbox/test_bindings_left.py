@@ -39,7 +39,7 @@ async def test_it_is_bound_by_the_daemon_that_comes_after_one_was_killed_in_the_
         async with node.daemon() as daemon:
 
             def killed(number: int, done: bool) -> None:
-                if done and drivers.writes[-1] == ("unbind", GPU):
+                if not done and drivers.writes[-1] == ("unbind", GPU):  # after it the next write begins
                     daemon.process.kill()
 
             drivers.around = killed

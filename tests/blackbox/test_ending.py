@@ -55,7 +55,7 @@ async def test_the_log_names_who_has_a_device_and_when_it_was_let_go_also_after_
         held = await daemon.logged("device-held")
         assert (held["device"], held["pod"]) == ([device], [f"{vm.namespace}/{vm.name}"])
         assert await daemon.end() == 0
-        async with node.daemon() as again:
+        async with node.daemon("--timing-resync", "1s") as again:
             assert (await again.logged("device-held"))["device"] == [device]
             kubelet.delete(vm)
             assert (await again.logged("device-released"))["device"] == [device]
