@@ -106,9 +106,9 @@ def _said_before(root: Root, settings: Settings) -> ClusterWishes:
     """What the cluster said to the daemon before this one: nothing is decided without it."""
     if not account.reaches(settings.configuration.following):
         return ClusterWishes()
-    from nodeagent.agent.cluster import heard, record  # here: most nodes ask no cluster
+    from nodeagent.agent.cluster import state  # here: most nodes ask no cluster
 
-    return heard.before(record.FILE.load(root.path(record.PATH))).wishes
+    return state.FILE.load(root.path(state.PATH)).wishes
 
 
 async def first_scan(core: Core) -> None:

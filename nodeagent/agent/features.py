@@ -57,7 +57,7 @@ FEATURES = (
     Feature(
         "cluster",
         lambda core: account.reaches(core.snapshots.now.desired.following),
-        "nodeagent.agent.cluster.feature",
+        "nodeagent.agent.cluster.follow",
     ),
 )
 

@@ -165,7 +165,6 @@ class Timeouts(NamedTuple):
     watch_stream_steady: float = 5.0  # a stream that lasts as long resets ``api_retry``
     watch_restart_spread: float = 0.5  # a server that ends ends the streams of all nodes
     cluster_start_spread: float = 10.0  # the first requests of many nodes
-    offered_names_read: float = 5.0  # from disk, before the cluster is followed
     cluster_status_poll: float = 10.0  # between two looks at the status without a change
     event_gather: float = 0.2  # Events of one cause are sent together
     event_settle: float = 30.0  # problems that exist at the start are sent later

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from nodeagent.agent.cluster import inspection
-from nodeagent.agent.cluster.side import Place
+from nodeagent.agent.cluster.follow import Connection
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import daemon_client, output, shell
 from nodeagent.cluster.credentials import Credentials
@@ -34,14 +34,14 @@ def check(options: argparse.Namespace) -> int:
     """
     root = shell.root_of(options)
     settings, first_line = daemon_client.settings_in_force(options, root)
-    place = Place.of(settings, root)
-    credentials = place.credentials
+    connection = Connection.of(settings, root)
+    credentials = connection.credentials
     report = None
     if credentials is not None:
         report = ask(
             credentials,
             options.timeouts,
-            lambda session: inspection.inspect(session, settings, place.node),
+            lambda session: inspection.inspect(session, settings, connection.node),
         )
     if options.output != output.TEXT:
         answer = rendering.answer(report, str(credentials))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nodeagent.agent.cluster import record
+from nodeagent.agent.cluster import state
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import bases, daemon_client, output, shell
 from nodeagent.cluster import account, kubevirt, machines
@@ -100,8 +100,7 @@ def _used(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> UsedCR:
 def _of_daemon(options: argparse.Namespace) -> UsedCR:
     """The CR that the daemon goes by, or would: its record has it, for root alone."""
     root = shell.root_of(options)
-    heard = record.FILE.peek(root.path(record.PATH)).kubevirt
-    cr = None if heard is None else kubevirt.cr(heard)
+    cr = state.FILE.peek(root.path(state.PATH)).wishes.kubevirt
     status = daemon_client.status_or_none(options, root)
     if status is None:
         follows = account.reaches(shell.settings(options, root).configuration.following)

@@ -96,16 +96,16 @@ def _heard(options: argparse.Namespace, root: Root, desired: Desired) -> Cluster
 
     :raises NodeagentError: if it goes by a KubeVirt CR that its record does not have.
     """
-    from nodeagent.agent.cluster import heard, record  # here: a saved host needs no reader of a CR
+    from nodeagent.agent.cluster import state  # here: a saved host needs no reader of a CR
 
     status = daemon_client.status_or_none(options, root)
     if status is None:
         return ClusterWishes()
     cr_name = status.get("cluster", {}).get("kubevirt", "")
-    known = heard.before(record.FILE.peek(root.path(record.PATH))).wishes
+    known = state.FILE.peek(root.path(state.PATH)).wishes
     if cr_name and known.kubevirt is None:
         raise NodeagentError(
-            f"the daemon goes by the KubeVirt CR {cr_name}, and {record.PATH} does not tell what it says",
+            f"the daemon goes by the KubeVirt CR {cr_name}, and {state.PATH} does not tell what it says",
             "only root may read that: try again with sudo" if os.geteuid() else "see nodeagent status",
         )
     told = known.labels is not None and tuple(known.labels.items()) == desired.labels

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program: the cluster sides of many nodes in one process, each with settings and a record of its own.
 
-Each is wired as the daemon's feature wires it, with the merge behind it; there is no host below, and nobody
+Each is wired as in the daemon, with the merge behind it; there is no host below, and nobody
 offers anything. A node is a directory below the given one, with ``etc/kubeconfig`` in it. A socket tells how
 far they are: since when each hears the cluster, and when they had which edit in force. An edit is a resource
 whose name begins with ``EDIT``.
@@ -23,7 +23,7 @@ import anyio
 
 from nodeagent import config
 from nodeagent.agent import core
-from nodeagent.agent.cluster import feature
+from nodeagent.agent.cluster import follow
 from nodeagent.agent.config_loop import Desire
 from nodeagent.agent.core import Core
 from nodeagent.agent.snapshot import Snapshots
@@ -80,7 +80,7 @@ class Sides:
         first = core.build(Root(str(directory)), Latest(_settings(directory, "none")), Timeouts())
         # one inotify instance for all: a user may have few of them, and nothing here watches files
         self._cores = [_core(first, place) for place in sorted(directory.glob("*/"))]
-        self._components = [tuple(feature.components(each)) for each in self._cores]
+        self._components = [tuple(follow.components(each)) for each in self._cores]
         self._heard: list[float] = []
         self._edits: dict[str, list[float]] = defaultdict(list)
 

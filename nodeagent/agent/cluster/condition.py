@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent.cluster.guests import Api, Right, forbidden
-from nodeagent.agent.cluster.record import CONDITION
+from nodeagent.agent.cluster.session_task import Api, WritePermission, is_forbidden
+from nodeagent.agent.cluster.state import CONDITION
 from nodeagent.agent.core import Core
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import conditions, events, pauses
@@ -54,7 +54,7 @@ class _Stands(NamedTuple):
 
 
 class ConditionKeeper:
-    """A guest of the cluster side. Where ``cluster.condition`` is off, it removes what it has set before."""
+    """A task of ``follow``. Where ``cluster.condition`` is off, it removes what it has set before."""
 
     name = "condition of the Node"
 
@@ -67,17 +67,16 @@ class ConditionKeeper:
         self._core = core
         self._clock = clock
         self._jitter = jitter
-        self._right = Right(f"the condition {CONDITION}", core.timeouts.missing_right_retry)
+        self._permission = WritePermission(f"the condition {CONDITION}", core.timeouts.missing_right_retry)
         self._stands: _Stands | None = None
 
-    def told(self, status: ClusterStatus) -> ClusterStatus:
-        """With the right that is missing."""
-        lines = (self._right.line,) if self._right.line else ()
-        return status._replace(unwritten=(*status.unwritten, *lines))
+    def add_status(self, status: ClusterStatus) -> ClusterStatus:
+        """The status with a missing permission."""
+        return self._permission.add_status(status)
 
     async def run(self, api: Api) -> None:
         """Keep it as it is to be, for ever."""
-        await api.met()
+        await api.wait_for_node()
         failures, timeouts = 0, self._core.timeouts
         while True:
             seen = self._core.news.bell.version
@@ -96,7 +95,7 @@ class ConditionKeeper:
         """Write it, if it has stood for long enough; seconds until the next look."""
         timeouts = self._core.timeouts
         poll = timeouts.cluster_status_poll
-        if api.document is None or self._right.missing:
+        if api.document is None or self._permission.missing:
             return poll
         has, wanted, now = self._has(api), self._wanted, anyio.current_time()
         if wanted == has or (wanted is not None and wanted.says(has)):
@@ -107,21 +106,21 @@ class ConditionKeeper:
             wait = timeouts.condition_settle if flips else timeouts.condition_text_settle
             self._stands = _Stands(flips, now + wait + timeouts.condition_spread * self._jitter())
         if now >= self._stands.due:
-            await self._dare(api, has, wanted)
+            await self._try_write(api, has, wanted)
             self._stands = None  # and with the next look the Node says so
             return poll
         return min(self._stands.due - now, poll)
 
-    async def _dare(self, api: Api, has: Condition | None, wanted: Condition | None) -> None:
+    async def _try_write(self, api: Api, has: Condition | None, wanted: Condition | None) -> None:
         """Write it; one that may not be written is no failure of the server's."""
         try:
             await self._write(api, has, wanted)
         except ClusterUnavailable as error:
-            if not forbidden(error):
+            if not is_forbidden(error):
                 raise
-            self._right.refused(error)
+            self._permission.refused(error)
         else:
-            self._right.given()
+            self._permission.granted()
 
     async def _write(self, api: Api, has: Condition | None, wanted: Condition | None) -> None:
         if wanted is None:

@@ -1,78 +1,250 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events: looks at the Status whenever it may be another one, and has told to the cluster what is new.
+"""Sends Events on this node and its pods to the API server, as long as ``cluster.events`` says so.
 
-Nobody waits for it. Each look takes what came within a moment, so that a card that falls off with all its
-functions is one Event and not twenty.
+``follow`` runs it while there is a session. It compares each Status with the one before it (``node_events``)
+and queues the Events; the queue bounds their rate and age. Changes within a moment are compared together, so
+that a card that falls off the bus with all its functions is one Event and not twenty. Nobody waits for an
+Event: an API server that fails is asked again later, and what it will never accept is dropped.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent.cluster import pods
-from nodeagent.agent.cluster.guests import Api
-from nodeagent.agent.cluster.notices import Notices
-from nodeagent.agent.cluster.outbox import Outbox
-from nodeagent.agent.cluster.sending import Sender
+from nodeagent.agent.cluster.node_events import NodeEvent, compare_cards, diff, find_lasting, fold
+from nodeagent.agent.cluster.session_task import Api, WritePermission, is_forbidden
 from nodeagent.agent.core import Core
-from nodeagent.base import log
-from nodeagent.model.status import ClusterStatus
+from nodeagent.base import log, threads
+from nodeagent.base.errors import ClusterUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.cluster import events, pauses, refusals
+from nodeagent.cluster.events import Event, Involved, Seen
+from nodeagent.kubelet.checkpoint import CheckpointFile, Entry
+from nodeagent.kubelet.socket_dir import CHECKPOINT
+from nodeagent.model.allocation import Possession
+from nodeagent.model.status import ClusterStatus, Status
+
+BURST = 25
+_KEPT = 256  # Events whose count is remembered
+_RETRIED = (0, refusals.UNAUTHORIZED, 408, refusals.CONFLICT, refusals.TOO_MANY)  # and all from 500 on
+
+
+class QueuedEvent(NamedTuple):
+    """An Event that occurred ``times`` times since it was sent last, and is not sent before ``due``."""
+
+    event: NodeEvent
+    times: int
+    first: float
+    last: float
+    due: float
+
+
+class EventQueue:
+    """The Events that are not sent yet. Times are seconds of the event loop's clock. Pure.
+
+    The rate is that of client-go's spam filter (tools/record/events_cache.go): 25 at once, then one in five
+    minutes. ``left_out`` counts the Events beyond that, those too old, and those that nobody accepts.
+    """
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self.left_out = 0
+        self._timeouts = timeouts
+        self._queued: dict[NodeEvent, QueuedEvent] = {}  # the next first
+        self._tokens = float(BURST)
+        self._filled = 0.0
+
+    def add(self, event: NodeEvent, now: float, delay: float = 0.0) -> bool:
+        """Queue it, or count it where it is queued already; False if it exceeds the rate."""
+        self._drop_old(now)
+        self._tokens = min(float(BURST), self._tokens + (now - self._filled) / self._timeouts.event_refill)
+        self._filled = now
+        if self._tokens < 1.0:
+            self.left_out += 1
+            return False
+        self._tokens -= 1.0
+        before = self._queued.get(event, QueuedEvent(event, 0, now, now, now + delay))
+        self._queued[event] = before._replace(times=before.times + 1, last=now)
+        return True
+
+    def next(self, now: float) -> QueuedEvent | None:
+        """The next Event that is due."""
+        self._drop_old(now)
+        return next((queued for queued in self._queued.values() if queued.due <= now), None)
+
+    @property
+    def next_due(self) -> float:
+        """When an Event is due; infinite without one."""
+        return min((queued.due for queued in self._queued.values()), default=math.inf)
+
+    def remove(self, sent: QueuedEvent) -> None:
+        """It was sent; one more that occurred meanwhile stays."""
+        now = self._queued.pop(sent.event, sent)
+        if now.times > sent.times:
+            self._queued[sent.event] = now._replace(times=now.times - sent.times, first=now.last)
+
+    def postpone(self, queued: QueuedEvent) -> None:
+        """It could not be sent: all others go first."""
+        if queued.event in self._queued:
+            self._queued[queued.event] = self._queued.pop(queued.event)
+
+    def drop(self, queued: QueuedEvent) -> None:
+        """It cannot be sent at all."""
+        self._queued.pop(queued.event, None)
+        self.left_out += queued.times
+
+    def _drop_old(self, now: float) -> None:
+        for queued in list(self._queued.values()):
+            if now - queued.last > self._timeouts.event_age:
+                self.drop(queued)
 
 
 class Events:
-    """A guest of the cluster side, as long as ``cluster.events`` says so."""
+    """The task: one loop compares Statuses, another one sends the queue."""
 
     name = "Events"
 
     def __init__(self, core: Core, jitter: Callable[[], float] = random.random) -> None:
+        pause = core.timeouts.missing_right_retry
         self._core = core
+        self._timeouts = core.timeouts
         self._jitter = jitter
-        self._outbox = Outbox(core.timeouts)
-        self._sender = Sender(self._outbox, self._uid, core.timeouts)
-        self._full = False  # more happens than is told
+        self._queue = EventQueue(core.timeouts)
+        self._queued: Latest[None] = Latest(None)  # touched when the queue has one more
+        self._rate_exceeded = False
+        self._of_node = WritePermission("Events about this node", pause)
+        self._of_pods = WritePermission("Events about pods", pause)
+        self._counts: OrderedDict[Event, int] = OrderedDict()  # as sent before
 
-    def told(self, status: ClusterStatus) -> ClusterStatus:
-        """With the rights that are missing, and what was left out."""
-        lines = tuple(right.line for right in self._sender.rights if right.line)
-        return status._replace(unwritten=(*status.unwritten, *lines), events_left_out=self._outbox.left_out)
+    def add_status(self, status: ClusterStatus) -> ClusterStatus:
+        """The status with missing permissions and the number of Events that were not sent."""
+        status = self._of_pods.add_status(self._of_node.add_status(status))
+        return status._replace(events_left_out=self._queue.left_out)
 
     async def run(self, api: Api) -> None:
-        """Tell while the settings want it, for ever."""
+        """Compare and send while the settings ask for it, for ever."""
         settings, seen = self._core.settings, -1
         while True:
-            wanted = settings.get().cluster.events
+            enabled = settings.get().cluster.events
             async with anyio.create_task_group() as group:
-                if wanted:
-                    group.start_soon(self._sender.run, api, name="sending of Events")
-                    group.start_soon(self._look, name="looking for Events")
-                while settings.get().cluster.events == wanted:
+                if enabled:
+                    group.start_soon(self._send_queue, api, name="sending of Events")
+                    group.start_soon(self._compare, name="looking for Events")
+                while settings.get().cluster.events == enabled:
                     seen, _ = await settings.newer(seen)
                 group.cancel_scope.cancel()
 
-    async def _look(self) -> None:
-        timeouts = self._core.timeouts
-        settled = timeouts.event_settle + timeouts.event_spread * self._jitter()
-        news, notices, seen = self._core.news, Notices(settled), -1
-        while True:
-            now = anyio.current_time()
-            for notice in notices.of(news.asked(), now):
-                delay = timeouts.event_spread * self._jitter() * notice.reason.everywhere
-                self._take(self._outbox.add(notice, now, delay))
-            with anyio.move_on_after(min(timeouts.cluster_status_poll, notices.due - now)):
-                seen, _ = await news.bell.newer(seen)
-            await anyio.sleep(timeouts.event_gather)
+    async def _compare(self) -> None:
+        news, timeouts, seen = self._core.news, self._timeouts, -1
+        before = news.asked()
+        changes = before.changes
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._add_lasting, before, name="problems at the start")
+            while True:
+                with anyio.move_on_after(timeouts.cluster_status_poll):
+                    seen, _ = await news.bell.newer(seen)
+                await anyio.sleep(timeouts.event_gather)
+                now = news.asked()
+                of_cards, changes = compare_cards(changes, now.changes)
+                self._add([*diff(before, now), *of_cards])
+                before = now
 
-    def _take(self, taken: bool) -> None:
-        """Say when more begins to happen than is told, and when that is over."""
-        if taken:
-            self._sender.more.touch()
-        if taken == self._full:
-            self._full = not taken
-            if self._full:
+    async def _add_lasting(self, first: Status) -> None:
+        """Report what was wrong at the start and still is after a while: a daemon that starts has no news of
+        an unchanged node, but nobody else sees a device that breaks while the node is down.
+        """
+        await anyio.sleep(self._timeouts.event_settle + self._timeouts.event_spread * self._jitter())
+        self._add(find_lasting(first, self._core.news.asked()))
+
+    def _add(self, found: Iterable[NodeEvent]) -> None:
+        """Queue them, and log when they begin to exceed the rate."""
+        now = anyio.current_time()
+        for event in fold(found):
+            delay = self._timeouts.event_spread * self._jitter() if event.reason.everywhere else 0.0
+            queued = self._queue.add(event, now, delay)
+            if queued:
+                self._queued.touch()
+            elif not self._rate_exceeded:
                 log.event(log.EVENTS_LEFT_OUT)
+            self._rate_exceeded = not queued
+
+    async def _send_queue(self, api: Api) -> None:
+        await api.wait_for_node()
+        failures = 0
+        while True:
+            seen = self._queued.version
+            queued = self._queue.next(anyio.current_time())
+            if queued is None:
+                with anyio.move_on_after(self._queue.next_due - anyio.current_time()):
+                    await self._queued.newer(seen)
+                continue
+            try:
+                await self._send(api, queued)
+                failures = 0
+            except ClusterUnavailable as error:
+                self._queue.postpone(queued)
+                await anyio.sleep(pauses.after(error, failures, random.random(), self._timeouts))
+                failures += 1
+
+    async def _send(self, api: Api, queued: QueuedEvent) -> None:
+        """Send it, or drop it. :raises ClusterUnavailable: if it may be tried again."""
+        permission = self._of_pods if queued.event.pod else self._of_node
+        involved = await self._involved(api, queued.event.pod)
+        if permission.missing or involved is None:
+            self._queue.drop(queued)
+            return
+        try:
+            await self._write(api, queued, involved)
+        except ClusterUnavailable as error:
+            if is_forbidden(error):
+                permission.refused(error)
+            elif error.status in _RETRIED or error.status >= 500:
+                raise
+            self._queue.drop(queued)
+        else:
+            permission.granted()
+            self._queue.remove(queued)
+
+    async def _involved(self, api: Api, pod: str) -> Involved | None:
+        """The object that an Event is about; None if there is no such Node."""
+        if pod:
+            namespace, _, name = pod.partition("/")
+            return Involved(name, await self._uid(pod), namespace)
+        if api.document is None:
+            return None
+        return Involved(api.node, str(api.document["metadata"].get("uid", "")))
 
     async def _uid(self, pod: str) -> str:
-        return await pods.uid(self._core, pod)
+        """The uid of a pod that has devices; "" if unknown.
+
+        ``kubectl describe pod`` shows only Events with the uid. PodResources does not have it, the kubelet's
+        checkpoint does, and to read that needs no right to read pods.
+        """
+        held = self._core.snapshots.now.allocations.held()
+        devices = {(holder.resource, each) for each, holder in held if str(holder) == pod}
+        directory = Path(self._core.root.path(self._core.settings.get().kubelet.device_plugin_dir))
+        checkpoint = CheckpointFile(str(directory / CHECKPOINT))
+        return find_uid((await threads.call(checkpoint.read)).entries, devices)
+
+    async def _write(self, api: Api, queued: QueuedEvent, involved: Involved) -> None:
+        reason, since = queued.event.reason, time.time() - anyio.current_time()
+        event = Event(involved, reason.name, events.line(queued.event.message), reason.warning)
+        seen = Seen(queued.times, since + queued.first, since + queued.last)
+        count = await events.write(api.session, api.node, event, seen, self._counts.pop(event, 0))
+        self._counts[event] = count
+        if len(self._counts) > _KEPT:
+            self._counts.popitem(last=False)
+
+
+def find_uid(entries: Iterable[Entry], devices: set[Possession]) -> str:
+    """The one uid under which the checkpoint has these devices; "" if there are several, or none."""
+    found = {entry.uid for entry in entries if (entry.resource, entry.device_id) in devices}
+    return found.pop() if len(found) == 1 else ""

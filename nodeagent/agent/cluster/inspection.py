@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from nodeagent.agent.cluster import heard
-from nodeagent.agent.cluster.heard import Heard
+from nodeagent.agent.cluster import state
+from nodeagent.agent.cluster.state import ClusterState
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import access, kept, kubevirt, refusals
 from nodeagent.cluster.session import Object, Parameters, Session
@@ -46,7 +46,7 @@ async def inspect(session: Session, settings: Settings, node: str) -> AccessRepo
             Check("object", f"the Node {node}", node in nodes, "", "set node.name to the Node's name")
         )
     if crs is not None:
-        labels = heard.after(Heard(), None, nodes, node).labels
+        labels = state.update(ClusterState(), None, nodes, node).wishes.labels
         found += _of_crs(crs, settings.configuration, labels)
     return AccessReport(user, tuple(found))
 
@@ -92,4 +92,4 @@ def _of_crs(
         return
     yield Check("object", what, well=True)
     for each in merge.objections(configuration, cr, labels):
-        yield Check("entry", heard.place(each), well=False, why=each.what, hint=each.hint)
+        yield Check("entry", state.place(each), well=False, why=each.what, hint=each.hint)

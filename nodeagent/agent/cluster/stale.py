@@ -1,26 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stale resources: what the Node still counts, although nobody gives it any more since we offered it.
+"""Stale resources: the Node still counts them, although nobody offers them any more since nodeagent did.
 
-They are told, and taken away where ``cluster.staleResources`` says so: only if both counts are 0, the kubelet
-has forgotten the name, and some time has passed; each name once, for who writes it again knows why. The API
-server is asked nothing for that: the Node is followed anyway. The kubelet's file gives no event here, so it
-is read now and then as long as it matters.
+They are reported, and removed where ``cluster.staleResources`` says so: only if both counts are 0, the
+kubelet has forgotten the name, and some time has passed; each name once, for who writes it again knows why.
+The API server is asked nothing for that: the Node is watched anyway. The kubelet's file gives no event here,
+so it is read now and then as long as it matters. Only names that nodeagent has offered on this node can be
+stale: they are on disk, and of too many the oldest are forgotten.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 
-from nodeagent.agent.cluster.guests import Api, Right, forbidden
-from nodeagent.agent.cluster.offered import Offered
+from nodeagent.agent.cluster.session_task import Api, WritePermission, is_forbidden
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
-from nodeagent.base.errors import ClusterUnavailable
+from nodeagent.base.errors import ClusterUnavailable, KernelRefused
+from nodeagent.base.files import StateFile
 from nodeagent.base.latest import Latest
 from nodeagent.cluster import capacities, pauses, refusals
 from nodeagent.kubelet import checkpoint
@@ -28,20 +31,39 @@ from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.status import ClusterStatus, StaleStatus
 from nodeagent.policy import stale
 
+OFFERED = "/var/lib/nodeagent/offered.json"
+MOST = 256  # names in it
 SHOWN = 16  # names of removed resources
 _HINT = "to have it taken away, set cluster.staleResources: remove"
 
 
+def _parse_names(document: dict[str, Any]) -> tuple[str, ...]:
+    names = tuple(document["names"])
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("a name is a text")
+    return names
+
+
+FILE: StateFile[tuple[str, ...]] = StateFile(
+    (),
+    _parse_names,
+    lambda names: {"names": names},
+    "without it nobody knows after a restart which resources of the Node were offered here once",
+    log.CLUSTER_RECORD_BROKEN,
+)
+
+
 class StaleResources:
-    """A guest of the cluster side."""
+    """A task of ``follow``, and the one writer of the file of names."""
 
     name = "stale resources"
 
-    def __init__(self, core: Core, offered: Offered, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(self, core: Core, jitter: Callable[[], float] = random.random) -> None:
         self._core = core
-        self._offered = offered
         self._jitter = jitter
-        self._right = Right("the counts of stale resources", core.timeouts.missing_right_retry)
+        self._path = core.root.path(OFFERED)
+        self._names: tuple[str, ...] | None = None  # that were ever offered, the oldest first; None: not read
+        self._permission = WritePermission("the counts of stale resources", core.timeouts.missing_right_retry)
         self._stale: tuple[StaleStatus, ...] = ()
         self._removed: tuple[str, ...] = ()
         self._taken: set[str] = set()  # removed, and not offered since
@@ -49,12 +71,9 @@ class StaleResources:
         self._due: dict[str, float] = {}  # what can be removed, and from when on
         self._failures = 0
 
-    def told(self, status: ClusterStatus) -> ClusterStatus:
-        """With what is stale, what was removed, and the right that is missing."""
-        lines = (self._right.line,) if self._right.line else ()
-        return status._replace(
-            unwritten=(*status.unwritten, *lines), stale=self._stale, stale_removed=self._removed
-        )
+    def add_status(self, status: ClusterStatus) -> ClusterStatus:
+        """The status with stale and removed resources, and a missing permission."""
+        return self._permission.add_status(status)._replace(stale=self._stale, stale_removed=self._removed)
 
     async def run(self, api: Api) -> None:
         """Look whenever something of it may be different, for ever."""
@@ -76,18 +95,34 @@ class StaleResources:
         """Look, remove what is due; seconds until the next look without an event."""
         offered = self._core.offering.resources.get()
         self._taken.difference_update(offered)
-        await self._offered.learn(offered)
+        names = await self.learn_names(offered)
         document = api.document
-        wanted = document is not None and self._offered.mode != "off"
-        self._show(await self._found(capacities.empty(document or {}, self._offered.names) if wanted else ()))
+        wanted = document is not None and self._mode != "off"
+        self._show(await self._found(capacities.empty(document or {}, names) if wanted else ()))
         if not self._stale:
             return self._resync if self._unseen else math.inf
-        if self._offered.mode != "remove" or self._right.missing:
+        if self._mode != "remove" or self._permission.missing:
             return self._resync
         try:
             return await self._remove(api)
         except ClusterUnavailable as error:
             return self._failed(error)
+
+    @property
+    def _mode(self) -> str:
+        """What becomes of stale resources: report, remove, off."""
+        return self._core.settings.get().cluster.stale_resources
+
+    async def learn_names(self, offered: Iterable[str]) -> tuple[str, ...]:
+        """All names that were ever offered, these included; a file that cannot be written changes nothing."""
+        known = self._names
+        if known is None:
+            known = await threads.call(FILE.load, self._path)
+        self._names = add_names(known, offered)
+        if self._names != known:
+            with suppress(KernelRefused):  # the log has it for the file of the state, in the same directory
+                await threads.call(FILE.save, self._path, self._names)
+        return self._names
 
     async def _found(self, empty: tuple[str, ...]) -> tuple[StaleStatus, ...]:
         now = anyio.current_time()
@@ -104,7 +139,7 @@ class StaleResources:
     def _show(self, found: tuple[StaleStatus, ...]) -> None:
         """Say what is new of it, once the kubelet has had its time to forget."""
         before = {each.resource for each in self._stale if each.why != stale.KNOWN}
-        hint = None if self._offered.mode == "remove" else _HINT
+        hint = None if self._mode == "remove" else _HINT
         for each in found:
             if each.why != stale.KNOWN and each.resource not in before:
                 log.event(log.STALE_RESOURCE, resource=each.resource, hint=each.why or hint)
@@ -134,7 +169,7 @@ class StaleResources:
 
     def _gone(self, name: str) -> None:
         self._failures = 0
-        self._right.given()
+        self._permission.granted()
         self._removed = (*self._removed, name)[-SHOWN:]
         self._taken.add(name)
         self._unseen[name] = anyio.current_time() + self._core.timeouts.removed_resource_seen
@@ -143,9 +178,9 @@ class StaleResources:
 
     def _failed(self, error: ClusterUnavailable) -> float:
         """How long to wait; until then nothing is tried, whatever happens."""
-        if forbidden(error):
-            self._right.refused(error)
-        if forbidden(error) or error.status in (refusals.INVALID, refusals.NOT_FOUND):
+        if is_forbidden(error):
+            self._permission.refused(error)
+        if is_forbidden(error) or error.status in (refusals.INVALID, refusals.NOT_FOUND):
             pause = self._resync
         else:
             attempt, self._failures = self._failures, self._failures + 1
@@ -157,3 +192,9 @@ class StaleResources:
     @property
     def _resync(self) -> float:
         return self._core.settings.get().timing.resync
+
+
+def add_names(known: Collection[str], offered: Iterable[str]) -> tuple[str, ...]:
+    """All names, each once, the newest last; no more than are kept."""
+    new = tuple(dict.fromkeys(offered))
+    return (*(name for name in known if name not in new), *sorted(new))[-MOST:]

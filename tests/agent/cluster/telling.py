@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest of the cluster side with a stand-in API server, and a Status that the test decides on."""
+"""A session task with a stand-in API server, and a Status that the test decides on."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import anyio
 
 from nodeagent import config
 from nodeagent.agent import core as cores
-from nodeagent.agent.cluster import record
-from nodeagent.agent.cluster.guests import Api, Guest
+from nodeagent.agent.cluster import state
+from nodeagent.agent.cluster.session_task import Api, SessionTask
 from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
@@ -29,20 +29,20 @@ from tests.cluster.following import EVEN, followed, served, session
 
 NAME = "node1"
 READY = {"type": "Ready", "status": "True"}
-OWN = record.CONDITION
-OWN_NODE = Resource("/api/v1/nodes", "Nodes", f"metadata.name={NAME}", record.of_node)
+OWN = state.CONDITION
+OWN_NODE = Resource("/api/v1/nodes", "Nodes", f"metadata.name={NAME}", state.trim_node)
 
 
 DEFAULTS = config.load(Sources("/nowhere", {}, {}))
 
 
 class Telling:
-    """The server, the guest, and its Core."""
+    """The server, the task, and its Core."""
 
-    def __init__(self, server: ApiServer, core: Core, guest: Guest) -> None:
+    def __init__(self, server: ApiServer, core: Core, task: SessionTask) -> None:
         self.server = server
         self.core = core
-        self.guest = guest
+        self.task = task
         self.cell: Latest[Status] = Latest(status())
         core.news.begin(self.cell.get, [self.cell])
 
@@ -57,8 +57,8 @@ class Telling:
 
     @property
     def status(self) -> ClusterStatus:
-        """What the guest says of itself."""
-        return self.guest.told(ClusterStatus())
+        """The status of the task."""
+        return self.task.add_status(ClusterStatus())
 
     @property
     def written(self) -> list[Object]:
@@ -87,32 +87,32 @@ def put_node(server: ApiServer) -> None:
 
 
 @asynccontextmanager
-async def living(
-    guest: Guest, core: Core, server: ApiServer, folder: Path, node: Resource = OWN_NODE
-) -> AsyncIterator[None]:
-    """The guest runs, with a session of its own; it has met its Node and had its first look."""
+async def living(task: SessionTask, core: Core, server: ApiServer, folder: Path) -> AsyncIterator[None]:
+    """The task runs, with a session of its own; it has met its Node and had its first look."""
     async with (
-        followed(server, folder, node, EVEN) as watch,
+        followed(server, folder, OWN_NODE, EVEN) as watch,
         session(server, folder) as api,
         anyio.create_task_group() as group,
     ):
         group.start_soon(core.news.run)
-        group.start_soon(guest.run, Api(api, NAME, watch.known))
+        group.start_soon(task.run, Api(api, NAME, watch.known))
         await anyio.sleep(1.0)
         yield
         group.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def telling(folder: Path, make: Callable[[Core], Guest], **cluster: Any) -> AsyncIterator[Telling]:
-    """A guest that runs; it has met its Node and had its first look."""
+async def telling(
+    folder: Path, make: Callable[[Core], SessionTask], **cluster: Any
+) -> AsyncIterator[Telling]:
+    """A task that runs; it has met its Node and had its first look."""
     core = cores.build(Root(str(folder)), Latest(DEFAULTS), Timeouts())
     try:
         async with served() as server:
             put_node(server)
             made = Telling(server, core, make(core))
             made.configure(**cluster)
-            async with living(made.guest, core, server, folder):
+            async with living(made.task, core, server, folder):
                 yield made
     finally:
         core.watcher.close()

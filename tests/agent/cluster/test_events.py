@@ -8,8 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.agent.cluster.events import Events
-from nodeagent.agent.cluster.outbox import BURST
+from nodeagent.agent.cluster.events import BURST, Events
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.sim.apiserver.answers import Refusal

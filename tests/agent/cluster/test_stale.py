@@ -13,12 +13,10 @@ import anyio
 import pytest
 
 from nodeagent.agent import core as cores
-from nodeagent.agent.cluster.offered import Offered
 from nodeagent.agent.cluster.stale import StaleResources
 from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cluster.watching import Resource
 from nodeagent.kernel.root import Root
 from nodeagent.model import resource
 from nodeagent.model.host import Kind
@@ -38,12 +36,12 @@ DUE = Timeouts().stale_resource_settle + Timeouts().stale_resource_spread / 2
 
 
 class Standing:
-    """The server, the guest, and the kubelet's file."""
+    """The server, the task, and the kubelet's file."""
 
-    def __init__(self, server: ApiServer, core: Core, guest: StaleResources, file: Path) -> None:
+    def __init__(self, server: ApiServer, core: Core, task: StaleResources, file: Path) -> None:
         self.server = server
         self.core = core
-        self.guest = guest
+        self.task = task
         self.labels: dict[str, str] = {}
         self._file = file
         file.parent.mkdir(parents=True)
@@ -74,25 +72,24 @@ class Standing:
 
     @property
     def told(self) -> ClusterStatus:
-        """What the guest says of itself."""
-        return self.guest.told(ClusterStatus())
+        """The status of the task."""
+        return self.task.add_status(ClusterStatus())
 
 
 @asynccontextmanager
 async def standing(folder: Path) -> AsyncIterator[Standing]:
-    """A guest that removes: OLD and OTHER were offered here once, and the kubelet knows both."""
+    """A task that removes: OLD and OTHER were offered here once, and the kubelet knows both."""
     settings = replace(DEFAULTS, cluster=DEFAULTS.cluster._replace(stale_resources="remove"))
     core = cores.build(Root(str(folder)), Latest(settings), Timeouts())
-    offered = Offered(core)
-    await offered.learn((OLD, OTHER))
-    node = Resource("/api/v1/nodes", "Nodes", f"metadata.name={NAME}", offered.of_node)
+    task = StaleResources(core, lambda: 0.5)
+    await task.learn_names((OLD, OTHER))
     try:
         async with served() as server:
             file = folder / "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
-            made = Standing(server, core, StaleResources(core, offered, lambda: 0.5), file)
+            made = Standing(server, core, task, file)
             made.knows(OLD, OTHER)
             made.count()
-            async with living(made.guest, core, server, folder, node):
+            async with living(task, core, server, folder):
                 yield made
     finally:
         core.watcher.close()

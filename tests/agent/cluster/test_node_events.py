@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of what is new in a Status: reason, words, and of whom."""
+"""The Events on differences of two Statuses: reason, words, and the pod concerned."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.agent.cluster import notices, reasons
-from nodeagent.agent.cluster.notices import FEW, Notices
-from nodeagent.agent.cluster.reasons import Notice
-from nodeagent.base.timeouts import Timeouts
+from nodeagent.agent.cluster import node_events
+from nodeagent.agent.cluster.node_events import FEW, EventReason, NodeEvent, compare_cards
 from nodeagent.model.action import ActionKind
 from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.resource import ReasonCode
-from nodeagent.model.status import NO_CHANGES, ClusterStatus, FailingStatus, Status, WaitingStatus
+from nodeagent.model.status import (
+    NO_CHANGES,
+    ChangesStatus,
+    ClusterStatus,
+    FailingStatus,
+    Status,
+    WaitingStatus,
+)
 from tests.agent.cluster.statuses import (
     GPU,
     GPU_AT,
@@ -187,90 +192,71 @@ CASES: dict[str, tuple[Status, Status, list[Told]]] = {
 
 @pytest.mark.parametrize(("before", "now", "expected"), CASES.values(), ids=CASES)
 def test_what_is_new_is_told(before: Status, now: Status, expected: list[Told]) -> None:
-    found = notices.notices(before, now)
+    found = node_events.diff(before, now)
     assert [(each.reason.name, each.pod) for each in found] == [(reason, pod) for reason, pod, _ in expected]
     each_names([each.message for each in found], *(facts for _, _, facts in expected))
+
+
+REASONS = [each for each in vars(node_events).values() if isinstance(each, EventReason)]
 
 
 def test_every_reason_is_given_and_its_name_is_one_word() -> None:
     given = {name for _, _, expected in CASES.values() for name, _, _ in expected}
     given |= {each.reason.name for each in (*made(4, 4), *made(0, 0, removed=4))}
-    assert given == {each.name for each in reasons.ALL}
-    assert all(each.name.isalnum() and each.name[0].isupper() for each in reasons.ALL)
+    assert given == {each.name for each in REASONS}
+    assert all(each.name.isalnum() and each.name[0].isupper() for each in REASONS)
 
 
-def test_the_page_has_all_reasons_as_they_are() -> None:
+def test_the_page_has_all_reasons_and_their_types() -> None:
     of_events, _, _ = PAGE.read_text().partition("## The condition")
-    rows = [line for line in of_events.splitlines() if line.startswith("| `")]
-    assert rows == [
-        f"| `{each.name}` | {'Warning' if each.warning else 'Normal'} | {each.means} |"
-        for each in reasons.ALL
-    ]
+    rows = [line.split(" | ")[:2] for line in of_events.splitlines() if line.startswith("| `")]
+    assert rows == [[f"| `{each.name}`", "Warning" if each.warning else "Normal"] for each in REASONS]
 
 
 def test_the_kinds_of_changes_are_those_that_there_are() -> None:
-    assert {ActionKind.CREATE_MDEV, ActionKind.SET_VGPU_TYPE} == notices.MAKES
-    assert {ActionKind.REMOVE_MDEV, ActionKind.CLEAR_VGPU_TYPE} == notices.REMOVES
+    assert {ActionKind.CREATE_MDEV, ActionKind.SET_VGPU_TYPE} == node_events.CREATES
+    assert {ActionKind.REMOVE_MDEV, ActionKind.CLEAR_VGPU_TYPE} == node_events.REMOVES
 
 
-def made(instances: int, number: int, removed: int = 0) -> list[Notice]:
-    before = cards(removed)
-    return notices.made(before, cards(instances, made=number, removed=removed))
+def made(instances: int, number: int, removed: int = 0) -> list[NodeEvent]:
+    return compare_cards(cards(removed), cards(instances, made=number, removed=removed))[0]
 
 
 def test_what_was_made_on_a_card_and_removed_is_told_by_its_number() -> None:
-    for found, reason in ((made(4, 4), reasons.MDEV_CREATED), (made(0, 0, removed=4), reasons.MDEV_REMOVED)):
+    created, gone = made(4, 4), made(0, 0, removed=4)
+    for found, reason in ((created, node_events.MDEV_CREATED), (gone, node_events.MDEV_REMOVED)):
         assert [each.reason for each in found] == [reason]
         each_names([each.message for each in found], ("0000:3b:00.0", 4, "nvidia-222"))
     assert made(4, 0) == [], "others have made them"
 
 
-def test_while_a_card_is_worked_on_nothing_is_told_of_it() -> None:
-    memory = Notices(Timeouts().event_settle)
-    assert memory.of(status(changes=cards(0)), 0.0) == []
-    assert memory.of(status(changes=cards(2, made=2, busy=True)), 1.0) == []
-    (only,) = memory.of(status(changes=cards(16, made=16)), 2.0)
-    assert only.reason is reasons.MDEV_CREATED
+@pytest.mark.parametrize("between", [cards(2, made=2, busy=True), cards(0, made=16)])
+def test_a_card_is_one_event_when_it_is_worked_on_no_more_and_a_scan_shows_it(between: ChangesStatus) -> None:
+    before, after = cards(0), cards(16, made=16)
+    found, rest = compare_cards(before, between)
+    assert (found, rest) == ([], before)
+    (only,), rest = compare_cards(rest, after)
+    assert only.reason is node_events.MDEV_CREATED
     names(only.message, "0000:3b:00.0", 16, "nvidia-222")
-    assert memory.of(status(changes=cards(16, made=16)), 3.0) == []
+    assert compare_cards(rest, after) == ([], after)
 
 
-def test_what_no_card_shows_yet_is_told_when_one_does() -> None:
-    memory = Notices(Timeouts().event_settle)
-    assert memory.of(status(changes=cards(0)), 0.0) == []
-    assert memory.of(status(changes=cards(0, made=16)), 1.0) == []
-    (only,) = memory.of(status(changes=cards(16, made=16)), 2.0)
-    assert only.reason is reasons.MDEV_CREATED
-    names(only.message, "0000:3b:00.0", 16, "nvidia-222")
-
-
-def test_what_stood_at_the_first_look_is_told_when_it_still_stands_after_a_moment() -> None:
-    memory, stood = (
-        Notices(Timeouts().event_settle),
-        status(bad(), bad(OTHER_AT), changes=NO_CHANGES._replace(waiting=(WAITING,))),
+def test_of_two_statuses_the_warnings_that_last_are_found() -> None:
+    before = status(bad(), bad(OTHER_AT), changes=NO_CHANGES._replace(waiting=(WAITING,)))
+    (only,) = node_events.find_lasting(
+        before, before._replace(resources=status(bad(), good(OTHER_AT)).resources)
     )
-    assert memory.of(stood, 100.0) == []
-    assert memory.due == 100.0 + Timeouts().event_settle
-    assert memory.of(stood, 99.0 + Timeouts().event_settle) == []
-    (only,) = memory.of(status(bad(), good(OTHER_AT)), 100.0 + Timeouts().event_settle)[-1:]
-    assert (only.reason.name, GPU_AT in only.what) == ("DeviceUnhealthy", True)
-    assert memory.of(status(bad(), good(OTHER_AT)), 500.0) == []
-
-
-def test_what_is_told_at_once_is_not_told_again_after_that_moment() -> None:
-    memory = Notices(Timeouts().event_settle)
-    memory.of(status(good()), 0.0)
-    assert len(memory.of(status(bad()), 1.0)) == 1
-    assert memory.of(status(bad()), Timeouts().event_settle + 1.0) == []
+    assert (only.reason.name, GPU_AT in only.text) == ("DeviceUnhealthy", True)
+    assert node_events.find_lasting(before, status(bad(code=ReasonCode.GONE))) == []
 
 
 def test_many_of_one_reason_are_one() -> None:
-    several = [Notice(reasons.DEVICE_UNHEALTHY, f"device {number}", "mend it") for number in range(15)]
-    other = Notice(reasons.DEVICE_GONE, "device x")
+    several = [NodeEvent(node_events.DEVICE_UNHEALTHY, f"device {number}", "mend it") for number in range(15)]
+    other = NodeEvent(node_events.DEVICE_GONE, "device x")
     of_pod = several[0]._replace(pod="ns/vm")
-    assert notices.folded([*several[:FEW], other, of_pod]) == [*several[:FEW], other, of_pod]
-    first, *rest = notices.folded([*several, other, of_pod, other])
-    names(first.what, *(f"device {number}" for number in range(FEW)), 15 - FEW)
-    assert f"device {FEW}" not in first.what
-    names(first.do, "nodeagent status")
+    assert node_events.fold([*several[:FEW], other, of_pod]) == [*several[:FEW], other, of_pod]
+    first, *rest = node_events.fold([*several, other, of_pod, other])
+    names(first.text, *(f"device {number}" for number in range(FEW)), 15 - FEW)
+    assert f"device {FEW}" not in first.text
+    names(first.hint, "nodeagent status")
     assert rest == [other, of_pod]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.agent.cluster import pods
-from nodeagent.agent.cluster.events import Events
+from nodeagent.agent.cluster.events import Events, find_uid
 from nodeagent.kubelet.checkpoint import Entry
 from nodeagent.model.ids import ResourceName
 from nodeagent.sim.apiserver.answers import Refusal
@@ -37,7 +36,7 @@ def entry(uid: str, resource: str = GPU, device_id: str = GPU_AT) -> Entry:
     ],
 )
 def test_the_uid_of_a_pod_is_that_of_its_devices_if_it_is_one(entries: list[Entry], uid: str) -> None:
-    assert pods.only(entries, {(GPU, GPU_AT), (GPU, OTHER_AT)}) == uid
+    assert find_uid(entries, {(GPU, GPU_AT), (GPU, OTHER_AT)}) == uid
 
 
 async def begun(it: Telling) -> None:

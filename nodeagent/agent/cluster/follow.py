@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows the KubeVirt CR and this node's Node, and publishes the desires of both as the settings say so.
+
+No decision waits for it: the last state stays in force while the API server does not answer, also over a
+reboot (``state``). Two watches with a connection each; nothing is polled. While there is a session the tasks
+that write to the cluster run beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+
+from nodeagent.agent.cluster import state
+from nodeagent.agent.cluster.condition import ConditionKeeper
+from nodeagent.agent.cluster.events import Events
+from nodeagent.agent.cluster.session_task import Api, SessionTask
+from nodeagent.agent.cluster.stale import StaleResources
+from nodeagent.agent.cluster.state import ClusterState
+from nodeagent.agent.core import Core
+from nodeagent.base import log, threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Component
+from nodeagent.cluster import account
+from nodeagent.cluster.credentials import Credentials
+from nodeagent.cluster.session import Session
+from nodeagent.cluster.watching import Chance, Resource, Watch
+from nodeagent.config import Settings
+from nodeagent.kernel.root import Root
+from nodeagent.model.configuration import Configuration
+from nodeagent.model.desired import Following
+from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.status import ClusterStatus, Status
+from nodeagent.policy import merge
+
+_NOT_FOLLOWED = (
+    "the cluster is not followed any more: what it said last stays in force until nodeagent starts again, "
+    "and may then offer what virt-handler offers; give it credentials before"
+)
+LOGGED = 20  # new lines of doubts and objections that are logged at a time
+KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=state.trim_cr)
+
+
+def components(core: Core) -> Sequence[Component]:
+    """The component, with its tasks."""
+    return (ClusterFollower(core, (Events(core), ConditionKeeper(core), StaleResources(core))),)
+
+
+class Connection(NamedTuple):
+    """Whether and how the API server is asked, and the name of this node."""
+
+    following: Following
+    kubeconfig: str
+    node: str
+
+    @classmethod
+    def of(cls, settings: Settings, root: Root) -> Connection:
+        """By these settings."""
+        configuration = settings.configuration
+        kubeconfig = configuration.kubeconfig and root.path(configuration.kubeconfig)
+        return cls(configuration.following, kubeconfig, configuration.node.name)
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """None if no API server is to be asked."""
+        return Credentials(self.kubeconfig) if account.reaches(self.following) else None
+
+
+class ClusterFollower:
+    """The one writer of ``core.cluster`` once it runs, and of the file of the state."""
+
+    name = "cluster"
+
+    def __init__(self, core: Core, tasks: Sequence[SessionTask] = ()) -> None:
+        self.state = Latest(ClusterState())
+        self._core = core
+        self._tasks = tasks
+        self._path = core.root.path(state.PATH)
+        self._saved = ClusterState()
+        self._unsaved = ""  # why the newest state is not on disk
+        self._watches: tuple[Watch, ...] = ()
+        self._objections: tuple[Configuration, ClusterWishes, tuple[str, ...]] | None = None
+
+    def report(self, status: Status) -> Status:
+        """The status with what is followed, and how old the state in force is."""
+        known = [watch.known.get() for watch in self._watches]
+        silent = next((each for each in known if not each.answers), None)
+        cr = self.state.get().wishes.kubevirt
+        cluster = ClusterStatus(
+            followed=bool(known),
+            answers=bool(known) and silent is None,
+            since=silent.at if silent is not None else max((each.at for each in known), default=0.0),
+            kubevirt="" if cr is None else f"{cr.namespace}/{cr.name}",
+            heard=self._saved.saved,
+            error=silent.error if silent is not None else "",
+            hint=silent.hint if silent is not None else "",
+            doubts=self._doubts(),
+            refused=self._list_objections(),
+        )
+        for task in self._tasks:
+            cluster = task.add_status(cluster)
+        return status._replace(cluster=cluster)
+
+    def _doubts(self) -> tuple[str, ...]:
+        now = self.state.get()
+        not_followed = _NOT_FOLLOWED if not self._watches and now.wishes != ClusterWishes() else ""
+        return (*now.doubts, *(line for line in (self._unsaved, not_followed) if line))
+
+    def _list_objections(self) -> tuple[str, ...]:
+        """The parts of the wishes that are not carried out. A CR may have thousands, and each Status asks."""
+        wishes, configuration = self.state.get().wishes, self._core.settings.get().configuration
+        last = self._objections
+        if last is None or last[0] is not configuration or last[1] != wishes:
+            found = merge.objections(configuration, wishes.kubevirt, wishes.labels)
+            last = self._objections = configuration, wishes, tuple(map(state.line, found))
+        return last[2]
+
+    async def run(self) -> None:
+        """Follow the cluster that the settings name, for ever; start again when they name another one."""
+        self._saved = await threads.call(state.FILE.load, self._path)
+        self.state.set(self._saved)
+        self._core.cluster.set(self._saved.wishes)
+        settings, seen = self._core.settings, -1
+        async with anyio.create_task_group() as all_time:
+            all_time.start_soon(self.save_states, name="record of the cluster")
+            while True:
+                connection = self._connection()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._follow, connection, name="API server")
+                    while self._connection() == connection:
+                        seen, _ = await settings.newer(seen)
+                    group.cancel_scope.cancel()
+                self._watches = ()
+
+    def _connection(self) -> Connection:
+        return Connection.of(self._core.settings.get(), self._core.root)
+
+    async def _follow(self, connection: Connection) -> None:
+        credentials = connection.credentials
+        if credentials is None:
+            return
+        timeouts, changed, seen = self._core.timeouts, Latest(None), -1
+        node = Resource("/api/v1/nodes", "Nodes", f"metadata.name={connection.node}", state.trim_node)
+        async with Session(credentials, timeouts) as session, anyio.create_task_group() as group:
+            chance = Chance(0.0 if self._saved == ClusterState() else timeouts.cluster_start_spread)
+            self._watches = tuple(Watch(session, each, chance) for each in (KUBEVIRTS, node))
+            for watch in self._watches:
+                group.start_soon(watch.run, name=watch.name)
+                group.start_soon(watch.known.follow, lambda _: changed.touch(), name="news")
+            api = Api(session, connection.node, self._watches[1].known)
+            for task in self._tasks:
+                group.start_soon(self._core.supervisor.keep, task.name, partial(task.run, api))
+            while True:
+                seen, _ = await changed.newer(seen)
+                self._update(connection.node)
+
+    def _update(self, node: str) -> None:
+        """Put the answers into force, and log the new lines on parts that are not."""
+        crs, nodes = (watch.known.get().objects for watch in self._watches)
+        before = {*self.state.get().doubts, *self._list_objections()}
+        now = state.update(self.state.get(), crs, nodes, node)
+        self.state.set(now)
+        self._core.cluster.set(now.wishes)
+        _log_new([line for line in (*now.doubts, *self._list_objections()) if line not in before])
+        self._core.news.bell.touch()
+
+    async def save_states(self) -> None:
+        """Write each other state to disk, for ever; a write that fails is tried again."""
+        seen = -1
+        while True:
+            with anyio.move_on_after(self._core.timeouts.record_write_retry if self._unsaved else None):
+                seen, _ = await self.state.newer(seen)
+            await self._save(self.state.get())
+
+    async def _save(self, now: ClusterState) -> None:
+        if now.objects == self._saved.objects:
+            if self._unsaved:  # it was another one for a while
+                self._unsaved = ""
+                self._core.news.bell.touch()
+            return
+        saved = now._replace(saved=time.time(), doubts=())
+        try:
+            await threads.call(state.FILE.save, self._path, saved)
+        except KernelRefused as error:
+            unsaved = f"what the cluster says is not kept for a reboot: {error.what}"
+            if unsaved != self._unsaved:
+                log.event(log.CLUSTER_NOT_KEPT, error=error.what, hint=error.hint)
+            self._unsaved = unsaved
+        else:
+            self._saved, self._unsaved = saved, ""
+        self._core.news.bell.touch()
+
+
+def _log_new(lines: Sequence[str]) -> None:
+    """Log the first of them: each takes its time, and all that is served waits."""
+    for line in lines[:LOGGED]:
+        log.event(log.CONFIG_WARNING, text=line)
+    if len(lines) > LOGGED:
+        more = f"{len(lines) - LOGGED} more of the cluster's wishes; nodeagent status has them all"
+        log.event(log.CONFIG_WARNING, text=more)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Events that are due when one Status follows another: reason, text, and the pod concerned. Pure.
+
+``events`` compares each Status with the one before it, and sends the Events. A cause that is in both is no
+Event. Nor is a device that waits for a pod to end: that would be an Event for each start of a VM. Nor is an
+API server that does not answer: all nodes would write that at the moment when it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from nodeagent.model.ids import pci_address
+from nodeagent.model.resource import ReasonCode
+from nodeagent.model.status import (
+    CardStatus,
+    ChangesStatus,
+    DeviceStatus,
+    HolderStatus,
+    ResourceStatus,
+    Status,
+)
+
+FEW = 3  # Events of one reason that are sent one by one
+CREATES = frozenset({"create-mdev", "set-vgpu-type"})  # of model.action, which only nodes load that use it
+REMOVES = frozenset({"remove-mdev", "clear-vgpu-type"})
+_DEVICE, _CONFIGURATION = "device", "configuration"
+_MORE = "nodeagent status on the node lists all of them, with what to do"
+
+
+class EventReason(NamedTuple):
+    """A reason to filter by (``kubectl get events --field-selector reason=…``); docs/events.md explains it.
+
+    ``everywhere``: the cause reaches all nodes at once, so each waits for a random time.
+    """
+
+    name: str
+    warning: bool = False
+    everywhere: bool = False
+
+
+DEVICE_UNHEALTHY = EventReason("DeviceUnhealthy", warning=True)
+DEVICE_HEALTHY = EventReason("DeviceHealthy")
+DEVICE_GONE = EventReason("DeviceGone")
+GROUP_CONFLICT = EventReason("GroupConflict", warning=True)
+MDEV_CREATED = EventReason("MdevCreated")
+MDEV_REMOVED = EventReason("MdevRemoved")
+CHANGE_WAITING = EventReason("ChangeWaiting")
+APPLY_FAILED = EventReason("ApplyFailed", warning=True)
+WISH_UNMET = EventReason("WishUnmet", warning=True)
+CONFIGURATION_REFUSED = EventReason("ConfigurationRefused", warning=True, everywhere=True)
+CONFIGURATION_ACCEPTED = EventReason("ConfigurationAccepted", everywhere=True)
+CR_ENTRY_REFUSED = EventReason("CREntryRefused", warning=True, everywhere=True)
+CR_NOT_IN_FORCE = EventReason("CRNotInForce", warning=True, everywhere=True)
+VIRT_HANDLER_CONFLICT = EventReason("VirtHandlerConflict", warning=True, everywhere=True)
+STALE_REMOVED = EventReason("StaleResourceRemoved")
+
+
+class NodeEvent(NamedTuple):
+    """An Event about the Node, or about ``pod`` (``namespace/name``); ``hint``: what to do, if anything."""
+
+    reason: EventReason
+    text: str
+    hint: str = ""
+    pod: str = ""
+
+    @property
+    def message(self) -> str:
+        """Both texts."""
+        return f"{self.text}; {self.hint}" if self.hint else self.text
+
+    def has_cause_of(self, other: NodeEvent | None) -> bool:
+        """True if both differ in no more than the hint: another hint is no reason for another Event."""
+        return other is not None and self._replace(hint="") == other._replace(hint="")
+
+
+Causes = dict[tuple[str, ...], NodeEvent]
+"""What is worth an Event when it begins, by a key that is the same from one Status to the next."""
+
+
+def diff(before: Status, now: Status) -> list[NodeEvent]:
+    """The Events on causes that have begun, changed or ended, and on devices and counts that are gone."""
+    old, new = find_causes(before), find_causes(now)
+    begun = (event for key, event in new.items() if not event.has_cause_of(old.get(key)))
+    ended = (event for key in old if key not in new for event in _ended(key, now))
+    return [*begun, *ended, *_unlisted(before, now), *_removed_counts(before, now)]
+
+
+def find_lasting(before: Status, now: Status) -> list[NodeEvent]:
+    """The warnings of ``before`` whose causes are still there."""
+    new = find_causes(now)
+    warnings = {key: event for key, event in find_causes(before).items() if event.reason.warning}
+    return [new[key] for key, event in warnings.items() if event.has_cause_of(new.get(key))]
+
+
+def compare_cards(before: ChangesStatus, now: ChangesStatus) -> tuple[list[NodeEvent], ChangesStatus]:
+    """The Events on mdevs that nodeagent created and removed; and which ChangesStatus to compare with next.
+
+    That stays ``before`` while a change is under way, and until the cards show the mdevs that were counted:
+    so all mdevs of a card are one Event.
+    """
+    if now.under_way:
+        return [], before
+    events: list[NodeEvent] = []
+    created, removed = (_count(now, kinds) - _count(before, kinds) for kinds in (CREATES, REMOVES))
+    if removed > 0:
+        gone = _additional(now.cards, before.cards)
+        events += (NodeEvent(MDEV_REMOVED, f"{card}: {n} x {type_} removed") for card, type_, n in gone)
+    if created > 0:
+        new = _additional(before.cards, now.cards)
+        events += (NodeEvent(MDEV_CREATED, f"{card}: {n} x {type_} made") for card, type_, n in new)
+    shown = events or not (created or removed)
+    return events, now if shown else before
+
+
+def fold(events: Iterable[NodeEvent]) -> list[NodeEvent]:
+    """Of more than a few of one reason, about the Node or about one pod, one Event that names the first."""
+    by_reason: dict[tuple[str, str], list[NodeEvent]] = {}
+    for event in dict.fromkeys(events):
+        by_reason.setdefault((event.reason.name, event.pod), []).append(event)
+    folded: list[NodeEvent] = []
+    for same in by_reason.values():
+        if len(same) > FEW:
+            named = "; ".join(event.text for event in same[:FEW])
+            hint = _MORE if same[0].reason.warning else ""
+            same = [same[0]._replace(text=f"{named}; and {len(same) - FEW} more", hint=hint)]
+        folded += same
+    return folded
+
+
+def find_causes(status: Status) -> Causes:
+    """All causes of a Status."""
+    causes: Causes = {}
+    for key, event in (*_devices(status), *_changes(status), *_settings(status)):
+        causes.setdefault(key, event)
+    return causes
+
+
+def _devices(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
+    """Unhealthy devices, on the Node and on the pod that has one."""
+    pods = _pods_of_groups(status)
+    for resource in status.resources:
+        for device in resource.devices:
+            holder = _holder(resource.name, device.id, status)
+            shared = holder is not None and len(pods.get(device.id, ())) > 1
+            if device.healthy or (device.reason == ReasonCode.GROUP_HELD and not shared):
+                continue
+            conflict = shared or device.reason == ReasonCode.GROUP_NOT_VIABLE
+            reason = GROUP_CONFLICT if conflict else DEVICE_UNHEALTHY
+            event = NodeEvent(reason, f"{resource.name}: {device.id}: {device.what}", device.hint or "")
+            yield (_DEVICE, resource.name, device.id, ""), event
+            if holder is not None:
+                yield (_DEVICE, resource.name, device.id, holder.pod), event._replace(pod=holder.pod)
+
+
+def _holder(resource: str, device_id: str, status: Status) -> HolderStatus | None:
+    """The pod that has this device under this resource, if its name is known."""
+    found = status.holders.get(device_id)
+    return found if found is not None and found.resource == resource and "/" in found.pod else None
+
+
+def _pods_of_groups(status: Status) -> Mapping[str, frozenset[str]]:
+    """Device → the pods that have devices of its IOMMU group, under a name."""
+    found: dict[str, frozenset[str]] = {}
+    for group in status.groups:
+        ids = [member.device for member in group.members if member.device in status.holders]
+        pods = frozenset(status.holders[each].pod for each in ids if each is not None)
+        found |= {each: pods for each in ids if each is not None}
+    return found
+
+
+def _changes(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
+    """Changes of the host that wait, fail or hang, and desired mdevs that this node cannot have."""
+    changes = status.changes
+    refused = {(failing.card, failing.action) for failing in changes.failing}
+    for waiting in changes.waiting:
+        if (waiting.card, waiting.action) not in refused:  # those wait for their next try
+            text = f"{waiting.card}: waiting to {waiting.action}: {waiting.why}"
+            yield ("waiting", waiting.card, waiting.action), NodeEvent(CHANGE_WAITING, text)
+    for failing in changes.failing:
+        event = NodeEvent(APPLY_FAILED, f"{failing.card}: {failing.what}", failing.hint)
+        yield ("failing", failing.card, failing.type or ""), event
+    for action in changes.late:
+        yield ("late", action), NodeEvent(APPLY_FAILED, f"the kernel does not answer: {action}")
+    for problem in changes.problems:
+        hint = changes.remedies.get(problem, "")
+        yield ("line", problem), NodeEvent(_reason_of_line(problem, WISH_UNMET), problem, hint)
+
+
+def _settings(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
+    """A wrong configuration, and parts of the KubeVirt CR that are not in force."""
+    if status.configuration.error:
+        text, _, rest = status.configuration.error.partition("\n")
+        yield (_CONFIGURATION,), NodeEvent(CONFIGURATION_REFUSED, text, rest.partition("\n")[0])
+    for line in status.cluster.doubts:
+        if "KubeVirt CR" in line:
+            yield ("cr", line), NodeEvent(CR_NOT_IN_FORCE, line)
+    for line in status.cluster.refused:
+        yield ("line", line), NodeEvent(_reason_of_line(line, CR_ENTRY_REFUSED), line)
+
+
+def _reason_of_line(line: str, other: EventReason) -> EventReason:
+    """A line has no code: its words say whether it is about virt-handler."""
+    return VIRT_HANDLER_CONFLICT if "virt-handler" in line else other
+
+
+def _ended(key: tuple[str, ...], now: Status) -> Iterator[NodeEvent]:
+    """The Event on the end of a cause, where there is one."""
+    if key[0] == _CONFIGURATION:
+        yield NodeEvent(CONFIGURATION_ACCEPTED, "the configuration is right again")
+    if key[0] != _DEVICE:
+        return
+    _, resource, device_id, pod = key
+    holder = _holder(resource, device_id, now)
+    if pod and (holder is None or holder.pod != pod):
+        return  # the pod has ended
+    for listed, device in _listed(now):
+        if (listed.name, device.id) == (resource, device_id):
+            state = "is Healthy" if device.healthy else f"can be given again later: {device.what}"
+            yield NodeEvent(DEVICE_HEALTHY, f"{resource}: {device_id} {state}", pod=pod)
+
+
+def _unlisted(before: Status, now: Status) -> Iterator[NodeEvent]:
+    """PCI functions that no resource lists any more; ``compare_cards`` reports mdevs."""
+    ids = {device.id for _, device in _listed(now)}
+    for resource, device in _listed(before):
+        if device.id not in ids and pci_address(device.id) is not None:
+            yield NodeEvent(DEVICE_GONE, f"{resource.name}: {device.id} is no longer listed")
+
+
+def _removed_counts(before: Status, now: Status) -> Iterator[NodeEvent]:
+    """Stale resources that nodeagent has removed from the Node."""
+    for name in now.cluster.stale_removed:
+        if name not in before.cluster.stale_removed:
+            yield NodeEvent(STALE_REMOVED, f"{name}: the Node counted it as 0, and nobody gave it")
+
+
+def _listed(status: Status) -> Iterator[tuple[ResourceStatus, DeviceStatus]]:
+    return ((resource, device) for resource in status.resources for device in resource.devices)
+
+
+def _count(changes: ChangesStatus, kinds: frozenset[str]) -> int:
+    return sum(result.made for result in changes.results if result.kind in kinds)
+
+
+def _additional(fewer: Iterable[CardStatus], more: Iterable[CardStatus]) -> Iterator[tuple[str, str, int]]:
+    """Card, type, and how many more mdevs of it there are."""
+    known = {(card.card, card.type): card.instances for card in fewer}
+    for card in more:
+        number = card.instances - known.get((card.card, card.type), 0)
+        if number > 0 and card.type is not None:
+            yield card.card, card.type, number

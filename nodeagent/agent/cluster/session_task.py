@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks that use the session of ``follow``: Events, the condition of the Node, and its stale resources.
+
+They share the client and the Node that is watched anyway; each remembers which writes are not permitted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import anyio
+
+from nodeagent.base import log
+from nodeagent.base.errors import ClusterUnavailable
+from nodeagent.base.latest import Latest
+from nodeagent.cluster import refusals
+from nodeagent.cluster.contact import Known
+from nodeagent.cluster.session import Object, Session
+from nodeagent.model.status import ClusterStatus
+
+
+class Api(NamedTuple):
+    """The session, the name of this node, and the watched Node."""
+
+    session: Session
+    node: str
+    own: Latest[Known]
+
+    @property
+    def document(self) -> Object | None:
+        """This node's Node, as far as it is kept; None if it is not known, or not there."""
+        return (self.own.get().objects or {}).get(self.node)
+
+    async def wait_for_node(self) -> None:
+        """Wait for the first answer on the Node: so the first requests of many nodes stay spread."""
+        seen = -1
+        while self.own.get().objects is None:
+            seen, _ = await self.own.newer(seen)
+
+
+class SessionTask(Protocol):
+    """A task that starts again with each session."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the log and the status."""
+
+    async def run(self, api: Api) -> None:
+        """Run until cancelled. An error ends this task alone, for a while."""
+
+    def add_status(self, status: ClusterStatus) -> ClusterStatus:
+        """The status with this task's part."""
+        ...
+
+
+class WritePermission:
+    """Whether something may be written to the cluster, as its last refusal says.
+
+    ``objects`` is the plural that people read: "Events about this node". ``pause``: seconds without a try
+    after a refusal. ``line`` is for the status, or "".
+    """
+
+    def __init__(self, objects: str, pause: float) -> None:
+        self.line = ""
+        self._objects = objects
+        self._pause = pause
+        self._until = 0.0
+
+    @property
+    def missing(self) -> bool:
+        """True while there is no use in trying."""
+        return anyio.current_time() < self._until
+
+    def refused(self, error: ClusterUnavailable) -> None:
+        """The API server does not permit it."""
+        self._until = anyio.current_time() + self._pause
+        if not self.line:
+            log.event(log.CLUSTER_REFUSES, what=self._objects, error=error.what, hint=error.hint)
+        self.line = f"{self._objects} cannot be written: {error.what}; {error.hint}"
+
+    def granted(self) -> None:
+        """It was written."""
+        if self.line:
+            log.event(log.CLUSTER_ACCEPTS, what=self._objects)
+        self.line, self._until = "", 0.0
+
+    def add_status(self, status: ClusterStatus) -> ClusterStatus:
+        """The status with the line, if it is missing."""
+        return status._replace(unwritten=(*status.unwritten, self.line)) if self.line else status
+
+
+def is_forbidden(error: ClusterUnavailable) -> bool:
+    """True if a right is missing. In a namespace that is being terminated nobody may create anything."""
+    return error.status == refusals.FORBIDDEN and "being terminated" not in error.what

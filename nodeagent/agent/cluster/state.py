@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of the cluster that is in force on this node: the KubeVirt CR and the labels of its Node.
+
+``follow`` updates it with each answer of the API server and saves it, so that a node goes on with it after a
+reboot. The CR stays as the API server sent it, so that one reader understands both. A CR that is gone or
+faulty leaves the last good one in force, and so does a Node that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from nodeagent.base import log
+from nodeagent.base.files import StateFile
+from nodeagent.cluster import conditions, kubevirt
+from nodeagent.model.kubevirt import SECTIONS, ClusterWishes, KubeVirtCR
+from nodeagent.model.problem import Problem
+
+PATH = "/var/lib/nodeagent/cluster.json"
+CONDITION = "DevicesUsable"  # the type of the condition that this node writes
+_METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp")
+
+Objects = Mapping[str, Mapping[str, Any]]
+
+
+class ClusterState(NamedTuple):
+    """``document`` is the CR in force, ``wishes`` are its meaning and the labels; None: never seen.
+
+    ``saved``: when it was written to disk, in seconds since 1970. ``doubts``: lines on what is in force
+    although the API server has it no more.
+    """
+
+    document: Mapping[str, Any] | None = None
+    wishes: ClusterWishes = ClusterWishes()
+    saved: float = 0.0
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def objects(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str] | None]:
+        """The CR and the labels."""
+        return self.document, self.wishes.labels
+
+
+def _parse(document: dict[str, Any]) -> ClusterState:
+    """:raises TypeError: if it is of other types: a daemon of another version may have written it."""
+    cr, labels, saved = document.get("kubevirt"), document.get("labels"), document.get("at", 0.0)
+    texts = all(isinstance(each, str) for each in (labels or {}).values())
+    types = isinstance(cr, dict | None) and isinstance(labels, dict | None) and isinstance(saved, int | float)
+    if not (texts and types and document.keys() <= {"kubevirt", "labels", "at"}):
+        raise TypeError("it has other types")
+    return ClusterState(cr, ClusterWishes(None if cr is None else kubevirt.cr(cr), labels), saved)
+
+
+def _plain(state: ClusterState) -> dict[str, Any]:
+    return {"kubevirt": state.document, "labels": state.wishes.labels, "at": state.saved}
+
+
+FILE = StateFile(
+    ClusterState(),
+    _parse,
+    _plain,
+    "without it the node does not know the cluster's wishes after a reboot",
+    log.CLUSTER_RECORD_BROKEN,
+)
+
+
+def update(last: ClusterState, crs: Objects | None, nodes: Objects | None, node: str) -> ClusterState:
+    """The state after these answers; None: no answer yet. ``node`` is the name of this one."""
+    document, cr, doubt = _update_cr(last, crs)
+    labels, missing = _update_labels(last, nodes, node)
+    doubts = tuple(line for line in (doubt, missing) if line)
+    return ClusterState(document, ClusterWishes(cr, labels), doubts=doubts)
+
+
+def _update_cr(
+    last: ClusterState, crs: Objects | None
+) -> tuple[Mapping[str, Any] | None, KubeVirtCR | None, str]:
+    """The document in force, its meaning, and a doubt. One that has not changed is not read again."""
+    same = last.document, last.wishes.kubevirt
+    if crs is None:
+        return *same, ""
+    chosen = kubevirt.chosen(crs.values())
+    if chosen is None:
+        gone = "there is no deployed KubeVirt CR any more: what it said last stays in force"
+        return *same, gone if last.document is not None else ""
+    if chosen == last.document:
+        return *same, ""
+    cr = kubevirt.cr(chosen)
+    if cr.fault is not None:
+        return *same, f"the KubeVirt CR is not in force: {cr.fault.what}"
+    return chosen, cr, ""
+
+
+def _update_labels(
+    last: ClusterState, nodes: Objects | None, node: str
+) -> tuple[Mapping[str, str] | None, str]:
+    if nodes is None:
+        return last.wishes.labels, ""
+    metadata = nodes.get(node, {}).get("metadata")
+    if not isinstance(metadata, Mapping):
+        return last.wishes.labels, f"the cluster has no Node of the name {node}: set node.name"
+    labels = metadata.get("labels")
+    if not isinstance(labels, Mapping):
+        return {}, ""
+    return {str(key): text for key, text in labels.items() if isinstance(text, str)}, ""
+
+
+def trim_cr(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A KubeVirt CR without the parts that are not used."""
+    parts = {key: document[key] for key in ("kind", "metadata", "spec") if key in document}
+    status = document.get("status")
+    phase = {"phase": status.get("phase")} if isinstance(status, Mapping) else {}
+    return _trim_metadata(parts) | {"status": phase}
+
+
+def trim_node(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Names, labels, counts and our condition of a Node: the rest changes every few minutes, and is large."""
+    status = document.get("status")
+    found = status if isinstance(status, Mapping) else {}
+    counts = {key: found[key] for key in ("capacity", "allocatable") if key in found}
+    own = conditions.of_node(document, CONDITION)
+    kept = counts if own is None else counts | {"conditions": [own]}
+    named = _trim_metadata({"metadata": document.get("metadata")})
+    return named | {"status": kept} if kept else named
+
+
+def _trim_metadata(parts: dict[str, Any]) -> dict[str, Any]:
+    metadata = parts.get("metadata")
+    if isinstance(metadata, Mapping):
+        parts["metadata"] = {key: metadata[key] for key in _METADATA if key in metadata}
+    return parts
+
+
+def line(problem: Problem) -> str:
+    """A part of the wishes that is not in force, on one line: place, cause, and what to do."""
+    at = f"{place(problem)}: " if problem.about else ""
+    return f"{at}{problem.what}; {problem.hint}" if problem.hint else f"{at}{problem.what}"
+
+
+def place(problem: Problem) -> str:
+    """The place in the CR, or the setting."""
+    return f"KubeVirt CR: {problem.about}" if problem.about.startswith(SECTIONS) else problem.about
