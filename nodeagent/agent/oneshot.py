@@ -15,7 +15,8 @@ import anyio
 from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel import aer, pciids, platform
+from nodeagent.kernel import aer, pciids
+from nodeagent.kernel.machine_id import read_machine_id
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes, usb, uses
 from nodeagent.kernel.scan.scanner import Scanner
@@ -47,7 +48,7 @@ async def snapshot(root: Root, desired: Desired, timeouts: Timeouts, saved: Host
         desired,
         names,
         ledger=ownership.learned(Ledger(), host, names),
-        machine_id=await threads.call(platform.machine_id, root),
+        machine_id=await threads.call(read_machine_id, root),
     )
 
 
@@ -81,7 +82,7 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
     return replace(
         before,
         ledger=ownership.learned(known, before.host, before.names),
-        machine_id=before.machine_id or platform.machine_id(root),
+        machine_id=before.machine_id or read_machine_id(root),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import shell
-from nodeagent.kernel import platform
+from nodeagent.kernel.machine_id import parse_machine_id
 
 if TYPE_CHECKING:
     import argparse
@@ -52,7 +52,7 @@ def _to_know(options: argparse.Namespace) -> str:
 
 
 def _given(text: str) -> str:
-    if machine_id := platform.parse_machine_id(text):
+    if machine_id := parse_machine_id(text):
         return machine_id
     raise ConfigError(
         f'--machine-id: "{text}" is no machine id',

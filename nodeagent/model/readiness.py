@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readiness: can this host give devices to virtual machines? One line for each thing that was looked at.
 
-Knows neither how it was seen (``model.surroundings``) nor how it looks to people. Frozen values, no I/O.
+``nodeagent/check`` makes them. Frozen values, no I/O.
 """
 
 from __future__ import annotations
@@ -27,14 +27,3 @@ class ReadinessLine(NamedTuple):
     verdict: Verdict
     seen: str
     to_do: str = ""
-
-
-class Readiness(NamedTuple):
-    """All of it, section after section."""
-
-    lines: tuple[ReadinessLine, ...]
-
-    @property
-    def well(self) -> bool:
-        """True if nothing was seen that is wrong."""
-        return all(line.verdict is not Verdict.WRONG for line in self.lines)

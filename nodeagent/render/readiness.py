@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from nodeagent.model.readiness import Readiness, ReadinessLine, Verdict
+from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.render.answers import ReadinessAnswer
 
 WIDTH = 80
@@ -17,13 +17,13 @@ _MARK = max(map(len, _WORDS.values()))
 _TO_DO = "    to do: "
 
 
-def text(readiness: Readiness) -> str:
+def text(lines: Sequence[ReadinessLine]) -> str:
     """All sections, and what it comes to."""
-    width = max(len(line.check) for line in readiness.lines)
+    width = max(len(line.check) for line in lines)
     told = []
-    for section, lines in groupby(readiness.lines, lambda line: line.section):
-        told += [section, *_section(list(lines), width), ""]
-    return "\n".join([*told, _sum(readiness)])
+    for section, together in groupby(lines, lambda line: line.section):
+        told += [section, *_section(list(together), width), ""]
+    return "\n".join([*told, _sum(lines)])
 
 
 def _section(lines: Sequence[ReadinessLine], width: int) -> Iterator[str]:
@@ -47,13 +47,13 @@ def _wrapped(head: str, words: str) -> list[str]:
     )
 
 
-def _sum(readiness: Readiness) -> str:
-    count = Counter(line.verdict for line in readiness.lines)
+def _sum(lines: Sequence[ReadinessLine]) -> str:
+    count = Counter(line.verdict for line in lines)
     wrong = f"{count[Verdict.WRONG]} wrong" if count[Verdict.WRONG] else "nothing is wrong"
     notes = "1 note" if count[Verdict.NOTE] == 1 else f"{count[Verdict.NOTE]} notes"
     return f"{wrong}; {notes}, {count[Verdict.UNSEEN]} not seen"
 
 
-def answer(readiness: Readiness) -> ReadinessAnswer:
+def answer(lines: tuple[ReadinessLine, ...]) -> ReadinessAnswer:
     """The same for programs."""
-    return ReadinessAnswer(readiness.well, readiness.lines)
+    return ReadinessAnswer(all(line.verdict is not Verdict.WRONG for line in lines), lines)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.model.readiness import Readiness, ReadinessLine, Verdict
+from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.render import readiness
 
 
@@ -21,7 +21,7 @@ def test_a_report_has_a_line_for_each_thing_and_ends_with_what_it_comes_to() -> 
         line("three", Verdict.NOTE, "x " * 40, section="b"),
         line("four", Verdict.UNSEEN, "/a/path" * 12, section="b"),
     )
-    *told, end = readiness.text(Readiness(lines)).splitlines()
+    *told, end = readiness.text(lines).splitlines()
     assert told == [
         "a",
         "  ok        IOMMU  seen",
@@ -40,8 +40,8 @@ def test_a_report_has_a_line_for_each_thing_and_ends_with_what_it_comes_to() -> 
 
 
 def test_where_nothing_is_wrong_that_is_said() -> None:
-    report = Readiness((line("IOMMU", Verdict.OK),))
+    report = (line("IOMMU", Verdict.OK),)
     end = readiness.text(report).splitlines()[-1]
     assert [word for word in end.split() if word.isdigit()] == ["0", "0"]
     assert readiness.answer(report).well
-    assert not readiness.answer(Readiness((line("x", Verdict.WRONG),))).well
+    assert not readiness.answer((line("x", Verdict.WRONG),)).well

@@ -25,8 +25,8 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.files import StateFile
 from nodeagent.base.latest import Latest
-from nodeagent.kernel import platform
 from nodeagent.kernel.apply import vfs
+from nodeagent.kernel.machine_id import read_machine_id
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model import plain
@@ -90,7 +90,7 @@ class LedgerKeeper:
     async def open(self) -> None:
         """Read what is on record since boot, and which machine this is."""
         self._setting.clear()
-        machine = await threads.call(platform.machine_id, self._root)
+        machine = await threads.call(read_machine_id, self._root)
         self._saved = await threads.call(_load, self._root)
         self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
         self.opened.touch()

@@ -22,7 +22,9 @@ _SWITCH_ON = (
     "switch it on in the firmware (VT-d, AMD-Vi), on Intel also with intel_iommu=on, and reboot once the "
     "node is drained; where no device is to be given, set discovery.enabled: false"
 )
-_LOAD = "load it on the host: modprobe vfio-pci; a file in its /etc/modules-load.d has it loaded at each boot"
+LOAD_VFIO_PCI = (
+    "load it on the host: modprobe vfio-pci; a file in its /etc/modules-load.d has it loaded at each boot"
+)
 _ANEW = "have the tool that wrote it write it anew, or remove it; container runtimes refuse it as well"
 _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
 
@@ -63,7 +65,7 @@ def _without_vfio(decision: Decision) -> Iterator[Problem]:
     ]
     if missed:
         what = f"the driver vfio-pci is not loaded: {naming.few(missed)} cannot be given to a VM"
-        yield Problem(ProblemCode.NO_VFIO, "", what, _LOAD, True)
+        yield Problem(ProblemCode.NO_VFIO, "", what, LOAD_VFIO_PCI, True)
 
 
 def _cdi_files(decision: Decision) -> Iterator[Problem]:
@@ -115,11 +117,6 @@ def _wanted(function: PciFunction, desired: Desired) -> bool:
 def expected(function: PciFunction, host: Host, desired: Desired) -> bool:
     """True if somebody wants it as a whole, or discovery would take it, whatever driver it has now."""
     return not _splits(function, host) and (_discoverable(function, desired) or _wanted(function, desired))
-
-
-def how_to_load() -> str:
-    """What to do where vfio-pci is not loaded."""
-    return _LOAD
 
 
 def _splits(function: PciFunction, host: Host) -> bool:

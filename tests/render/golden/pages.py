@@ -18,7 +18,7 @@ from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
 from nodeagent.model.plan import Plan
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
-from nodeagent.model.readiness import Readiness, ReadinessLine, Verdict
+from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.model.request import Became, Result
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.status import (
@@ -257,9 +257,7 @@ def _check() -> str:
         ReadinessLine("node", "huge pages", Verdict.NOTE, "none " * 15),
         ReadinessLine("node", "kubelet", Verdict.UNSEEN, "/var/lib/kubelet"),
     )
-    return _sections(
-        with_problems=readiness.text(Readiness(lines)), healthy=readiness.text(Readiness(lines[:1]))
-    )
+    return _sections(with_problems=readiness.text(lines), healthy=readiness.text(lines[:1]))
 
 
 def _bind() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.kernel import platform
+from nodeagent.kernel.machine_id import read_machine_id
 from nodeagent.kernel.root import Root
 
 
@@ -23,8 +23,8 @@ from nodeagent.kernel.root import Root
 def test_only_thirty_two_digits_are_a_machine_id(tmp_path: Path, text: str, found: str) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/machine-id").write_text(text)
-    assert platform.machine_id(Root(tmp_path)) == found
+    assert read_machine_id(Root(tmp_path)) == found
 
 
 def test_without_the_file_there_is_no_machine_id(tmp_path: Path) -> None:
-    assert platform.machine_id(Root(tmp_path)) == ""
+    assert read_machine_id(Root(tmp_path)) == ""

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks share: the node that they look at, and what a check returns."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.kernel.root import Root
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import Host
+from nodeagent.model.readiness import Verdict
+from nodeagent.model.status import Status
+
+AS_ROOT = "run it again as root"
+REBOOT = "drain the node and reboot"
+
+Finding = tuple[Verdict, str, str]
+"""The verdict, the evidence and where it was read, and what to do ("" for nothing)."""
+
+
+class Node(NamedTuple):
+    """The node that is checked. Paths are host paths, by the settings in force.
+
+    ``saved``: ``host`` comes from a file; then ``root`` is an empty tree. ``daemon`` is its answer, or why
+    there is none.
+    """
+
+    root: Root
+    host: Host
+    desired: Desired
+    plugin_dir: str
+    pod_resources: str
+    status_socket: str
+    timeouts: Timeouts
+    saved: bool = False
+    daemon: Status | Exception = ConnectionRefusedError()
+
+
+def ok(seen: str) -> Finding:
+    """It is as it should be."""
+    return Verdict.OK, seen, ""
+
+
+def wrong(seen: str, to_do: str) -> Finding:
+    """It prevents the assignment of devices."""
+    return Verdict.WRONG, seen, to_do
+
+
+def note(seen: str, to_do: str = "") -> Finding:
+    """It may be intended."""
+    return Verdict.NOTE, seen, to_do
+
+
+def unseen(why: str, to_do: str = "") -> Finding:
+    """It cannot be read from here."""
+    return Verdict.UNSEEN, why, to_do

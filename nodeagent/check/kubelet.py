@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the kubelet's two sockets, and of what KubeVirt needs of the node besides devices.
+
+The directory of device plugins is the same for every kubelet; PodResources is below its ``--root-dir``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+
+from nodeagent.base import sockets
+from nodeagent.base.errors import KubeletUnavailable
+from nodeagent.check.findings import AS_ROOT, Finding, Node, note, ok, unseen, wrong
+from nodeagent.check.platform import cpu_flags
+from nodeagent.kernel.root import Root
+from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
+
+_START = "see why: systemctl status kubelet (or k3s, rke2-agent, k0sworker, snap.microk8s.daemon-kubelite)"
+_KUBELETS = (  # root directories of kubelets of other distributions: README has the table
+    "/var/lib/kubelet",
+    "/var/lib/k0s/kubelet",
+    "/var/snap/microk8s/common/var/lib/kubelet",
+)
+_NESTED = "this is a virtual machine: have its hypervisor give it nested virtualization"
+_MISC = "/sys/class/misc"
+
+
+def check_device_plugins(node: Node) -> Finding:
+    """Does the kubelet listen for device plugins?"""
+    socket = f"{node.plugin_dir}/kubelet.sock"
+    if sockets.is_served(node.root.path(socket)):
+        return ok(f"the kubelet listens at {socket}")
+    if not _may_be_directory(node.root.path(node.plugin_dir)):
+        return wrong(f"no kubelet was ever started here: no {node.plugin_dir}", _START)
+    if not _may_ask(node.root.path(socket)):
+        return unseen(f"only root may connect to {socket}", AS_ROOT)
+    return wrong(f"no listener at {socket}", _START)
+
+
+def _may_be_directory(path: str) -> bool:
+    """Return True if the path is a directory, or if this user may not find out."""
+    try:
+        return Path(path).is_dir()
+    except PermissionError:
+        return True
+
+
+def _may_ask(path: str) -> bool:
+    """Return False if this user may not look at the socket, or may not connect."""
+    try:
+        os.stat(path)  # noqa: PTH116 - an error is the answer
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return os.access(path, os.W_OK)
+
+
+def check_pod_resources(node: Node) -> Finding:
+    """Does the PodResources API answer?"""
+    try:
+        count = anyio.run(_count_pods, node)  # this thread has no event loop
+    except KubeletUnavailable as error:
+        seen = node.root.host_path(error.what)
+    else:
+        return ok(f"answers with {count} pod{'' if count == 1 else 's'} at {node.pod_resources}")
+    if elsewhere := _find_other_kubelet(node):
+        return wrong(f"{seen}; there is one at {elsewhere}", f"set kubelet.podResources: {elsewhere}")
+    if not _may_ask(node.root.path(node.pod_resources)):
+        return unseen(f"only root may connect to {node.pod_resources}", AS_ROOT)
+    return wrong(seen, _START)
+
+
+async def _count_pods(node: Node) -> int:
+    directory, path = node.root.path(node.plugin_dir), node.root.path(node.pod_resources)
+    reader = PodReader(path, VirtHandler(directory), node.timeouts.pod_resources_rpc)
+    try:
+        return len((await reader.pods()).pods)
+    finally:
+        reader.close()
+
+
+def _find_other_kubelet(node: Node) -> str:
+    """Return the socket of a kubelet with another root directory, or ""."""
+    if node.root.exists(node.pod_resources):
+        return ""
+    paths = (f"{directory}/pod-resources/kubelet.sock" for directory in _KUBELETS)
+    return next((path for path in paths if node.root.exists(path)), "")
+
+
+def check_kvm(node: Node) -> Finding:
+    """Can this node run VMs with hardware virtualization?"""
+    if (found := _find_node("/dev/kvm", "kvm", node.root)) is not None:
+        return found
+    flags = cpu_flags(node.root)
+    if flags is None:
+        return wrong("not there", "see why: dmesg | grep -i kvm")
+    if flags.isdisjoint({"vmx", "svm"}):
+        on = "switch VT-x (Intel) or SVM (AMD) on in the firmware's setup"
+        seen = "not there: neither vmx nor svm in /proc/cpuinfo"
+        return wrong(seen, _NESTED if "hypervisor" in flags else on)
+    module = "kvm_intel" if "vmx" in flags else "kvm_amd"
+    return wrong("not there", f"load it with: modprobe {module}")
+
+
+def check_tun(node: Node) -> Finding:
+    """Is the device node for the network of VMs there?"""
+    missing = note("not there", "for the network of VMs: modprobe tun")
+    return _find_node("/dev/net/tun", "tun", node.root) or missing
+
+
+def check_vhost_net(node: Node) -> Finding:
+    """Is the device node for the fast network of VMs there?"""
+    missing = note("not there", "for the network of VMs: modprobe vhost_net")
+    return _find_node("/dev/vhost-net", "vhost-net", node.root) or missing
+
+
+def _find_node(path: str, misc: str, root: Root) -> Finding | None:
+    """Return that a device node is there, or that it cannot be seen; None if it is not there.
+
+    A container sees /sys/class/misc, whatever is in its /dev.
+    """
+    if root.exists(path) or root.exists(f"{_MISC}/{misc}"):
+        return ok("there")
+    return None if root.names(_MISC) else unseen(f"neither it nor {_MISC} can be seen")
+
+
+def check_virt_handler(node: Node) -> Finding:
+    """Does virt-handler run here? It serves /dev/kvm on each of its nodes."""
+    if node.root.exists(f"{node.plugin_dir}/kubevirt-kvm.sock"):
+        return ok(f"its sockets are in {node.plugin_dir}")
+    return note(f"none of its sockets is in {node.plugin_dir}: it does not run here")

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of nodeagent itself: permissions, limits, versions, and whether a daemon answers.
+
+What this process may do is judged where it runs on the node itself; the daemon needs the same. The daemon's
+answer is ``Node.daemon``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from pathlib import Path
+
+from nodeagent import __version__
+from nodeagent.base import process, unix_http
+from nodeagent.check.findings import AS_ROOT, Finding, Node, note, ok, unseen, wrong
+from nodeagent.kernel import pciids
+from nodeagent.kernel.root import Root
+from nodeagent.model import plain
+from nodeagent.model.desired import UsbRule
+from nodeagent.model.status import Status
+
+_CAPABILITIES = {2: "CAP_DAC_READ_SEARCH", 19: "CAP_SYS_PTRACE"}  # include/uapi/linux/capability.h
+_CHOWN = 0
+_OWN_NAMESPACE = ["0", "0", "4294967295"]  # of /proc/self/uid_map, user_namespaces(7)
+_RUNTIME = "/run/nodeagent"
+_FEW_INSTANCES = 128  # the kernel's default for each user: all programs of root share it
+_OLDEST = (6, 1)  # the oldest kernel that was tested
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+_WANTED = "/etc/systemd/system/multi-user.target.wants/nodeagent.service"
+_CHOWN_IN_UNIT = (
+    "systemctl edit nodeagent: CapabilityBoundingSet=CAP_CHOWN and SystemCallFilter=@chown in [Service]; "
+    "then restart it"
+)
+_CHOWN_IN_POD = "in a pod: usb: true in the chart's values, or the manifests' component usb"
+_MORE_INSTANCES = "sysctl fs.inotify.max_user_instances=8192, and a file in /etc/sysctl.d that says so"
+
+
+def ask_daemon(root: Root, socket: str, limit: float) -> Status | Exception:
+    """Return the Status of the daemon at a socket, or the OSError or ValueError that there was instead."""
+    try:
+        return plain.load(Status, unix_http.ask(root.path(socket), "/status", limit))
+    except OSError as error:
+        return error
+    except (TypeError, ValueError) as error:  # a daemon of another version
+        return ValueError(str(error))
+
+
+def _has_unit(node: Node) -> bool:
+    return any(node.root.exists(f"{directory}/nodeagent.service") for directory in _UNITS)
+
+
+def _is_root_here(node: Node) -> bool:
+    return node.root.is_host and os.geteuid() == 0
+
+
+def check_user(node: Node) -> Finding:
+    """Could everything be read?"""
+    if not node.root.is_host:
+        return unseen("not this process's host")
+    if os.geteuid() != 0:
+        return unseen("not root: some files were not read", AS_ROOT)
+    return ok("root")
+
+
+def check_capabilities(node: Node) -> Finding | None:
+    """May this process see which process has an mdev open?"""
+    held = process.capabilities() or 0
+    missing = [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]
+    if not missing or not _is_root_here(node):
+        return None
+    seen = f"no {' and '.join(missing)}: open mdevs cannot be seen, so none is removed"
+    return note(seen, "add them to the pod or the service that creates mdevs")
+
+
+def check_user_namespace(node: Node) -> Finding | None:
+    """Does this process get the kernel's events?"""
+    try:
+        words = Path("/proc/self/uid_map").read_text().split()
+    except OSError:
+        words = []
+    if words in ([], _OWN_NAMESPACE) or not _is_root_here(node):
+        return None
+    return note(
+        "not that of the host (/proc/self/uid_map): no event of the kernel arrives",
+        "in a pod: leave hostUsers at true; else changes are polled for",
+    )
+
+
+def check_directories(node: Node) -> Finding | None:
+    """Can the daemon write where it has to?"""
+    if not _is_root_here(node):
+        return None
+    read_only = [path for path in (_RUNTIME, node.plugin_dir) if is_read_only(node.root.path(path))]
+    if read_only:
+        return wrong(f"on a read-only file system: {', '.join(read_only)}", "mount them read-write")
+    return ok(f"{_RUNTIME} and the kubelet's can be written to")
+
+
+def is_read_only(path: str) -> bool:
+    """Return True if the file system of the path, or of its nearest ancestor, is read-only."""
+    while not Path(path).exists():
+        path = str(Path(path).parent)
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def check_usb_nodes(node: Node) -> Finding | None:
+    """May the daemon give the nodes of USB devices to QEMU's user? A root shell may more than its service."""
+    if not any(isinstance(rule, UsbRule) for rule in node.desired.rules):
+        return None
+    held = node.daemon.process.capabilities if isinstance(node.daemon, Status) else None
+    if held is not None:
+        who, may = "the daemon", bool(held >> _CHOWN & 1)
+    elif _is_root_here(node) and not (process.capabilities() or 0) >> _CHOWN & 1:
+        who, may = "this process", False
+    else:
+        return unseen("no daemon reports whether it may change their owner")
+    if may:
+        return ok(f"{who} may change their owner")
+    to_do = _CHOWN_IN_UNIT if _has_unit(node) else _CHOWN_IN_POD
+    return wrong(f"{who} has no CAP_CHOWN: no USB device can be assigned", to_do)
+
+
+def check_inotify(node: Node) -> Finding:
+    """Does the kernel allow the daemon to watch files?"""
+    if node.root.is_host and (refusal := _inotify_refusal()):
+        return wrong(f"the kernel refuses an instance: {refusal}", _MORE_INSTANCES)
+    instances = _read_limit("max_user_instances", node.root)
+    if instances is None:
+        return unseen("/proc/sys/fs/inotify cannot be seen")
+    watches = _read_limit("max_user_watches", node.root) or 0
+    seen = f"{instances} instances and {watches} watches for each user"
+    if not instances:
+        return wrong(seen, _MORE_INSTANCES)
+    if instances <= _FEW_INSTANCES:
+        return note(f"{seen}; all programs of root share them", _MORE_INSTANCES)
+    return ok(seen)
+
+
+def _read_limit(name: str, root: Root) -> int | None:
+    text = root.text(f"/proc/sys/fs/inotify/{name}") or ""
+    return int(text) if text.isdecimal() else None
+
+
+def _inotify_refusal() -> str:
+    """Return why this user gets no inotify instance, or ""."""
+    library = ctypes.CDLL(None, use_errno=True)
+    descriptor = library.inotify_init1(os.O_CLOEXEC)
+    if descriptor < 0:
+        return os.strerror(ctypes.get_errno())
+    os.close(descriptor)
+    return ""
+
+
+def check_open_files(node: Node) -> Finding:
+    """Is the daemon far from its limit of open files?"""
+    if not isinstance(node.daemon, Status):
+        return unseen(_no_answer(node, node.daemon))
+    numbers = node.daemon.process
+    if not numbers.most_files:
+        return unseen("the daemon does not report them")
+    seen = f"the daemon has {numbers.open_files} of at most {numbers.most_files}"
+    if numbers.open_files * 2 > numbers.most_files:
+        return note(seen, "raise LimitNOFILE of the service (systemctl edit nodeagent)")
+    return ok(seen)
+
+
+def check_kernel_version(node: Node) -> Finding:
+    """Is the kernel one that was tested?"""
+    release = node.host.release
+    if release is None:
+        return unseen("/proc/sys/kernel/osrelease cannot be seen")
+    found = _VERSION.match(release)
+    if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
+        return note(f"{release}: older than 6.1, the oldest that was tested")
+    return ok(release)
+
+
+def check_kubelet_version(_: Node) -> Finding:
+    """The kubelet's sockets do not report its version."""
+    return unseen("its sockets do not report it", "kubectl get node -o wide")
+
+
+def check_own_version(_: Node) -> Finding:
+    """Which version is this, and of when are its device names?"""
+    return ok(f"{__version__}, pci.ids of {pciids.bundled_date() or 'no known date'}")
+
+
+def check_daemon(node: Node) -> Finding:
+    """Does a daemon answer?"""
+    answer = node.daemon
+    if isinstance(answer, PermissionError):
+        return unseen(_no_answer(node, answer), AS_ROOT)
+    if isinstance(answer, Exception):
+        if _has_unit(node):
+            return wrong(_no_answer(node, answer), "systemctl start nodeagent; see journalctl -u nodeagent")
+        return note(f"{_no_answer(node, answer)}, and no service is installed")
+    if answer.version != __version__:
+        to_do = "restart the daemon when the upgrade is done: systemctl restart nodeagent"
+        return note(f"answers; it is version {answer.version}, this command {__version__}", to_do)
+    return ok(f"answers, version {answer.version}")
+
+
+def _no_answer(node: Node, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"no daemon answers at {node.status_socket}: {error.strerror or error}"
+    return f"the daemon's answer cannot be read: {error}"
+
+
+def check_problems(node: Node) -> Finding | None:
+    """Does the daemon report problems?"""
+    count = len(node.daemon.problems) if isinstance(node.daemon, Status) else 0
+    if not count:
+        return None
+    return wrong(
+        f"{count} problem{'' if count == 1 else 's'} in its status", "nodeagent status says what to do"
+    )
+
+
+def check_start_at_boot(node: Node) -> Finding | None:
+    """Is an installed service enabled?"""
+    if not _has_unit(node) or node.root.target(_WANTED) is not None:
+        return None
+    return note("its service is not enabled", "systemctl enable nodeagent")
