@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 import anyio
@@ -25,15 +25,14 @@ from nodeagent.agent.last_good import LastGood
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
-from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.noting import Remarks
 from nodeagent.agent.tell.start import tell_that_it_is_ready, tell_what_was_left_out
 from nodeagent.agent.tell.status import Teller
-from nodeagent.agent.tell.systemd import StatusLine
+from nodeagent.agent.tell.systemd import StatusLine, Watchdog
 from nodeagent.base import log, log_handlers, supervise
 from nodeagent.base.errors import ConfigError, MustEnd
 from nodeagent.base.latest import Latest
-from nodeagent.base.supervise import Component, Task
+from nodeagent.base.supervise import Component, HasHeartbeat, Heartbeat, Task
 from nodeagent.base.systemd import Notifier, listening_sockets
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Log, Settings, Sources
@@ -131,17 +130,16 @@ class Daemon:
         self.core.names.settle()
         self.core.offering.one_turn()
         components = self.components
-        pulse = Pulse(self.core.supervisor, components)
         timeouts = self.core.timeouts
+        watchdog = Watchdog(self.notifier, self.heartbeats, timeouts)
 
         def routes(http: Http) -> Handler:
-            return NetworkRoutes(teller.status, pulse.standing_still, timeouts, http).handle
+            return NetworkRoutes(teller.status, watchdog.problem, timeouts, http).handle
 
         network = NetworkListener(self.core.settings, routes, timeouts, self.passed)
         teller = Teller(self.core, [self.kubelet, network, *components])
-        self._begin_news(teller, pulse)
-        line = StatusLine(self.notifier, self.core.news, pulse, timeouts)
-        for_systemd = (systemd.Watchdog(self.notifier, pulse, timeouts), line)
+        self._begin_news(teller, watchdog)
+        for_systemd = (watchdog, StatusLine(self.notifier, self.core.news, watchdog, timeouts))
         local = Task("status socket", partial(self._serve_commands, teller))
         self._keep([*components, network, *for_systemd, local], group)
         await checkpoint()  # all have taken their first step: who is told that it is ready may ask at once
@@ -153,7 +151,13 @@ class Daemon:
         path = core.root.path(core.settings.get().status.socket)
         await listeners.serve_unix(path, routes.handle, core.timeouts)
 
-    def _begin_news(self, teller: Teller, pulse: Pulse) -> None:
+    def heartbeats(self) -> Mapping[str, Heartbeat]:
+        """Of the loops that must turn; the one that changes the host is loaded late."""
+        late = [each for feature in self.features for each in feature.components]
+        loops = (self.core.observer, self.core.offering, *late)
+        return {each.name: each.heartbeat for each in loops if isinstance(each, HasHeartbeat)}
+
+    def _begin_news(self, teller: Teller, watchdog: Watchdog) -> None:
         core, kubelet = self.core, self.kubelet
         cells = (
             core.snapshots,
@@ -161,7 +165,7 @@ class Daemon:
             kubelet.directory.kubelet,
             kubelet.plugins.states,
             self.config.read,
-            pulse.stuck,
+            watchdog.problems,
         )
         core.news.begin(teller.status, cells)
 

@@ -95,7 +95,7 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
         releases,
         kubelet,
         usage,
-        Offering(snapshots, releases),
+        Offering(snapshots, releases, timeouts),
         News(),
         Latest(None),
         Desk(snapshots),

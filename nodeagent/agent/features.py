@@ -8,7 +8,7 @@ to sysfs. A feature is a module with ``components(core)``, which returns them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import anyio
@@ -17,7 +17,6 @@ from nodeagent.agent import drivers_record
 from nodeagent.agent.core import Core
 from nodeagent.agent.tell.status import report
 from nodeagent.base import process, threads
-from nodeagent.base.progress import Debt, Owes
 from nodeagent.base.supervise import Component
 from nodeagent.cluster import account
 from nodeagent.model.status import Status
@@ -74,11 +73,6 @@ class LateFeature:
     def report(self, status: Status) -> Status:
         """The reports of its components, once they are loaded."""
         return report(self.components, status)
-
-    def owed(self) -> Mapping[str, Debt]:
-        """What its components owe."""
-        owing = (component.owed() for component in self.components if isinstance(component, Owes))
-        return {name: debt for debts in owing for name, debt in debts.items()}
 
     async def run(self) -> None:
         """Wait, load, run; for ever: a feature that is wanted no more has nothing to do."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
-from nodeagent.base.progress import Debt
+from nodeagent.base.supervise import Heartbeat
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.kernel import aer
@@ -64,6 +64,7 @@ class Observer:
         names: NameKeeper,
         timeouts: Timeouts,
     ) -> None:
+        self.heartbeat = Heartbeat("the loop that scans the host", timeouts.loop_turn)
         self.scanned: Latest[Scanned] = Latest(Scanned())
         self._snapshots = snapshots
         self._wakes = wakes
@@ -86,13 +87,6 @@ class Observer:
         )
         return status._replace(host=host)
 
-    def owed(self) -> Mapping[str, Debt]:
-        """A scan that is under way, or is to begin. Reads that hang are left behind, so each scan ends."""
-        begun = self._gathering.taken
-        if self.scanned.get().number < begun:
-            return {self.name: Debt(begun, "a scan of the host does not end")}
-        return {self.name: Debt(begun, "a scan of the host does not begin")} if self._wakes.due else {}
-
     def wake(self, keys: Iterable[str | None]) -> None:
         """Scan soon what the keys name; None names everything."""
         for key in keys:
@@ -101,7 +95,9 @@ class Observer:
     async def run(self) -> None:
         """Scan whenever something was named, for ever."""
         while True:
-            await self._gathering.due(self._events.slow(self._settings.get().timing.resync))
+            slow = self._events.slow(self._settings.get().timing.resync)
+            if not await self.heartbeat.wait(self._gathering.due(slow)):
+                continue
             await self.scan()
             if self._reports.unreadable is not None:
                 self._wakes.wake(None)  # what was to be scanned is not lost with it
@@ -162,7 +158,8 @@ class Observer:
         try:
             host = await self._scanner.scan(keys, before.host, nodes, self._wakes.recoveries, specs)
             self._wakes.settle(host)
-            names = await self._names.names(host, before.names)
+            with self.heartbeat.paused():
+                names = await self._names.names(host, before.names)
         except KernelRefused as refused:
             host, names, error = before.host, before.names, refused
         except Exception:
@@ -175,6 +172,7 @@ class Observer:
         self._snapshots.publish(now)
         self._rescans.follow(host)
         self.scanned.set(Scanned(number, error, durations))
+        self.heartbeat.turned()
 
 
 def _unanswered(host: Host, key: str) -> bool:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
-from nodeagent.base.progress import Debt
+from nodeagent.base.supervise import Heartbeat
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
@@ -29,11 +30,11 @@ class Offering:
 
     name = "offering"
 
-    def __init__(self, snapshots: Snapshots, releases: Releases) -> None:
+    def __init__(self, snapshots: Snapshots, releases: Releases, timeouts: Timeouts) -> None:
+        self.heartbeat = Heartbeat("the loop that decides what is offered", timeouts.loop_turn)
         self.resources: Latest[Mapping[ResourceName, Resource]] = Latest({})
         self._snapshots = snapshots
         self._releases = releases
-        self._followed = -1  # version of the Snapshot that the loop has decided from
         self._decision = turn.first(Snapshot(Host(), snapshots.now.desired))
         self._told: tuple[Decision, tuple[GroupStatus, ...]] | None = None
 
@@ -55,23 +56,17 @@ class Offering:
         """The newest Snapshot; the next turn is made from it."""
         return self._snapshots.now
 
-    def owed(self) -> Mapping[str, Debt]:
-        """A turn, if the Snapshot is another one than the loop has decided from."""
-        if self._followed in (-1, self._snapshots.version):
-            return {}
-        return {self.name: Debt(self._followed, "the newest Snapshot is not decided from")}
-
     async def run(self) -> None:
         """Turn whenever a part of the Snapshot has changed, for ever."""
-        told = self._followed = -1
+        told = -1
         while True:
             seen = self._snapshots.version
             self.one_turn()
-            self._followed = seen
             if told != self.resources.version:  # here and not in a turn: no Allocate waits for it
                 told = self.resources.version
                 self._releases.wait_for(policy.awaited(self._decision), by=self.name)
-            await self._snapshots.newer(seen)
+            self.heartbeat.turned()
+            await self.heartbeat.wait(self._snapshots.newer(seen))
 
     def one_turn(self) -> Decision:
         """Decide anew what has changed; other wishes count once the nodes that they name were looked for."""

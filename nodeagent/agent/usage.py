@@ -12,7 +12,6 @@ One request at a time. Writes ``allocations`` of the Snapshot. Times are those o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -25,7 +24,6 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
-from nodeagent.base.progress import Debt
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
@@ -99,7 +97,6 @@ class Usage:
         self._lock = anyio.Lock()
         self._hints: Latest[int] = Latest(0)  # a new value: ask soon; touched: the next time is another one
         self._failures: Latest[int] = Latest(-1)  # requests since the last answer; -1: none yet
-        self._asked: tuple[float, int] | None = None  # when the loop asked last, and the hints by then
         self._requested = -math.inf  # when the last request began
         self._requested_rewritten = -math.inf  # when the last one before a change began that was answered
         self._first_list = 0.0  # until when the first list for the present kubelet waits for an answer
@@ -307,15 +304,6 @@ class Usage:
         )
         return status._replace(kubelet=kubelet, holders=holders)
 
-    def owed(self) -> Mapping[str, Debt]:
-        """A request, if there was a hint or its time has come."""
-        if self._asked is None:
-            return {}
-        asked, hints = self._asked
-        if self._hints.get() == hints and anyio.current_time() < self._due(asked):
-            return {}
-        return {self.name: Debt(asked, "the kubelet is not asked which pod uses which device")}
-
     def request_soon(self) -> None:
         """Something has changed that the kubelet may know of."""
         self._hints.set(self._hints.get() + 1)
@@ -364,7 +352,6 @@ class Usage:
             group.start_soon(self._failures.follow, lambda _: self._hints.touch(), name="silence")
             while True:
                 hints, asked = self._hints.get(), anyio.current_time()
-                self._asked = asked, hints
                 await self.request()
                 await anyio.sleep(self._timeouts.pod_resources_spacing)
                 await self._until_due(asked, hints)

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a component going: one that fails runs anew after a back-off, says so, and takes nobody with it.
+"""Keeps components running: one that fails is run again after a back-off, and the others go on.
 
 A component is a long-lived piece of the daemon. It has a ``name``, for the log and the status, and one
-``run`` that lasts for as long as the daemon needs it. It keeps its own state and shares cells with others,
-never its methods. It may fail: then ``run`` is called again after a pause, so it begins anew with what is
-true by then, and gives back on its way out what it took. Knows nothing of what the daemon consists of.
+``run`` that lasts for as long as the daemon needs it. When it fails, ``run`` is called again after a pause:
+it reads the present state anew, and releases on its way out whatever it took. Called by ``app``.
+
+``Heartbeat`` is kept by the loops that must turn for the daemon to be of use; the watchdog reads it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import random
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import anyio
 
@@ -39,6 +43,14 @@ class Component(Protocol):
         """Live, until cancelled; to return means that there is nothing left to do, which is no failure."""
 
 
+@runtime_checkable
+class HasHeartbeat(Protocol):
+    """A component with a loop that must turn."""
+
+    name: str
+    heartbeat: Heartbeat
+
+
 class Task(NamedTuple):
     """A component that is no more than its name and its run."""
 
@@ -46,12 +58,42 @@ class Task(NamedTuple):
     run: Callable[[], Awaitable[None]]
 
 
-class _Row(NamedTuple):
-    """Failures in a row: when the first and the last were (seconds, monotonic), and what the last was."""
+class Heartbeat:
+    """When a loop has turned last. An idle loop turns as well, three times within ``limit`` seconds."""
 
-    first: float
-    last: float
-    text: str
+    def __init__(self, loop: str, limit: float) -> None:
+        """``loop``: which one it is, in words."""
+        self._loop = loop
+        self._limit = limit
+        self._last: float | None = None  # None: it has not turned yet, or it waits for a disk
+
+    def turned(self) -> None:
+        """A turn has ended."""
+        self._last = anyio.current_time()
+
+    async def wait(self, change: Awaitable[object]) -> bool:
+        """Wait for the change; False if an idle loop has to turn before it comes."""
+        with anyio.move_on_after(self._limit / 3):
+            await change
+            return True
+        self.turned()
+        return False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No turn is expected while the loop waits for a disk: a new process would wait for it, too."""
+        running, self._last = self._last is not None, None
+        try:
+            yield
+        finally:
+            if running:
+                self.turned()
+
+    def problem(self) -> str | None:
+        """The problem if the loop has not turned within the limit; None if it has."""
+        if self._last is None or anyio.current_time() <= self._last + self._limit:
+            return None
+        return f"{self._loop} has not turned for {self._limit:g} s"
 
 
 class Supervisor:
@@ -61,7 +103,6 @@ class Supervisor:
         self._timeouts = timeouts
         self.failures: dict[str, str] = {}
         self.changed: Latest[None] = Latest(None)  # touched when ``failures`` is another
-        self._rows: dict[str, _Row] = {}
 
     async def run(self, component: Component) -> None:
         """Keep a component going under its own name. :raises MustEnd: as ``keep`` does."""
@@ -76,7 +117,7 @@ class Supervisor:
         while True:
             began = anyio.current_time()
             try:
-                await run()
+                await _run_uncancelled(run)
             except MustEnd:
                 raise
             except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one
@@ -84,7 +125,7 @@ class Supervisor:
                 worked = anyio.current_time() - began > self._timeouts.component_healthy
                 attempt = 0 if worked else attempt + 1
                 pause = self._timeouts.component_retry.delay(attempt - 1, random.random())
-                self._failed(name, error, pause, worked=worked)
+                self._failed(name, error, pause)
                 try:
                     await anyio.sleep(pause)
                 finally:
@@ -92,32 +133,14 @@ class Supervisor:
             else:
                 return
 
-    def hopeless(self, now: float) -> Mapping[str, str]:
-        """Who has worked and fails since then, for minutes, by errors that nobody foresaw; and how."""
-        timeouts = self._timeouts
-        return {
-            name: f"it fails again and again: {row.text}"
-            for name, row in self._rows.items()
-            if row.last - row.first > timeouts.component_hopeless
-            and now - row.last < timeouts.component_healthy
-        }
-
     def _say(self, name: str, text: str) -> None:
         self.failures[name] = text
         self.changed.touch()
 
-    def _note(self, name: str, text: str, *, foreseen: bool, worked: bool) -> None:
-        """Keep the row of failures since it worked last; one of another kind ends it."""
-        now, row = anyio.current_time(), self._rows.pop(name, None)
-        if foreseen or (row is None and not worked):
-            return
-        self._rows[name] = _Row(now if worked or row is None else row.first, now, text)
-
-    def _failed(self, name: str, error: Exception, pause: float, *, worked: bool) -> None:
+    def _failed(self, name: str, error: Exception, pause: float) -> None:
         foreseen = isinstance(error, NodeagentError) and not isinstance(error, InvariantBroken)
         text = error.what if isinstance(error, NodeagentError) else f"{type(error).__name__}: {error}"
         self._say(name, text)
-        self._note(name, text, foreseen=foreseen, worked=worked)
         log.event(
             log.SUBSYSTEM_FAILED,
             None if foreseen else error,
@@ -125,6 +148,22 @@ class Supervisor:
             error=text,
             seconds=f"{pause:.1f}",
         )
+
+
+async def _run_uncancelled(run: Callable[[], Awaitable[None]]) -> None:
+    """Run. A library may cancel the task in which it is called: the root task group would end without a word.
+
+    :raises InvariantBroken: after a cancellation that no scope around has requested.
+    """
+    try:
+        await run()
+    except asyncio.CancelledError as stray:
+        if anyio.current_effective_deadline() == -math.inf:
+            raise
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+        raise InvariantBroken("a cancellation has escaped from a library") from stray
 
 
 def _must_have_code(error: Exception) -> None:

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
@@ -123,28 +123,9 @@ def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Call[T
     return Call(lambda: function(*args, **kwargs), NAME + name)
 
 
-class _Awaited:
-    """Which tasks wait for a thread by ``call``, by their names."""
-
-    names: ClassVar[Counter[str]] = Counter()
-
-
-def awaited_by(task: str) -> bool:
-    """True while a task of that name waits in ``call``: what it waits for is up to the kernel."""
-    return _Awaited.names[task] > 0
-
-
 async def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run ``function`` in a daemon thread and return its result; when cancelled, drop a late one."""
-    task = asyncio.current_task()
-    name = "" if task is None else task.get_name()
-    _Awaited.names[name] += 1
-    try:
-        return await start(function, *args, **kwargs).result()
-    finally:
-        _Awaited.names[name] -= 1
-        if not _Awaited.names[name]:
-            del _Awaited.names[name]
+    return await start(function, *args, **kwargs).result()
 
 
 class OneByOne:

@@ -124,14 +124,13 @@ class Timeouts(NamedTuple):
     # The daemon's components
     component_retry: Backoff = Backoff(first=0.1, limit=30.0)
     component_healthy: float = 60.0  # a failure after a longer run counts as the first one
-    component_hopeless: float = 300.0  # failures in a row for longer are reported to systemd
+    loop_turn: float = 40.0  # an idle loop turns three times as often; 20 devices that hang take 10 s
     directory_check: float = 5.0  # of the watched directories: a mount over one raises no event
     repeated_log_lines: float = 60.0  # repeated lines are counted for this long and then reported
     last_log_lines: float = 1.0  # for the log's reader when the daemon ends
     problems_settle: float = 1.0  # devices that are bound at boot appear one by one
     status_line_pause: float = 0.5  # between two status lines for systemd
     watchdog_notice: float = 15.0  # where systemd sets no interval
-    progress_check: float = 8.0  # an endpoint may take 14 s to end, a PodResources request 5 s
     config_reload: float = 10.0  # then the reload is reported to systemd as done
     check_step: float = 6.0  # one step of ``nodeagent check``, longer than ``pod_resources_rpc``
 

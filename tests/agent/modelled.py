@@ -158,7 +158,7 @@ class Daemon:
         self.book = ReservationBook(self.snapshots, QUICK)
         common = settings()
         releases = Releases(common)
-        self.offering = Offering(self.snapshots, releases)
+        self.offering = Offering(self.snapshots, releases, Timeouts())
         self.usage = Usage(machine.kubelet, self.snapshots, self.book, self, releases, common, QUICK)
         root = Root("/nonexistent")
         self.allocator = Allocator(

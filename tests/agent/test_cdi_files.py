@@ -18,6 +18,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import cdi
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
@@ -38,7 +39,7 @@ class Files:
 
     def __init__(self, eyes: Eyes, directory: Path) -> None:
         self.snapshots = eyes.snapshots
-        self.offering = Offering(eyes.snapshots, Releases(eyes.settings))
+        self.offering = Offering(eyes.snapshots, Releases(eyes.settings), Timeouts())
         self.files = CdiFiles(str(directory), eyes.snapshots, self.offering)
         self.path = directory / cdi.file_name(GPU)
 

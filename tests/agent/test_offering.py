@@ -12,6 +12,7 @@ import pytest
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
 from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, PciFunction
@@ -31,7 +32,7 @@ class Middle:
         host = Host(nodes=frozenset({"/dev/kvm"}))
         self.snapshots = Snapshots(Snapshot(host, Desired(rules=(NodeRule(KVM, "/dev/kvm", 2),))))
         self.releases = Releases(settings())
-        self.offering = Offering(self.snapshots, self.releases)
+        self.offering = Offering(self.snapshots, self.releases, Timeouts())
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -149,18 +150,3 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     middle.publish(allocations=Allocations.of(held, Knowledge.COMPLETE))
     middle.offering.one_turn()
     assert releases.awaited(middle.offering.decision) == set(addresses)
-
-
-async def test_a_newer_snapshot_is_owed_a_turn_until_the_loop_has_taken_it() -> None:
-    middle = Middle()
-    assert middle.offering.owed() == {}, "it does not run yet"
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(middle.offering.run)
-        await anyio.wait_all_tasks_blocked()
-        assert middle.offering.owed() == {}
-        middle.publish(host=Host())
-        middle.offering.one_turn()
-        assert list(middle.offering.owed()) == ["offering"], "a turn for somebody else is not its own"
-        await anyio.wait_all_tasks_blocked()
-        assert middle.offering.owed() == {}
-        tasks.cancel_scope.cancel()

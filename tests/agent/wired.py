@@ -76,7 +76,7 @@ class Agent:
         self.snapshots = Snapshots(Snapshot(desired=desired(*rules), allocations=known))
         self.eyes = Eyes(host, self.snapshots)
         self.releases = Releases(self.eyes.settings)
-        self.offering = Offering(self.snapshots, self.releases)
+        self.offering = Offering(self.snapshots, self.releases, Timeouts())
         self.cdi = CdiFiles(host.path("/run/cdi"), self.snapshots, self.offering)
         self.reservations = ReservationBook(self.snapshots, timeouts=Timeouts())
         root, timeouts = Root(host.directory), Timeouts()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 
 import anyio
@@ -10,11 +11,11 @@ import pytest
 
 from nodeagent.base import log, supervise
 from nodeagent.base.errors import AlreadyRunning, InvariantBroken, KernelRefused
-from nodeagent.base.supervise import Supervisor
+from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Heartbeat, Supervisor
 from nodeagent.base.timeouts import Timeouts
 from tests import virtual
 from tests.conftest import Said
-from tests.facts import each_names
 
 
 class Failing:
@@ -135,6 +136,30 @@ async def test_a_subsystem_that_returns_is_not_started_again() -> None:
     assert runs == [1]
 
 
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure_and_no_end(said: Said) -> None:
+    lives: list[int] = []
+    again = anyio.Event()
+
+    async def run() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        lives.append(task.cancelling())
+        if len(lives) == 1:
+            task.cancel()  # as a library does that lets it escape
+        else:
+            again.set()
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Supervisor(Timeouts()).keep, "it", run)
+        with anyio.fail_after(5):
+            await again.wait()
+        tasks.cancel_scope.cancel()
+    assert lives == [0, 0]
+    (event,) = said(log.SUBSYSTEM_FAILED)
+    assert (event["subsystem"], "library" in str(event["error"])) == ("it", True)
+
+
 async def test_an_end_that_was_asked_for_is_no_failure(said: Said) -> None:
     supervisor, subsystem = Supervisor(Timeouts()), Failing()
     async with anyio.create_task_group() as tasks:
@@ -154,57 +179,48 @@ def test_what_ended_a_task_group_is_found_inside_unless_something_else_ended_it_
     assert supervise.alone(BaseExceptionGroup("outer", [ValueError("a bug")]), AlreadyRunning) is None
 
 
-class Worn:
-    """Works for a time, and then fails whenever it is started."""
+@virtual.TIME
+async def test_an_idle_loop_turns_often_enough_and_one_that_has_stopped_is_reported() -> None:
+    heartbeat = Heartbeat("the loop", 40.0)
+    changes = Latest(0)
 
-    def __init__(self, works: float, error: Exception) -> None:
-        self._works = works
-        self._error = error
+    async def loop() -> None:
+        while True:
+            heartbeat.turned()
+            await heartbeat.wait(changes.newer(changes.version))
 
-    async def run(self) -> None:
-        """One life."""
-        works, self._works = self._works, 0.0
-        await anyio.sleep(works)
-        raise self._error
+    async with anyio.create_task_group() as tasks:
+        await anyio.sleep(100)
+        assert heartbeat.problem() is None, "it has not begun"
+        tasks.start_soon(loop)
+        await anyio.sleep(1000)
+        assert heartbeat.problem() is None
+        tasks.cancel_scope.cancel()
+    await anyio.sleep(40 * 2 / 3 - 1)
+    assert heartbeat.problem() is None
+    await anyio.sleep(40)
+    assert heartbeat.problem() == "the loop has not turned for 40 s"
+    heartbeat.turned()
+    assert heartbeat.problem() is None
 
 
 @virtual.TIME
-@pytest.mark.parametrize(
-    ("works", "error", "hopeless"),
-    [
-        (100.0, ValueError("why"), ["ValueError: why"]),
-        (100.0, InvariantBroken("why"), ["why"]),
-        (0.0, ValueError("why"), []),
-        (100.0, KernelRefused("the disk is full"), []),
-    ],
-    ids=["a bug", "a broken invariant", "it has never worked", "a reason that lies outside"],
-)
-async def test_another_start_is_hoped_for_only_where_one_has_worked(
-    works: float, error: Exception, hopeless: list[str]
-) -> None:
-    supervisor = Supervisor(Timeouts())
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(supervisor.keep, "it", Worn(works, error).run)
-        await anyio.sleep(works + 290)
-        assert supervisor.hopeless(anyio.current_time()) == {}
-        await anyio.sleep(60)
-        found = supervisor.hopeless(anyio.current_time())
-        assert [*found] == ["it"] * len(hopeless)
-        each_names(found.values(), *((text,) for text in hopeless))
-        tasks.cancel_scope.cancel()
+async def test_a_change_ends_the_wait_of_a_loop_before_it_has_to_turn() -> None:
+    heartbeat, changes, began = Heartbeat("the loop", 40.0), Latest(0), anyio.current_time()
+    changes.set(1)
+    assert await heartbeat.wait(changes.newer(0))
+    assert anyio.current_time() == began
+    assert not await heartbeat.wait(changes.newer(1))
+    assert anyio.current_time() == pytest.approx(began + 40 / 3)
 
 
 @virtual.TIME
-async def test_who_works_again_is_not_hopeless() -> None:
-    supervisor, worn = Supervisor(Timeouts()), Worn(100.0, ValueError("why"))
-
-    async def run() -> None:
-        await (worn.run() if anyio.current_time() < 1500 else anyio.sleep_forever())
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(supervisor.keep, "it", run)
-        await anyio.sleep(490)
-        assert supervisor.hopeless(anyio.current_time())
-        await anyio.sleep(200)
-        assert supervisor.hopeless(anyio.current_time()) == {}
-        tasks.cancel_scope.cancel()
+async def test_a_loop_that_waits_for_a_disk_needs_no_turn() -> None:
+    heartbeat = Heartbeat("the loop", 40.0)
+    heartbeat.turned()
+    with heartbeat.paused():
+        await anyio.sleep(1000)
+        assert heartbeat.problem() is None
+    assert heartbeat.problem() is None
+    await anyio.sleep(41)
+    assert heartbeat.problem() is not None

@@ -58,7 +58,7 @@ def feature(core: Core, deadline: float, backoff: Backoff) -> Changing:
     """All parts. ``deadline``: seconds after which a write is late; ``backoff``: between two tries."""
     parts = _parts(core, deadline, backoff)
     keeper, retries, executor, withdrawals, runs = parts
-    loop = ChangeLoop(core.snapshots, core.releases, keeper, retries, executor, runs)
+    loop = ChangeLoop(core.snapshots, core.releases, keeper, retries, executor, runs, core.timeouts)
     requests = Task("requests", partial(_clerk(core, parts, _by_the_loop).serve, core.desk))
     return Changing(loop, (loop, executor, withdrawals, retries, keeper, requests))
 

@@ -22,7 +22,8 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell import devices
 from nodeagent.base import log
-from nodeagent.base.progress import Debt
+from nodeagent.base.supervise import Heartbeat
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.action import Step, moved, occupied
 from nodeagent.model.desired import Desired
 from nodeagent.model.ids import PciAddress, pci_address
@@ -47,7 +48,9 @@ class ChangeLoop:
         retries: Retries,
         executor: Executor,
         runs: CardRuns,
+        timeouts: Timeouts,
     ) -> None:
+        self.heartbeat = Heartbeat("the loop that changes the host", timeouts.loop_turn)
         self.plan = Plan()
         self._snapshots = snapshots
         self._releases = releases
@@ -57,22 +60,14 @@ class ChangeLoop:
         self._runs = runs
         self._inputs: tuple[object, ...] | None = None  # of the plan; None: nothing is to be changed
         self._waiting: Mapping[str, str] = {}
-        self._followed = -1  # version of the Snapshot that it has planned from
 
     @property
     def working(self) -> frozenset[str]:
         """The cards that are being worked on."""
         return self._runs.working
 
-    def owed(self) -> Mapping[str, Debt]:
-        """A turn, if the Snapshot is another one than was planned from. A write is owed by the kernel."""
-        if self._followed in (-1, self._snapshots.version):
-            return {}
-        return {self.name: Debt(self._followed, "the newest Snapshot is not planned from")}
-
     async def run(self) -> None:
         """Plan and carry out, for ever."""
-        self._followed = -1
         self._inputs = None
         await self._ledger.open()
         await self._runs.reset()
@@ -80,8 +75,8 @@ class ChangeLoop:
             while True:
                 seen = self._snapshots.version
                 self.one_turn(group)
-                self._followed = seen
-                await self._snapshots.newer(seen)
+                self.heartbeat.turned()
+                await self.heartbeat.wait(self._snapshots.newer(seen))
 
     def one_turn(self, group: TaskGroup) -> None:
         """Plan if anything has changed, and start work on the cards that have steps and no work yet."""

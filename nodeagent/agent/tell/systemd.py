@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd is told while the daemon runs: that all of it is alive, how it is in one line, and reloads.
+"""The messages to systemd while the daemon runs: for its watchdog, the status line, reloads.
 
-The watchdog is fed by the event loop itself, and only while the Pulse says that everything goes on: so a
-loop that stands still and a component that does both end in a restart. The line is sent when it has changed.
+The watchdog gets its message from the event loop itself, and only while three loops turn: the one that scans
+the host, the one that decides what is offered, the one that changes the host. A kubelet or an API server that
+is away, a device or a disk that hangs stops none of them, so a restart is asked for only where it helps.
+The status line is sent when it has changed. Called by ``app``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import anyio
 
-from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.news import News
+from nodeagent.base import log
+from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Heartbeat
 from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.status import Status
@@ -22,25 +26,44 @@ LONGEST = 200  # characters of what is wrong: systemctl status shows one line
 
 
 class Watchdog:
-    """Looks whether all goes on, and says "alive" if it does."""
+    """Checks the heartbeats, and sends the watchdog's message while there is no problem with any."""
 
-    name = "systemd"
+    name = "watchdog"
 
-    def __init__(self, notifier: Notifier, pulse: Pulse, timeouts: Timeouts) -> None:
-        self._timeouts = timeouts
+    def __init__(
+        self, notifier: Notifier, heartbeats: Callable[[], Mapping[str, Heartbeat]], timeouts: Timeouts
+    ) -> None:
+        """``heartbeats``: component → its heartbeat, at the time of the call."""
+        self.problems: Latest[Mapping[str, str]] = Latest({})  # component → the problem with its loop
         self._notifier = notifier
-        self._pulse = pulse
+        self._heartbeats = heartbeats
+        self._interval = notifier.watchdog_interval or timeouts.watchdog_notice
+
+    def problem(self) -> str | None:
+        """The problems that a restart would solve, as one text; None if there is none."""
+        return "; ".join(f"{name}: {text}" for name, text in self.problems.get().items()) or None
 
     async def run(self) -> None:
-        """Say it again and again, in half the time that systemd allows."""
-        due = 0.0
+        """Check and send, in half the time that systemd allows, for ever."""
+        was_stopped = False
         while True:
-            if (now := anyio.current_time()) >= due:
-                self._pulse.look()
-                due = now + self._timeouts.progress_check
-            if self._pulse.alive:
+            if not was_stopped:
+                self.check()
+            if not self.problems.get():
                 self._notifier.alive()
-            await anyio.sleep(self._notifier.watchdog_interval or self._timeouts.watchdog_notice)
+            began = anyio.current_time()
+            await anyio.sleep(self._interval)
+            was_stopped = anyio.current_time() > began + 2 * self._interval  # and so were the loops
+
+    def check(self) -> None:
+        """Check the heartbeats, and log loops that have stopped or turn again."""
+        before = self.problems.get()
+        now = {name: text for name, each in self._heartbeats().items() if (text := each.problem())}
+        for name in now.keys() - before.keys():
+            log.event(log.SUBSYSTEM_STUCK, subsystem=name, why=now[name])
+        for name in before.keys() - now.keys():
+            log.event(log.SUBSYSTEM_MOVES, subsystem=name)
+        self.problems.set(now)
 
 
 class StatusLine:
@@ -48,12 +71,12 @@ class StatusLine:
 
     name = "status line"
 
-    def __init__(self, notifier: Notifier, news: News, pulse: Pulse, timeouts: Timeouts) -> None:
-        """``news`` rings when the line may be another one; ``pulse.stuck`` is among its cells."""
+    def __init__(self, notifier: Notifier, news: News, watchdog: Watchdog, timeouts: Timeouts) -> None:
+        """``news`` rings when the line may be another one; ``watchdog.problems`` is among its cells."""
         self._notifier = notifier
         self._news = news
         self._pause = timeouts.status_line_pause
-        self._pulse = pulse
+        self._watchdog = watchdog
 
     async def run(self) -> None:
         """Send the line now, and whenever it has become another one."""
@@ -62,7 +85,7 @@ class StatusLine:
         seen, told = -1, ""
         while True:
             seen, _ = await self._news.bell.newer(seen)
-            text = line(self._news.asked(), self._pulse.standing_still())
+            text = line(self._news.asked(), self._watchdog.problem())
             if text != told and self._notifier.status(text):
                 told = text
             await anyio.sleep(self._pause)
@@ -78,18 +101,18 @@ async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]], 
         notifier.ready()
 
 
-def line(status: Status, stuck: str | None = None) -> str:
+def line(status: Status, stopped: str | None = None) -> str:
     """How the daemon is, in one line: what is wrong first, then the numbers. Pure.
 
     A device that is Unhealthy is a number only: most often it is in use.
     """
-    wrong = next(_wrong(status, stuck), None)
+    wrong = next(_wrong(status, stopped), None)
     return f"{_short(wrong)} | {_numbers(status)}" if wrong else _numbers(status)
 
 
-def _wrong(status: Status, stuck: str | None) -> Iterator[str]:
-    if stuck is not None:
-        yield f"does not go on: {stuck}"
+def _wrong(status: Status, stopped: str | None) -> Iterator[str]:
+    if stopped is not None:
+        yield f"does not go on: {stopped}"
     if not status.kubelet.present:  # most of what else is wrong follows from it
         yield "the kubelet is away"
     unhealthy = {

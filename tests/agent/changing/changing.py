@@ -108,7 +108,7 @@ class Changing:
             releases,
             view,
             Usage(view, eyes.snapshots, reservations, eyes.observer, releases, eyes.settings, timeouts),
-            Offering(eyes.snapshots, releases),
+            Offering(eyes.snapshots, releases, timeouts),
             News(),
             Latest(None),
             Desk(eyes.snapshots),
@@ -200,7 +200,11 @@ class Changing:
 
     async def until_at_rest(self) -> None:
         """Wait until nothing is being done and nothing is to be done, and that is planned from the newest."""
-        await self.until(lambda: not (self.plan.steps or self.loop.working or self.loop.owed()))
+        while True:
+            await anyio.wait_all_tasks_blocked()  # the loop has planned from the newest Snapshot
+            if not (self.plan.steps or self.loop.working):
+                return
+            await self.until(lambda: not (self.plan.steps or self.loop.working))
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[TaskGroup]:

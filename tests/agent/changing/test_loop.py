@@ -279,15 +279,3 @@ async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
         await changing.until_counts((FIRST, "1", 4))
         await changing.until_at_rest()
         assert changing.plan.waiting == ()
-
-
-async def test_a_newer_snapshot_is_owed_a_plan(tmp_path: Path) -> None:
-    async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
-        await changing.until_counts((FIRST, "nvidia-228", 2))
-        await changing.until_at_rest()
-        assert changing.loop.owed() == {}
-        changing.want("nvidia-223")
-        assert list(changing.loop.owed()) == ["changes"]
-        await changing.until_counts((FIRST, "nvidia-223", 8))
-        await changing.until_at_rest()
-        assert changing.loop.owed() == {}

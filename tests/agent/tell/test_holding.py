@@ -15,6 +15,7 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.base import log
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder, unnamed
 from nodeagent.model.desired import Desired, NodeRule
 from nodeagent.model.host import Host
@@ -32,7 +33,7 @@ class Node:
 
     def __init__(self) -> None:
         self.snapshots = Snapshots(Snapshot(Host(nodes=frozenset({"/dev/port"}))))
-        self.offering = Offering(self.snapshots, Releases(settings()))
+        self.offering = Offering(self.snapshots, Releases(settings()), Timeouts())
         self.offer(PORT)
 
     def offer(self, *names: ResourceName) -> None:

@@ -37,7 +37,7 @@ class Noting:
 
     def __init__(self, first: Host) -> None:
         self.snapshots = Snapshots(Snapshot(first))
-        self.offering = Offering(self.snapshots, Releases(Latest(load(Sources("/none", {}, {})))))
+        self.offering = Offering(self.snapshots, Releases(Latest(load(Sources("/none", {}, {})))), Timeouts())
         self.offering.one_turn()
         self.remarks = noting.Remarks(self.snapshots, self.offering, PAUSE)
 

@@ -13,10 +13,8 @@ import anyio
 import pytest
 
 from nodeagent.agent.tell import systemd
-from nodeagent.agent.tell.alive import Pulse
 from nodeagent.agent.tell.news import News
 from nodeagent.base.latest import Latest
-from nodeagent.base.supervise import Supervisor
 from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.host import Kind
@@ -91,7 +89,7 @@ def test_the_line_says_what_is_wrong_first() -> None:
     names(numbers, 0, "0 of 0")
 
 
-def test_what_stands_still_comes_before_all_else_and_long_texts_are_cut() -> None:
+def test_a_loop_that_has_stopped_comes_before_all_else_and_long_texts_are_cut() -> None:
     told = systemd.line(status(problems=("x" * 500,)), "offering: work")
     assert told.startswith("does not go on: offering: work | ")
     assert len(systemd.line(status(problems=("x" * 500,)))) < 300
@@ -128,10 +126,10 @@ async def listening(tmp_path: Path) -> AsyncIterator[Systemd]:
 async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: Path) -> None:
     present, cell = [True], Latest(0)
     async with listening(tmp_path) as peer, anyio.create_task_group() as tasks:
-        pulse, news = Pulse(Supervisor(Timeouts()), []), News()
+        watchdog, news = systemd.Watchdog(peer.notifier, dict, timeouts=Timeouts()), News()
         news.begin(lambda: status(present=present[0]), [cell])
         tasks.start_soon(news.run)
-        tasks.start_soon(systemd.StatusLine(peer.notifier, news, pulse, timeouts=Timeouts()).run)
+        tasks.start_soon(systemd.StatusLine(peer.notifier, news, watchdog, timeouts=Timeouts()).run)
         assert (await peer.hears()).endswith("kubelet connected")
         cell.set(1)
         await anyio.sleep(2 * Timeouts().status_line_pause)
@@ -143,10 +141,10 @@ async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: 
 
 
 async def test_where_nobody_listens_nothing_is_made_up() -> None:
-    pulse = Pulse(Supervisor(Timeouts()), [])
-    news = News()
+    notifier, news = Notifier(None), News()
     news.begin(lambda: pytest.fail("not asked"), [])
-    await systemd.StatusLine(Notifier(None), news, pulse, timeouts=Timeouts()).run()
+    watchdog = systemd.Watchdog(notifier, dict, timeouts=Timeouts())
+    await systemd.StatusLine(notifier, news, watchdog, timeouts=Timeouts()).run()
 
 
 async def test_a_reload_stands_between_two_words(tmp_path: Path) -> None:
