@@ -32,7 +32,7 @@ from tests.blackbox.boards import (
     usb_boards,
     usb_lists,
 )
-from tests.blackbox.harness import PATIENCE, Node, pod
+from tests.blackbox.harness import PATIENCE, Node, pod, until_health
 from tests.facts import names
 
 UNGROUPED = RULES.replace('["1ad9"]}]}', '["1ad9"]}], isolation: none}')
@@ -70,6 +70,7 @@ async def test_a_device_that_the_kubelet_has_forgotten_while_it_was_given_is_not
         old = await kubelet.admit(pod("old", {GPU: 1}))
         vm = pod("vm", {LONE: 1})
         await admitted_and_forgotten(node, kubelet, LONE_AT, vm, old, before)
+        await until_health(kubelet, LONE, LONE_AT, "Healthy")  # it was listed as open, if there was time
         other = await kubelet.admit(pod("other", {LONE: 1}))
         assert other.phase == "Failed"
         assert f"{LONE_AT}: held by " in other.message
