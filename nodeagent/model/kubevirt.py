@@ -74,6 +74,11 @@ class PermittedUsb(NamedTuple):
     external: bool = False
     place: str = ""
 
+    @property
+    def selector(self) -> str:
+        """All of them, for people."""
+        return ", ".join(":".join(pair) for pair in self.selectors)
+
 
 Permitted = PermittedPci | PermittedMdev | PermittedUsb
 """One entry. ``external``: another device plugin than virt-handler's own provides it."""

@@ -56,6 +56,12 @@ class Problem(NamedTuple):
         """The same for the same problem, from one moment to the next."""
         return self.code, self.about
 
+    @property
+    def line(self) -> str:
+        """All of it on one line: place, cause, and what to do."""
+        at = f"{self.about}: " if self.about else ""
+        return f"{at}{self.what}; {self.hint}" if self.hint else f"{at}{self.what}"
+
 
 def wrong(code: ProblemCode, about: str, what: str, hint: str = "") -> Problem:
     """A problem that needs a change."""

@@ -57,11 +57,7 @@ def _doubles(rules: Sequence[Rule]) -> Iterator[Problem]:
         difference = _difference(earlier, rule)
         if difference is not None:
             what = f'"{rule.name}" is the name of two rules {difference} ({_at(earlier)})'
-            yield misconfigured(
-                rule.place,
-                what,
-                "give one of the two another name, or make them alike",
-            )
+            yield misconfigured(rule.place, what, "give one of the two another name, or make them alike")
 
 
 def _difference(one: Rule, other: Rule) -> str | None:
@@ -106,11 +102,7 @@ def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[
     for alias in aliases:
         if alias.name in by_name:
             what = f'the alias "{alias.name}" is the name of a rule, and renames nothing'
-            yield misconfigured(
-                alias.place,
-                what,
-                "aliases are for discovered names: rename the rule",
-            )
+            yield misconfigured(alias.place, what, "aliases are for discovered names: rename the rule")
         rule = by_name.get(alias.target)
         if rule is not None and not _plain(rule):
             what = f'the alias target "{alias.target}" is a rule for device nodes or with options'
@@ -130,17 +122,25 @@ def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterat
     kinds = {rule.name: (rule.kind,) for rule in rules if not isinstance(rule, DirectRule)}
     named = [(rule.name, rule.place) for rule in rules if rule.name in kinds]
     named += [(alias.target, alias.place) for alias in aliases]
-    first: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for name, place in named:
-        variables = [naming.env_key(kind, name) for kind in kinds.get(name, (Kind.PCI, Kind.MDEV))]
-        shared = [variable for variable in variables if first.setdefault(variable, name) != name]
-        if shared:
-            what = f'"{name}" and "{first[shared[0]]}" would share the variable {shared[0]}'
-            yield misconfigured(
-                place,
-                what,
-                "make the names differ in more than case, '.', '/' and '_'",
-            )
+        shared = [
+            claim_variable(owners, kind, name, place) for kind in kinds.get(name, (Kind.PCI, Kind.MDEV))
+        ]
+        yield from [problem for problem in shared if problem is not None][:1]
+
+
+def claim_variable(owners: dict[str, str], kind: Kind, name: str, place: str) -> Problem | None:
+    """Enter the resource as the owner of its environment variable; a Problem if another one has it.
+
+    KubeVirt makes one variable of names that differ in case, or in '.', '/' and '_' alone.
+    """
+    variable = naming.env_key(kind, name)
+    first = owners.setdefault(variable, name)
+    if first == name:
+        return None
+    what = f'"{name}" and "{first}" would share the variable {variable}'
+    return misconfigured(place, what, "make the names differ in more than case, '.', '/' and '_'")
 
 
 def _excluded(mdevs: Mdevs) -> Iterator[Problem]:
@@ -149,11 +149,7 @@ def _excluded(mdevs: Mdevs) -> Iterator[Problem]:
     wanted = (*mdevs.types, *(wanted for node in mdevs.nodes for wanted in node.types))
     names = dict.fromkeys(wanted_type.name for wanted_type in wanted)
     for name in (name for name in names if naming.type_called(name) in excluded):
-        yield misconfigured(
-            "mdevs.exclude",
-            f'"{name}" is both wanted and excluded',
-            "keep one of the two",
-        )
+        yield misconfigured("mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
 
 
 def _at(rule: Rule) -> str:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wanted of mdevs and vGPUs: configuration, files of other tools, KubeVirt CR → MdevsWanted. Pure.
+"""Desired mdevs and vGPUs: configuration, files of other tools, KubeVirt CR → MdevsWanted. Pure.
 
 Of a vgpu-device-manager file one configuration counts: that of the node's label, else the default of the
-settings; what nodeagent cannot do in the others is nobody's mistake. What the CR wants counts where the
-configuration wants nothing by itself. virt-handler removes each mdev that its own configuration does not
-name, whoever made it (its mediated_devices_types.go): where it would, nothing is made or removed.
+settings; errors in the others do not matter. The CR counts where the configuration has no desired mdevs of
+its own. virt-handler removes each mdev that its own configuration does not name, whoever created it (its
+mediated_devices_types.go): where it would, nodeagent creates and removes none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from nodeagent.model.configuration import Configuration, VgpuConfiguration
-    from nodeagent.model.desired import CardTypes
     from nodeagent.model.kubevirt import KubeVirtCR
 
     Labels = Mapping[str, str]
@@ -31,17 +30,17 @@ SWITCH = "set mediatedDevicesConfiguration.enabled: false in the KubeVirt CR"
 
 
 def wanted(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevsWanted:
-    """All wishes for mdevs of a node with these labels; ``manage`` is off where they cannot be met."""
+    """The desired mdevs of a node with these labels; ``manage`` is off where there is an obstacle."""
     wishes = _wishes(configuration, cr, labels)
-    for found in obstacles(configuration, cr, labels):
-        place = f"{found.about}: " if found.about else ""
-        return wishes._replace(manage=False, obstacle=f"{place}{found.what}; {found.hint}")
+    for problem in obstacles(configuration, cr, labels):
+        return wishes._replace(manage=False, obstacle=problem.line)
     return wishes
 
 
 def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> Iterator[Problem]:
-    """Why nothing is made or removed, although somebody wants it."""
-    yield from vgpu_findings(configuration, labels)
+    """Why no mdev is created or removed, although mdevs are desired."""
+    _, unusable = choose_vgpu(configuration, labels)
+    yield from unusable
     if cr is None or not cr.virt_handler_makes_mdevs:
         return
     if _of_cr(configuration):
@@ -49,52 +48,55 @@ def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Label
         yield misconfigured("kubevirt.manageMdevs", what, SWITCH)
         return
     wishes = _wishes(configuration, cr, labels)
-    lost = _unprotected(wishes, cr, labels) if wishes.manage else ()
-    for name in list(lost)[:1]:
+    for name in _unprotected(wishes, cr, labels) if wishes.manage else ():
         what = f'virt-handler would remove mdevs of the type "{name}", so nodeagent makes and removes none'
-        yield misconfigured(
-            "mdevs.manage",
-            what,
-            f"{SWITCH}, or list all types there as external, spelled as here",
-        )
+        hint = f"{SWITCH}, or list all types there as external, spelled as here"
+        yield misconfigured("mdevs.manage", what, hint)
+        return
 
 
-def odd(configuration: Configuration, cr: KubeVirtCR | None) -> Iterator[Problem]:
-    """Wishes of the CR that do not count, because the configuration has its own."""
+def ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterator[Problem]:
+    """Desired mdevs of the CR that do not count, because the configuration has its own."""
     both = configuration.kubevirt.manage_mdevs and _has_own(configuration)
     if both and cr is not None and cr.mdevs is not None:
         what = "the configuration says itself which mdevs to make, so the KubeVirt CR does not"
-        yield misconfigured(
-            "kubevirt.manageMdevs",
-            what,
-            "remove it, or what mdevs says of types and of files",
+        hint = "remove it, or what mdevs says of types and of files"
+        yield misconfigured("kubevirt.manageMdevs", what, hint)
+
+
+def choose_vgpu(
+    configuration: Configuration, labels: Labels
+) -> tuple[VgpuConfiguration | None, tuple[Problem, ...]]:
+    """The chosen configuration of a vgpu-device-manager file, if any; and why it cannot be carried out."""
+    vgpu, name = configuration.imported.vgpu, _chosen_name(configuration, labels)
+    if vgpu is None or not name:
+        return None, ()
+    chosen = next((each for each in vgpu.configurations if each.name == name), None)
+    fault = vgpu.fault or (None if chosen is None else chosen.fault)
+    if fault is None and chosen is None:
+        hint = naming.nearest(name, (each.name for each in vgpu.configurations))
+        fault = misconfigured(vgpu.path, f'it has no configuration "{name}"', hint)
+    return chosen, () if fault is None else (fault,)
+
+
+def warn_of_unchosen(configuration: Configuration, labels: Labels) -> Iterator[str]:
+    """A warning if a vgpu-device-manager file is named, and no configuration of it."""
+    if configuration.imported.vgpu is not None and not _chosen_name(configuration, labels):
+        yield (
+            "mdevs.vgpuConfigFile is set, but no configuration of it is chosen; "
+            f"set mdevs.vgpuConfig, or the label {VGPU_CONFIG} in node.labels"
         )
 
 
-def vgpu_findings(configuration: Configuration, labels: Labels) -> Iterator[Problem]:
-    """Why the configuration of a vgpu-device-manager file that is chosen cannot be carried out."""
-    vgpu, name = configuration.imported.vgpu, _chosen_name(configuration, labels)
-    if vgpu is None or not name:
-        return
-    chosen = _chosen(configuration, labels)
-    fault = vgpu.fault or (chosen.fault if chosen is not None else None)
-    if fault is not None:
-        yield fault
-    elif chosen is None:
-        hint = naming.nearest(name, (known.name for known in vgpu.configurations))
-        yield misconfigured(vgpu.path, f'it has no configuration "{name}"', hint)
-
-
-def unchosen(configuration: Configuration, labels: Labels) -> Iterator[str]:
-    """A warning where a vgpu-device-manager file is named, and nothing of it."""
-    if configuration.imported.vgpu is not None and not _chosen_name(configuration, labels):
-        what = "mdevs.vgpuConfigFile is set, but no configuration of it is chosen"
-        yield f"{what}; set mdevs.vgpuConfig, or the label {VGPU_CONFIG} in node.labels"
+def _chosen_name(configuration: Configuration, labels: Labels) -> str:
+    """The name in the node's label, else in the settings; "" if neither has one."""
+    return labels.get(VGPU_CONFIG) or configuration.mdevs.vgpu_config
 
 
 def _wishes(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevsWanted:
-    """The wishes, whether they can be carried out or not."""
+    """The desired mdevs, whether there is an obstacle or not."""
     written, definitions = configuration.mdevs, configuration.imported.mdevctl
+    vgpu, _ = choose_vgpu(configuration, labels)
     own = MdevsWanted(
         manage=written.manage,
         types=written.types,
@@ -102,7 +104,7 @@ def _wishes(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels)
         adopt=written.adopt,
         excluded=written.exclude,
         protected=() if cr is None else _external(cr),
-        cards=_cards(configuration, labels),
+        cards=() if vgpu is None else vgpu.cards,
         definitions=definitions.wanted,
         defined=definitions.uuids,
         reserved=definitions.reserved,
@@ -147,20 +149,3 @@ def _unprotected(wishes: MdevsWanted, cr: KubeVirtCR, labels: Labels) -> Iterato
     for wish in listed:
         if naming.type_called(wish.name) not in (words if wish.short else kept):
             yield wish.name
-
-
-def _cards(configuration: Configuration, labels: Labels) -> tuple[CardTypes, ...]:
-    chosen = _chosen(configuration, labels)
-    return () if chosen is None else chosen.cards
-
-
-def _chosen(configuration: Configuration, labels: Labels) -> VgpuConfiguration | None:
-    """The configuration that counts of a vgpu-device-manager file, if there is one of that name."""
-    vgpu, name = configuration.imported.vgpu, _chosen_name(configuration, labels)
-    named = () if vgpu is None else (known for known in vgpu.configurations if known.name == name)
-    return next(iter(named), None)
-
-
-def _chosen_name(configuration: Configuration, labels: Labels) -> str:
-    """The name that the node's label gives, else the one that the settings give; "" if none does."""
-    return labels.get(VGPU_CONFIG) or configuration.mdevs.vgpu_config

@@ -133,9 +133,8 @@ def _trim_metadata(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def line(problem: Problem) -> str:
-    """A part of the wishes that is not in force, on one line: place, cause, and what to do."""
-    at = f"{place(problem)}: " if problem.about else ""
-    return f"{at}{problem.what}; {problem.hint}" if problem.hint else f"{at}{problem.what}"
+    """A part of the wishes that is not in force, on one line."""
+    return problem._replace(about=place(problem)).line
 
 
 def place(problem: Problem) -> str:
