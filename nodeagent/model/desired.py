@@ -231,8 +231,8 @@ class MdevDefinition(NamedTuple):
 class MdevsWanted(NamedTuple):
     """What the operator wants of mdevs and vendor vGPUs. ``manage`` False: nothing is made or removed.
 
-    On a card, ``definitions`` go before ``cards`` (see ``card_desired``), and these before the node's types:
-    those of all ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed. What
+    On a card, ``definitions`` go before ``cards``, and these before the node's types: those of all
+    ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed. What
     others made of a type in ``protected`` stays theirs, also with ``adopt``. ``defined`` are the UUIDs of all
     definitions of mdevctl, also of those that are no wishes here, and ``reserved`` the parents on which
     mdevctl is to make something by itself. ``obstacle``: why ``manage`` is off although it is wanted, or "".

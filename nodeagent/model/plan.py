@@ -18,7 +18,10 @@ from nodeagent.model.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What exists on a card: an mdev by its UUID, or a vGPU by the address of its VF."""
+    """What exists on a card: an mdev by its UUID, or a vGPU by the address of its VF.
+
+    ``foreign`` says why nodeagent may not remove it: "not ours".
+    """
 
     id: str
     parent: str
@@ -27,36 +30,33 @@ class Instance:
     name: str | None = None  # of its type
     dead: bool = False  # without a driver: nobody can use it (Linux, drivers/vfio/mdev)
     vgpu: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Existing:
-    """An instance on a card; ``apart`` says what it is that nodeagent may not remove it: "not ours"."""
-
-    instance: Instance
-    apart: str | None = None
+    foreign: str | None = None
     holder: Holder | None = None
     leaving: bool = False  # its removal is under way already, and waits
 
     @property
     def own(self) -> bool:
         """True if nodeagent may remove it."""
-        return self.apart is None
+        return self.foreign is None
 
 
 @dataclass(frozen=True, slots=True)
-class CardSummary:
-    """One card: the type that it is for (None: none), what exists on it, and what a person should know."""
+class CardPlan:
+    """What becomes of one card: the type that it is for (None: none), what exists on it, and its steps."""
 
     address: str
     type_id: str | None
-    exists: tuple[Existing, ...] = ()
-    notes: tuple[str, ...] = ()
+    instances: tuple[Instance, ...] = ()
+    notes: tuple[str, ...] = ()  # for a person
+    removals: tuple[Step, ...] = ()
+    creations: tuple[Step, ...] = ()
+    waiting: tuple[Step, ...] = ()
+    shortfalls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, what must wait, how each card stands, and what is wrong with the wishes.
+    """What to do now, what must wait, how each card stands, and what is wrong with the spec.
 
     A problem without a hint ends with another configuration. A SHORTFALL says how much fits on a card: while
     the card is worked on, that says nothing. ``notes`` are on types for other cards than this node has.
@@ -64,6 +64,6 @@ class Plan:
 
     steps: tuple[Step, ...] = ()
     waiting: tuple[Step, ...] = ()
-    cards: tuple[CardSummary, ...] = ()
+    cards: tuple[CardPlan, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()

@@ -135,13 +135,13 @@ def _external(cr: KubeVirtCR) -> tuple[str, ...]:
 
 def _unprotected(wishes: MdevsWanted, cr: KubeVirtCR, labels: Labels) -> Iterator[str]:
     """The wanted types that virt-handler would remove, as far as they are spelled alike."""
-    from nodeagent.policy.change import card_desired  # here: a node that changes nothing goes without
+    from nodeagent.policy.change import wanted_types  # here: a node that changes nothing goes without
 
     section = cr.mdevs or MdevsConfiguration()
-    asked = card_desired.for_node(MdevsWanted(types=section.types, nodes=section.nodes), labels)
+    asked = wanted_types.for_node(MdevsWanted(types=section.types, nodes=section.nodes), labels)
     kept = {naming.type_called(name) for name in (*_external(cr), *(each.name for each in asked))}
     listed = (
-        *card_desired.for_node(wishes, labels),
+        *wanted_types.for_node(wishes, labels),
         *(wish for card in wishes.cards for wish in card.types),
         *(WantedType(definition.type_id) for definition in wishes.definitions),
     )

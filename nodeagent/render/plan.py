@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from nodeagent.model import plain
 from nodeagent.model.action import ActionKind, Step
-from nodeagent.model.plan import CardSummary, Existing, Plan
+from nodeagent.model.plan import CardPlan, Instance, Plan
 from nodeagent.render.plan_answers import CardAnswer, ExistingAnswer, PlanAnswer, StepAnswer
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted
@@ -42,8 +42,8 @@ def text(plan: Plan, managed: bool) -> str:
     return "\n".join([*lines, _sum(plan)])
 
 
-def _card(card: CardSummary, plan: Plan) -> list[str]:
-    exists = Counter(_described(each) for each in card.exists)
+def _card(card: CardPlan, plan: Plan) -> list[str]:
+    exists = Counter(_described(each) for each in card.instances)
     has = ", ".join(f"{count} x {words}" for words, count in exists.items()) or "nothing"
     return [
         f"{card.address}  is for {card.type_id or 'nothing'}, has {has}",
@@ -66,10 +66,10 @@ def _below(heading: str, steps: Iterable[Step]) -> list[Step]:
     return [step for step in steps if _heading(step) == heading]
 
 
-def _described(each: Existing) -> str:
-    possible = (each.apart, "held" if each.holder else None, "leaving" if each.leaving else None)
+def _described(each: Instance) -> str:
+    possible = (each.foreign, "held" if each.holder else None, "leaving" if each.leaving else None)
     marks = [mark for mark in possible if mark is not None]
-    return f"{each.instance.type_id or 'unknown type'}" + (f" ({', '.join(marks)})" if marks else "")
+    return f"{each.type_id or 'unknown type'}" + (f" ({', '.join(marks)})" if marks else "")
 
 
 def _steps(steps: Iterable[Step]) -> list[str]:
@@ -113,13 +113,13 @@ def answer(plan: Plan, managed: bool) -> PlanAnswer:
     )
 
 
-def _card_answer(card: CardSummary) -> CardAnswer:
-    return CardAnswer(card.address, card.type_id, tuple(map(_existing, card.exists)), card.notes)
+def _card_answer(card: CardPlan) -> CardAnswer:
+    return CardAnswer(card.address, card.type_id, tuple(map(_existing, card.instances)), card.notes)
 
 
-def _existing(each: Existing) -> ExistingAnswer:
-    instance, holder = each.instance, str(each.holder) if each.holder else None
-    return ExistingAnswer(instance.id, instance.parent, instance.type_id, each.own, holder, each.leaving)
+def _existing(each: Instance) -> ExistingAnswer:
+    holder = str(each.holder) if each.holder else None
+    return ExistingAnswer(each.id, each.parent, each.type_id, each.own, holder, each.leaving)
 
 
 def _step(step: Step) -> StepAnswer:

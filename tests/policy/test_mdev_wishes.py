@@ -23,7 +23,7 @@ from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, Node
 from nodeagent.model.kubevirt import KubeVirtCR
 from nodeagent.model.problem import misconfigured
 from nodeagent.policy import merge
-from nodeagent.policy.change import card_desired
+from nodeagent.policy.change import wanted_types
 from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.cluster.crs import VGPU, external, read
 from tests.facts import each_names, names
@@ -57,7 +57,7 @@ def types_of(cr: KubeVirtCR, labels: dict[str, str]) -> list[str]:
     """What is wanted on a node with these labels, in order."""
     found = merge.merge(MANAGED, cr, labels)
     assert found.mdevs.manage
-    return [wish.name for wish in card_desired.for_node(found.mdevs, dict(found.labels))]
+    return [wish.name for wish in wanted_types.for_node(found.mdevs, dict(found.labels))]
 
 
 @pytest.mark.parametrize(

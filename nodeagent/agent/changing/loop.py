@@ -27,7 +27,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.action import Step, moved, occupied
 from nodeagent.model.desired import Desired
 from nodeagent.model.ids import PciAddress, pci_address
-from nodeagent.model.plan import CardSummary, Plan
+from nodeagent.model.plan import CardPlan, Plan
 from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, Status, WaitingStatus
@@ -219,8 +219,8 @@ def _words(steps: Iterable[Step]) -> tuple[str, ...]:
     return tuple(step.action.text for step in steps)
 
 
-def _card(card: CardSummary) -> CardStatus:
-    return CardStatus(card.address, card.type_id, len(card.exists), card.notes)
+def _card(card: CardPlan) -> CardStatus:
+    return CardStatus(card.address, card.type_id, len(card.instances), card.notes)
 
 
 def _waiting(step: Step) -> WaitingStatus:

@@ -1,21 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards: the physical functions that can be split, with what they offer and what exists on them. Pure.
+"""Cards: physical functions that can be split, what exists on them, whose it is, what they are for. Pure.
 
-A card is a physical function with all its VFs; a parent that is no PCI function (a sample driver's) is a
-card of its own. Two ways of splitting are alike here: mdev parents of the kernel, and VFs of NVIDIA's
+A card is a physical function with all its VFs; a parent that is no PCI function (a sample driver's) is a card
+of its own. Two ways of splitting are alike here: mdev parents of the kernel, and VFs of NVIDIA's
 vendor-specific VFIO framework (``nvidia/current_vgpu_type``), where each VF holds at most one instance.
+
+Own is what nodeagent may remove: made by it, or anything where the operator lets it adopt; never an instance
+of an excluded type, nor one that a definition of mdevctl names, nor one whose type, or whether that is
+wanted, is not known.
+
+Cards with a list of their own, or with definitions, are left out of the round of the node's list. A
+definition of mdevctl names its parent and its type by itself, so nothing else can stand in for them; one that
+cannot be met is a problem, and takes nothing from its card.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Instance
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
+from nodeagent.policy.change import ownership, wanted_types
+
+_GPU_CLASSES = ("0300", "0302")
+_UNMET = "what is asked of it cannot be made"
+_RESERVED = "mdevctl is to make what is defined on it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +48,28 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True)
+class CardSpec:
+    """What one card is to have: type id → how many (None: all that fit), first choice first.
+
+    ``shared``: the list is the node's, and the round decides. ``definitions``: these instances only.
+    ``as_is`` says why nothing is made or removed, else None; ``unmet`` is what a list of its own asks for
+    in vain.
+    """
+
+    types: Mapping[str, int | None] = field(default_factory=dict)
+    shared: bool = False
+    definitions: tuple[MdevDefinition, ...] = ()
+    as_is: str | None = None
+    unmet: tuple[WantedType, ...] = ()
+
+
+@dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Card:
-    """A physical function, its parents and instances, each in address order.
+    """A physical function, its parents and instances, each in address order, and what it is to have.
 
     ``before`` are types that its VFs have listed since boot: with a type a VF lists no others. ``partial``:
-    there may be more of them, as a VF has a type and was never seen without.
+    there may be more of them, as a VF has a type and was never seen without. ``unread``: why not enough is
+    known of it to make or remove anything. ``idle``: why nothing is wanted on it.
     """
 
     address: str
@@ -44,9 +77,12 @@ class Card:
     instances: tuple[Instance, ...] = ()
     before: tuple[MdevType, ...] = ()
     partial: bool = False
+    spec: CardSpec = CardSpec()
+    unread: str | None = None
+    idle: str | None = None
 
-    @property
-    def types(self) -> dict[str, MdevType]:
+    @cached_property
+    def types(self) -> Mapping[str, MdevType]:
         """The types that the card knows, by id: what its parents offer, did offer, or what is on it."""
         known: dict[str, MdevType] = {}
         for parent in self.parents:
@@ -56,30 +92,63 @@ class Card:
         for mdev_type in self.before:
             known.setdefault(mdev_type.type_id, mdev_type)
         for instance in self.instances:
-            type_id = instance.type_id
-            if type_id is not None and type_id not in known:
-                known[type_id] = MdevType(type_id, instance.name, 0)
+            if instance.type_id is not None:
+                known.setdefault(instance.type_id, MdevType(instance.type_id, instance.name, 0))
         return known
 
     @property
-    def unread(self) -> bool:
-        """True if something is on the card whose parent is not there.
+    def left_alone(self) -> bool:
+        """True if something is on the card that must stay: then nothing is made beside it.
 
-        Its types were never read, or its driver is going away, and takes the instances with it.
+        A definition goes beside what has its type: that is mdevctl's as a rule, as the definition is.
         """
-        read = {parent.address for parent in self.parents}
-        return any(instance.parent not in read for instance in self.instances)
+        beside = self.spec.types if self.spec.definitions else ()
+        return any(not each.own and each.type_id not in beside for each in self.instances)
 
     def room(self, type_id: str) -> int:
         """How many instances of the type can still be made, as far as its parents tell."""
         return sum(parent.available(type_id) for parent in self.parents)
 
+    def count(self, type_id: str | None) -> int:
+        """How many instances of the type exist."""
+        return sum(each.type_id == type_id for each in self.instances)
 
-def cards(host: Host, ledger: Ledger) -> tuple[Card, ...]:
-    """All cards of the host in address order; parents that are no PCI functions come last."""
+
+def find_cards(snapshot: Snapshot) -> tuple[Card, ...]:
+    """All cards in address order, with what is wanted on each; what is no PCI function comes last."""
+    host, wanted = snapshot.host, snapshot.desired.mdevs
+    listed = wanted_types.for_node(wanted, dict(snapshot.desired.labels))
+    cards = _read_cards(host, snapshot.ledger)
+    mdev_types = [mdev_type for card in cards for mdev_type in card.types.values()]
+    rules = {card.address: rules_for(card, wanted.cards, host) for card in cards}
+    asked = (*listed, *(each for fitting in rules.values() for rule in fitting for each in rule.types))
+    excluded = wanted_types.called(wanted.excluded, mdev_types)
+    unclear = wanted_types.unclear(wanted, asked, mdev_types)
+    foreign = dict.fromkeys(unclear, "of a type whose name is not known") | dict.fromkeys(
+        excluded, "excluded"
+    )
+    protected = wanted_types.called(wanted.protected, mdev_types)
+    unread = {function.address for function in host.functions.values() if _is_unread(function)}
+    found = []
+    for card in cards:
+        spec = _card_spec(card, wanted, rules[card.address], listed, host, excluded)
+        instances = (
+            *(_with_owner(each, snapshot, foreign, protected) for each in card.instances),
+            *_leaving(card, snapshot),
+        )
+        idle = None if spec.types else _idle(card, spec, listed)
+        why = _why_unread(card, wanted.cards, unread)
+        found.append(replace(card, instances=instances, spec=spec, unread=why, idle=idle))
+    return tuple(found)
+
+
+# What there is
+
+
+def _read_cards(host: Host, ledger: Ledger) -> list[Card]:
     before: dict[str, dict[str, MdevType]] = {}
-    for vf, type_ids in ledger.listed.items():
-        known = {type_id: MdevType(type_id, ledger.names.get(type_id), 0) for type_id in type_ids}
+    for vf, ids in ledger.listed.items():
+        known = {type_id: MdevType(type_id, ledger.names.get(type_id), 0) for type_id in ids}
         before.setdefault(card_of(host, vf), {}).update(known)
     parents: dict[str, list[Parent]] = {}
     instances: dict[str, list[Instance]] = {}
@@ -87,16 +156,16 @@ def cards(host: Host, ledger: Ledger) -> tuple[Card, ...]:
         parents.setdefault(card_of(host, parent.address), []).append(parent)
     for instance in _instances(host):
         instances.setdefault(card_of(host, instance.parent), []).append(instance)
-    return tuple(
+    return [
         Card(
             address,
             tuple(sorted(parents.get(address, ()), key=lambda parent: order(parent.address))),
-            tuple(sorted(instances.get(address, ()), key=_instance_order)),
+            tuple(sorted(instances.get(address, ()), key=lambda each: (order(each.parent), each.id))),
             tuple(before.get(address, {}).values()),
             any(each.vgpu and each.id not in ledger.listed for each in instances.get(address, ())),
         )
         for address in sorted({*parents, *instances}, key=order)
-    )
+    ]
 
 
 def card_of(host: Host, parent: str) -> str:
@@ -110,48 +179,183 @@ def order(address: str) -> tuple[bool, int, str]:
     return (pci_address(address) is None, *pci_order(address))
 
 
-def _instance_order(instance: Instance) -> tuple[tuple[bool, int, str], str]:
-    return order(instance.parent), instance.id
+def _parents(host: Host, vgpu_names: Mapping[str, str]) -> Iterator[Parent]:
+    for address, types in host.mdev_parents.items():
+        yield Parent(address, types)
+    for function in filter(groups.takes_vgpu, host.functions.values()):
+        present = function.vgpu_type
+        if present is None:  # it makes one instance of any type that it lists
+            types = tuple(MdevType(type_id, name or None, 1) for type_id, name in function.vgpu_types)
+        else:
+            known = dict(function.vgpu_types) | dict(vgpu_names)
+            types = (MdevType(present, known.get(present), 0),)
+        yield Parent(function.address, types, vgpu=True)
 
 
-def _parents(host: Host, vgpu_names: Mapping[str, str]) -> list[Parent]:
-    parents = [Parent(address, types) for address, types in host.mdev_parents.items()]
-    vfs = (function for function in host.functions.values() if groups.takes_vgpu(function))
-    return parents + [_vgpu(function, vgpu_names) for function in vfs]
+def _instances(host: Host) -> Iterator[Instance]:
+    for mdev in host.mdevs.values():
+        if mdev.parent is not None:
+            dead = mdev.driver is None
+            yield Instance(mdev.uuid, mdev.parent, mdev.type_id, mdev.group, mdev.type_name, dead)
+    for function in host.functions.values():
+        if groups.vgpu_of(function) is not None:
+            address = function.address
+            yield Instance(address, address, function.vgpu_type, function.group, vgpu=True)
 
 
-def _vgpu(function: PciFunction, vgpu_names: Mapping[str, str]) -> Parent:
-    """A VF makes one instance of any type that it lists, unless it has one."""
-    present = function.vgpu_type
-    if present is None:
-        types = tuple(MdevType(type_id, name or None, 1) for type_id, name in function.vgpu_types)
-    else:
-        known = dict(function.vgpu_types) | dict(vgpu_names)
-        types = (MdevType(present, known.get(present), 0),)
-    return Parent(function.address, types, vgpu=True)
+def _is_unread(function: PciFunction) -> bool:
+    """True if not even its ids are known: then neither is its card, nor any GPU's place among the others."""
+    return function.unreadable is not None and function.vendor is None
 
 
-def _instances(host: Host) -> list[Instance]:
-    instances = [
-        Instance(
-            mdev.uuid,
-            mdev.parent,
-            mdev.type_id,
-            group=mdev.group,
-            name=mdev.type_name,
-            dead=mdev.driver is None,
-        )
-        for mdev in host.mdevs.values()
-        if mdev.parent is not None
-    ]
-    return instances + [
-        Instance(
-            function.address,
-            function.address,
-            function.vgpu_type,
-            group=function.group,
-            vgpu=True,
-        )
-        for function in host.functions.values()
-        if groups.vgpu_of(function) is not None
-    ]
+def _why_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) -> str | None:
+    """Why too little is known of a card. ``unread`` are functions of which nothing could be read.
+
+    Of an instance whose parent is not there the types were never read, or its driver is going away, and takes
+    the instances with it.
+    """
+    parents = {parent.address for parent in card.parents}
+    if card.address in unread or any(each.parent not in parents for each in card.instances):
+        return "its types could not be read"
+    if unread and any(rule.positions is not None for rule in rules):
+        return f"its place among the GPUs is not known while {min(unread)} cannot be read"
+    return None
+
+
+# Whose it is
+
+
+def _with_owner(
+    instance: Instance, snapshot: Snapshot, foreign: Mapping[str, str], protected: Set[str]
+) -> Instance:
+    """Whose it is and which pod has it; ``foreign``: type → why it stays; ``protected`` are not adopted."""
+    wanted = snapshot.desired.mdevs
+    defined = wanted.defined.union(each.uuid for each in wanted.definitions)
+    adopted = wanted.adopt and instance.type_id not in protected
+    why = foreign.get(instance.type_id or "")
+    if instance.type_id is None:
+        why = "of an unknown type"
+    elif instance.id in defined or not (adopted or is_made_here(instance, snapshot)):
+        why = "not ours"
+    holder = groups.holder_of(snapshot.allocations, instance.id, instance.group)
+    return replace(instance, foreign=why, holder=holder)
+
+
+def is_made_here(instance: Instance, snapshot: Snapshot) -> bool:
+    """True if nodeagent made it: a VF does not show who set its type, the UUID of an mdev does."""
+    if instance.vgpu:
+        return snapshot.ledger.types.get(instance.id) == instance.type_id
+    return ownership.owns(snapshot.machine_id, instance.parent, instance.type_id or "", instance.id)
+
+
+def _leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
+    """Own instances whose removal is under way: only their ids can still be seen."""
+    for uuid in snapshot.host.leaving:
+        for parent in card.parents:
+            for type_id in (each.type_id for each in parent.types if not parent.vgpu):
+                if ownership.owns(snapshot.machine_id, parent.address, type_id, uuid):
+                    holder = groups.holder_of(snapshot.allocations, uuid, None)
+                    yield Instance(uuid, parent.address, type_id, holder=holder, leaving=True)
+
+
+# What it is for
+
+
+def _card_spec(
+    card: Card,
+    wanted: MdevsWanted,
+    rules: Sequence[CardTypes],
+    listed: Sequence[WantedType],
+    host: Host,
+    excluded: Set[str],
+) -> CardSpec:
+    """``rules`` fit the card, ``listed`` is the node's list, ``excluded`` are type ids."""
+    defined = [each for each in wanted.definitions if card_of(host, each.parent) == card.address]
+    if defined:
+        met = [each for each in defined if find_flaw(each, host, excluded) is None]
+        met.sort(key=lambda definition: definition.uuid not in host.mdevs)  # what is there comes first
+        return CardSpec({met[0].type_id: None}, definitions=tuple(met)) if met else CardSpec(as_is=_UNMET)
+    if any(card_of(host, each) == card.address for each in wanted.reserved):
+        return CardSpec(as_is=_RESERVED)
+    if rules:
+        return _own_list(rules, card, excluded)
+    return CardSpec(_type_ids(listed, card, excluded), shared=True)
+
+
+def _type_ids(wanted: Sequence[WantedType], card: Card, excluded: Set[str]) -> dict[str, int | None]:
+    counts = wanted_types.type_ids(wanted, tuple(card.types.values()))
+    return {type_id: count for type_id, count in counts.items() if type_id not in excluded}
+
+
+def find_flaw(definition: MdevDefinition, host: Host, excluded: Set[str]) -> str | None:
+    """Why this host cannot meet a definition; None if it can, or has met it."""
+    parent, type_id = definition.parent, definition.type_id
+    mdev_types = host.mdev_parents.get(parent)
+    if mdev_types is None:
+        why = "offers no mediated devices" if PciAddress(parent) in host.functions else "is not on this node"
+        return f"names the parent {parent}, which {why}"
+    if all(mdev_type.type_id != type_id for mdev_type in mdev_types):
+        return f"asks for {type_id}, which {parent} does not offer"
+    if type_id in excluded:
+        return f"asks for {type_id}, which is excluded"
+    there = host.mdevs.get(definition.uuid)
+    if there is None or there.type_id is None or (there.parent, there.type_id) == (parent, type_id):
+        return None
+    return f"asks for {type_id} on {parent}, and it exists as {there.type_id} on {there.parent}"
+
+
+def _own_list(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> CardSpec:
+    """The last rule counts that asks for nothing, or for what the card offers.
+
+    So one entry may be for several models with the same ids, as in NVIDIA's own file. But what only empties
+    a card is not carried out when the last rule asks for something in vain.
+    """
+    chosen: dict[str, int | None] = {}
+    for rule in reversed(rules):
+        chosen = _type_ids(rule.types, card, excluded)
+        if chosen or not rule.types:
+            break
+    if rules[-1].types and not chosen:
+        return CardSpec(as_is=_UNMET, unmet=tuple(each for rule in rules for each in rule.types))
+    return CardSpec(chosen)
+
+
+def rules_for(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTypes]:
+    """The rules that fit the card; NVIDIA's vgpu-device-manager applies its entries in turn.
+
+    A position counts NVIDIA's display and 3D controllers that are no VFs, by address.
+    """
+    function = host.functions.get(PciAddress(card.address))
+    if function is None or not rules:
+        return []
+    gpus = sorted((each.address for each in host.functions.values() if _is_gpu(each)), key=order)
+    if function.address not in gpus:
+        return []
+    return [rule for rule in rules if _fits(rule, function, gpus.index(function.address))]
+
+
+def _is_gpu(function: PciFunction) -> bool:
+    is_display = (function.pci_class or "")[:4] in _GPU_CLASSES
+    return function.vendor == "10de" and is_display and function.physfn is None
+
+
+def _fits(rule: CardTypes, function: PciFunction, position: int) -> bool:
+    if rule.positions is not None and position not in rule.positions:
+        return False
+    ids = (function.vendor, function.device, function.subsystem_vendor, function.subsystem_device)
+    return not rule.filters or any(
+        all(want is None or want == has for want, has in zip(each, ids, strict=True)) for each in rule.filters
+    )
+
+
+def _idle(card: Card, spec: CardSpec, listed: Sequence[WantedType]) -> str:
+    """Why nothing is wanted on a card."""
+    if not spec.shared:
+        return "it is to be empty"
+    if not listed:
+        return "no type is wanted on this node"
+    if wanted_types.type_ids(listed, tuple(card.types.values())):
+        return "what is wanted of it is excluded"
+    if card.partial:
+        return "which types it offers is not known while its VFs have one"
+    return "it offers none of the wanted types"

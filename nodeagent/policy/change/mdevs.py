@@ -1,59 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan for mdevs and vendor vGPUs: what is wanted × cards × what exists × who holds it → steps. Pure.
+"""The plan for mdevs and vendor vGPUs: wanted types × cards × what exists × which pod has it → steps. Pure.
 
 One type for each card, filled and topped up. What is not ours stays, and a card that has it gets nothing
 from us, unless the operator lets us adopt it. The types take turns, in the operator's order: in its turn
 a type takes the first open card that has it already, or that is to get a new type and has room for it.
 Because a card that has a wanted type counts as its turn, a deal that was cut short anywhere ends as it
 began. Only what nobody uses is removed. What a card has room for shows when it is empty: while one is being
-emptied, no other gets a type that could be another one then. What waits for a holder may wait for weeks, and
+emptied, no other gets a type that could be another one then. What waits for a pod may wait for weeks, and
 keeps its card reserved for the type that it was dealt, so the end is the same whatever comes in between.
+
+Then each card by itself: nothing of another type is made while anything else is on it. What has lost its
+driver is removed and made anew. What the kernel has refused is not tried again before its time, and keeps its
+place; the rest is done.
+
 Asked again after every change: a plan is good for the Host that it was made from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 
+from nodeagent.model.action import Action, Step, clear_vgpu_type, create_mdev, remove_mdev, set_vgpu_type
 from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType
-from nodeagent.model.plan import Plan
+from nodeagent.model.plan import CardPlan, Instance, Plan
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import card_desired, card_plans
-from nodeagent.policy.change.card_plans import CardPlan
-from nodeagent.policy.change.card_states import CardState, card_states
+from nodeagent.policy.change import cards, ownership, wanted_types
+from nodeagent.policy.change.cards import Card, Parent
 
 NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither made nor removed without one"
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A card in the round: the wanted type that it has, or else the types that it could be given."""
-
-    card: str
-    kept: str | None = None
-    fits: frozenset[str] = frozenset()
-
-    def takes(self, type_id: str) -> bool:
-        """True if the type may have this card."""
-        return self.kept == type_id if self.kept is not None else type_id in self.fits
-
-
-def assign(types: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, str]:
-    """Card → type, for the cards that get one."""
-    assigned: dict[str, str] = {}
-    left = list(candidates)
-    while True:
-        before = len(left)
-        for type_id in types:
-            candidate = next((candidate for candidate in left if candidate.takes(type_id)), None)
-            if candidate is not None:
-                assigned[candidate.card] = type_id
-                left.remove(candidate)
-        if len(left) == before:
-            return assigned
 
 
 def obstacles(wanted: MdevsWanted) -> tuple[Problem, ...]:
@@ -66,128 +43,331 @@ def plan(snapshot: Snapshot) -> Plan:
 
     Nothing at all unless mdevs are managed; without a machine id nobody knows which ones are ours.
     """
-    host, wanted = snapshot.host, snapshot.desired.mdevs
+    wanted = snapshot.desired.mdevs
     if not wanted.manage:
         return Plan(problems=obstacles(wanted))
     if not snapshot.machine_id:
         return Plan(problems=(wrong(ProblemCode.CHANGE, "", NO_MACHINE),))
-    listed = card_desired.for_node(wanted, dict(snapshot.desired.labels))
-    states = card_states(snapshot, listed)
-    planned = _planned(states, tuple(card_desired.type_ids(listed, _mdev_types(states))), snapshot)
-    removals = [step for each in planned for step in each.removals]
-    creations = [step for each in planned for step in each.creations]
-    problems = (
-        *(wrong(ProblemCode.CHANGE, "", text) for text in _problems(wanted, listed, states, host)),
-        *(
-            wrong(ProblemCode.SHORTFALL, each.card.address, text)
-            for each in planned
-            for text in each.problems
-        ),
-    )
+    listed = wanted_types.for_node(wanted, dict(snapshot.desired.labels))
+    found = cards.find_cards(snapshot)
+    plans = _plan_cards(found, tuple(wanted_types.type_ids(listed, _mdev_types(found))), snapshot)
+    problems = [
+        wrong(ProblemCode.CHANGE, "", text) for text in _problems(wanted, listed, found, snapshot.host)
+    ]
+    problems += [
+        wrong(ProblemCode.SHORTFALL, each.address, text) for each in plans for text in each.shortfalls
+    ]
     return Plan(
-        tuple(removals + creations),
-        tuple(waiting for each in planned for waiting in each.waiting),
-        tuple(each.card for each in planned),
+        (*(step for each in plans for step in each.removals), *(s for each in plans for s in each.creations)),
+        tuple(step for each in plans for step in each.waiting),
+        tuple(plans),
         tuple(dict.fromkeys(problems)),
-        tuple(note(ProblemCode.OTHER_CARDS, text, about=text) for text in _for_others(listed, states)),
+        tuple(note(ProblemCode.OTHER_CARDS, text, about=text) for text in _for_others(listed, found)),
     )
 
 
-def _planned(states: Sequence[CardState], order: Sequence[str], snapshot: Snapshot) -> list[CardPlan]:
+# The round
+
+
+def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot) -> list[CardPlan]:
     """What becomes of each card: by the round, or by itself if it has a list of its own or is left alone."""
-    candidates = {state.card.address: _candidate(state) for state in states}
-    inside = [candidates[state.card.address] for state in states if _in_round(state)]
-    assigned = assign(order, inside)
-    planned = []
-    for state in states:
-        candidate = candidates[state.card.address]
-        type_id = assigned.get(candidate.card) if _in_round(state) else _alone(state, candidate)
-        planned.append(card_plans.plan(state, type_id, snapshot))
-    new = {candidate.card: candidate for candidate in inside if candidate.kept is None}
-    emptied = next(
-        (each.card.address for each in planned if each.removals and each.card.address in new), None
-    )
+    in_round = [card for card in found if card.spec.shared and not card.left_alone]
+    assigned = assign(types, in_round)
+    plans = [
+        _plan_card(card, assigned.get(card.address) if card in in_round else _own_type(card), snapshot)
+        for card in found
+    ]
+    new = {card.address: card for card in in_round if _wanted_there(card) is None}
+    emptied = next((each.address for each in plans if each.removals and each.address in new), None)
     if emptied is None:
-        return planned
+        return plans
+    why = f"its type is decided when {emptied} is empty"
     return [
-        card_plans.put_off(each, f"its type is decided when {emptied} is empty")
-        if each.creations and each.card.address in new and len(new[each.card.address].fits) > 1
+        replace(each, type_id=None, notes=(*each.notes, why), creations=(), shortfalls=())
+        if each.creations and each.address in new and len(_fitting(new[each.address])) > 1
         else each
-        for each in planned
+        for each in plans
     ]
 
 
-def _in_round(state: CardState) -> bool:
-    return state.desired.shared and not state.left_alone
+def assign(types: Sequence[str], open_cards: Sequence[Card]) -> dict[str, str]:
+    """Card → type, for the cards that get one."""
+    assigned: dict[str, str] = {}
+    left = list(open_cards)
+    while True:
+        before = len(left)
+        for type_id in types:
+            card = next((each for each in left if _takes(each, type_id)), None)
+            if card is not None:
+                assigned[card.address] = type_id
+                left.remove(card)
+        if len(left) == before:
+            return assigned
 
 
-def _candidate(state: CardState) -> Candidate:
-    """What the card has or could get; one that must be emptied first is taken to have room for all."""
-    desired, card = state.desired.types, state.card
-    kept = next((each for each in desired if state.has(each)), None)
-    emptied = any(each.own for each in state.exists)
-    fits = (each for each in desired if each in card.types and (emptied or card.room(each) > 0))
-    return Candidate(card.address, kept, frozenset(fits))
+def _takes(card: Card, type_id: str) -> bool:
+    """True if the type may have this card."""
+    there = _wanted_there(card)
+    return there == type_id if there is not None else type_id in _fitting(card)
 
 
-def _alone(state: CardState, candidate: Candidate) -> str | None:
+def _wanted_there(card: Card) -> str | None:
+    """The wanted type of which own instances exist on it."""
+    own = {each.type_id for each in card.instances if each.own}
+    return next((type_id for type_id in card.spec.types if type_id in own), None)
+
+
+def _fitting(card: Card) -> list[str]:
+    """The wanted types that it could get; one that must be emptied first is taken to have room for all."""
+    emptied = any(each.own for each in card.instances)
+    return [each for each in card.spec.types if each in card.types and (emptied or card.room(each) > 0)]
+
+
+def _own_type(card: Card) -> str | None:
     """The type of a card outside the round; one that is left alone keeps what is wanted of ours."""
-    if state.desired.definitions:
-        return next(iter(state.desired.types))
-    if state.left_alone:
-        return candidate.kept
-    return next((each for each in state.desired.types if candidate.takes(each)), None)
+    if card.spec.definitions:
+        return next(iter(card.spec.types))
+    there = _wanted_there(card)
+    return there if there is not None or card.left_alone else next(iter(_fitting(card)), None)
+
+
+# One card
+
+
+def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
+    """What becomes of a card that is to have ``type_id``, or nothing of ours (None)."""
+    going = tuple(_going(card, type_id))
+    removals: list[Step] = []
+    waiting: list[Step] = []
+    for instance, why in going:
+        action = _removal(card.address, instance)
+        obstacle = _obstacle(instance, card, action, snapshot)
+        if obstacle is None:
+            removals.append(Step(action, why))
+        else:
+            waiting.append(Step(action, f"{why}; {obstacle}"))
+    in_the_way = any(instance.type_id != type_id for instance, _ in going)
+    coming = () if type_id is None or in_the_way else tuple(_coming(card, type_id, snapshot))
+    limit = None if card.spec.definitions else card.spec.types.get(type_id or "")
+    left = None if limit is None else max(0, limit - card.count(type_id))
+    creations = [step for step in coming if step.action.attempt not in snapshot.failures][:left]
+    if left is None or len(creations) < left:
+        waiting += _refused(coming, snapshot)
+    shortfalls = () if in_the_way or going else _shortfalls(card, type_id)
+    notes = _notes(card, type_id, in_the_way)
+    return CardPlan(
+        card.address,
+        type_id,
+        card.instances,
+        notes,
+        tuple(removals),
+        tuple(creations),
+        tuple(waiting),
+        shortfalls,
+    )
+
+
+def _going(card: Card, type_id: str | None) -> Iterator[tuple[Instance, str]]:
+    """The own instances that are to go, and why; of too many those that no pod has, the highest ids first."""
+    spec, kept = card.spec, list[Instance]()
+    if spec.as_is is not None or (spec.definitions and card.left_alone):
+        return
+    for instance in card.instances:
+        if not instance.own:
+            continue
+        if spec.definitions:
+            yield instance, "only what mdevctl defines is wanted on this card"
+        elif instance.type_id != type_id:
+            yield instance, f"{instance.type_id} is not wanted on this card"
+        elif instance.dead:
+            yield instance, "it has lost its driver, and is made anew"
+        elif not instance.leaving:
+            kept.append(instance)
+    count = spec.types.get(type_id or "")
+    if count is not None:
+        for instance in sorted(kept, key=lambda each: each.holder is None)[count:]:
+            yield instance, f"only {count} of {type_id} are wanted on this card"
+
+
+def _removal(card: str, instance: Instance) -> Action:
+    type_id = instance.type_id or ""
+    if instance.vgpu:
+        return clear_vgpu_type(card, instance.id, type_id)
+    return remove_mdev(card, instance.parent, type_id, instance.id)
+
+
+def _obstacle(instance: Instance, card: Card, action: Action, snapshot: Snapshot) -> str | None:
+    """What a removal waits for; None if it may begin."""
+    if instance.leaving:
+        return "its removal is under way, and ends when whoever has it open closes it"
+    holder = instance.holder or snapshot.reservations.pending.get(instance.id)
+    if holder is not None and holder.named:
+        return f"held by {holder}"
+    if instance.id in snapshot.reservations.admitting:
+        return "it was given to a pod a moment ago"
+    if card.unread is not None:
+        return card.unread
+    if not snapshot.allocations.complete:
+        return "who holds what is not known"
+    if holder is not None:
+        return f"held by {holder}"
+    if instance.id in snapshot.open:
+        return "something on this host has it open, or that cannot be seen"
+    refused = snapshot.failures.get(action.attempt)
+    return None if refused is None else f"{refused}; it is tried again later"
+
+
+def _coming(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[Step]:
+    """An instance for each room that there is."""
+    if card.left_alone or card.unread is not None:
+        return
+    taken = snapshot.host.mdevs.keys() | snapshot.host.leaving.keys()
+    if card.spec.definitions:
+        yield from _defined(card, type_id, taken)
+        return
+    why = f"{type_id} is wanted on this card"
+    if card.count(type_id):
+        why = f"there is room for more of {type_id}"
+    elif card.spec.shared:
+        why = f"{type_id} is this card's in the round of the wanted types"
+    for parent in card.parents:
+        if not parent.vgpu:
+            for uuid in _new_uuids(parent, type_id, taken, snapshot.machine_id):
+                yield Step(create_mdev(card.address, parent.address, type_id, uuid), why)
+        elif parent.available(type_id):
+            yield Step(set_vgpu_type(card.address, parent.address, type_id), why)
+
+
+def _new_uuids(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -> Iterator[str]:
+    """As many as the parent has room for, with the lowest numbers that are free."""
+    left = parent.available(type_id)
+    for index in range(ownership.INDEXES if left else 0):
+        uuid = ownership.uuid_of(machine_id, parent.address, type_id, index)
+        if uuid in taken:
+            continue
+        yield uuid
+        left -= 1
+        if not left:
+            return
+
+
+def _defined(card: Card, type_id: str, taken: Set[str]) -> Iterator[Step]:
+    """The defined instances that do not exist yet, while there is room."""
+    room = {parent.address: parent.available(type_id) for parent in card.parents}
+    for definition in card.spec.definitions:
+        if definition.type_id != type_id or definition.uuid in taken or room.get(definition.parent, 0) < 1:
+            continue
+        room[definition.parent] -= 1
+        action = create_mdev(card.address, definition.parent, type_id, definition.uuid)
+        yield Step(action, "a definition of mdevctl asks for it")
+
+
+def _refused(coming: Sequence[Step], snapshot: Snapshot) -> list[Step]:
+    """One for each attempt that is not to be made again yet."""
+    waiting: dict[str, Step] = {}
+    for step in coming:
+        what = snapshot.failures.get(step.action.attempt)
+        if what is not None:
+            waiting.setdefault(step.action.attempt, Step(step.action, f"{what}; it is tried again later"))
+    return list(waiting.values())
+
+
+def _notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str, ...]:
+    notes = []
+    if type_id is not None and in_the_way:
+        notes.append(f"it gets {type_id} when it is empty")
+    if card.unread is not None:
+        notes.append(f"{card.unread}: nothing is made or removed")
+    elif card.left_alone:
+        reasons = dict.fromkeys(each.foreign for each in card.instances if not each.own)
+        notes += [f"something is on it that is {foreign}: nothing is made beside it" for foreign in reasons]
+    elif card.spec.as_is is not None:
+        notes.append(f"it stays as it is: {card.spec.as_is}")
+    elif type_id is None and card.idle is not None:
+        notes.append(card.idle)
+    elif type_id is None and not any(each.own for each in card.instances):
+        notes.append("no wanted type has room on it")
+    if any(mdev_type.available is None for parent in card.parents for mdev_type in parent.types):
+        notes.append("available_instances of a type cannot be read, and counts as 0")
+    return tuple(notes)
+
+
+def _shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
+    """Counts and definitions that the card cannot meet."""
+    if type_id is None or card.left_alone or card.unread is not None:
+        return ()
+    present, wanted, defined = card.count(type_id), card.spec.types.get(type_id), card.spec.definitions
+    if defined:
+        uuids = {each.uuid for each in defined}
+        present = sum(each.id in uuids for each in card.instances)
+        wanted = sum(each.type_id == type_id for each in defined)
+    texts = [
+        f"the definition {each.uuid} would mix {each.type_id} with {type_id} on {card.address}"
+        for each in defined
+        if each.type_id != type_id
+    ]
+    fits = present + card.room(type_id)
+    if wanted is not None and wanted > fits:
+        texts.append(f"{card.address}: {wanted} of {type_id} are wanted, and {fits} fit")
+    return tuple(texts)
+
+
+# What is wrong with the spec
 
 
 def _problems(
-    wanted: MdevsWanted, listed: Sequence[WantedType], states: Sequence[CardState], host: Host
+    wanted: MdevsWanted, listed: Sequence[WantedType], found: Sequence[Card], host: Host
 ) -> list[str]:
     """What cannot be meant, or not on this node; the rest is done all the same."""
-    mdev_types = _mdev_types(states)
+    mdev_types = _mdev_types(found)
     if not mdev_types:
         asked = listed or wanted.definitions or any(rule.types for rule in wanted.cards)
         return ["no card of this node offers mediated devices or vGPU types"] if asked else []
-    asked = (*listed, *(each for state in states for each in state.desired.unmet))
-    shunned = card_desired.excluded(wanted, mdev_types)
-    meant = {each: card_desired.type_ids([each], mdev_types).keys() for each in asked}
-    others = _for_others(listed, states)
+    asked = (*listed, *(each for card in found for each in card.spec.unmet))
+    excluded = wanted_types.called(wanted.excluded, mdev_types)
+    meant = {each: wanted_types.type_ids([each], mdev_types).keys() for each in asked}
+    others = _for_others(listed, found)
     unknown = [text for each in asked if not meant[each] and (text := _unoffered(each)) not in others]
     both = [
         f'the type "{each.name}" is both wanted and excluded: it is not made'
         for each in asked
-        if meant[each] & shunned
+        if meant[each] & excluded
     ]
     here = [
-        f'{state.card.address} does not offer the type "{each.name}" that is asked of it'
-        for state in states
-        for each in state.desired.unmet
-        if meant[each] - shunned and not (state.unread or state.card.partial)
+        f'{card.address} does not offer the type "{each.name}" that is asked of it'
+        for card in found
+        for each in card.spec.unmet
+        if meant[each] - excluded and not (card.unread or card.partial)
     ]
-    lost = card_desired.unmet(wanted.definitions, host, shunned)
-    if wanted.cards and not any(card_desired.rules_for(state.card, wanted.cards, host) for state in states):
+    lost = [
+        f"the definition {each.uuid} {flaw}"
+        for each in wanted.definitions
+        if (flaw := cards.find_flaw(each, host, excluded)) is not None
+    ]
+    if wanted.cards and not any(cards.rules_for(card, wanted.cards, host) for card in found):
         lost.append("no entry of the vgpu-device-manager configuration fits a card of this node")
-    unread = any(state.unread for state in states)
-    return [*([] if _partial(states) else unknown), *both, *here, *([] if unread else lost)]
+    is_unread = any(card.unread for card in found)
+    return [*([] if _partial(found) else unknown), *both, *here, *([] if is_unread else lost)]
 
 
-def _for_others(listed: Sequence[WantedType], states: Sequence[CardState]) -> tuple[str, ...]:
+def _for_others(listed: Sequence[WantedType], found: Sequence[Card]) -> tuple[str, ...]:
     """What of the node's list no card here offers, while one offers some of it.
 
     So a list is written for cards of several families.
     """
-    mdev_types = _mdev_types(states)
-    foreign = [each for each in listed if not card_desired.type_ids([each], mdev_types)]
-    return () if len(foreign) == len(listed) or _partial(states) else tuple(map(_unoffered, foreign))
+    mdev_types = _mdev_types(found)
+    missing = [each for each in listed if not wanted_types.type_ids([each], mdev_types)]
+    return () if len(missing) == len(listed) or _partial(found) else tuple(map(_unoffered, missing))
 
 
 def _unoffered(wanted: WantedType) -> str:
     return f'no card of this node offers the type "{wanted.name}"'
 
 
-def _partial(states: Sequence[CardState]) -> bool:
+def _partial(found: Sequence[Card]) -> bool:
     """True if not all types of all cards are known."""
-    return any(state.unread or state.card.partial for state in states)
+    return any(card.unread or card.partial for card in found)
 
 
-def _mdev_types(states: Sequence[CardState]) -> tuple[MdevType, ...]:
-    return tuple(mdev_type for state in states for mdev_type in state.card.types.values())
+def _mdev_types(found: Sequence[Card]) -> tuple[MdevType, ...]:
+    return tuple(mdev_type for card in found for mdev_type in card.types.values())

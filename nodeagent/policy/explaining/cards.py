@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nodeagent.model.plan import Existing, Instance
+from nodeagent.model.plan import Instance
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import card_desired, card_states
-from nodeagent.policy.change.card_states import CardState
+from nodeagent.policy.change import cards
 
 OURS, MDEVCTL, OTHERS = "nodeagent", "mdevctl", "others"
 
@@ -44,23 +43,17 @@ class CardExplanation:
     instances: tuple[CardInstance, ...]
 
 
-def states(snapshot: Snapshot) -> tuple[CardState, ...]:
-    """How all cards stand, with what is wanted on each."""
-    labels = dict(snapshot.desired.labels)
-    return card_states.card_states(snapshot, card_desired.for_node(snapshot.desired.mdevs, labels))
-
-
 def explain(address: str, snapshot: Snapshot) -> CardExplanation | None:
     """The card at a PCI address, or the parent of that name; None if nothing is made of it."""
-    state = next((state for state in states(snapshot) if state.card.address == address), None)
-    if state is None:
+    card = next((card for card in cards.find_cards(snapshot) if card.address == address), None)
+    if card is None:
         return None
-    present = [each.instance.type_id for each in state.exists]
+    present = [each.type_id for each in card.instances]
     types = tuple(
-        CardType(type_id, known.name, present.count(type_id), state.card.room(type_id))
-        for type_id, known in sorted(state.card.types.items(), key=lambda pair: _order(pair[0]))
+        CardType(type_id, known.name, present.count(type_id), card.room(type_id))
+        for type_id, known in sorted(card.types.items(), key=lambda pair: _order(pair[0]))
     )
-    return CardExplanation(address, types, tuple(_instance(each, snapshot) for each in state.exists))
+    return CardExplanation(address, types, tuple(_instance(each, snapshot) for each in card.instances))
 
 
 def _order(type_id: str) -> tuple[str, int, str]:
@@ -69,17 +62,15 @@ def _order(type_id: str) -> tuple[str, int, str]:
     return stem, int(type_id[len(stem) :] or 0), type_id
 
 
-def _instance(each: Existing, snapshot: Snapshot) -> CardInstance:
-    holder = snapshot.holder(each.instance.id) or each.holder
-    return CardInstance(
-        each.instance, _made_by(each, snapshot), str(holder) if holder else None, each.leaving
-    )
+def _instance(each: Instance, snapshot: Snapshot) -> CardInstance:
+    holder = snapshot.holder(each.id) or each.holder
+    return CardInstance(each, _made_by(each, snapshot), str(holder) if holder else None, each.leaving)
 
 
-def _made_by(each: Existing, snapshot: Snapshot) -> str | None:
+def _made_by(each: Instance, snapshot: Snapshot) -> str | None:
     """Only the id of the machine shows what is ours; with none nobody can say."""
-    if each.instance.id in snapshot.desired.mdevs.defined:
+    if each.id in snapshot.desired.mdevs.defined:
         return MDEVCTL
-    if not snapshot.machine_id or each.instance.type_id is None:
+    if not snapshot.machine_id or each.type_id is None:
         return None
-    return OURS if each.leaving or card_states.made_here(each.instance, snapshot) else OTHERS
+    return OURS if each.leaving or cards.is_made_here(each, snapshot) else OTHERS

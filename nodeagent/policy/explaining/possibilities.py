@@ -14,9 +14,8 @@ from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction
 from nodeagent.model.ids import PciAddress, vgpu_key
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
-from nodeagent.policy.change.card_states import CardState
-from nodeagent.policy.change.cards import Parent
-from nodeagent.policy.explaining import cards, rules
+from nodeagent.policy.change.cards import Card, Parent, find_cards
+from nodeagent.policy.explaining import rules
 from nodeagent.policy.offer import matches
 from nodeagent.policy.offer.turn import Decision
 
@@ -49,12 +48,12 @@ def _named(name: str, desired: Desired) -> Iterator[Possibility]:
 
 
 def _of_cards(name: str, snapshot: Snapshot) -> Iterator[Possibility]:
-    for state in cards.states(snapshot):
-        for type_id, known in state.card.types.items():
-            parent = next((each for each in state.card.parents if _makes(name, each, known, snapshot)), None)
+    for card in find_cards(snapshot):
+        for type_id, known in card.types.items():
+            parent = next((each for each in card.parents if _makes(name, each, known, snapshot)), None)
             if parent is not None:
-                what = f"{state.card.address} offers its type {type_id}"
-                yield Possibility(what, _missing(state, type_id, snapshot))
+                what = f"{card.address} offers its type {type_id}"
+                yield Possibility(what, _missing(card, type_id, snapshot))
 
 
 def _makes(name: str, parent: Parent, mdev_type: MdevType, snapshot: Snapshot) -> bool:
@@ -79,10 +78,10 @@ def _imagined(parent: Parent, mdev_type: MdevType, host: Host) -> HostDevice | N
     return None if function is None else function._replace(vgpu_type=mdev_type.type_id)
 
 
-def _missing(state: CardState, type_id: str, snapshot: Snapshot) -> str:
+def _missing(card: Card, type_id: str, snapshot: Snapshot) -> str:
     """Why the card has none of the type: the first thing that a person would have to see to."""
-    wanted, room = snapshot.desired.mdevs, state.card.room(type_id)
-    present = [each.instance.type_id or "unknown type" for each in state.exists]
+    wanted, room = snapshot.desired.mdevs, card.room(type_id)
+    present = [each.type_id or "unknown type" for each in card.instances]
     if not room and present:
         has = ", ".join(f"{present.count(each)} of {each}" for each in dict.fromkeys(present))
         return f"it has no room while it has {has}"
@@ -93,7 +92,7 @@ def _missing(state: CardState, type_id: str, snapshot: Snapshot) -> str:
     fits = f"up to {room} fit"
     if not wanted.manage:
         return f"{fits}, but none is made: mdevs.manage is false"
-    if type_id not in state.desired.types:
+    if type_id not in card.spec.types:
         return f"{fits}, but the type is not wanted on this card: see mdevs.types"
     return f"{fits}; nodeagent plan says what becomes of it"
 

@@ -145,8 +145,8 @@ def test_a_card_with_a_foreign_mdev_is_left_alone() -> None:  # W16
     kernel.create("0000:01:00.0", "nvidia-228", FOREIGN)
     plan = settle(kernel, wanted("222"))
     assert short(kernel) == ["1×228", "16×222"]
-    assert [each.instance.id for each in plan.cards[0].exists if not each.own] == [FOREIGN]
-    each_names(plan.cards[0].notes, (plan.cards[0].exists[0].apart,))
+    assert [each.id for each in plan.cards[0].instances if not each.own] == [FOREIGN]
+    each_names(plan.cards[0].notes, (plan.cards[0].instances[0].foreign,))
     settle(kernel, wanted())
     assert short(kernel) == ["1×228", "-"]
 

@@ -64,8 +64,8 @@ def test_a_definition_is_not_mixed_with_what_others_made() -> None:
     kernel.create(FIRST, "nvidia-223", FOREIGN)
     plan = settle(kernel, defined((uuids(1)[0], FIRST, "222")))
     assert list(kernel.instances) == [FOREIGN]
-    assert [each.instance.id for each in plan.cards[0].exists if not each.own] == [FOREIGN]
-    each_names(plan.cards[0].notes, (plan.cards[0].exists[0].apart,))
+    assert [each.id for each in plan.cards[0].instances if not each.own] == [FOREIGN]
+    each_names(plan.cards[0].notes, (plan.cards[0].instances[0].foreign,))
     kernel = MdevKernel([mixing])
     kernel.create(FIRST, "nvidia-228", FOREIGN)
     settle(kernel, defined((uuids(1)[0], FIRST, "228")))

@@ -73,7 +73,7 @@ def test_an_mdev_whose_type_cannot_be_read_is_not_adopted() -> None:
     unknown = here.mdevs[FOREIGN]._replace(type_id=None, type_name=None)
     plan = planned(kernel, adopting(wanted("222")), host=replace(here, mdevs={FOREIGN: unknown}))
     assert (plan.steps, plan.waiting) == ((), ())
-    assert [each.own for each in plan.cards[0].exists] == [False]
+    assert [each.own for each in plan.cards[0].instances] == [False]
     each_names(plan.cards[0].notes, ("unknown type",))
 
 
@@ -97,7 +97,7 @@ def test_what_cards_have_lists_of_their_own_waits_until_each_function_was_read()
     there = replace(here, functions={**here.functions, blurred.address: blurred})
     plan = planned(kernel, wish, host=there)
     assert plan.steps == ()
-    assert {each.instance.type_id for card in plan.cards for each in card.exists} == {"nvidia-222"}
+    assert {each.type_id for card in plan.cards for each in card.instances} == {"nvidia-222"}
     each_names(plan.cards[1].notes, (FIRST, "GPUs", "read"))
 
 
