@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Open files: which processes have mdevs, functions and other devices open, by one look at /proc.
 
-The files of all processes are compared by device number, since a container may have a node under a path of
+Open files below a ``/dev`` are compared by device number, since a container may have a node under a path of
 its own. Nothing is opened to find out: an open group node alone makes a starting VM fail with EBUSY. Closing
 has no event, so the answer is good for a moment only; a process that is ending shows no open file while the
 kernel closes what it had. Before a change of the host (``find_in_use``) unknown counts as open. Pods are not
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.base import cachedstat, threads
+from nodeagent.base import threads
 from nodeagent.base.process import HOST_PIDS
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import mdevs, pci
@@ -187,12 +187,12 @@ def _paths(root: Root, device: str, *, own: bool = True) -> list[str]:
 def _node(path: str) -> Node | None:
     """By number, not by name: a holder in a container has the node under a path of its own."""
     try:
-        status = cachedstat.status(path)
+        status = os.stat(path)  # noqa: PTH116 - text, not a Path
     except OSError:
         return None
-    if status.rdev:
-        return stat.S_IFMT(status.mode), status.rdev, 0  # block devices have numbers of their own
-    return 0, status.device, status.inode
+    if status.st_rdev:
+        return stat.S_IFMT(status.st_mode), status.st_rdev, 0  # block devices have numbers of their own
+    return 0, status.st_dev, status.st_ino
 
 
 def _numbered(kind: int, number: str) -> tuple[Node, ...]:
@@ -203,33 +203,30 @@ def _numbered(kind: int, number: str) -> tuple[Node, ...]:
 
 
 def _opened_by(root: Root, process: str) -> set[Node | None] | None:
-    """The files that one process has open; None if that may not be seen. One that has ended has none."""
+    """The device nodes that one process has open; None if that may not be seen. One that has ended has none.
+
+    To list open files takes less than to see their names, which takes CAP_SYS_PTRACE. Only files with
+    ``/dev/`` in their path are looked at: stat(2) of another may hang (FUSE, NFS).
+    """
     directory = root.path(f"/proc/{process}/fd")
     try:
         paths = [f"{directory}/{name}" for name in os.listdir(directory)]
+        return {_node(path) for path in paths if "/dev/" in _read_target(path)}
     except PermissionError:
         return None
     except OSError as error:
         looked(error)
         return set()
-    nodes = {path: _node(path) for path in paths}
-    if any(node is None and _is_hidden(path) for path, node in nodes.items()):
-        return None
-    return set(nodes.values())
 
 
-def _is_hidden(path: str) -> bool:
-    """True if the kernel does not tell the name of an open file: to list them takes less than CAP_SYS_PTRACE.
-
-    A file that it names and that cannot be looked at is of a FUSE file system, and no device.
-    """
+def _read_target(path: str) -> str:
+    """The name of an open file; "" if it was closed meanwhile. :raises PermissionError: if that is hidden."""
     try:
-        os.readlink(path)  # noqa: PTH115 - thousands of them, and a Path costs five times more
+        return os.readlink(path)  # noqa: PTH115 - thousands of them, and a Path costs five times more
     except PermissionError:
-        return True
+        raise
     except OSError:
-        return False
-    return False
+        return ""
 
 
 async def add_openers(

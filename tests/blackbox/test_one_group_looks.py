@@ -60,9 +60,9 @@ def dead_file(node: Node, below: Path, by: str) -> AbstractContextManager[None]:
 async def test_a_group_whose_node_a_process_has_under_another_name_is_not_given(node: Node) -> None:
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
-        files.directory(node.host.path("/host-dev"))
-        os.link(node.host.path(f"/dev/vfio/{board.group}"), node.host.path("/host-dev/alias"))
-        kubelet.delete(await with_a_node_open(node, kubelet, board, "/host-dev/alias"))
+        files.directory(node.host.path("/host/dev"))
+        os.link(node.host.path(f"/dev/vfio/{board.group}"), node.host.path("/host/dev/alias"))
+        kubelet.delete(await with_a_node_open(node, kubelet, board, "/host/dev/alias"))
         assert "4711 (qemu-system-x86)" in await refusal(kubelet, GPU, board.gpu)
 
 

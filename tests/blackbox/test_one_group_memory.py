@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def unanswered(node: Node, below: Path) -> Iterator[None]:
-    """The process has a file open that hangs whoever looks at it, as each does without statx(2)."""
+    """The process has a file open that hangs whoever looks at it, as stat(2) of it does."""
     place = below / "home/dead"
     place.mkdir(parents=True)
     if not silentfs.possible(place):

@@ -10,6 +10,7 @@ import os
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
@@ -38,14 +39,14 @@ ENDS = 1.5  # seconds that a process takes to end here, after its table of descr
 
 def alias(node: Node, group: str) -> str:
     """The node of that group under another name."""
-    files.directory(node.host.path("/host-dev"))
-    os.link(node.host.path(f"/dev/vfio/{group}"), node.host.path("/host-dev/alias"))
-    return "/host-dev/alias"
+    files.directory(node.host.path("/host/dev"))
+    os.link(node.host.path(f"/dev/vfio/{group}"), node.host.path("/host/dev/alias"))
+    return "/host/dev/alias"
 
 
 def dead_namesake(node: Node, below: Path, group: str) -> AbstractContextManager[None]:
     """Some process has a file of a dead file system open named like the node, until the block ends."""
-    place = below / "backup/dev/vfio" / group
+    place = below / "backup/vfio" / group  # of files below a ``/dev`` each is looked at
     place.mkdir(parents=True)
     if not silentfs.possible(place):
         pytest.skip("no FUSE")
@@ -72,13 +73,13 @@ async def test_a_group_is_waited_for_when_its_device_is_closed_late_and_its_node
 
 @pytest.mark.parametrize("name", ["another", "the node's"])
 async def test_a_group_that_is_open_is_not_given_beside_a_dead_file_whatever_both_are_called(
-    node: Node, tmp_path: Path, name: str
+    node: Node, name: str
 ) -> None:
     (board,) = boards = usb_boards(node, 1)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
         path = alias(node, board.group) if name == "another" else ""
         old = await with_a_node_open(node, kubelet, board, path)
-        with dead_namesake(node, tmp_path, board.group):
+        with TemporaryDirectory(dir="/var/tmp") as place, dead_namesake(node, Path(place), board.group):
             kubelet.delete(old)
             assert "open" in await refusal(kubelet, GPU, board.gpu)
 
