@@ -100,7 +100,7 @@ class Directory:
         """The names in a sub-directory with their inode numbers, in no order; None if it is not there."""
         try:
             with os.scandir(f"{self._path}/{name}") as entries:
-                return tuple((entry.name, entry.inode()) for entry in entries)
+                return tuple([(entry.name, entry.inode()) for entry in entries])
         except OSError as error:
             looked(error)
             return None

@@ -72,7 +72,6 @@ class PciFunction(NamedTuple):
     device: str | None = None  # "1eb8"
     subsystem_vendor: str | None = None
     subsystem_device: str | None = None
-    revision: str | None = None  # "a1"
     pci_class: str | None = None  # "030000": class, subclass, programming interface
     driver: str | None = None
     group: GroupNumber | None = None

@@ -67,7 +67,7 @@ def _direct(regions: str) -> bool:
     The type direct-relaxable (Linux 5.3) is for what only the firmware's own drivers use: display, USB
     (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
     """
-    return any(line.split()[-1:] == ["direct"] for line in regions.splitlines())
+    return " direct\n" in f"{regions}\n"
 
 
 def _group_name(root: Root, path: str, members: Iterable[str]) -> str | None:

@@ -35,7 +35,7 @@ EGM = "/sys/class/egm"
 NVIDIA_MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 
-_TEXTS = ("modalias", "revision", "numa_node", "enable", "power_state")
+_TEXTS = ("modalias", "numa_node", "enable", "power_state")
 # of modalias_show in drivers/pci/pci-sysfs.c, which takes no lock: one file has the content of five
 _MODALIAS = re.compile(
     "pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})"
@@ -120,7 +120,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     driver = _shared(at.link("driver"))
     vfio_devices = at.inodes("vfio-dev")
     device_name, vfio_inode = _vfio_device(vfio_devices or ())
-    modalias, revision, numa_node, enable, power = at.texts(_TEXTS)
+    modalias, numa_node, enable, power = at.texts(_TEXTS)
     vendor, device, sub_vendor, sub_device, pci_class = _parse_modalias(modalias) or _read_ids(at)
     sriov = at.exists("sriov_totalvfs")
     total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else _NO_PF
@@ -134,7 +134,6 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         device=device,
         subsystem_vendor=sub_vendor,
         subsystem_device=sub_device,
-        revision=hexadecimal(revision, 2),
         pci_class=pci_class,
         driver=driver,
         group=_group_number(at.link("iommu_group")),
