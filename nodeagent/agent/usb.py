@@ -30,7 +30,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import in_use
 from nodeagent.kernel.apply import owner
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import usb_uses
+from nodeagent.kernel.scan import uses
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.usb import LOANS_RECORD, Loan, Loans, UsbDevice
 from nodeagent.policy.offer import usb_sets
@@ -199,7 +199,7 @@ def _find_open_nodes(root: Root, devices: Sequence[UsbDevice]) -> in_use.OpenFil
 
 def _find_open_disk(root: Root, devices: Sequence[UsbDevice]) -> str:
     for each in devices:
-        for use in usb_uses.opened(root, each).found:
+        for use in uses.find_open_usb_disks(root, each).found:
             return f"{each.id}: in use by the host ({use})"
     return ""
 

@@ -14,8 +14,6 @@ from tests.blackbox.harness import T4, Node, watched
 
 RULE = 'resources:\n  - {name: example.com/stick, usb: [{vendors: ["46f4"]}]}\n'
 ONLY_FOR_USB = {
-    "nodeagent.kernel.scan.usb",
-    "nodeagent.kernel.scan.usb_uses",
     "nodeagent.kernel.apply.owner",
     "nodeagent.policy.offer.usb_sets",
     "nodeagent.agent.usb",

@@ -20,7 +20,7 @@ from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import mdevs, pci, usb_row
+from nodeagent.kernel.scan import mdevs, pci, usb
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.ids import mdev_uuid, pci_address
 from nodeagent.model.nodes import fits
@@ -64,9 +64,9 @@ class KernelEvents:
         """
         self._nodes.set_nodes(paths)
         if self._nodes.includes(NODES):
-            self._watch(usb_row.DEVICES, self._usb_changed)
+            self._watch(usb.DEVICES, self._usb_changed)
         else:
-            self._unwatch(usb_row.DEVICES)
+            self._unwatch(usb.DEVICES)
 
     @property
     def statistics(self) -> EventsStatus:
@@ -165,7 +165,7 @@ class KernelEvents:
         if change.name is None:
             self._request_scan(None)
         elif ":" not in change.name:  # interfaces are listed beside the devices
-            self._request_scan(usb_row.wake_key(change.name))
+            self._request_scan(usb.scan_key(change.name))
 
     def _watch_drivers(self) -> None:
         wanted = {f"{_DRIVERS}/{name}" for name in self._root.names(_DRIVERS)}

@@ -23,7 +23,7 @@ from nodeagent.base import advice
 from nodeagent.base.advice import Doing
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import usb_row
+from nodeagent.kernel.scan.usb import scan_key
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
@@ -134,7 +134,7 @@ def tell(event: Uevent, wakes: Wakes, *, usb: bool = False) -> None:
     if concerns(event):
         wakes.wake(key(event))
     elif usb and (name := usb_device(event)) is not None:
-        wakes.wake(usb_row.wake_key(name))
+        wakes.wake(scan_key(name))
 
 
 def arrive_here(root: Root) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nodeagent.kernel.scan import groups, mdevs, pci, usb_row
+from nodeagent.kernel.scan import groups, mdevs, pci, usb
 from nodeagent.kernel.scan.readers import Reader
 from nodeagent.model.host import Changes, Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
@@ -26,7 +26,7 @@ V = TypeVar("V")
 _NOTHING = object()
 READERS: Mapping[str, Reader] = {
     reader.table: reader
-    for reader in (pci.READER, mdevs.READER, groups.READER, mdevs.PARENTS_READER, usb_row.READER)
+    for reader in (pci.READER, mdevs.READER, groups.READER, mdevs.PARENTS_READER, usb.READER)
 }
 
 
@@ -50,7 +50,7 @@ def assemble(
     keep_uses(read["functions"], previous.functions)
     pci.find_left_behind(read["functions"], {} if whole else previous.functions)
     carry(read["functions"], previous)
-    read["usb"] = usb_row.identified(read["usb"], previous, whole)
+    read["usb"] = usb.identified(read["usb"], previous.usb, whole)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, whole, READERS[table].order)
         for table, values in read.items()

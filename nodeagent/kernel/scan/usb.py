@@ -3,7 +3,7 @@
 
 What the kernel shows of descriptors is cached in it, so no device is woken; but a serial number is read under
 the lock of its device, which a reset may hold. Decides nothing: half a device is kept with what could be
-read. Never loaded on a node that wishes for no USB device (see ``usb_row``).
+read. Devices are listed only while a rule asks for USB. Events name a device as ``usb:1-1.2``, or by its id.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from nodeagent.kernel.root import Directory, Root, gone
-from nodeagent.kernel.scan import usb_uses
 from nodeagent.kernel.scan.pci import natural
-from nodeagent.kernel.scan.readers import NOT_READABLE
-from nodeagent.kernel.scan.usb_row import DEVICES
+from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading
 from nodeagent.model.host import Host
-from nodeagent.model.ids import pci_address
-from nodeagent.model.usb import UsbDevice, UsbInterface
+from nodeagent.model.ids import pci_address, usb_id
+from nodeagent.model.usb import NODES, UsbDevice, UsbInterface
 
+DEVICES = "/sys/bus/usb/devices"
+_KEY = "usb:"
 _PCI = "/sys/bus/pci/devices"
 _NAME = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
 _BUS = re.compile(r"usb[0-9]+")
@@ -31,7 +31,10 @@ _LONGEST = 40  # characters of a serial number in an id
 _IDENTITY = ("idVendor", "idProduct", "serial", "bDeviceClass", "busnum", "devnum", "manufacturer", "product")
 _UNKNOWN = "its vendor and product cannot be read: being removed?"
 
-ById = Mapping[str, UsbDevice]
+
+def scan_key(name: str) -> str:
+    """How an event names the device of that name in sysfs."""
+    return _KEY + name
 
 
 def names(root: Root) -> list[str]:
@@ -48,10 +51,12 @@ def device(root: Root, name: str) -> UsbDevice | None:
         return None if gone(error) else UsbDevice(name, name, unreadable=f"not readable: {error.strerror}")
     if found.vendor is None or found.product is None or found.bus is None or found.number is None:
         return found._replace(unreadable=_UNKNOWN) if root.exists(f"{DEVICES}/{name}") else None
-    used = found.driver is not None and not found.hub
-    return found._replace(
-        present=root.exists(found.node), uses=usb_uses.uses(root, found) if used else found.uses
-    )
+    found = found._replace(present=root.exists(found.node))
+    if found.driver is None or found.hub:
+        return found
+    from nodeagent.kernel.scan import uses  # here: few nodes have rules for USB devices
+
+    return found._replace(uses=uses.find_usb_uses(root, found))
 
 
 def _device(root: Root, name: str, at: Directory) -> UsbDevice:
@@ -110,7 +115,9 @@ def by_path(found: UsbDevice) -> str:
     return f"{found.vendor}:{found.product}@{found.path}"
 
 
-def identified(read: Mapping[str, UsbDevice | None], known: ById, whole: bool) -> dict[str, UsbDevice | None]:
+def identified(
+    read: Mapping[str, UsbDevice | None], known: Mapping[str, UsbDevice], whole: bool
+) -> dict[str, UsbDevice | None]:
     """What was read, by name, → the same by id, with None for ids that are no more; pure.
 
     What sits where it sat keeps its id. What comes to a serial number that another one has is known by its
@@ -141,13 +148,29 @@ def _stays(before: UsbDevice | None, now: UsbDevice) -> bool:
     return same or now.unreadable is not None
 
 
-def unanswered(name: str, previous: Host) -> UsbDevice:
-    """What stands for one that does not answer."""
+def _named(key: str, previous: Host) -> tuple[str, ...] | None:
+    if key.startswith(_KEY):
+        return (key.removeprefix(_KEY),)
+    known = previous.usb.get(key)
+    if known is not None:
+        return (known.name,)
+    return () if usb_id(key) else None
+
+
+def _unanswered(name: str, previous: Host) -> UsbDevice:
     known = next((each for each in previous.usb.values() if each.name == name), None)
     return (known or UsbDevice(name, name))._replace(unreadable=NOT_READABLE)
 
 
-def as_known(root: Root, known: UsbDevice) -> bool:
-    """True if it still reads so."""
+def _follow(_: Reading) -> Iterable[Item]:
+    return ()
+
+
+def _as_known(root: Root, known: UsbDevice) -> bool:
     now = device(root, known.name)
     return now is not None and now._replace(id=known.id) == known
+
+
+READER = Reader(
+    "usb", names, _named, device, _unanswered, _follow, key=str, order=str, recheck=_as_known, only=NODES
+)

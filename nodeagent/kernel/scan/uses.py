@@ -13,6 +13,9 @@ A host driver lets go of its function only when the character devices below it a
 card, a keyboard, a GPU), or takes them away from under whoever has them. They are the directories below the
 function that have a number in ``dev``; NVIDIA's driver makes its own nodes, and says in /proc which is whose.
 To find who has them open all processes are asked, so on demand only.
+
+Of USB devices the same evidence counts, for what is below one device on its real path: QEMU takes a device
+from its drivers without asking, and what is mounted is lost then, and nobody can type.
 """
 
 from __future__ import annotations
@@ -25,11 +28,14 @@ from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import disks, netdevs
 from nodeagent.kernel.scan.pci import DEVICES, NVIDIA_MAJOR, nvidia_minor
 from nodeagent.model.ids import PciAddress, pci_address
+from nodeagent.model.usb import UsbDevice
 from nodeagent.model.uses import FIRM, HostUse, HostUses, UseKind
 
 _FRAMEBUFFERS = "/sys/class/graphics"
 _TERMINALS = "/sys/class/tty"
 _FIRST = "fb0"  # fbcon takes the first one for all consoles (drivers/video/fbdev/core/fbcon.c)
+_INPUT = "/proc/bus/input/devices"
+_CONSOLE = "kbd"  # the handler that feeds the virtual terminals (drivers/tty/vt/keyboard.c)
 _DEPTH = 12  # directories below a function: USB allows five hubs in a row, and an input device has six more
 _BOOT_VGA = HostUse(UseKind.DISPLAY, "boot display", "its firmware and console show there")
 
@@ -39,14 +45,14 @@ def look(root: Root, addresses: Iterable[PciAddress], *, closely: bool = False) 
     interfaces, blocks = _targets(root, netdevs.INTERFACES), _targets(root, disks.BLOCKS)
     nets, disks_of = _by_function(interfaces), _by_function(blocks)
     networks, storage = netdevs.networks(root), disks.storage(root)
-    shown = _by_function(console_devices(root))
+    shown = _by_function(_console_devices(root))
 
     def one(address: PciAddress) -> HostUses:
         names = disks.with_heads(disks_of.get(address, ()), blocks)
         seen = _joined(
             HostUses((_BOOT_VGA,) if root.text(f"{DEVICES}/{address}/boot_vga") == "1" else ()),
             netdevs.uses(root, nets[address], networks) if address in nets else _elsewhere(root, address),
-            HostUses(tuple(map(console_use, shown.get(address, ())))),
+            HostUses(tuple(map(_console_use, shown.get(address, ())))),
             disks.uses(root, names, storage),
         )
         if not closely or any(use.kind in FIRM for use in seen.found):
@@ -86,13 +92,13 @@ def _joined(*parts: HostUses) -> HostUses:
     return HostUses(found, tuple(each for part in parts for each in part.unseen))
 
 
-def console_devices(root: Root) -> dict[str, str]:
+def _console_devices(root: Root) -> dict[str, str]:
     """Name → where it is, of each device that the console is on."""
     both = ((path.rpartition("/")[2], root.target(path)) for path in _console_paths(root))
     return {name: target for name, target in both if target is not None}
 
 
-def console_use(name: str) -> HostUse:
+def _console_use(name: str) -> HostUse:
     """The use of a device that the console is on."""
     how = "the console shows there" if name == _FIRST else "the console of the kernel"
     return HostUse(UseKind.DISPLAY, name, how)
@@ -129,3 +135,42 @@ def _character_devices(root: Root, address: str) -> Iterator[tuple[str, str]]:
         path = root.host_path(directory)
         if "dev" in files and root.link(f"{path}/subsystem") != "block":
             yield os.path.basename(directory), root.text(f"{path}/dev") or ""
+
+
+def find_usb_uses(root: Root, device: UsbDevice) -> HostUses:
+    """The uses of one USB device, and what of them cannot be seen from here."""
+    blocks, interfaces = (tuple(_below(root, device, place)) for place in (disks.BLOCKS, netdevs.INTERFACES))
+    return _joined(
+        disks.uses(root, blocks, disks.storage(root)) if blocks else HostUses(),
+        netdevs.uses(root, interfaces, netdevs.networks(root)) if interfaces else HostUses(),
+        _keyboard_use(root, device) if device.keyboard else HostUses(),
+        _console_uses(root, device),
+    )
+
+
+def find_open_usb_disks(root: Root, device: UsbDevice) -> HostUses:
+    """Which of its disks, or of what is on them, a process has open. Asked of all processes."""
+    blocks = tuple(_below(root, device, disks.BLOCKS))
+    return disks.opened(root, blocks, disks.storage(root)) if blocks else HostUses()
+
+
+def _below(root: Root, device: UsbDevice, directory: str) -> Iterator[str]:
+    return (name for name, target in _targets(root, directory).items() if device.name in target.split("/"))
+
+
+def _console_uses(root: Root, device: UsbDevice) -> HostUses:
+    targets = _console_devices(root).items()
+    return HostUses(tuple(_console_use(name) for name, target in targets if device.name in target.split("/")))
+
+
+def _keyboard_use(root: Root, device: UsbDevice) -> HostUses:
+    """Whether what is typed goes to the console."""
+    text = root.text(_INPUT)
+    if text is None:
+        return HostUses((), (f"whether the console reads its keys: {_INPUT} cannot be read",))
+    for block in text.split("\n\n"):
+        values = {line[:2]: line.partition("=")[2] for line in block.splitlines()}
+        parts = values.get("S:", "").split("/")
+        if device.name in parts and _CONSOLE in values.get("H:", "").split():
+            return HostUses((HostUse(UseKind.KEYBOARD, parts[-1], "the keyboard of the console"),))
+    return HostUses()

@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import usb_row
+from nodeagent.kernel.scan import usb
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import host_json
 from nodeagent.model.host import Host
@@ -31,7 +31,7 @@ def seen(host: SimulatedHost) -> Host:
 
 
 def refreshed(host: SimulatedHost, before: Host, *names: str) -> Host:
-    keys = frozenset(usb_row.wake_key(name) for name in names)
+    keys = frozenset(usb.scan_key(name) for name in names)
     return Looks(Root(host.directory)).refresh(before, keys, nodes=(NODES,))
 
 
