@@ -127,7 +127,6 @@ class Daemon:
         async with anyio.create_task_group() as first:
             first.start_soon(core.first_scan, self.core)
             first.start_soon(self.core.usage.first)
-        self.core.names.settle()
         self.core.offering.one_turn()
         components = self.components
         timeouts = self.core.timeouts

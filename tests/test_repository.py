@@ -14,8 +14,10 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from nodeagent.base import log
+from nodeagent.policy import naming
 
 ROOT = Path(__file__).parents[1]
+PCI_IDS = "nodeagent/data/pci.ids"
 GENERATED = ROOT / "nodeagent/kubelet/api"
 IMPURE_CALLS = {"open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint"}
 PATCHES = {"setattr", "setitem", "delattr", "delitem"}  # of pytest's monkeypatch; the environment may be set
@@ -27,10 +29,14 @@ def find_modules(*folders: str) -> Iterator[Path]:
         yield from (path for path in sorted((ROOT / folder).rglob("*.py")) if GENERATED not in path.parents)
 
 
+def git(*arguments: str) -> str:
+    """Return the output of git in the repository."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
 def find_files() -> Iterator[Path]:
     """Yield all files of the repository, new ones too, without those that git ignores."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     yield from (ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file())
 
 
@@ -137,3 +143,34 @@ def test_vfio_pci_is_loaded_at_boot_since_the_unit_may_load_no_module_later() ->
     unit = (ROOT / "packaging/nodeagent.service").read_text().splitlines()
     assert "ExecStartPre=+-/sbin/modprobe -qa vfio-pci" in unit
     assert "ProtectKernelModules=yes" in unit
+
+
+def read_names(pci_ids: str) -> dict[str, str]:
+    """Return the names of the resources of all ids in a pci.ids."""
+    names, vendor = dict[str, str](), ("", "")
+    for line in pci_ids.splitlines():
+        number, _, text = line.partition("  ")
+        if re.fullmatch("[0-9a-f]{4}", number):
+            vendor = number, text.strip()
+        elif re.fullmatch("\t[0-9a-f]{4}", number):
+            device = number.strip()
+            name = naming.discovered_name("name", "", vendor[0], device, vendor[1], text.strip())
+            names[f"{vendor[0]}:{device}"] = name
+    return names
+
+
+def test_the_bundled_pci_ids_rename_no_resource_of_a_version_before() -> None:
+    """A committed copy counts as shipped: keep its texts of ids that a newer copy names otherwise."""
+    text = (ROOT / PCI_IDS).read_text()
+    copies = [
+        git("show", f"{commit}:{PCI_IDS}") for commit in git("log", "--format=%H", "--", PCI_IDS).split()
+    ]
+    now = read_names(text)
+    renamed = {
+        (key, name, now.get(key))
+        for copy in copies
+        if copy != text
+        for key, name in read_names(copy).items()
+        if now.get(key) != name
+    }
+    assert renamed == set()

@@ -72,7 +72,7 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     snapshots = Snapshots(Snapshot(desired=desired))
     events = KernelEvents(root, watcher, wakes, timeouts)
     chosen = settings.get().configuration.discovery.pci_ids
-    names = NameKeeper(root, snapshots, timeouts.record_write_retry, chosen)
+    names = NameKeeper(root, chosen)
     observer = Observer(root, snapshots, wakes, events, settings, names, timeouts)
     releases = Releases(settings)
     releases.look_with(observer)

@@ -330,18 +330,6 @@ STALE_RESOURCE_REMOVED = _info(
     "0c7b9e1d5a2f4e83b6d40f9182a7c35e",
     "{resource}: taken from the Node, where it was counted as 0 and nobody gave it",
 )
-NAME_KEPT = _warning(
-    "name-kept",
-    "8701b66935c54621910339443436ecee",
-    "{resource} keeps its name while a pod has, or may have, a device by it; a later start makes it {name}",
-    "hint",
-)
-NAME_CHANGED = _warning(
-    "name-changed",
-    "4859802937524419933f7f02c254cfe4",
-    "{resource} is called {name} now: what names are made of says something else",
-    "hint",
-)
 PLAN_PROBLEM = _warning("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", "{text}", "hint")
 SETTINGS_NOT_KEPT = _warning(
     "settings-not-kept",
@@ -369,16 +357,5 @@ CLUSTER_NOT_KEPT = _warning(
     "cluster-not-kept",
     "57bae57baa944888b05950e91b87b25c",
     "what the cluster says cannot be kept: {error}",
-    "hint",
-)
-NAMES_RECORD_BROKEN = _warning(
-    "names-record-broken",
-    "a2cc163a666c4b3d81b5479263a5f3d8",
-    "which names were in force before is lost: {error}",
-)
-NAMES_UNRECORDED = _warning(
-    "names-unrecorded",
-    "5f0c2d9be7a14c86a3d1740be6c8912d",
-    "the names in force cannot be put on record: {error}",
     "hint",
 )

@@ -56,11 +56,6 @@ def vgpu_key(number: str) -> str:
     return f"vgpu:{number}"
 
 
-def is_vgpu_key(key: str) -> bool:
-    """True for what ``vgpu_key`` makes."""
-    return key.startswith(vgpu_key(""))
-
-
 def pci_order(address: str) -> tuple[int, str]:
     """Sort key that puts longer domains behind shorter ones, and then goes by address."""
     return len(address), address

@@ -29,7 +29,6 @@ class ProblemCode(StrEnum):
     CLUSTER = "cluster"
     POD_RESOURCES = "pod-resources"
     HOST_UNREAD = "host-unread"
-    RENAMED = "renamed"
     CHANGE = "change"
     NO_KUBELET = "no-kubelet"
     NOT_REGISTERED = "not-registered"

@@ -351,31 +351,12 @@ class ClusterStatus(NamedTuple):
     stale_removed: tuple[str, ...] = ()
 
 
-class Rename(NamedTuple):
-    """A resource that discovery called ``old`` and calls ``new``; the entry ``alias`` keeps the old name."""
-
-    old: ResourceName
-    new: ResourceName
-    alias: str
-
-
-class NamesStatus(NamedTuple):
-    """Where names come from, and which changed with this start.
-
-    ``bundled`` is the day of the bundled pci.ids. ``kept`` change when a daemon starts while no pod is known
-    to hold a device by the old name.
-    """
-
-    bundled: str = ""
-    changed: tuple[Rename, ...] = ()
-    kept: tuple[Rename, ...] = ()
-
-
 class Status(NamedTuple):
     """Everything at one moment; ``problems`` has a line for each thing that needs a person.
 
-    ``subsystems`` has those that failed since the start: why, or "running again". ``remarks`` that are wrong
-    are among the problems; the others are notes, and may be as they were meant.
+    ``subsystems`` has those that failed since the start: why, or "running again". ``pci_ids`` is the day of
+    the bundled copy. ``remarks`` that are wrong are among the problems; the others are notes, and may be as
+    they were meant.
     """
 
     version: str
@@ -395,7 +376,7 @@ class Status(NamedTuple):
     allocating: Durations = NO_DURATIONS
     groups: tuple[GroupStatus, ...] = ()
     cluster: ClusterStatus = ClusterStatus()
-    names: NamesStatus = NamesStatus()
+    pci_ids: str = ""
     remarks: tuple[Problem, ...] = ()
 
     @property

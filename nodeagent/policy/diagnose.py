@@ -11,14 +11,13 @@ from collections.abc import Iterator
 
 from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.resource import waits
-from nodeagent.model.status import ANSWERS, RUNNING_AGAIN, DeviceStatus, Rename, ResourceStatus, Status
+from nodeagent.model.status import ANSWERS, RUNNING_AGAIN, DeviceStatus, ResourceStatus, Status
 
 _KUBELET_LOG = "look for its reason in the kubelet's log, on the host: journalctl -u kubelet --since -10min"
 _NOT_ASKED = (
     "see that the kubelet runs and that kubelet.podResources names its socket; what was held counts as held"
 )
 _START_KUBELET = "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
-_TO_KEEP = "to keep the old name, write aliases: {%s}; else ask by the new one, also in the KubeVirt CR"
 _NOT_MEANT = (
     "change the configuration (nodeagent scan lists what is there), or leave it if it is for other nodes"
 )
@@ -30,7 +29,6 @@ def problems(status: Status) -> Iterator[Problem]:
     yield from (problem for problem in status.remarks if problem.wrong)
     yield from _of_cluster(status)
     yield from _of_host(status)
-    yield from _of_names(status)
     yield from _of_changes(status)
     yield from _of_kubelet(status)
     for resource in status.resources:
@@ -62,11 +60,6 @@ def _of_host(status: Status) -> Iterator[Problem]:
         yield _problem(ProblemCode.POD_RESOURCES, "", unasked(error), _NOT_ASKED)
     if unread is not None:
         yield _problem(ProblemCode.HOST_UNREAD, "", f"{unread}: what was seen last counts")
-
-
-def _of_names(status: Status) -> Iterator[Problem]:
-    for rename in status.names.changed:
-        yield _problem(ProblemCode.RENAMED, rename.old, renamed(rename), _TO_KEEP % rename.alias)
 
 
 def _of_changes(status: Status) -> Iterator[Problem]:
@@ -121,11 +114,6 @@ def unasked(error: str) -> str:
 def not_in_force(error: str) -> str:
     """The text on settings that were refused."""
     return f"the new configuration is not in force: {error}"
-
-
-def renamed(rename: Rename) -> str:
-    """The text on a resource that has another name since this start."""
-    return f"{rename.old} is called {rename.new} now: what names are made of says something else"
 
 
 def unheard(error: str) -> str:

@@ -12,7 +12,6 @@ from nodeagent.model.status import (
     ClusterStatus,
     DeviceStatus,
     HolderStatus,
-    Rename,
     ResourceStatus,
     StaleStatus,
     Status,
@@ -38,7 +37,7 @@ def text(status: Status, *, wide: bool = False) -> str:
         f"nodeagent {status.version}, pid {status.pid}, up {times.span(status.uptime_seconds)}",
         f"kubelet {'present' if kubelet.present else 'away'} at {kubelet.socket}",
         f"pod-resources: {kubelet.pod_resources}",
-        *([f"names: bundled pci.ids of {status.names.bundled}"] if status.names.bundled else []),
+        *([f"names: bundled pci.ids of {status.pci_ids}"] if status.pci_ids else []),
         f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
         *([f"metrics and health at {status.http.address}"] if status.http.address else []),
         *([_cluster(status.cluster)] if status.cluster.followed else []),
@@ -53,7 +52,6 @@ def text(status: Status, *, wide: bool = False) -> str:
     waiting = [f"{each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
     waiting += _waiting(status)
     lines += ["", "waiting, which needs nobody:", *(f"  {line}" for line in waiting)] if waiting else []
-    lines += [_kept(each) for each in status.names.kept]
     lines += [_stale(each) for each in status.cluster.stale]
     lines += remarks.section(remarks.NOTES, status.notes)
     lines += ["", "all is well"] if not status.problems else ["", remarks.PROBLEMS]
@@ -122,14 +120,8 @@ def _cluster(cluster: ClusterStatus) -> str:
     return f"cluster: {since}; in force, as it was heard last: {wishes}{untold}"
 
 
-def _kept(rename: Rename) -> str:
-    """No fault: the old name serves as long as it is needed."""
-    what = f"{rename.old} keeps its name; a start at which no pod is known to hold it makes it {rename.new}"
-    return f"{what}; to keep it for ever: aliases: {{{rename.alias}}}"
-
-
 def _stale(stale: StaleStatus) -> str:
-    """No fault either: pods that ask for it wait as they would without it."""
+    """No fault: pods that ask for it wait as they would without it."""
     why = stale.why or "cluster.staleResources: remove takes it away"
     return f"{stale.resource}: the Node counts it as 0, and nobody gives it any more; {why}"
 

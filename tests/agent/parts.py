@@ -48,7 +48,7 @@ class Eyes:
     def __post_init__(self) -> None:
         root = Root(self.host.directory)
         self.events = KernelEvents(root, self.watcher, self.wakes, timeouts=Timeouts())
-        self.names = NameKeeper(root, self.snapshots, again=60.0)
+        self.names = NameKeeper(root)
         self.observer = Observer(
             root, self.snapshots, self.wakes, self.events, self.settings, self.names, timeouts=Timeouts()
         )

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of what is discovered: the same on all nodes, kept while they count, and never changed in silence."""
+"""Names of discovered devices: the same on all nodes, and the same for the life of a daemon."""
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -11,16 +10,14 @@ import pytest
 
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import running
-from tests.blackbox.harness import PATIENCE, T4, Node, eventually, health, pod, run, until_health
+from tests.blackbox.harness import PATIENCE, T4, Node, health, pod, run, until_health
 from tests.facts import names
 
-RECORD = "/var/lib/nodeagent/names.json"
 HWDATA = "/usr/share/hwdata/pci.ids"
 OLD = "10de  NVIDIA Corporation\n\t1eb8  An Old Text\n\tfff0  Made Up [First]\n\tfff1  Made Up [Second]\n"
 NEWER = OLD.replace("[First]", "[Renamed]")
 FIRST, SECOND, RENAMED = (f"nvidia.com/MADE_UP_{word}" for word in ("FIRST", "SECOND", "RENAMED"))
 ONE, TWO = "0000:10:00.0", "0000:11:00.0"
-ALIAS = f"{RENAMED}: {FIRST}"
 UNNAMED, NAMED = "nvidia.com/vgpu-without-name", "nvidia.com/NVIDIA_A40-1B"
 CONFIG = '<vgpuconfig>\n<vgpuType id="1147" name="NVIDIA A40-1B" class="NVS">\n</vgpuconfig>\n'
 DRIVER_ROOT = "/run/nvidia/driver/usr/share/nvidia/vgpu/vgpuConfig.xml"
@@ -69,47 +66,10 @@ async def test_an_unrelated_card_after_a_package_update_renames_nothing(node: No
         assert resources(kubelet) == {FIRST, SECOND}
 
 
-async def test_a_name_that_changes_between_starts_is_told_with_the_alias_that_keeps_the_old_one(
-    node: Node,
-) -> None:
-    await first_life(node)
-    async with node.running(listed={RENAMED: 1}) as (daemon, kubelet):
-        line = await daemon.logged("name-changed")
-        assert (line["resource"], line["name"], ALIAS in line["hint"]) == (FIRST, RENAMED, True)
-        assert resources(kubelet) == {RENAMED}
-        told = await node.command("status")
-        assert told.returncode == 3
-        assert f"{FIRST} is called {RENAMED} now" in told.stdout
-        assert f"aliases: {{{ALIAS}}}" in told.stdout
-        node.configure(f"aliases: {{{ALIAS}}}")
-        await kubelet.until_listed(FIRST, 1, PATIENCE)
-
-
-async def test_with_that_alias_nothing_changes_at_the_next_start(node: Node) -> None:
-    await first_life(node)
-    node.configure(f"aliases: {{{ALIAS}}}")
-    async with node.running(listed={FIRST: 1}) as (daemon, _):
-        assert not daemon.lines("name-changed")
-        assert (await node.command("status")).returncode == 0
-
-
-async def first_life(node: Node) -> None:
-    """A daemon that gives a name which the next one would not."""
-    node.host.write_file(HWDATA, OLD)
-    node.add_gpu(ONE, 1, device="fff0")
-    async with node.running(listed={FIRST: 1}) as (daemon, _):
-        await until_recorded(node)
-        assert not daemon.lines("name-changed")
-    node.host.write_file(HWDATA, NEWER)
-
-
-async def until_recorded(node: Node) -> None:
-    """Wait until the names are on disk."""
-    await eventually(lambda: node.has(RECORD))
-
-
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_name_stays_while_a_pod_holds_a_device_by_it(node: Node, end: signal.Signals) -> None:
+async def test_at_a_start_the_hosts_file_may_rename_a_resource_and_no_device_gets_a_second_pod(
+    node: Node, end: signal.Signals
+) -> None:
     node.host.write_file(HWDATA, OLD)
     node.add_gpu(ONE, 1, device="fff0")
     node.add_gpu(TWO, 2, device="fff0")
@@ -117,35 +77,13 @@ async def test_a_name_stays_while_a_pod_holds_a_device_by_it(node: Node, end: si
         async with node.daemon() as daemon:
             await kubelet.until_listed(FIRST, 2, PATIENCE)
             running(await kubelet.admit(pod("vm", {FIRST: 1})))
-            await until_recorded(node)
             await daemon.end(end)
         node.host.write_file(HWDATA, NEWER)
-        async with node.daemon() as daemon:
-            line = await daemon.logged("name-kept")
-            assert (line["resource"], line["name"]) == (FIRST, RENAMED)
-            await kubelet.until_listed(FIRST, 2, PATIENCE)
-            await kubelet.until(lambda: kubelet.capacity(FIRST) == (2, 2), PATIENCE)
-            assert resources(kubelet) == {FIRST}
-            running(await kubelet.admit(pod("second", {FIRST: 1})))
-            assert f"{FIRST} keeps its name" in (await node.command("status")).stdout
-
-
-async def test_a_card_that_comes_later_keeps_the_name_that_its_pod_got_it_by(node: Node) -> None:
-    await first_life(node)
-    node.host.unplug(ONE)
-    node.add_gpu(TWO, 2)
-    async with node.running(listed={T4: 1}) as (daemon, kubelet):
-        node.host.plug(ONE)
-        node.host.bind(ONE, "vfio-pci")
-        await kubelet.until_listed(RENAMED, 1, PATIENCE)
-        assert (await daemon.logged("name-changed"))["resource"] == FIRST
-
-
-async def test_a_damaged_record_of_names_is_told_and_costs_nothing(node: Node) -> None:
-    await first_life(node)
-    node.host.write_file(RECORD, "{")
-    async with node.running(listed={RENAMED: 1}) as (daemon, _):
-        assert node.host.path(RECORD) in (await daemon.logged("names-record-broken"))["error"]
+        async with node.daemon():
+            await kubelet.until_listed(RENAMED, 2, PATIENCE)
+            assert sorted(health(kubelet, RENAMED).values()) == ["Healthy", "Unhealthy"]
+            running(await kubelet.admit(pod("second", {RENAMED: 1})))
+            assert (await kubelet.admit(pod("third", {RENAMED: 1}))).phase != "Running"
 
 
 def with_vgpu(node: Node, number: str, creatable: str = "") -> None:
@@ -168,16 +106,6 @@ async def test_a_vgpu_type_without_a_name_is_unhealthy_until_it_has_one(node: No
         await until_health(kubelet, NAMED, ONE, "Healthy")
         await kubelet.until(lambda: health(kubelet, UNNAMED) == {}, PATIENCE)
         assert resources(kubelet) == {NAMED}
-
-
-async def test_a_vgpu_type_has_the_name_that_it_had_before(node: Node) -> None:
-    with_vgpu(node, "1147")
-    node.host.write_file(DRIVER_ROOT, CONFIG)
-    async with node.running(listed={NAMED: 1}):
-        await until_recorded(node)
-    os.unlink(node.host.path(DRIVER_ROOT))
-    async with node.running(listed={NAMED: 1}) as (_, kubelet):
-        await until_health(kubelet, NAMED, ONE, "Healthy")
 
 
 async def test_the_date_of_the_bundled_copy_is_told(node: Node) -> None:

@@ -27,8 +27,6 @@ from nodeagent.model.status import (
     DeviceStatus,
     HttpStatus,
     MdevsStatus,
-    NamesStatus,
-    Rename,
     StaleStatus,
     Status,
     WaitingStatus,
@@ -81,7 +79,6 @@ def _status() -> str:
     (gpu,) = WELL.resources
     waiting = DeviceStatus(DeviceId("0000:67:00.0"), False, 0, "group-held", "held by ns/vm")
     error = "config.yaml:2: weather: unknown key"
-    alias = Rename(ResourceName("a.b/before"), ResourceName("a.b/after"), "a.b/after: a.b/before")
     wrong = Problem(ProblemCode.NO_IOMMU, "", "no IOMMU", "enable it", True)
     found: Status = WELL._replace(
         kubelet=WELL.kubelet._replace(present=False, pod_resources="no answer in time"),
@@ -101,7 +98,7 @@ def _status() -> str:
             events_left_out=7,
             stale=(StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still lists it")),
         ),
-        names=NamesStatus("2026-01-01", (), (alias,)),
+        pci_ids="2026-01-01",
         remarks=(wrong, note(ProblemCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu")),
     )
     problems = (
