@@ -146,7 +146,7 @@ class Daemon:
 
     async def _serve_commands(self, teller: Teller) -> None:
         core = self.core
-        routes = LocalRoutes(teller.status, partial(status.in_force, core), core.desk.reply)
+        routes = LocalRoutes(teller.status, partial(status.in_force, core), core.requests.reply)
         path = core.root.path(core.settings.get().status.socket)
         await listeners.serve_unix(path, routes.handle, core.timeouts)
 

@@ -7,11 +7,12 @@ Built once, before anything runs. A feature takes it and returns its components.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nodeagent.agent import recoveries
 from nodeagent.agent.allocate import UsbNodes
-from nodeagent.agent.desk import Desk
 from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
@@ -38,6 +39,23 @@ from nodeagent.model.usb import LOANS_RECORD
 from nodeagent.policy import merge
 
 
+class RequestQueue:
+    """Manual requests wait here until the code that answers them is loaded (``agent.changing.requests``)."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self.wanted = False  # a request has come
+        self.handler: Latest[Callable[[bytes, int], Awaitable[dict[str, Any]]] | None] = Latest(None)
+        self._snapshots = snapshots
+
+    async def reply(self, question: bytes, asker: int) -> dict[str, Any]:
+        """The plain data of the answer to that of a request; ``asker``: the process that asks."""
+        self.wanted = True
+        self._snapshots.ring()  # for ``agent.features``
+        while (handler := self.handler.get()) is None:
+            await self.handler.newer(self.handler.version)
+        return await handler(question, asker)
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """The shared parts of one daemon."""
@@ -60,7 +78,7 @@ class Core:
     offering: Offering
     news: News
     usb_nodes: Latest[UsbNodes | None]  # None until the code for USB devices is loaded
-    desk: Desk
+    requests: RequestQueue
 
 
 def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
@@ -98,7 +116,7 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
         Offering(snapshots, releases, timeouts),
         News(),
         Latest(None),
-        Desk(snapshots),
+        RequestQueue(snapshots),
     )
 
 

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent import drivers_record
 from nodeagent.agent.core import Core
 from nodeagent.agent.tell.status import report
 from nodeagent.base import process, threads
 from nodeagent.base.supervise import Component
 from nodeagent.cluster import account
+from nodeagent.model.ledger import DRIVERS_RECORD
 from nodeagent.model.status import Status
 from nodeagent.model.usb import LOANS_RECORD, NODES
 
@@ -38,9 +38,9 @@ class Feature(NamedTuple):
 FEATURES = (
     Feature(
         "changes",
-        lambda core: core.snapshots.now.desired.changes_host or core.desk.wanted,
-        "nodeagent.agent.changing.feature",
-        left=drivers_record.PATH,
+        lambda core: core.snapshots.now.desired.changes_host or core.requests.wanted,
+        "nodeagent.agent.changing.loop",
+        left=DRIVERS_RECORD,
     ),
     Feature(
         "USB",

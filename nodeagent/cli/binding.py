@@ -94,12 +94,12 @@ def _of_this_process(options: argparse.Namespace, root: Root, request: Request) 
     """:raises AlreadyRunning: if there is a daemon all the same. :raises ConfigError: if it is not root."""
     booting.must_be_root(root, request)
     settings = shell.settings(options, root)
-    from nodeagent.agent import byhand as alone  # here: a daemon spares it
+    from nodeagent.agent.changing import requests  # here: a daemon spares it
 
     logging.getLogger(log.LOGGER).addHandler(logging.NullHandler())  # the answer tells it all
 
     async def main() -> Answer:
-        return await alone.carried_out(root, settings, options.timeouts, request)
+        return await requests.carry_out_alone(root, settings, options.timeouts, request)
 
     try:
         return anyio.run(main)

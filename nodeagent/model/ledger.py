@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+DRIVERS_RECORD = "/run/nodeagent/drivers.json"
+"""The file of ``drivers``, ``asked`` and ``unprobed``; it exists while there is something to give back."""
+
 
 class Asked(NamedTuple):
     """The VFIO driver that somebody has asked for by hand, and for which device: slots get other ones."""

@@ -70,7 +70,7 @@ def next_version(source: Path, version: str) -> None:
     init = source / "nodeagent/__init__.py"
     lines = [line for line in init.read_text().splitlines() if not line.startswith("__version__")]
     init.write_text("\n".join([*lines, f'__version__ = "{version}"', ""]))
-    _rename(source / "nodeagent", "agent/features.py", "agent/changing/feature.py")
+    _rename(source / "nodeagent", "agent/features.py", "agent/changing/loop.py")
     changelog = source / "packaging/changelog.yaml"
     changelog.write_text(changelog.read_text().replace("semver: 0.1.0-1", f"semver: {version}-1"))
 

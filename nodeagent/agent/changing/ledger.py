@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what shows which devices are ours: the Ledger, published and on disk, and the machine id.
+"""Keeps the Ledger: what nodeagent did to the host and the host itself does not show. Published, and on disk.
 
-The one writer of the Snapshot's ``ledger`` and ``machine_id``. A VF does not say who set its type, and
-with a type it lists no others: that is in a small file below /run, so it ends with the boot, as the types
-do. It is written before the type is, since a crash between the two must not make ours a foreign one; a
-line too many counts only while the VF has that very type, and goes when the kernel refuses it. What is
-not ours any more leaves the file soon after. A file that cannot be read is an empty one: then what is
-there stays, and a damaged one is told. The own drivers of what is bound, and what was asked for by hand, have
-a file of their own (``drivers_record``), kept alike.
+The one writer of the Snapshot's ``ledger`` and ``machine_id``. Two files below /run, since all that they
+describe ends with the boot. One has the types of vGPUs: a VF does not show who set its type, and with a type
+it lists no others. The other has the own drivers of functions that we bind, the manual requests and the PFs
+whose ``sriov_drivers_autoprobe`` we switched off; it exists only while there is something to give back, and a
+daemon that starts looks for it (``agent.features``).
+
+An entry is on disk before the write that it describes: a crash between the two must not make our change a
+foreign one. An entry too many counts only while the VF has that very type, and goes when the kernel refuses.
+An unreadable file is an empty one: then the host stays as it is, and a damaged file is logged.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from functools import partial
 
 import anyio
 
-from nodeagent.agent import drivers_record
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
@@ -32,11 +33,10 @@ from nodeagent.kernel.scan import vgpus
 from nodeagent.model import plain
 from nodeagent.model.action import Action, ActionKind
 from nodeagent.model.host import Host
-from nodeagent.model.ledger import Asked, Ledger
+from nodeagent.model.ledger import DRIVERS_RECORD, Asked, Ledger
 from nodeagent.policy.change import ownership
 
 PATH = "/run/nodeagent/vgpu-types.json"
-
 
 FILE = StateFile(
     Ledger(),
@@ -46,6 +46,14 @@ FILE = StateFile(
     log.VGPU_RECORD_BROKEN,
     mode=0o644,
 )
+DRIVERS_FILE = StateFile(
+    Ledger(),
+    partial(plain.load, Ledger),
+    plain.dump,
+    "without it the functions would not get their own drivers back",
+    log.DRIVERS_RECORD_BROKEN,
+    mode=0o644,
+)
 
 
 def remembered(root: Root) -> Ledger:
@@ -53,18 +61,21 @@ def remembered(root: Root) -> Ledger:
 
     :raises KernelRefused: if nothing can be read at present.
     """
-    drivers = drivers_record.FILE.peek(root.path(drivers_record.PATH))
-    return FILE.peek(root.path(PATH))._replace(**drivers._asdict())
+    return _join(FILE.peek(root.path(PATH)), DRIVERS_FILE.peek(root.path(DRIVERS_RECORD)))
 
 
 def _load(root: Root) -> Ledger:
-    drivers = drivers_record.FILE.load(root.path(drivers_record.PATH))
-    return FILE.load(root.path(PATH))._replace(**drivers._asdict())
+    """As ``remembered``, by the writer of the files."""
+    return _join(FILE.load(root.path(PATH)), DRIVERS_FILE.load(root.path(DRIVERS_RECORD)))
 
 
-def of_vgpus(ledger: Ledger) -> Ledger:
-    """The part of a Ledger that is in the file of vGPU types."""
-    return ledger._replace(**drivers_record.Record()._asdict())
+def _join(vgpu_types: Ledger, drivers: Ledger) -> Ledger:
+    """The Ledger with the contents of both files."""
+    return vgpu_types._replace(drivers=drivers.drivers, asked=drivers.asked, unprobed=drivers.unprobed)
+
+
+def _drivers_part(ledger: Ledger) -> Ledger:
+    return Ledger(drivers=ledger.drivers, asked=ledger.asked, unprobed=ledger.unprobed)
 
 
 def named(root: Root, host: Host) -> dict[str, str]:
@@ -79,17 +90,15 @@ class LedgerKeeper:
     name = "ledger"
 
     def __init__(self, root: Root, snapshots: Snapshots) -> None:
+        self.opened: Latest[None] = Latest(None)  # touched when all on record was read
         self._root = root
         self._snapshots = snapshots
         self._saved = Ledger()
         self._saving = anyio.Lock()
-        self._before: dict[str, str] = {}  # VF → the type on record before the one that is being set
-        self._setting: set[str] = set()  # VFs whose type is on record before it is set
-        self.opened: Latest[None] = Latest(None)  # touched when all on record was read
+        self._type_before: dict[str, str] = {}  # VF → the type on record before the one that is being set
 
     async def open(self) -> None:
-        """Read what is on record since boot, and which machine this is."""
-        self._setting.clear()
+        """Read what is on record since boot, and the machine id."""
         machine = await threads.call(read_machine_id, self._root)
         self._saved = await threads.call(_load, self._root)
         self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
@@ -98,10 +107,10 @@ class LedgerKeeper:
     def learn(self, busy: Set[str]) -> None:
         """Remember what the Host shows of vGPU types; not yet of ``busy`` VFs, for it may be old."""
         now = self._snapshots.now
-        self._publish(ownership.learned(now.ledger, now.host, now.names, busy | self._setting))
+        self._publish(ownership.learned(now.ledger, now.host, now.names, busy))
 
     async def run(self) -> None:
-        """Put on disk what has changed, for ever; a refusal matters when a type is to be set."""
+        """Put on disk what has changed, for ever; a refusal matters before a change only."""
         while True:
             seen = self._snapshots.version
             with suppress(KernelRefused):
@@ -109,79 +118,67 @@ class LedgerKeeper:
             await self._snapshots.newer(seen)
 
     async def save(self) -> None:
-        """Put the Ledger on disk if it has changed; one writer of the file at a time.
+        """Put the Ledger on disk if it has changed; one writer of the files at a time.
 
         :raises KernelRefused: if it cannot be written.
         """
         async with self._saving:
             now = self._snapshots.now.ledger
-            if (record := drivers_record.of(now)) != drivers_record.of(self._saved):
-                path = self._root.path(drivers_record.PATH)
-                await threads.call(drivers_record.FILE.save, path, record)
-                self._saved = self._saved._replace(**record._asdict())
+            if (drivers := _drivers_part(now)) != _drivers_part(self._saved):
+                await threads.call(DRIVERS_FILE.save, self._root.path(DRIVERS_RECORD), drivers)
+                self._saved = _join(self._saved, drivers)
             if now != self._saved:
-                await threads.call(FILE.save, self._root.path(PATH), of_vgpus(now))
+                await threads.call(FILE.save, self._root.path(PATH), _join(now, Ledger()))
                 self._saved = now
 
-    async def begin(self, action: Action) -> None:
-        """Before an action: a vGPU type is on disk before it is set, a driver before it is taken away.
+    async def save_before(self, action: Action) -> None:
+        """Put on disk what the host will not show once the action is taken.
 
-        So is a PF before its switch is changed; as it is now, since the last scan may be old.
+        The switch of a PF is read now, since the last scan may be old.
 
         :raises KernelRefused: if that cannot be written; then the action must not be taken.
         """
+        ledger = self._snapshots.now.ledger
         if action.kind is ActionKind.SET_VGPU_TYPE:
-            vf, types = action.address, self._snapshots.now.ledger.types
-            if vf in types:
-                self._before[vf] = types[vf]
-            self._setting.add(vf)
-            self._set_types({**types, vf: action.type_id or ""})
-            await self.save()
-        if action.kind is ActionKind.BIND_DRIVERS:
+            vf = action.address
+            if vf in ledger.types:
+                self._type_before[vf] = ledger.types[vf]
+            ledger = ledger._replace(types={**ledger.types, vf: action.type_id or ""})
+        elif action.kind is ActionKind.BIND_DRIVERS:
             own = {move.address: move.back or "" for move in action.moves}
-            self._set_drivers({**self._snapshots.now.ledger.drivers, **own})
-            await self.save()
-        if action.kind is ActionKind.SET_NUM_VFS and action.unprobed:
+            ledger = ledger._replace(drivers={**ledger.drivers, **own})
+        elif action.kind is ActionKind.SET_NUM_VFS and action.unprobed:
             if not await threads.call(vfs.probed, self._root, action.address):
                 return
-            self._set_unprobed(self._snapshots.now.ledger.unprobed | {action.address})
-            await self.save()
-
-    def end(self, action: Action, *, made: bool) -> None:
-        """After it: a VF that was cleared, or not set, has no type of ours; the file follows.
-
-        A type that it was given before, by a late write, stays on record when another is refused. So does the
-        driver of what could not be bound, as its override may not have been taken back.
-        """
-        if action.kind is ActionKind.RESTORE_DRIVERS and made:
-            drivers = self._snapshots.now.ledger.drivers
-            left = {each: driver for each, driver in drivers.items() if each not in action.targets}
-            self._set_drivers(left)
-        if action.kind is ActionKind.RESTORE_AUTOPROBE and made:
-            self._set_unprobed(self._snapshots.now.ledger.unprobed - {action.address})
-        before = self._before.pop(action.device, None)
-        self._setting.discard(action.device)
-        if action.kind is not (ActionKind.CLEAR_VGPU_TYPE if made else ActionKind.SET_VGPU_TYPE):
+            ledger = self._snapshots.now.ledger
+            ledger = ledger._replace(unprobed=ledger.unprobed | {action.address})
+        else:
             return
-        types = {
-            vf: type_id for vf, type_id in self._snapshots.now.ledger.types.items() if vf != action.address
-        }
-        if before is not None and not made:
-            types[action.address] = before
-        self._set_types(types)
+        self._publish(ledger)
+        await self.save()
 
-    def ask(self, asked: Mapping[str, Asked]) -> None:
-        """From now on this is what was asked for by hand; the file follows."""
+    def note_end(self, action: Action, *, made: bool) -> None:
+        """Drop the entry of what was given back, cleared or not set; ``run`` puts that on disk.
+
+        A type that the VF got before, by a late write, stays on record when another is refused. So does the
+        driver of a function that was not bound, as its override may not have been taken back.
+        """
+        ledger = self._snapshots.now.ledger
+        before = self._type_before.pop(action.device, None)
+        if made and action.kind is ActionKind.RESTORE_DRIVERS:
+            drivers = {each: own for each, own in ledger.drivers.items() if each not in action.targets}
+            self._publish(ledger._replace(drivers=drivers))
+        elif made and action.kind is ActionKind.RESTORE_AUTOPROBE:
+            self._publish(ledger._replace(unprobed=ledger.unprobed - {action.address}))
+        elif action.kind is (ActionKind.CLEAR_VGPU_TYPE if made else ActionKind.SET_VGPU_TYPE):
+            types = {vf: type_id for vf, type_id in ledger.types.items() if vf != action.address}
+            if before is not None and not made:
+                types[action.address] = before
+            self._publish(ledger._replace(types=types))
+
+    def request(self, asked: Mapping[str, Asked]) -> None:
+        """From now on this is requested by hand; the file follows."""
         self._publish(self._snapshots.now.ledger._replace(asked=asked))
 
-    def _set_types(self, types: dict[str, str]) -> None:
-        self._publish(self._snapshots.now.ledger._replace(types=types))
-
-    def _set_drivers(self, drivers: dict[str, str]) -> None:
-        self._publish(self._snapshots.now.ledger._replace(drivers=drivers))
-
-    def _set_unprobed(self, physical: frozenset[str]) -> None:
-        self._publish(self._snapshots.now.ledger._replace(unprobed=physical))
-
-    def _publish(self, known: Ledger) -> None:
-        self._snapshots.publish(replace(self._snapshots.now, ledger=known))
+    def _publish(self, ledger: Ledger) -> None:
+        self._snapshots.publish(replace(self._snapshots.now, ledger=ledger))

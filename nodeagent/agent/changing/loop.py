@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop that changes the host: plans anew after each change, and has the steps carried out, card by card.
+"""The loop that changes the host: plans from each new Snapshot, and starts a task for each card with steps.
 
-What fails holds up nothing else. Nothing is remembered that the host shows, so a crash at any point loses
-nothing. A turn that finds nothing to do touches no file. Decides nothing: that is ``policy.change``.
+A failure holds up nothing else. Nothing is remembered that the host shows, so a crash at any point loses
+nothing. A turn that finds nothing to do touches no file. ``policy.change`` decides, ``agent.changing.step``
+makes the steps. Loaded by ``agent.features`` when a change is first wanted.
 """
 
 from __future__ import annotations
@@ -13,17 +14,13 @@ from dataclasses import replace
 import anyio
 from anyio.abc import TaskGroup
 
-from nodeagent.agent.changing import executor
-from nodeagent.agent.changing.card_run import CardRuns
-from nodeagent.agent.changing.executor import Executor
-from nodeagent.agent.changing.ledger import LedgerKeeper
-from nodeagent.agent.changing.retries import Failure, Retries
-from nodeagent.agent.releases import Releases
-from nodeagent.agent.snapshot import Snapshots
+from nodeagent.agent.changing.requests import ManualRequests
+from nodeagent.agent.changing.retries import Failure
+from nodeagent.agent.changing.step import ChangeRunner, targets
+from nodeagent.agent.core import Core
 from nodeagent.agent.tell import devices
 from nodeagent.base import log
-from nodeagent.base.supervise import Heartbeat
-from nodeagent.base.timeouts import Timeouts
+from nodeagent.base.supervise import Component, Heartbeat
 from nodeagent.model.action import Step, moved, occupied
 from nodeagent.model.desired import Desired
 from nodeagent.model.ids import PciAddress, pci_address
@@ -34,44 +31,37 @@ from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, Sta
 from nodeagent.policy import containers
 from nodeagent.policy.change import plan as planning
 
+Inputs = tuple[Snapshot, frozenset[str], frozenset[str]]
+"""All that a plan, and what is begun of it, depend on: the Snapshot, and the cards and devices at work."""
+
+
+def components(core: Core) -> Sequence[Component]:
+    """All components that change the host, sharing the core of the daemon."""
+    runner = ChangeRunner(core)
+    return ChangeLoop(core, runner), runner.retries, runner.ledger, ManualRequests(core, runner)
+
 
 class ChangeLoop:
     """Owns the plan: what is to be done to the host, and what waits."""
 
     name = "changes"
 
-    def __init__(
-        self,
-        snapshots: Snapshots,
-        releases: Releases,
-        ledger: LedgerKeeper,
-        retries: Retries,
-        executor: Executor,
-        runs: CardRuns,
-        timeouts: Timeouts,
-    ) -> None:
-        self.heartbeat = Heartbeat("the loop that changes the host", timeouts.loop_turn)
+    def __init__(self, core: Core, runner: ChangeRunner) -> None:
+        self.heartbeat = Heartbeat("the loop that changes the host", core.timeouts.loop_turn)
         self.plan = Plan()
-        self._snapshots = snapshots
-        self._releases = releases
-        self._ledger = ledger
-        self._retries = retries
-        self._executor = executor
-        self._runs = runs
-        self._inputs: tuple[object, ...] | None = None  # of the plan; None: nothing is to be changed
+        self.runner = runner
+        self._snapshots = core.snapshots
+        self._releases = core.releases
+        self._retries = runner.retries
+        self._inputs: Inputs | None = None  # of the plan; None: nothing is to be changed
         self._waiting: Mapping[str, str] = {}
-
-    @property
-    def working(self) -> frozenset[str]:
-        """The cards that are being worked on."""
-        return self._runs.working
 
     async def run(self) -> None:
         """Plan and carry out, for ever."""
         self._inputs = None
-        await self._ledger.open()
-        await self._runs.reset()
+        await self.runner.ledger.open()
         async with anyio.create_task_group() as group:
+            await self.runner.resume(group)
             while True:
                 seen = self._snapshots.version
                 self.one_turn(group)
@@ -86,16 +76,16 @@ class ChangeLoop:
             return
         if not snapshot.host.generation:
             return  # the first scan has failed: an empty Host would say that all devices are gone
-        if self._inputs == _inputs(snapshot, self._runs):
+        if self._inputs == _inputs(snapshot, self.runner):
             return
-        self._ledger.learn(self._runs.busy)
+        self.runner.ledger.learn(self.runner.busy)
         snapshot = self._snapshots.now
         before, self.plan = self.plan, self._at_rest(planning.plan(snapshot), snapshot.desired)
         self._forget()
         self._tell(before)
         for card, steps in self._batches().items():
-            self._runs.start(card, steps, snapshot, group)
-        self._inputs = _inputs(snapshot, self._runs) if planning.due(snapshot) else None
+            self.runner.start(card, steps, snapshot, group)
+        self._inputs = _inputs(snapshot, self.runner) if planning.due(snapshot) else None
 
     def report(self, status: Status) -> Status:
         """The changes of the host: under way, waiting and refused."""
@@ -107,12 +97,12 @@ class ChangeLoop:
         now, plan = anyio.current_time(), self.plan
         return ChangesStatus(
             tuple(_card(card) for card in plan.cards),
-            _words(self._executor.under_way),
+            _words(self.runner.in_progress),
             tuple(_waiting(step) for step in plan.waiting),
             tuple(_failing(failure, now) for failure in self._retries.failures.values()),
             tuple(problem.what for problem in plan.problems),
-            self._executor.writes,
-            _words(self._executor.late),
+            self.runner.writes,
+            _words(self.runner.late),
             tuple(self._retries.results.values()),
             {problem.what: problem.hint for problem in plan.problems if problem.hint},
             tuple(problem.what for problem in plan.notes),
@@ -123,8 +113,8 @@ class ChangeLoop:
 
         Of what was wanted before, nothing is known any more.
         """
-        working = self._runs.working
-        same = self._inputs is not None and self._inputs[0] is desired
+        working = self.runner.working
+        same = self._inputs is not None and self._inputs[0].desired is desired
         known = [each for each in self.plan.problems if same and _is_shortfall(each, working)]
         new = [each for each in plan.problems if not _is_shortfall(each, working)]
         return replace(plan, problems=tuple(dict.fromkeys((*new, *known))))
@@ -133,14 +123,14 @@ class ChangeLoop:
         """What was refused and is not to be done any more; not on a card that is on its way."""
         plan = self.plan
         attempts = {step.action.attempt for step in (*plan.steps, *plan.waiting)}
-        moving = self._runs.working | {step.action.card for step in plan.steps}
+        moving = self.runner.working | {step.action.card for step in plan.steps}
         assigned = {(card.address, card.type_id) for card in plan.cards if card.address in moving}
         self._retries.keep(attempts, assigned, anyio.current_time())
 
     def _batches(self) -> Mapping[str, Sequence[Step]]:
         """The steps by card, without those that must wait for work that is under way."""
         batches: dict[str, list[Step]] = {}
-        working, busy = self._runs.working, self._runs.busy
+        working, busy = self.runner.working, self.runner.busy
         for step in self.plan.steps:
             if step.action.card not in working and busy.isdisjoint(occupied(step.action)):
                 batches.setdefault(step.action.card, []).append(step)
@@ -178,7 +168,7 @@ class ChangeLoop:
             log.ACTION_WAITING,
             action=action.text,
             why=step.why,
-            device=executor.targets(action),
+            device=targets(action),
             type=action.type_id,
             pci_address=pci_address(action.card),
             group=devices.groups_of(action.targets, snapshot),
@@ -186,28 +176,11 @@ class ChangeLoop:
         )
 
 
-def _inputs(snapshot: Snapshot, runs: CardRuns) -> tuple[object, ...]:
-    """All that a plan, and what is begun of it, depend on.
-
-    Parts that did not change are the same objects, so comparing is quick.
-    """
-    return (
-        snapshot.desired,
-        snapshot.host,
-        snapshot.names,
-        snapshot.allocations,
-        snapshot.reservations.pending,
-        snapshot.reservations.admitting,
-        snapshot.behind,
-        snapshot.loans,
-        snapshot.looked_for,
-        snapshot.open,
-        snapshot.ledger,
-        snapshot.failures,
-        snapshot.machine_id,
-        runs.working,
-        runs.busy,
-    )
+def _inputs(snapshot: Snapshot, runner: ChangeRunner) -> Inputs:
+    """Without the marks that the work itself leaves, and that no plan depends on."""
+    reservations = replace(snapshot.reservations, withdrawn=frozenset())
+    planned = replace(snapshot, reservations=reservations, unplugged=frozenset())
+    return planned, runner.working, runner.busy
 
 
 def _is_shortfall(problem: Problem, cards: frozenset[str]) -> bool:

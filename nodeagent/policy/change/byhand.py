@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a request to bind or to release, group by group: Snapshot and Request → Judgements. Pure.
+"""The plan of a manual request to bind or to release, by group: Snapshot and Request → GroupPlans. Pure.
 
-What is asked for is a wish beside the rules, so the plan of a group with it is the answer: refused for the
-same reasons, made of the same steps. What would have to wait is refused as well, and forgotten: somebody
-stands there and can ask again. A rule that wants what is to be released is not overruled: it would win again
-at the next turn.
+A request is a wish beside the rules, so the plan of a group with the request in it is the answer: refused for
+the same reasons, made of the same steps. A plan that waits is refused as well, and forgotten: somebody stands
+there and can ask again. A release does not overrule a rule, which would win again at the next turn. Called by
+``agent.changing.requests``; the names of functions are also read by the commands and by ``atboot``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.base.errors import ConfigError, NodeagentError
-from nodeagent.model.action import Step
 from nodeagent.model.bootfile import AtBoot
 from nodeagent.model.desired import PciSelector
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
 from nodeagent.model.ledger import Asked
 from nodeagent.model.plan import Plan
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.model.request import Asking, Became, Request, Result
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups, naming, selectors
@@ -34,25 +34,28 @@ _PATTERN = re.compile(r"[0-9a-f:.*?]*[*?][0-9a-f:.*?]*")
 _AS_IT_WAS = "give it back first as it was bound (driverctl unset-override, or in sysfs)"
 _HINT = "give an address (3b:00.0), a pattern of addresses ('3b:*'), or vendor:device (10de:1eb8)"
 
-Delta = Mapping[str, Asked | None]
-"""What is asked of functions from now on; None: nothing."""
 
+class GroupPlan(NamedTuple):
+    """The plan of one IOMMU group with the request in it, and the ``functions`` that the answer is about.
 
-class Judgement(NamedTuple):
-    """One group: what becomes of it, the steps to it, and what is ``asked`` of its functions for that.
-
-    ``held``: the ids that somebody has, where that alone is in the way.
+    ``asked``: what the request changes of the manual requests on record; None: nothing is asked any more.
     """
 
-    result: Result
-    steps: tuple[Step, ...] = ()
-    asked: Delta = MappingProxyType({})
-    held: frozenset[str] = frozenset()
+    functions: tuple[str, ...]
+    plan: Plan
+    asked: Mapping[str, Asked | None] = MappingProxyType({})
 
     @property
     def due(self) -> bool:
-        """True if anything is to be done for it."""
-        return self.result.became is Became.PLANNED
+        """True if it is to be carried out."""
+        return not (self.plan.problems or self.plan.waiting) and bool(self.plan.steps or self.asked)
+
+    @property
+    def waits_for(self) -> frozenset[str]:
+        """The ids in use, where these alone are in the way."""
+        if self.plan.problems or not self.plan.waiting:
+            return frozenset()
+        return self.plan.waiting[0].action.takes
 
 
 def selector(name: str) -> PciSelector:
@@ -95,160 +98,146 @@ def named(entry: AtBoot, wanted: PciSelector) -> bool:
 
 def concerned(request: Request, snapshot: Snapshot) -> Sequence[PciFunction]:
     """All functions of the groups of which something is named. :raises NodeagentError: as ``picked``."""
-    absent = _absent(request, snapshot)
-    named = picked([each for each in request.names if pci_address(each) not in absent], snapshot.host)
-    return [each for members in bindings.units(named, snapshot.host) for each in members]
+    units = bindings.units(_named(request, snapshot), snapshot.host)
+    return [each for members in units for each in members]
 
 
-def judged(request: Request, snapshot: Snapshot) -> tuple[Judgement, ...]:
-    """One for each group of which something is named. :raises NodeagentError: as ``picked``."""
-    absent = _absent(request, snapshot)
-    named = frozenset(
-        picked([each for each in request.names if pci_address(each) not in absent], snapshot.host)
-    )
-    judge = _JUDGES[request.asking]
-    judgements = tuple(
-        judge(members, [each for each in members if each.address in named], request, snapshot)
+def plan(request: Request, snapshot: Snapshot) -> tuple[GroupPlan, ...]:
+    """One for each group of which a function is named. :raises NodeagentError: as ``picked``."""
+    named = _named(request, snapshot)
+    plan_group = _bind if request.asking is Asking.BIND else _release
+    planned = tuple(
+        plan_group(members, [each for each in members if each.address in named], request, snapshot)
         for members in bindings.units(named, snapshot.host)
     )
-    gone = (Judgement(Result((each,), Became.PLANNED, _KEPT[False]), asked={each: None}) for each in absent)
-    return (*judgements, *gone)
+    absent = (GroupPlan((each,), Plan(), {each: None}) for each in _absent(request, snapshot))
+    return (*planned, *absent)
+
+
+def plan_now(group: GroupPlan, snapshot: Snapshot) -> Plan:
+    """The plan of the same group by now, its request on record: no steps are left, or what is in the way."""
+    there = [each for each in map(PciAddress, group.functions) if each in snapshot.host.functions]
+    if there:
+        (members, *_) = bindings.units(there, snapshot.host)
+        return _plan(members, snapshot)
+    return _refused({"it is gone": "plug it in again"}) if group.plan.steps else Plan()
+
+
+def refusals(plan: Plan) -> Mapping[str, str]:
+    """Why a plan cannot be carried out now, each with what to do about it."""
+    if plan.problems:
+        return {problem.what: problem.hint for problem in plan.problems}
+    return {f"{step.action.text}: {step.why}": "ask again when that is over" for step in plan.waiting[:1]}
+
+
+def result(group: GroupPlan, host: Host) -> Result:
+    """The plan of one group as the answer to the request."""
+    if why := refusals(group.plan):
+        return Result(group.functions, Became.REFUSED, refusals=why)
+    if not group.due:
+        drivers = dict.fromkeys(host.functions[PciAddress(each)].driver for each in group.functions)
+        on = ", ".join(driver or "no driver" for driver in drivers)
+        return Result(group.functions, Became.NOTHING, f"on {on}")
+    kept = "stays bound" if all(group.asked.values()) else "nothing is asked of it any more"
+    words = "; ".join(step.action.text for step in group.plan.steps) or kept
+    return Result(group.functions, Became.PLANNED, words)
+
+
+def with_requests(before: Mapping[str, Asked], changes: Mapping[str, Asked | None]) -> Mapping[str, Asked]:
+    """The manual requests on record after these changes."""
+    after = {**before, **changes}
+    return {address: asked for address, asked in after.items() if asked is not None}
+
+
+def _named(request: Request, snapshot: Snapshot) -> frozenset[PciAddress]:
+    absent = _absent(request, snapshot)
+    return frozenset(
+        picked([each for each in request.names if pci_address(each) not in absent], snapshot.host)
+    )
 
 
 def _absent(request: Request, snapshot: Snapshot) -> Sequence[PciAddress]:
-    """What is to be released, and has left the host: it would be bound if it came back."""
+    """The functions to be released that have left the host: they would be bound if they came back."""
     named = (pci_address(name) for name in request.names if request.asking is Asking.RELEASE)
     asked, there = snapshot.ledger.asked, snapshot.host.functions
     return [each for each in named if each is not None and each in asked and each not in there]
 
 
-def now(judgement: Judgement, snapshot: Snapshot) -> Judgement:
-    """The same group as it stands by now: nothing left to do, or what is in the way."""
-    there = [each for each in map(PciAddress, judgement.result.functions) if each in snapshot.host.functions]
-    if not there and judgement.steps:
-        return _refused(judgement.result.functions, {"it is gone": "plug it in again"})
-    if not there:
-        return Judgement(judgement.result._replace(became=Became.NOTHING))
-    (members, *_) = bindings.units(there, snapshot.host)
-    return _of_plan(_plan(members, snapshot), members, {})
-
-
-def asked_after(before: Mapping[str, Asked], judgements: Iterable[Judgement]) -> Mapping[str, Asked]:
-    """What is asked by hand when the judgements are carried out."""
-    after: dict[str, Asked | None] = dict(before)
-    for judgement in judgements:
-        after.update(judgement.asked)
-    return {address: asked for address, asked in after.items() if asked is not None}
-
-
-def taken_back(before: Mapping[str, Asked], judgement: Judgement) -> Judgement:
-    """The judgement that asks again for what was asked ``before`` this one."""
-    return judgement._replace(steps=(), asked={address: before.get(address) for address in judgement.asked})
-
-
 def _bind(
     members: Sequence[PciFunction], named: Sequence[PciFunction], request: Request, snapshot: Snapshot
-) -> Judgement:
-    """What a rule wants needs no asking; what another hand has bound is asked for its group's sake."""
+) -> GroupPlan:
+    """A function that a rule wants needs no request; one that was bound elsewhere is asked for its group."""
     driver = request.driver
-    wanted, mine = bindings.wishes(snapshot), snapshot.ledger.drivers
-    refusals: dict[str, str] = {}
-    asked: dict[str, Asked] = {}
+    wanted, ours = bindings.wishes(snapshot), snapshot.ledger.drivers
+    why: dict[str, str] = {}
+    asked: dict[str, Asked | None] = {}
     foreign: set[str] = set()
     for each in named:
         wish = wanted.get(each.address)
         if wish is not None and wish.rule.place != HAND:
             if wish.picked and wish.driver != driver:
                 what = f"{bindings.why(wish.rule)} on {wish.driver}"
-                refusals[f"{each.address} is not bound to {driver}: {what}"] = "change that rule instead"
+                why[f"{each.address} is not bound to {driver}: {what}"] = "change that rule instead"
             continue
         asked[each.address] = Asked(driver, each.vendor, each.device)
-        if groups.vfio_bound(each) and each.address not in mine:
+        if groups.vfio_bound(each) and each.address not in ours:
             foreign.add(each.address)
             if each.driver != driver:
                 what = f"{each.driver} has it, which nodeagent has not bound"
-                refusals[f"{each.address} is not bound to {driver}: {what}"] = _AS_IT_WAS
-    if refusals:
-        return _refused(_addresses(named), refusals)
-    plan = _plan(members, _asking(snapshot, asked))
+                why[f"{each.address} is not bound to {driver}: {what}"] = _AS_IT_WAS
+    if why:
+        return GroupPlan(_addresses(named), _refused(why))
+    plan = _plan(members, _requesting(snapshot, asked))
     if not plan.steps:
         asked = {address: each for address, each in asked.items() if address not in foreign}
-    return _of_plan(plan, named, _new(asked, snapshot))
+    return _group_plan(plan, named, asked, snapshot)
 
 
 def _release(
     members: Sequence[PciFunction], named: Sequence[PciFunction], request: Request, snapshot: Snapshot
-) -> Judgement:
+) -> GroupPlan:
     """A group is given back as one, as it was bound: nothing of it is of use without the rest."""
-    forgotten: Delta = {each.address: None for each in members}
-    without = _asking(snapshot, forgotten)
-    wanted, mine = (
-        bindings.wishes(without),
-        {*snapshot.ledger.drivers, *snapshot.ledger.asked, *request.at_boot},
-    )
-    refusals: dict[str, str] = {}
+    forgotten: dict[str, Asked | None] = {each.address: None for each in members}
+    without = _requesting(snapshot, forgotten)
+    wanted, ledger = bindings.wishes(without), snapshot.ledger
+    ours = {*ledger.drivers, *ledger.asked, *request.at_boot}
+    why: dict[str, str] = {}
     for each in named:
         if each.address in wanted and not guards.bridge(each):
             what = f"{each.address} is not released: {bindings.why(wanted[each.address].rule)}"
-            refusals[what] = "take it out of that rule: then it gets its own driver back by itself"
-        elif groups.vfio_bound(each) and each.address not in mine:
+            why[what] = "take it out of that rule: then it gets its own driver back by itself"
+        elif groups.vfio_bound(each) and each.address not in ours:
             what = f"{each.address} is not released: nodeagent has not bound it to {each.driver}"
-            refusals[what] = _AS_IT_WAS
-    if refusals:
-        return _refused(_addresses(named), refusals)
-    return _of_plan(_plan(members, without), named, _new(forgotten, snapshot))
+            why[what] = _AS_IT_WAS
+    if why:
+        return GroupPlan(_addresses(named), _refused(why))
+    return _group_plan(_plan(members, without), named, forgotten, snapshot)
 
 
-_JUDGES: Mapping[
-    Asking, Callable[[Sequence[PciFunction], Sequence[PciFunction], Request, Snapshot], Judgement]
-] = {Asking.BIND: _bind, Asking.RELEASE: _release}
+def _group_plan(
+    plan: Plan, named: Sequence[PciFunction], asked: Mapping[str, Asked | None], snapshot: Snapshot
+) -> GroupPlan:
+    """The plan of a group, for the named functions and, if it is due, those that follow them."""
+    before = snapshot.ledger.asked
+    new = {address: each for address, each in asked.items() if before.get(address) != each}
+    group = GroupPlan(_addresses(named), plan, new)
+    moved = {*group.functions, *(each for step in plan.steps for each in step.action.targets)}
+    return group._replace(functions=tuple(sorted(moved, key=pci_order))) if group.due else group
 
 
 def _plan(members: Sequence[PciFunction], snapshot: Snapshot) -> Plan:
     return bindings.of_members(members, bindings.wishes(snapshot), snapshot)
 
 
-def _asking(snapshot: Snapshot, asked: Delta) -> Snapshot:
-    """The Snapshot in which this is asked for as well."""
+def _requesting(snapshot: Snapshot, changes: Mapping[str, Asked | None]) -> Snapshot:
+    """The Snapshot with these changes on record."""
     ledger = snapshot.ledger
-    after = asked_after(ledger.asked, [Judgement(Result((), Became.PLANNED), asked=asked)])
-    return replace(snapshot, ledger=ledger._replace(asked=after))
+    return replace(snapshot, ledger=ledger._replace(asked=with_requests(ledger.asked, changes)))
 
 
-def _new(asked: Delta, snapshot: Snapshot) -> Delta:
-    """What of it is not so already."""
-    before = snapshot.ledger.asked
-    return {address: each for address, each in asked.items() if before.get(address) != each}
-
-
-def _of_plan(plan: Plan, named: Sequence[PciFunction], asked: Delta) -> Judgement:
-    """What a plan for one group says to who asks."""
-    functions = _addresses(named)
-    if plan.problems:
-        return _refused(functions, {problem.what: problem.hint for problem in plan.problems})
-    if plan.waiting:
-        (step, *_) = plan.waiting
-        refusals = {f"{step.action.text}: {step.why}": "ask again when that is over"}
-        return _refused(functions, refusals)._replace(held=step.action.takes)
-    if not plan.steps and not asked:
-        return Judgement(Result(functions, Became.NOTHING, _standing(named)))
-    moved = {*functions, *(each for step in plan.steps for each in step.action.targets)}
-    words = "; ".join(step.action.text for step in plan.steps) or _KEPT[all(asked.values())]
-    result = Result(tuple(sorted(moved, key=pci_order)), Became.PLANNED, words)
-    return Judgement(result, plan.steps, asked)
-
-
-_KEPT = {True: "stays bound", False: "nothing is asked of it any more"}
-
-
-def _refused(functions: tuple[str, ...], refusals: Mapping[str, str]) -> Judgement:
-    return Judgement(Result(functions, Became.REFUSED, refusals=refusals))
+def _refused(why: Mapping[str, str]) -> Plan:
+    return Plan(problems=tuple(wrong(ProblemCode.NOT_BOUND, "", what, hint) for what, hint in why.items()))
 
 
 def _addresses(some: Sequence[PciFunction]) -> tuple[str, ...]:
     return tuple(each.address for each in some)
-
-
-def _standing(some: Sequence[PciFunction]) -> str:
-    drivers = dict.fromkeys(each.driver or "no driver" for each in some)
-    return f"on {', '.join(drivers)}"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +13,10 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from nodeagent.agent.changing import feature
+from nodeagent.agent.changing import loop
 from nodeagent.agent.changing.loop import ChangeLoop
-from nodeagent.agent.core import Core
-from nodeagent.agent.desk import Desk
+from nodeagent.agent.changing.step import ChangeRunner
+from nodeagent.agent.core import Core, RequestQueue
 from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
@@ -25,7 +25,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell.news import News
 from nodeagent.agent.usage import Usage
 from nodeagent.base.latest import Latest
-from nodeagent.base.supervise import Supervisor
+from nodeagent.base.supervise import Component, Supervisor
 from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.root import Root
@@ -83,8 +83,8 @@ class Changing:
     def _begin(self, begin: Snapshot, watcher: DirectoryWatcher) -> None:
         """A daemon that has seen nothing yet."""
         self.eyes = Eyes(self._host, Snapshots(begin), settings(holders=0.05), watcher=watcher)
-        self._core = self._of_daemon(self.eyes)
-        self.changes = self._changes()
+        self.core = self._of_daemon(self.eyes)
+        self.forget()
 
     def _of_daemon(self, eyes: Eyes) -> Core:
         releases = Releases(eyes.settings)
@@ -111,15 +111,13 @@ class Changing:
             Offering(eyes.snapshots, releases, timeouts),
             News(),
             Latest(None),
-            Desk(eyes.snapshots),
+            RequestQueue(eyes.snapshots),
         )
-
-    def _changes(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> feature.Changing:
-        return feature.feature(self._core, deadline, backoff)
 
     def forget(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> None:
         """The changes begin anew: they remember nothing."""
-        self.changes = self._changes(deadline, backoff)
+        timeouts = self.core.timeouts._replace(write_late=deadline, write_retry=backoff)
+        self.components: Sequence[Component] = loop.components(replace(self.core, timeouts=timeouts))
 
     def begin_anew(self) -> None:
         """The whole daemon begins anew; operators and pods want what they wanted."""
@@ -135,17 +133,23 @@ class Changing:
     @property
     def releases(self) -> Releases:
         """Who waits for what."""
-        return self._core.releases
+        return self.core.releases
 
     @property
     def reservations(self) -> ReservationBook:
         """Who may touch an id."""
-        return self._core.reservations
+        return self.core.reservations
 
     @property
     def loop(self) -> ChangeLoop:
         """The loop that plans."""
-        return self.changes.loop
+        (found,) = (each for each in self.components if isinstance(each, ChangeLoop))
+        return found
+
+    @property
+    def runner(self) -> ChangeRunner:
+        """The runner of its steps."""
+        return self.loop.runner
 
     @property
     def plan(self) -> Plan:
@@ -202,21 +206,21 @@ class Changing:
         """Wait until nothing is being done and nothing is to be done, and that is planned from the newest."""
         while True:
             await anyio.wait_all_tasks_blocked()  # the loop has planned from the newest Snapshot
-            if not (self.plan.steps or self.loop.working):
+            if not (self.plan.steps or self.runner.working):
                 return
-            await self.until(lambda: not (self.plan.steps or self.loop.working))
+            await self.until(lambda: not (self.plan.steps or self.runner.working))
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[TaskGroup]:
         """The loops; the changes end with the block as by a crash."""
         supervisor = Supervisor(Timeouts())
         async with anyio.create_task_group() as group:
-            for component in self.changes.components:
+            for component in self.components:
                 group.start_soon(supervisor.run, component, name=component.name)
-            group.start_soon(self._core.releases.run, name="releases")
+            group.start_soon(self.core.releases.run, name="releases")
             yield group
             group.cancel_scope.cancel()
-        self._core.kubelet.close()
+        self.core.kubelet.close()
 
 
 @asynccontextmanager

@@ -82,5 +82,5 @@ async def test_a_switch_is_ours_if_it_is_on_in_the_moment_of_the_write_whatever_
     switch.parent.mkdir(parents=True)
     switch.write_text(f"{now}\n")
     snapshots = Snapshots(Snapshot())
-    await LedgerKeeper(Root(tmp_path), snapshots).begin(set_num_vfs(address, 2, unprobed=True))
+    await LedgerKeeper(Root(tmp_path), snapshots).save_before(set_num_vfs(address, 2, unprobed=True))
     assert (address in snapshots.now.ledger.unprobed) is ours

@@ -115,7 +115,7 @@ async def test_a_kernel_that_says_both_room_and_no_room_is_not_asked_in_a_loop(t
         changing.forget(backoff=SLOW)
         async with changing.run():
             await changing.until(lambda: bool(changing.status.failing))
-            await changing.until(lambda: not changing.loop.working and bool(changing.plan.waiting))
+            await changing.until(lambda: not changing.runner.working and bool(changing.plan.waiting))
             assert changing.status.writes == 2
 
 
@@ -181,7 +181,7 @@ async def test_a_parent_that_goes_and_comes_back_is_filled_again(tmp_path: Path)
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing, changing.run():
         await changing.until_counts((FIRST, "nvidia-228", 2))
         changing.cards.unload(FIRST)
-        await changing.until(lambda: changing.plan.cards == () and not changing.loop.working)
+        await changing.until(lambda: changing.plan.cards == () and not changing.runner.working)
         assert changing.counts() == []
         changing.cards.load(FIRST)
         await changing.until_counts((FIRST, "nvidia-228", 2))
@@ -209,7 +209,7 @@ async def test_a_write_that_hangs_is_told_and_delays_no_other_card(tmp_path: Pat
             await changing.until_counts((SECOND, "nvidia-228", 2))
             await changing.until(lambda: len(changing.status.late) == 1)
             assert any("not answered" in str(line["why"]) for line in said(log.ACTION_WAITING))
-            await changing.until(lambda: not changing.loop.working)
+            await changing.until(lambda: not changing.runner.working)
             assert changing.status.writes == 3
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             changing.cards.create(FIRST, "nvidia-228", uuid(FIRST, "nvidia-228", 0))

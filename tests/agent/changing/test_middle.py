@@ -39,7 +39,7 @@ async def test_room_that_was_read_in_the_middle_of_our_work_is_no_problem(tmp_pa
     everything = Desired(mdevs=MdevsWanted(manage=True, types=(WantedType("nvidia-222", 16),)))
     async with node(tmp_path, t4(FIRST)) as changing, changing.run() as group:
         changing.publish(desired=everything)
-        await changing.until(lambda: FIRST in changing.loop.working and bool(changing.cards.instances))
+        await changing.until(lambda: FIRST in changing.runner.working and bool(changing.cards.instances))
         host = changing.now.host
         full = tuple(MdevType(each.type_id, each.name, 0) for each in host.mdev_parents[FIRST])
         changing.publish(host=replace(host, mdev_parents={FIRST: full}))
@@ -67,7 +67,7 @@ async def test_what_was_told_before_the_work_is_not_told_anew_for_a_reading_in_t
     too_many = Desired(mdevs=MdevsWanted(manage=True, types=(WantedType("nvidia-228", 3),)))
     async with node(tmp_path, t4(FIRST)) as changing, changing.run() as group:
         changing.publish(desired=too_many)
-        await changing.until(lambda: FIRST in changing.loop.working)
+        await changing.until(lambda: FIRST in changing.runner.working)
         host = changing.now.host
         full = tuple(MdevType(each.type_id, each.name, 0) for each in host.mdev_parents[FIRST])
         changing.publish(host=replace(host, mdevs={}, mdev_parents={FIRST: full}))
@@ -97,7 +97,7 @@ async def test_what_did_not_fit_is_no_problem_any_more_when_it_is_not_wanted_in_
     too_many = Desired(mdevs=MdevsWanted(manage=True, types=(WantedType("nvidia-228", 3),)))
     async with node(tmp_path, t4(FIRST)) as changing, changing.run() as group:
         changing.publish(desired=too_many)
-        await changing.until(lambda: FIRST in changing.loop.working and bool(changing.plan.problems))
+        await changing.until(lambda: FIRST in changing.runner.working and bool(changing.plan.problems))
         wanted = MdevsWanted() if later is None else MdevsWanted(manage=True, types=later)
         changing.publish(desired=Desired(mdevs=wanted))
         changing.loop.one_turn(group)

@@ -107,7 +107,7 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
         async with changing.run():
             changing.want()
             await changing.until(lambda: len(changing.status.late) == 1)
-            await changing.until(lambda: not changing.loop.working)
+            await changing.until(lambda: not changing.runner.working)
             with pytest.raises(Refused):
                 changing.allocate(first)
         async with changing.run():  # its supervisor begins it again after a failure
@@ -129,7 +129,7 @@ async def test_what_a_late_write_has_taken_is_given_back_when_it_returns(tmp_pat
         async with changing.run():
             changing.want()
             await changing.until(lambda: len(changing.status.late) == 1)
-            await changing.until(lambda: not changing.loop.working)
+            await changing.until(lambda: not changing.runner.working)
             for _ in range(2):
                 await changing.eyes.observer.rescan(frozenset({first}))
             assert first in changing.now.reservations.withdrawn

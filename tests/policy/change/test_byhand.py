@@ -18,7 +18,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import byhand
 from nodeagent.policy.change.bindings import HAND
-from nodeagent.policy.change.byhand import Judgement
+from nodeagent.policy.change.byhand import GroupPlan
 from tests.facts import names
 from tests.policy.change.test_bindings import AUDIO, GPU, KNOWN, audio, gpu, here
 from tests.policy.samples import function, holders
@@ -31,23 +31,28 @@ RULE = PassthroughRule((PciSelector(addresses=(GPU,)),), place="config.yaml:4")
 BIND, RELEASE = Request(Asking.BIND, (GPU,)), Request(Asking.RELEASE, (GPU,))
 
 
-def judged(
+def planned(
     request: Request,
     on: Host,
     *rules: PassthroughRule,
     ledger: Ledger | None = None,
     known: Snapshot = KNOWN,
-) -> Judgement:
+) -> GroupPlan:
     desired = Desired(passthrough=rules)
     snapshot = replace(known, host=on, desired=desired, ledger=ledger or Ledger())
-    (judgement,) = byhand.judged(request, snapshot)
-    return judgement
+    (group,) = byhand.plan(request, snapshot)
+    return group
 
 
-def refusals(judgement: Judgement) -> str:
-    assert judgement.result.became is Became.REFUSED
-    assert (judgement.steps, judgement.asked) == ((), {})
-    return " ".join(judgement.result.refusals)
+def became(group: GroupPlan, on: Host) -> Became:
+    return byhand.result(group, on).became
+
+
+def refusals(group: GroupPlan) -> str:
+    result = byhand.result(group, Host())
+    assert result.became is Became.REFUSED
+    assert not group.due
+    return " ".join(result.refusals)
 
 
 @pytest.mark.parametrize(
@@ -78,94 +83,99 @@ def test_a_name_that_fits_nothing_is_told() -> None:
 
 
 def test_a_binding_is_asked_for_and_its_whole_group_moves() -> None:
-    judgement = judged(BIND, FREE)
-    assert judgement.result.became is Became.PLANNED
-    assert judgement.result.functions == (GPU, AUDIO)
-    assert judgement.asked == {GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)}
-    names(judgement.steps[0].why, HAND)
+    group = planned(BIND, FREE)
+    assert group.due
+    assert became(group, FREE) is Became.PLANNED
+    assert group.functions == (GPU, AUDIO)
+    assert group.asked == {GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)}
+    names(group.plan.steps[0].why, HAND)
 
 
 def test_what_is_bound_already_is_not_asked_for() -> None:
-    assert judged(BIND, BOUND).result.became is Became.NOTHING
-    assert judged(BIND, BOUND, ledger=BY_HAND).result.became is Became.NOTHING
-    assert judged(BIND, BOUND, RULE, ledger=OURS).result.became is Became.NOTHING
+    for group in (
+        planned(BIND, BOUND),
+        planned(BIND, BOUND, ledger=BY_HAND),
+        planned(BIND, BOUND, RULE, ledger=OURS),
+    ):
+        assert not group.due
+        assert became(group, BOUND) is Became.NOTHING
 
 
 def test_what_is_about_to_go_back_is_kept_when_it_is_asked_for() -> None:
-    judgement = judged(BIND, BOUND, ledger=OURS)
-    assert judgement.result.became is Became.PLANNED
-    assert (judgement.steps, set(judgement.asked)) == ((), {GPU})
+    group = planned(BIND, BOUND, ledger=OURS)
+    assert became(group, BOUND) is Became.PLANNED
+    assert (group.plan.steps, set(group.asked)) == ((), {GPU})
 
 
 def test_another_driver_than_that_of_a_rule_or_of_another_hand_is_refused() -> None:
     other = BIND._replace(driver="mlx5_vfio_pci")
-    names(refusals(judged(other, FREE, RULE)), GPU, "mlx5_vfio_pci", "config.yaml:4", "vfio-pci")
-    by_another = refusals(judged(other, BOUND))
+    names(refusals(planned(other, FREE, RULE)), GPU, "mlx5_vfio_pci", "config.yaml:4", "vfio-pci")
+    by_another = refusals(planned(other, BOUND))
     names(by_another, GPU, "mlx5_vfio_pci", "vfio-pci")
     assert "config.yaml" not in by_another
 
 
 def test_what_would_have_to_wait_is_refused_with_the_ids_that_it_waits_for() -> None:
     held = replace(KNOWN, allocations=Allocations.of(holders(GPU), Knowledge.COMPLETE))
-    judgement = judged(RELEASE, BOUND, ledger=BY_HAND, known=held)
-    names(refusals(judgement), GPU, "ns/vm")
-    assert judgement.held == {GPU, AUDIO}
+    group = planned(RELEASE, BOUND, ledger=BY_HAND, known=held)
+    names(refusals(group), GPU, "ns/vm")
+    assert group.waits_for == {GPU, AUDIO}
 
 
 def test_a_release_forgets_what_was_asked_of_the_group_by_whichever_function_it_is_named() -> None:
     for name in (GPU, AUDIO):
-        judgement = judged(RELEASE._replace(names=(name,)), BOUND, ledger=BY_HAND)
-        assert judgement.asked == {GPU: None}
-        assert {move.to for move in judgement.steps[0].action.moves} == {
+        group = planned(RELEASE._replace(names=(name,)), BOUND, ledger=BY_HAND)
+        assert group.asked == {GPU: None}
+        assert {move.to for move in group.plan.steps[0].action.moves} == {
             "nouveau",
             "snd_hda_intel",
         }
 
 
 def test_what_a_rule_wants_is_not_released_and_what_it_does_not_want_is() -> None:
-    names(refusals(judged(RELEASE, BOUND, RULE, ledger=OURS)), GPU, "config.yaml:4")
+    names(refusals(planned(RELEASE, BOUND, RULE, ledger=OURS)), GPU, "config.yaml:4")
     alone = replace(RULE, group=Extent.MATCHED)
     asked = OURS._replace(asked={AUDIO: Asked(VFIO_PCI, audio().vendor, audio().device)})
-    judgement = judged(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked)
-    assert judgement.result.became is Became.PLANNED
-    names(judgement.result.what, AUDIO, "snd_hda_intel")
+    result = byhand.result(planned(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked), BOUND)
+    assert result.became is Became.PLANNED
+    names(result.what, AUDIO, "snd_hda_intel")
 
 
 def test_what_was_bound_elsewhere_is_not_released_but_what_a_boot_has_bound_stays_without_a_word() -> None:
-    names(refusals(judged(RELEASE, BOUND)), GPU, "nodeagent", "vfio-pci")
+    names(refusals(planned(RELEASE, BOUND)), GPU, "nodeagent", "vfio-pci")
     of_boot = RELEASE._replace(at_boot=(GPU,))
-    assert judged(of_boot, BOUND).result.became is Became.NOTHING
-    assert judged(RELEASE, FREE).result.became is Became.NOTHING
+    assert became(planned(of_boot, BOUND), BOUND) is Became.NOTHING
+    assert became(planned(RELEASE, FREE), FREE) is Became.NOTHING
 
 
 def test_what_has_left_the_host_can_be_forgotten() -> None:
-    judgement = judged(RELEASE, here(function(PciAddress("0000:5e:00.0"), 9)), ledger=BY_HAND)
-    assert (judgement.result.functions, judgement.asked) == ((GPU,), {GPU: None})
-    assert judgement.result.became is Became.PLANNED
+    host = here(function(PciAddress("0000:5e:00.0"), 9))
+    group = planned(RELEASE, host, ledger=BY_HAND)
+    assert (group.functions, group.asked) == ((GPU,), {GPU: None})
+    assert became(group, host) is Became.PLANNED
 
 
 def test_what_was_asked_for_another_device_does_not_count() -> None:
     asked = Ledger(asked={GPU: Asked(VFIO_PCI, "144d", "a808")})
-    assert judged(RELEASE, FREE, ledger=asked).steps == ()
-    assert judged(BIND, FREE, ledger=asked).asked == {GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)}
+    assert planned(RELEASE, FREE, ledger=asked).plan.steps == ()
+    assert planned(BIND, FREE, ledger=asked).asked == {GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)}
 
 
-def test_what_was_refused_after_all_is_asked_as_before() -> None:
+def test_changes_of_manual_requests_replace_add_and_drop() -> None:
     before: dict[str, Asked] = {GPU: Asked("mlx5_vfio_pci"), AUDIO: Asked(VFIO_PCI)}
-    judgement = Judgement(judged(BIND, FREE).result, asked={GPU: Asked(VFIO_PCI), "0000:5e:00.0": None})
-    after = byhand.asked_after(before, [judgement])
-    assert after == {GPU: Asked(VFIO_PCI), AUDIO: Asked(VFIO_PCI)}
-    assert byhand.asked_after(after, [byhand.taken_back(before, judgement)]) == before
+    changes = {GPU: Asked(VFIO_PCI), AUDIO: None, "0000:5e:00.0": None}
+    assert byhand.with_requests(before, changes) == {GPU: Asked(VFIO_PCI)}
 
 
-def test_now_says_whether_it_is_done_or_what_is_in_the_way() -> None:
-    judgement = judged(BIND, FREE)
+def test_the_plan_of_now_has_what_is_left_or_is_in_the_way() -> None:
+    group = planned(BIND, FREE)
     used = HostUses((HostUse(UseKind.MOUNTED, "nvme0n1", "mounted on /srv"),))
-    for host, became in (
-        (FREE, Became.PLANNED),
-        (BOUND, Became.NOTHING),
-        (here(gpu(uses=used), audio()), Became.REFUSED),
-        (here(), Became.REFUSED),
+    for host, left, refused in (
+        (FREE, True, False),
+        (BOUND, False, False),
+        (here(gpu(uses=used), audio()), False, True),
+        (here(), False, True),
     ):
-        now = replace(KNOWN, host=host, ledger=BY_HAND)
-        assert byhand.now(judgement, now).result.became is became
+        plan = byhand.plan_now(group, replace(KNOWN, host=host, ledger=BY_HAND))
+        assert bool(byhand.refusals(plan)) is refused
+        assert bool(plan.steps) is left or refused

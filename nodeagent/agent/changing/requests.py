@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Manual requests: ``nodeagent bind`` and ``release``, in the daemon and without one.
+
+A request becomes part of the Ledger, and the plan does the rest. ``ManualRequests`` answers requests in the
+daemon, whose loop makes the changes. ``carry_out_alone`` does the same in the process of the command where no
+daemon runs: under the daemon's lock, for the named groups only, and no resource is served.
+
+Before a request is planned (``policy.change.byhand``) the host is scanned, mounts and open files too, and the
+kubelet is asked, for these change without an event. A refused request is forgotten: its answer says so. A
+write that the kernel still holds up after a while is left to the loop, and reported as such.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from nodeagent.agent import core as cores
+from nodeagent.agent import kubelet_side
+from nodeagent.agent.changing import ledger
+from nodeagent.agent.changing.step import ChangeRunner
+from nodeagent.agent.core import Core
+from nodeagent.base import log, threads
+from nodeagent.base.errors import KernelRefused, NodeagentError
+from nodeagent.base.latest import Latest
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.config import Settings
+from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan import uses
+from nodeagent.model import plain
+from nodeagent.model.action import Step, occupied
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.ledger import Asked
+from nodeagent.model.request import Answer, Became, Request, Result
+from nodeagent.model.uses import HostUses
+from nodeagent.policy.change import byhand
+from nodeagent.policy.change.byhand import GroupPlan
+
+
+class ManualRequests:
+    """Plans requests, has them carried out, and waits for the outcome."""
+
+    name = "requests"
+
+    def __init__(self, core: Core, runner: ChangeRunner, group: TaskGroup | None = None) -> None:
+        """``group``: for the tasks that make the changes; None: the daemon's loop makes them."""
+        self._core = core
+        self._runner = runner
+        self._group = group
+        self._snapshots = core.snapshots
+
+    async def run(self) -> None:
+        """Answer what comes through the socket, for ever; not before all on record was read."""
+        opened = self._runner.ledger.opened
+        if not opened.version:
+            await opened.newer(0)
+        self._core.requests.handler.set(self.reply)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._core.requests.handler.set(None)
+
+    async def reply(self, question: bytes, asker: int) -> dict[str, Any]:
+        """The plain data of the answer to the plain data of a request. It is from root, and read strictly."""
+        try:
+            request = plain.load(Request, json.loads(question))
+        except (TypeError, ValueError, RecursionError) as error:
+            what = f"the daemon cannot read the request: {error}"
+            return plain.dump(Answer(error=what, hint="is the daemon of another version? restart it"))
+        return plain.dump(await self.handle(request, asker))
+
+    async def handle(self, request: Request, asker: int = 0) -> Answer:
+        """The outcome for each group; where a write does not end, what has become of it by then."""
+        try:
+            groups = await self._plan(request)
+            results = {each.functions: byhand.result(each, self._snapshots.now.host) for each in groups}
+            due = [] if request.dry_run else [each for each in groups if each.due]
+            _log_accepted(request, due, asker)
+            if due:
+                results |= await self._carry_out(due, results)
+            answer = Answer(tuple(results.values()))
+        except NodeagentError as error:
+            answer = Answer(error=error.what, hint=error.hint)
+        _log_refused(request, answer, asker)
+        return answer
+
+    # The plan
+
+    async def _plan(self, request: Request) -> Sequence[GroupPlan]:
+        """The plan of now; where a device is in use, its release is awaited for a moment.
+
+        :raises NodeagentError: if the request names nothing.
+        """
+        await self._core.usage.request_before_change()
+        await self._core.observer.rescan(frozenset((None,)))
+        found = await self._host_uses(request)
+        try:
+            with anyio.move_on_after(self._core.timeouts.host_use_read):
+                while awaited := _awaited(self._plan_now(request, found)):
+                    seen = self._snapshots.version
+                    self._core.releases.wait_for(awaited, by=self.name)
+                    await self._snapshots.newer(seen)
+        finally:
+            self._core.releases.wait_for(frozenset(), by=self.name)
+        return self._plan_now(request, found)
+
+    def _plan_now(self, request: Request, found: Mapping[PciAddress, HostUses]) -> Sequence[GroupPlan]:
+        now = self._snapshots.now
+        return byhand.plan(request, replace(now, host=now.host.with_uses(found, now.host)))
+
+    async def _host_uses(self, request: Request) -> Mapping[PciAddress, HostUses]:
+        """A close look, as far as it comes in time: it is repeated before the write."""
+        wanted = [each.address for each in byhand.concerned(request, self._snapshots.now) if each.usable]
+        with anyio.move_on_after(self._core.timeouts.host_use_read):
+            return await threads.call(uses.look, self._core.root, wanted, closely=True)
+        return {}
+
+    # The changes, and their outcome
+
+    async def _carry_out(
+        self, due: Sequence[GroupPlan], planned: Mapping[tuple[str, ...], Result]
+    ) -> Mapping[tuple[str, ...], Result]:
+        """The results by their functions. :raises KernelRefused: if nothing can be put on record."""
+        before = self._snapshots.now.ledger.asked
+        for each in due:
+            self._request(each.asked)
+        try:
+            await self._runner.ledger.save()
+        except KernelRefused:
+            self._take_back(due, before)
+            raise
+        results = {each.functions: planned[each.functions]._replace(became=Became.LATE) for each in due}
+        with anyio.move_on_after(self._core.timeouts.change_request_answer):
+            await self._await_outcome(due, results)
+        self._take_back([each for each in due if results[each.functions].became is Became.REFUSED], before)
+        with suppress(KernelRefused):
+            await self._runner.ledger.save()
+        return results
+
+    async def _await_outcome(self, due: Sequence[GroupPlan], results: dict[tuple[str, ...], Result]) -> None:
+        """Write the results as they come; return with the last of them."""
+        left = list(due)
+        while left:
+            seen = self._snapshots.version
+            for each in tuple(left):
+                if (refusals := self._refusals(each)) is not None:
+                    became, key = Became.REFUSED if refusals else Became.DONE, each.functions
+                    results[key] = results[key]._replace(became=became, refusals=refusals)
+                    left.remove(each)
+            if left:
+                await self._snapshots.newer(seen)
+
+    def _refusals(self, group: GroupPlan) -> Mapping[str, str] | None:
+        """Why it was not made, nothing if it was; None as long as that is not known."""
+        actions = [step.action for step in group.plan.steps]
+        working, busy = self._runner.working, self._runner.busy
+        if any(each.card in working or not busy.isdisjoint(occupied(each)) for each in actions):
+            return None
+        for each in actions:
+            if (failure := self._runner.retries.failures.get(each.attempt)) is not None:
+                return {failure.error.what: failure.error.hint}
+        plan = byhand.plan_now(group, self._snapshots.now)
+        refusals = byhand.refusals(plan)
+        if plan.steps and not refusals:
+            self._start(plan.steps)
+            return None
+        return refusals
+
+    def _take_back(self, refused: Sequence[GroupPlan], before: Mapping[str, Asked]) -> None:
+        """Put on record again what was asked before; what was begun of a group is to be undone."""
+        for each in refused:
+            self._request({address: before.get(address) for address in each.asked})
+        for each in refused:
+            plan = byhand.plan_now(each, self._snapshots.now)
+            if not byhand.refusals(plan):
+                self._start(plan.steps)
+
+    def _request(self, changes: Mapping[str, Asked | None]) -> None:
+        self._runner.ledger.request(byhand.with_requests(self._snapshots.now.ledger.asked, changes))
+
+    def _start(self, steps: Sequence[Step]) -> None:
+        """Make the steps of one group now, unless the loop does."""
+        if self._group is not None and steps:
+            self._runner.start(steps[0].action.card, steps, self._snapshots.now, self._group)
+
+
+def _awaited(groups: Collection[GroupPlan]) -> frozenset[str]:
+    return frozenset[str]().union(*(each.waits_for for each in groups))
+
+
+def _log_accepted(request: Request, due: Sequence[GroupPlan], asker: int) -> None:
+    """Log what is accepted, before anything of it is written; ``asker``: the process that asks."""
+    for each in due:
+        asking = request.asking.value
+        log.event(log.REQUEST_ACCEPTED, process=str(asker), asking=asking, device=each.functions)
+
+
+def _log_refused(request: Request, answer: Answer, asker: int) -> None:
+    """Log what is refused, for whatever reason; a dry run has not been refused anything."""
+    refused = [(each.functions, each.refusals) for each in answer.results if each.became is Became.REFUSED]
+    if answer.error:
+        refused.append(((), {answer.error: answer.hint}))
+    for functions, refusals in refused if not request.dry_run else ():
+        log.event(
+            log.REQUEST_REFUSED,
+            process=str(asker),
+            asking=request.asking.value,
+            what=", ".join(functions or request.names),
+            error="; ".join(refusals),
+            device=functions,
+            hint=next(iter(refusals.values()), None),
+        )
+
+
+async def carry_out_alone(root: Root, settings: Settings, timeouts: Timeouts, request: Request) -> Answer:
+    """The answer where no daemon runs; a request that is to change nothing takes no lock.
+
+    :raises AlreadyRunning: if a daemon serves this node.
+    :raises KernelRefused: if the host cannot be read, or the record not be written.
+    """
+    core = cores.build(root, Latest(settings), timeouts)
+    side = kubelet_side.build(core)
+    if request.dry_run:
+        return await _answer_alone(core, request)
+    side.open()
+    try:
+        return await _answer_alone(core, request)
+    finally:
+        side.close()
+        core.watcher.close()
+
+
+async def _answer_alone(core: Core, request: Request) -> Answer:
+    async with anyio.create_task_group() as group:
+        await cores.first_specs(core)
+        await core.observer.scan()
+        group.start_soon(core.observer.run)
+        await core.usage.first()
+        runner = ChangeRunner(core)
+        if request.dry_run:
+            known = await threads.call(ledger.remembered, core.root)
+            core.snapshots.publish(replace(core.snapshots.now, ledger=known))
+        else:
+            await runner.ledger.open()
+        answer = await ManualRequests(core, runner, group).handle(request)
+        with anyio.move_on_after(core.timeouts.write_late):
+            while runner.working:
+                await core.snapshots.newer(core.snapshots.version)
+        if not request.dry_run:
+            await runner.ledger.save()
+        group.cancel_scope.cancel()
+    return answer

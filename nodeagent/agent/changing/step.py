@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One change of the host, from the question of who uses the device to the scan that shows the effect.
+
+``ChangeRunner.start`` begins a task for one card; ``agent.changing.loop`` calls it, and where no daemon runs
+``agent.changing.requests``. The steps of a card are made in their order, those of several cards at the same
+time. ``_make`` is the whole of one step; ``_finish`` follows the last one. The task ends early, so that the
+card is scanned and planned again, when a step does not go as planned. A refusal does not end it.
+
+A write may sleep in the kernel for as long as a VM runs. A write beyond its deadline is logged as late; its
+device stays withdrawn, and the task waits for its end, while another task works on the rest of the card.
+Two writes never work on one device at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import anyio
+from anyio.abc import TaskGroup
+
+from nodeagent.agent.changing.ledger import LedgerKeeper
+from nodeagent.agent.changing.retries import Retries
+from nodeagent.agent.core import Core
+from nodeagent.base import log, threads
+from nodeagent.base.errors import KernelRefused
+from nodeagent.kernel import in_use
+from nodeagent.kernel.apply import actions
+from nodeagent.kernel.scan import mdevs
+from nodeagent.model.action import Action, Step, moved, occupied
+from nodeagent.model.ids import PciAddress, pci_address, pci_order
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.change import cards, guards
+
+
+class Write(NamedTuple):
+    """A write in progress, since ``began`` (seconds, monotonic)."""
+
+    step: Step
+    call: threads.Call[None]
+    began: float
+
+
+@dataclass(slots=True)
+class CardWork:
+    """The steps of one card, planned from a Snapshot; which of their ids were ``open`` at the last probe."""
+
+    card: str
+    steps: Sequence[Step]
+    planned: Snapshot
+    open: frozenset[str] = frozenset()
+    probed: float = -math.inf  # seconds, monotonic
+    late: Write | None = None
+
+
+class ChangeRunner:
+    """Makes changes; knows the writes in progress, and the ids that are withdrawn from allocation for them.
+
+    The one writer of the Snapshot's ``open``.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.ledger = LedgerKeeper(core.root, core.snapshots)
+        self.retries = Retries(core.snapshots, core.timeouts.write_retry)
+        self.working: frozenset[str] = frozenset()  # cards
+        self.writes = 0
+        self.snapshots = core.snapshots
+        self._core = core
+        self._timeouts = core.timeouts
+        self._probes = threads.OneByOne()
+        self._locks: dict[str, anyio.Lock] = {}  # by device
+        self._writes: dict[str, Write] = {}  # in progress, by device
+        self._unfinished: set[Step] = set()  # withdrawn, and not followed by a scan yet
+        core.releases.look_with(self)
+
+    @property
+    def in_progress(self) -> tuple[Step, ...]:
+        """The steps whose write is in progress; a late one is until its result is noted."""
+        return tuple(write.step for write in self._writes.values())
+
+    @property
+    def late(self) -> tuple[Step, ...]:
+        """Those that are in progress for longer than the deadline."""
+        latest = anyio.current_time() - self._timeouts.write_late
+        return tuple(write.step for write in self._writes.values() if write.began <= latest)
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """The devices of steps whose effect the Host does not show yet."""
+        return frozenset[str]().union(*(occupied(step.action) for step in self._unfinished))
+
+    # The task of one card
+
+    def start(self, card: str, steps: Sequence[Step], planned: Snapshot, group: TaskGroup) -> None:
+        """Begin to make the steps of one card, planned from that Snapshot."""
+        self.working |= {card}
+        group.start_soon(self._work, CardWork(card, steps, planned), name=f"work on {card}")
+
+    async def _work(self, work: CardWork) -> None:
+        """Make the steps; the card is free when they are made, and a late write is waited for beyond that."""
+        for step in work.steps:
+            if not await self._make(step, work):
+                break
+        late = work.late
+        await self._finish([each for each in work.steps if late is None or each != late.step], _places(work))
+        self.working -= {work.card}
+        self.snapshots.ring()
+        if late is not None:
+            await self._await_late(late)
+
+    async def _make(self, step: Step, work: CardWork) -> bool:
+        """Make one change; False if it did not go as planned, so that the card has to be planned again."""
+        action = step.action
+        removes = bool(action.takes or moved(action))
+        if not self._is_wanted(work.planned):
+            return False
+        if action.attempt in self.snapshots.now.failures:
+            return True  # refused a moment ago, for another step of the card
+        if action.takes and action.takes & await self._probe_batch(work):
+            return True  # open: the next plan says that it waits
+        if not removes and await self._has_foreign_mdev(work):
+            return False
+        if not self._withdraw(step):
+            return False  # allocated a moment ago
+        if removes:
+            await self._core.usage.request_before_change()
+        async with self._locks.setdefault(action.device, anyio.Lock()):
+            if action.device in self._writes:
+                return False  # a late write of another step
+            try:
+                await self.ledger.save_before(action)
+            except KernelRefused as error:
+                return self._note_refusal(step, error)
+            if not self._is_wanted(work.planned) or (removes and self._is_held(action, work.planned)):
+                self.ledger.note_end(action, made=False)
+                return False
+            write = self._write(step)
+            with anyio.move_on_after(self._timeouts.write_late):
+                return await self._result(write)
+        work.late = write
+        why = f"the kernel has not answered for {self._timeouts.write_late:g} s"
+        log.event(
+            log.ACTION_WAITING,
+            action=action.text,
+            why=why,
+            device=targets(action),
+            type=action.type_id,
+            pci_address=pci_address(action.card),
+        )
+        return False
+
+    async def _finish(self, steps: Collection[Step], keys: frozenset[str]) -> None:
+        """Scan; then the Host shows the effect of the steps, and what is left may be allocated again."""
+        await self._core.observer.rescan(keys)
+        for step in self._unfinished.intersection(steps):
+            self._unfinished.remove(step)
+            moving = moved(step.action)
+            self._core.reservations.restore(step.action.takes | moving, moving)
+
+    async def _await_late(self, write: Write) -> None:
+        """Note the result of a write that nobody waits for, whenever it ends."""
+        await self._result(write)
+        await self._finish([write.step], write.step.action.targets)
+        self.snapshots.ring()
+
+    async def resume(self, group: TaskGroup) -> None:
+        """Go on with steps and writes that a failure of the caller has left behind."""
+        self.working = frozenset()
+        for write in self._writes.values():
+            group.start_soon(self._await_late, write, name=f"late write to {write.step.action.device}")
+        if left := self._unfinished.difference(self.in_progress):
+            await self._finish(left, frozenset(key for step in left for key in step.action.targets))
+
+    # What may be against it
+
+    def _is_wanted(self, planned: Snapshot) -> bool:
+        """True if the operator wants nothing else by now, and no pod has got or released anything."""
+        now = self.snapshots.now
+        return (
+            now.desired is planned.desired
+            and now.allocations is planned.allocations
+            and now.behind == planned.behind
+            and now.machine_id == planned.machine_id
+        )
+
+    def _is_held(self, action: Action, planned: Snapshot) -> bool:
+        """True if a pod has one of the functions that get another driver, or the kubelet does not tell."""
+        return guards.given_since(action.moves, planned, self.snapshots.now) is not None
+
+    def _withdraw(self, step: Step) -> bool:
+        """From now on no Allocate gets the ids that the step removes; False if one just has.
+
+        There is no await between look and mark (``agent.reservations``). The device of the step is busy until
+        ``_finish``, also if it removes nothing.
+        """
+        moving = moved(step.action)
+        if not self._core.reservations.withdraw(step.action.takes | moving, moving):
+            return False
+        self._unfinished.add(step)
+        return True
+
+    async def _has_foreign_mdev(self, work: CardWork) -> bool:
+        """True if the card has an mdev that is neither known nor planned: nothing is made beside it."""
+        host = work.planned.host
+        parents = tuple(each for each in host.mdev_parents if cards.card_of(host, each) == work.card)
+        if not parents:
+            return False
+        found = await threads.call(mdevs.instances_on, self._core.root, parents)
+        return not found <= host.mdevs.keys() | {each for step in work.steps for each in step.action.targets}
+
+    async def _probe_batch(self, work: CardWork) -> frozenset[str]:
+        """The open ids among those that the steps of a card remove; probed again when the answer is old."""
+        if anyio.current_time() > work.probed + self._timeouts.open_file_scan_fresh:
+            work.open = await self.probe({each for step in work.steps for each in step.action.takes})
+            work.probed = anyio.current_time()
+        return work.open
+
+    async def probe(self, ids: Collection[str]) -> frozenset[str]:
+        """The ids that something on the host has open. Published, as closing has no event.
+
+        An id counts as open if the kernel does not answer in time: one file of a dead file system, open in
+        any process, keeps the answer away for good. One probe is made at a time.
+        """
+        asked = frozenset(ids)
+        try:
+            limit = self._timeouts.open_file_scan
+            opened = await self._probes.call(limit, in_use.find_in_use, self._core.root, tuple(asked))
+        except KernelRefused:  # no descriptor was left to look
+            opened = None
+        found = asked if opened is None else opened
+        now = self.snapshots.now
+        self.snapshots.publish(replace(now, open=(now.open - asked) | found))
+        return found
+
+    async def refresh(self, ids: Collection[str]) -> None:
+        """Probe the ids again that were open; called while their release is awaited (``agent.releases``)."""
+        if opened := self.snapshots.now.open.intersection(ids):
+            await self.probe(opened)
+
+    # The write and its result
+
+    def _write(self, step: Step) -> Write:
+        self.writes += 1
+        call = threads.start(actions.apply, self._core.root, step.action, self._timeouts)
+        write = self._writes[step.action.device] = Write(step, call, anyio.current_time())
+        return write
+
+    async def _result(self, write: Write) -> bool:
+        """Wait for the end of a write and note its result, see ``_make``; a cancellation leaves it alone."""
+        action = write.step.action
+        try:
+            await write.call.result()
+        except Exception as error:
+            self._note_return(action)
+            if isinstance(error, KernelRefused):
+                return self._note_refusal(write.step, error)
+            raise
+        self._note_return(action)
+        self.retries.succeeded(write.step, anyio.current_time())
+        self.ledger.note_end(action, made=True)
+        log.event(
+            log.ACTION_DONE,
+            action=action.text,
+            why=write.step.why,
+            device=targets(action),
+            type=action.type_id,
+            pci_address=pci_address(action.card),
+        )
+        return True
+
+    def _note_return(self, action: Action) -> None:
+        del self._writes[action.device]
+        for key in action.targets:
+            self._core.wakes.wake(key)
+
+    def _note_refusal(self, step: Step, error: KernelRefused) -> bool:
+        """False if a scan is the answer to it; logged once for each card and type."""
+        self.ledger.note_end(step.action, made=False)
+        known = {failure.step.place for failure in self.retries.failures.values()}
+        if not self.retries.refused(step, error, anyio.current_time()):
+            return False
+        if step.place not in known:
+            log.event(
+                log.ACTION_FAILED,
+                action=step.action.text,
+                error=error.what,
+                hint=error.hint,
+                device=targets(step.action),
+                type=step.action.type_id,
+                pci_address=pci_address(step.action.card),
+            )
+        return True
+
+
+def _places(work: CardWork) -> frozenset[str]:
+    """The keys of a scan after work on a card: the card, and its VFs, which share its room."""
+    function = work.planned.host.functions.get(PciAddress(work.card))
+    return frozenset((work.card, *function.vfs)) if function is not None else frozenset((work.card,))
+
+
+def targets(action: Action) -> tuple[str, ...]:
+    """The ids by which a log line on the action is found."""
+    return tuple(sorted(action.targets, key=pci_order))
