@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.agent.cluster.session_task import Api, WritePermission, is_forbidden
+from nodeagent.agent.cluster.session_task import Api, WritePermission
 from nodeagent.agent.cluster.state import CONDITION
 from nodeagent.agent.core import Core
 from nodeagent.base.errors import ClusterUnavailable
@@ -106,21 +106,10 @@ class ConditionKeeper:
             wait = timeouts.condition_settle if flips else timeouts.condition_text_settle
             self._stands = _Stands(flips, now + wait + timeouts.condition_spread * self._jitter())
         if now >= self._stands.due:
-            await self._try_write(api, has, wanted)
+            await self._permission.write(self._write(api, has, wanted))
             self._stands = None  # and with the next look the Node says so
             return poll
         return min(self._stands.due - now, poll)
-
-    async def _try_write(self, api: Api, has: Condition | None, wanted: Condition | None) -> None:
-        """Write it; one that may not be written is no failure of the server's."""
-        try:
-            await self._write(api, has, wanted)
-        except ClusterUnavailable as error:
-            if not is_forbidden(error):
-                raise
-            self._permission.refused(error)
-        else:
-            self._permission.granted()
 
     async def _write(self, api: Api, has: Condition | None, wanted: Condition | None) -> None:
         if wanted is None:

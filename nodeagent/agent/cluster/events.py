@@ -20,7 +20,7 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.cluster.node_events import NodeEvent, compare_cards, diff, find_lasting, fold
-from nodeagent.agent.cluster.session_task import Api, WritePermission, is_forbidden
+from nodeagent.agent.cluster.session_task import Api, WritePermission
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import ClusterUnavailable
@@ -202,16 +202,15 @@ class Events:
             self._queue.drop(queued)
             return
         try:
-            await self._write(api, queued, involved)
+            sent = await permission.write(self._write(api, queued, involved))
         except ClusterUnavailable as error:
-            if is_forbidden(error):
-                permission.refused(error)
-            elif error.status in _RETRIED or error.status >= 500:
+            if error.status in _RETRIED or error.status >= 500:
                 raise
-            self._queue.drop(queued)
-        else:
-            permission.granted()
+            sent = False
+        if sent:
             self._queue.remove(queued)
+        else:
+            self._queue.drop(queued)
 
     async def _involved(self, api: Api, pod: str) -> Involved | None:
         """The object that an Event is about; None if there is no such Node."""

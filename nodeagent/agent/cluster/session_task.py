@@ -6,6 +6,7 @@ They share the client and the Node that is watched anyway; each remembers which 
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import NamedTuple, Protocol
 
 import anyio
@@ -71,24 +72,26 @@ class WritePermission:
         """True while there is no use in trying."""
         return anyio.current_time() < self._until
 
-    def refused(self, error: ClusterUnavailable) -> None:
-        """The API server does not permit it."""
-        self._until = anyio.current_time() + self._pause
-        if not self.line:
-            log.event(log.CLUSTER_REFUSES, what=self._objects, error=error.what, hint=error.hint)
-        self.line = f"{self._objects} cannot be written: {error.what}; {error.hint}"
-
-    def granted(self) -> None:
-        """It was written."""
+    async def write(self, request: Awaitable[object]) -> bool:
+        """Send it; False if it is not permitted. :raises ClusterUnavailable: if it fails in another way."""
+        try:
+            await request
+        except ClusterUnavailable as error:
+            # in a namespace that is being terminated nobody may create anything
+            if error.status != refusals.FORBIDDEN:
+                raise
+            if "being terminated" in error.what:
+                return False
+            if not self.line:
+                log.event(log.CLUSTER_REFUSES, what=self._objects, error=error.what, hint=error.hint)
+            self.line = f"{self._objects} cannot be written: {error.what}; {error.hint}"
+            self._until = anyio.current_time() + self._pause
+            return False
         if self.line:
             log.event(log.CLUSTER_ACCEPTS, what=self._objects)
         self.line, self._until = "", 0.0
+        return True
 
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
         """The status with the line, if it is missing."""
         return status._replace(unwritten=(*status.unwritten, self.line)) if self.line else status
-
-
-def is_forbidden(error: ClusterUnavailable) -> bool:
-    """True if a right is missing. In a namespace that is being terminated nobody may create anything."""
-    return error.status == refusals.FORBIDDEN and "being terminated" not in error.what

@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from nodeagent.agent.cluster.session_task import Api, WritePermission, is_forbidden
+from nodeagent.agent.cluster.session_task import Api, WritePermission
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import ClusterUnavailable, KernelRefused
@@ -103,10 +103,7 @@ class StaleResources:
             return self._resync if self._unseen else math.inf
         if self._mode != "remove" or self._permission.missing:
             return self._resync
-        try:
-            return await self._remove(api)
-        except ClusterUnavailable as error:
-            return self._failed(error)
+        return await self._remove(api)
 
     @property
     def _mode(self) -> str:
@@ -155,32 +152,28 @@ class StaleResources:
         }
 
     async def _remove(self, api: Api) -> float:
-        """Take away one that is due, and look again: by then the others may be given anew.
-
-        :raises ClusterUnavailable: if it was not taken, as far as is known.
-        """
+        """Remove one that is due, and look again: by then the others may be offered; seconds until then."""
         now, document = anyio.current_time(), api.document
         name, due = min(self._due.items(), key=lambda item: item[1], default=("", math.inf))
         if document is None or due > now:
             return max(0.0, min(self._resync, due - now))
-        await capacities.remove(api.session, document, name)
-        self._gone(name)
-        return 0.0
-
-    def _gone(self, name: str) -> None:
+        try:
+            removed = await self._permission.write(capacities.remove(api.session, document, name))
+        except ClusterUnavailable as error:
+            return self._postpone(error)
+        if not removed:
+            return self._resync
         self._failures = 0
-        self._permission.granted()
         self._removed = (*self._removed, name)[-SHOWN:]
         self._taken.add(name)
         self._unseen[name] = anyio.current_time() + self._core.timeouts.removed_resource_seen
         log.event(log.STALE_RESOURCE_REMOVED, resource=name)
         self._core.news.bell.touch()
+        return 0.0
 
-    def _failed(self, error: ClusterUnavailable) -> float:
-        """How long to wait; until then nothing is tried, whatever happens."""
-        if is_forbidden(error):
-            self._permission.refused(error)
-        if is_forbidden(error) or error.status in (refusals.INVALID, refusals.NOT_FOUND):
+    def _postpone(self, error: ClusterUnavailable) -> float:
+        """Seconds until the next try of any; until then nothing is tried, whatever happens."""
+        if error.status in (refusals.INVALID, refusals.NOT_FOUND):
             pause = self._resync
         else:
             attempt, self._failures = self._failures, self._failures + 1
