@@ -26,7 +26,7 @@ from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.noting import Remarks
-from nodeagent.agent.tell.start import tell_that_it_is_ready, tell_what_was_left_out
+from nodeagent.agent.tell.start import tell_that_it_is_ready
 from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine, Watchdog
 from nodeagent.base import log, log_handlers, supervise
@@ -99,7 +99,6 @@ class Daemon:
             Desire(self.core.settings, self.core.cluster, self.core.snapshots),
             *followers.of(self.core, self.kubelet),
             *self.features,
-            Task("log", partial(tell_what_was_left_out, timeouts.repeated_log_lines)),
             Task(
                 "old errors",
                 partial(warn_of_old_errors, self.core.root, self.core.snapshots, timeouts.device_read),

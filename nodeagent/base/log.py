@@ -212,7 +212,7 @@ SUBSYSTEM_MOVES = _warning("subsystem-moves", "c5c57b15e68c4b9d9edefe85096b5046"
 LINES_LEFT_OUT = _warning(
     "lines-left-out",
     "6f87df1e8d3b44ed91ee6764754980d6",
-    "{count} more lines of {kind} were left out within {seconds} s: {what}",
+    "more lines of {kind} are left out for {seconds} s: {what}",
 )
 LINES_LOST = _warning(
     "lines-lost",

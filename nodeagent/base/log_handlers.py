@@ -64,18 +64,14 @@ class LogQueue(QueueHandler):
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue the line; it is lost if there is no room."""
+        """Queue the line; it is lost if there is no room, and counted once there is room again."""
         try:
             self._lines.put_nowait(record)
         except queue.Full:
             self._lost += 1
-
-    def take_lost(self) -> int:
-        """The lines lost since the last call; 0 as long as there is little room to say so."""
-        if self._lines.qsize() * 2 > self._lines.maxsize:
-            return 0
-        lost, self._lost = self._lost, 0
-        return lost
+        if self._lost and self._lines.qsize() * 2 < self._lines.maxsize:
+            lost, self._lost = self._lost, 0
+            log.event(log.LINES_LOST, count=lost)
 
     def finish(self, seconds: float) -> bool:
         """Wait until all lines are written, but no longer than that; True if they are."""
@@ -96,7 +92,7 @@ def setup(
     """Send all logging of this process to one place; may be called again with other settings.
 
     ``style`` is auto, journald, json or text; ``level`` debug, info, warning or error; ``stream`` is
-    stderr; ``repeated_log_lines``: seconds for which repeated lines are counted; ``path`` is journald's;
+    stderr; ``repeated_log_lines``: seconds for which repeated lines are left out; ``path`` is journald's;
     ``clock`` tells seconds; ``lines`` wait there, else each is written at once. Libraries log from warnings
     up, whatever the level.
     """
@@ -111,7 +107,7 @@ def setup(
     if lines is not None:
         lines.write_to(output)
         handler = lines
-    handler.addFilter(RepeatFilter(repeated_log_lines, clock, lines))
+    handler.addFilter(RepeatFilter(repeated_log_lines, clock))
     root.addHandler(handler)
     root.setLevel(max(logging.WARNING, _LEVELS[level]))
     logging.getLogger(log.LOGGER).setLevel(_LEVELS[level])
@@ -124,14 +120,6 @@ def chosen(style: str, environ: Mapping[str, str], stream: TextIO) -> str:
     if is_journal(environ, stream):
         return "journald"
     return "text" if stream.isatty() else "json"
-
-
-def tell_left_out() -> None:
-    """Log how many lines were left out in the periods that are over; to be called now and then."""
-    for handler in logging.getLogger().handlers:
-        for rule in handler.filters:
-            if isinstance(rule, RepeatFilter):
-                rule.tell()
 
 
 def handle_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -149,46 +137,30 @@ def handle_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
 
 
 class RepeatFilter(logging.Filter):
-    """Lets no kind of line flood the log; logs how many lines were left out, and how many were lost."""
+    """Lets no kind of line flood the log: after ``REPEATED`` on one subject the next ones are left out."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float], lines: LogQueue | None) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         super().__init__()
         self._seconds = seconds
         self._clock = clock
-        self._lines = lines
-        self._counts: dict[tuple[str, str], tuple[float, int, int]] = {}  # → start, lines since, the most
+        self._counts: dict[tuple[str, str], tuple[float, int]] = {}  # → time of the first line, lines since
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True if the record is to be written."""
+        """True if the record is to be written. The first one that is not is announced by another line."""
         kind, fields = _event(record)
         if kind in (log.LINES_LEFT_OUT, log.LINES_LOST):
             return True
-        self.tell()
-        if kind is None:
-            key, most = (record.name, str(record.msg)), REPEATED
-        else:
-            key, most = (kind.name, kind.same(fields)), REPEATED if kind.most is None else kind.most
-        start, count, most = self._counts.get(key, (self._clock(), 0, most))
-        self._counts[key] = (start, count + 1, most)
+        now = self._clock()
+        while self._counts and now - next(iter(self._counts.values()))[0] >= self._seconds:
+            del self._counts[next(iter(self._counts))]  # the oldest
+        name, subject = (record.name, str(record.msg)) if kind is None else (kind.name, kind.same(fields))
+        most = REPEATED if kind is None or kind.most is None else kind.most
+        start, count = self._counts.get((name, subject), (now, 0))
+        self._counts[name, subject] = (start, count + 1)
+        if count == most:
+            seconds = f"{self._seconds:g}"
+            log.event(log.LINES_LEFT_OUT, kind=name, what=subject or name, seconds=seconds)
         return count < most
-
-    def tell(self) -> None:
-        """Log the lines that were lost, and those left out in the periods that are over."""
-        if self._lines is not None and (lost := self._lines.take_lost()):
-            log.event(log.LINES_LOST, count=lost)
-        while self._counts:
-            (kind, subject), (start, count, most) = next(iter(self._counts.items()))  # the oldest
-            if self._clock() - start < self._seconds:
-                return
-            del self._counts[kind, subject]
-            if count > most:
-                log.event(
-                    log.LINES_LEFT_OUT,
-                    kind=kind,
-                    what=subject or kind,
-                    count=count - most,
-                    seconds=f"{self._seconds:g}",
-                )
 
 
 def _output(style: str, environ: Mapping[str, str], stream: TextIO, path: str) -> _Output:

@@ -126,7 +126,7 @@ class Timeouts(NamedTuple):
     component_healthy: float = 60.0  # a failure after a longer run counts as the first one
     loop_turn: float = 40.0  # an idle loop turns three times as often; 20 devices that hang take 10 s
     directory_check: float = 5.0  # of the watched directories: a mount over one raises no event
-    repeated_log_lines: float = 60.0  # repeated lines are counted for this long and then reported
+    repeated_log_lines: float = 60.0  # repeated lines are left out until this long after the first one
     last_log_lines: float = 1.0  # for the log's reader when the daemon ends
     problems_settle: float = 1.0  # devices that are bound at boot appear one by one
     status_line_pause: float = 0.5  # between two status lines for systemd
