@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nodeagent.kernel.scan import groups, mdevs, pci, usb
-from nodeagent.kernel.scan.readers import Reader
+from nodeagent.kernel.scan import pci, usb
 from nodeagent.model.host import Changes, Host, PciFunction, Recovery
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.ids import PciAddress, pci_order
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
@@ -24,10 +23,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _NOTHING = object()
-READERS: Mapping[str, Reader] = {
-    reader.table: reader
-    for reader in (pci.READER, mdevs.READER, groups.READER, mdevs.PARENTS_READER, usb.READER)
-}
 
 
 def assemble(
@@ -42,17 +37,14 @@ def assemble(
 
     ``frame``: a Host with the plain facts; ``whole``: everything was read.
     """
-    read: dict[str, Any] = {
-        table: {READERS[table].key(key): value for key, value in values.items()}
-        for table, values in found.items()
-    }
+    read: dict[str, Any] = {table: dict(values) for table, values in found.items()}
     recover(read["functions"], recoveries)
     keep_uses(read["functions"], previous.functions)
     pci.find_left_behind(read["functions"], {} if whole else previous.functions)
     carry(read["functions"], previous)
     read["usb"] = usb.identified(read["usb"], previous.usb, whole)
     tables: dict[str, Any] = {
-        table: merge(getattr(previous, table), values, whole, READERS[table].order)
+        table: merge(getattr(previous, table), values, whole, pci_order if table == "functions" else None)
         for table, values in read.items()
     }
     return same_or_new(previous, replace(frame, **tables), None if whole else read)
@@ -62,11 +54,11 @@ def merge(
     old: Mapping[K, V],
     read: Mapping[K, V | None],
     whole: bool,
-    order: Callable[[K], SupportsRichComparison],
+    order: Callable[[Any], SupportsRichComparison] | None,
 ) -> Mapping[K, V]:
     """``old`` with what was read: all that there is (``whole``), or only some keys.
 
-    ``order`` gives the sort key of the table, which is in order always.
+    ``order`` gives the sort key of the table, which is in order always; None: its keys themselves.
     """
     present = {key: _keep(old, key, value) for key, value in read.items() if value is not None}
     if whole:
@@ -80,7 +72,8 @@ def merge(
         del merged[key]
     if all(key in old for key in changed):
         return merged
-    return {key: merged[key] for key in sorted(merged, key=order)}
+    keys: list[Any] = list(merged)
+    return {key: merged[key] for key in sorted(keys, key=order)}
 
 
 def keep_equal(old: Mapping[K, V], new: Mapping[K, V]) -> Mapping[K, V]:

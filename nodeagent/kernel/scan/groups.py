@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from nodeagent.kernel.root import Root, gone, looked
 from nodeagent.kernel.scan.pci import VFIO
-from nodeagent.kernel.scan.readers import Item, Reader, Reading
+from nodeagent.kernel.scan.readers import Item, Reader
 from nodeagent.model.host import Group, Host
 from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_order
 
@@ -79,39 +79,32 @@ def _group_name(root: Root, path: str, members: Iterable[str]) -> str | None:
     return None if any(mdev_uuid(member) for member in members) else root.text(f"{path}/name")
 
 
-def _list(root: Root) -> list[str]:
-    return sorted((name for name in root.names(GROUPS) if name.isdecimal()), key=int)
+def _list(root: Root) -> list[GroupNumber]:
+    return sorted(GroupNumber(int(name)) for name in root.names(GROUPS) if name.isdecimal())
 
 
-def _named(wake_key: str, _: Host) -> tuple[str, ...] | None:
+def _named(wake_key: str, _: Host) -> tuple[GroupNumber, ...] | None:
     match = _NAMED.fullmatch(wake_key)
-    return None if match is None else (match[1],)
+    return None if match is None else (GroupNumber(int(match[1])),)
 
 
-def _read(root: Root, key: str) -> Group | None:
-    return group(root, GroupNumber(int(key)))
-
-
-def _unanswered(key: str, previous: Host) -> Group:
-    number = GroupNumber(int(key))
+def _unanswered(number: GroupNumber, previous: Host) -> Group:
     return previous.groups.get(number) or Group(number)
 
 
-def _follow(reading: Reading) -> Iterable[Item]:
+def _follow(number: GroupNumber, now: Group | None, previous: Host) -> Iterable[Item]:
     """All parents, where an mdev has left its group: room has no event, and its parent is known no more.
 
     A removal that waits for a holder takes the mdev off its bus first, and gives its room back at the end.
     """
-    before = reading.previous.groups.get(GroupNumber(int(reading.key)))
-    members = () if reading.value is None else reading.value.members
+    before = previous.groups.get(number)
+    members = () if now is None else now.members
     if before is not None and any(mdev_uuid(member) for member in before.members if member not in members):
-        yield from (Item("mdev_parents", name) for name in reading.previous.mdev_parents)
+        yield from (Item("mdev_parents", name) for name in previous.mdev_parents)
 
 
 def _as_known(root: Root, known: Group) -> bool:
     return group(root, known.number) == known
 
 
-READER = Reader(
-    "groups", _list, _named, _read, _unanswered, _follow, key=int, order=int, recheck=_as_known
-)  # fmt: skip
+READER = Reader("groups", _list, _named, group, _unanswered, _follow, recheck=_as_known)

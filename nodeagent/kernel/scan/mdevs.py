@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.kernel.scan.pci import has_cdev, hexadecimal, natural, vfio_device
-from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading, group_of
+from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, group_of
 from nodeagent.model.host import Host, Mdev, MdevType
 from nodeagent.model.ids import GroupNumber, mdev_uuid
 
@@ -98,16 +98,13 @@ def _as_known(root: Root, known: Mdev) -> bool:
     return instance(root, known.uuid) == known
 
 
-def _follow(reading: Reading) -> Iterable[Item]:
+def _follow(uuid: str, now: Mdev | None, previous: Host) -> Iterable[Item]:
     """The groups and the parents before and after."""
-    for mdev in (reading.previous.device(reading.key), reading.value):
+    for mdev in (previous.device(uuid), now):
         if isinstance(mdev, Mdev):
             yield from group_of(mdev.group)
             if mdev.parent is not None:
                 yield Item("mdev_parents", mdev.parent)
-
-
-READER = Reader("mdevs", _list, _named, instance, _unanswered, _follow, key=str, order=str, recheck=_as_known)
 
 
 def _list_parents(root: Root) -> tuple[str, ...]:
@@ -118,15 +115,13 @@ def _name_no_parent(_: str, __: Host) -> None:
     """No event names a parent: its function does."""
 
 
-def _known_types(key: str, previous: Host) -> tuple[MdevType, ...] | None:
-    return previous.mdev_parents.get(key)
+def _known_types(parent: str, previous: Host) -> tuple[MdevType, ...] | None:
+    return previous.mdev_parents.get(parent)
 
 
-def _follow_no_more(_: Reading) -> tuple[Item, ...]:
+def _follow_nothing(_: str, __: object, ___: Host) -> tuple[Item, ...]:
     return ()
 
 
-PARENTS_READER = Reader(
-    "mdev_parents", _list_parents, _name_no_parent, types, _known_types, _follow_no_more,
-    key=str, order=str, again=True,  # its room may have changed with what named it
-)  # fmt: skip
+READER = Reader("mdevs", _list, _named, instance, _unanswered, _follow, recheck=_as_known)
+PARENTS_READER = Reader("mdev_parents", _list_parents, _name_no_parent, types, _known_types, _follow_nothing)

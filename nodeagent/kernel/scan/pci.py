@@ -16,7 +16,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nodeagent.kernel.root import Directory, Root, gone, read_with_timeout
-from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading, group_of
+from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, group_of
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
 
@@ -321,8 +321,9 @@ def _egm_nodes(root: Root) -> Iterator[tuple[str, tuple[PciAddress, ...]]]:
             yield f"/dev/{name}", tuple(sorted(gpus, key=pci_order))
 
 
-def _list(root: Root) -> list[str]:
-    return sorted((name for name in root.names(DEVICES) if pci_address(name) == name), key=pci_order)
+def _list(root: Root) -> list[PciAddress]:
+    names = (PciAddress(name) for name in root.names(DEVICES) if pci_address(name) == name)
+    return sorted(names, key=pci_order)
 
 
 def _named(wake_key: str, previous: Host) -> tuple[PciAddress, ...] | None:
@@ -337,23 +338,18 @@ def _named(wake_key: str, previous: Host) -> tuple[PciAddress, ...] | None:
     return tuple(function.address for function in functions if function.vfio_device == match[1])
 
 
-def _read(root: Root, key: str) -> PciFunction | None:
-    return function(root, PciAddress(key))
-
-
-def _unanswered(key: str, previous: Host) -> PciFunction:
-    address = PciAddress(key)
+def _unanswered(address: PciAddress, previous: Host) -> PciFunction:
     return (previous.functions.get(address) or PciFunction(address))._replace(unreadable=NOT_READABLE)
 
 
-def _follow(reading: Reading) -> Iterable[Item]:
+def _follow(address: PciAddress, now: PciFunction | None, previous: Host) -> Iterable[Item]:
     """The groups before and after, the PF, the VFs that came or went, and the types it may offer.
 
     A VF tells of its PF's driver: all of them are read again after another one.
     """
-    yield Item("mdev_parents", reading.key)
+    yield Item("mdev_parents", address)
     vfs: set[PciAddress] = set()
-    before, now = reading.previous.functions.get(PciAddress(reading.key)), reading.value
+    before = previous.functions.get(address)
     for one in (before, now):
         if one is not None:
             yield from group_of(one.group)
@@ -362,9 +358,7 @@ def _follow(reading: Reading) -> Iterable[Item]:
                 yield Item("functions", one.physfn)
     if before is not None and now is not None and before.driver != now.driver:
         vfs |= set(now.vfs)
-    yield from (Item("functions", address) for address in sorted(vfs))
+    yield from (Item("functions", vf) for vf in sorted(vfs))
 
 
-READER = Reader(
-    "functions", _list, _named, _read, _unanswered, _follow, key=PciAddress, order=pci_order, recheck=as_known
-)
+READER = Reader("functions", _list, _named, function, _unanswered, _follow, recheck=as_known)

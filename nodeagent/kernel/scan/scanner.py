@@ -28,18 +28,22 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import in_use
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import assembly, groups, pci
-from nodeagent.kernel.scan.assembly import READERS
-from nodeagent.kernel.scan.readers import Item, Reading
+from nodeagent.kernel.scan import assembly, groups, mdevs, pci, usb
+from nodeagent.kernel.scan.readers import Item, Reader
 from nodeagent.kernel.wakes import Wakes
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import DevNode
+from nodeagent.model.usb import NODES
 from nodeagent.model.uses import HostUses
 
 NO_SPECS: Final[Mapping[str, CdiFile]] = MappingProxyType({})
 COMMON_NODES = ("/dev/vfio/vfio", "/dev/iommu")
+READERS: Mapping[str, Reader] = {
+    reader.table: reader
+    for reader in (pci.READER, mdevs.READER, groups.READER, mdevs.PARENTS_READER, usb.READER)
+}
 _LISTS = Item("", "/sys")  # stands for the lists of devices
 
 
@@ -53,14 +57,13 @@ class Scanner:
         self._deadline = deadline
         self._open_files = threads.OneByOne()
         self._opener_scan = timeouts.opener_scan
+        self._host_uses = threads.OneByOne()
         self._stuck: Counter[Item] = Counter()
-        self._hanging_lists: threads.Call[Host | None] | None = None
-        self._host_use: threads.Call[dict[PciAddress, HostUses]] | None = None
 
     @property
     def stuck(self) -> tuple[str, ...]:
         """The keys of the devices that a thread is still reading after a scan."""
-        return tuple(sorted(item.key for item in self._stuck))
+        return tuple(sorted(str(item.key) for item in self._stuck if item != _LISTS))
 
     async def scan(
         self,
@@ -98,7 +101,8 @@ class Scanner:
         return await threads.call(read)
 
     async def _scan_devices(self, reads: _Reads) -> Host:
-        await self._lists_answer()
+        if _LISTS in self._stuck:
+            raise _no_list()
         while True:
             call, item = threads.start(reads.run), None
             try:
@@ -109,64 +113,33 @@ class Scanner:
                         item = reads.replace_thread(self._deadline)
             finally:  # the scan may have been cancelled
                 if not call.ended and (left := item or reads.replace_thread(0.0)) is not None:
-                    self._remember(left, call)
+                    self._stuck[left] += 1
+                    call.when_ended(functools.partial(self._forget, left))
             if item == _LISTS:
                 raise _no_list()
             if item is None and (host := await call.result()) is not None:
                 return host
 
-    def _remember(self, item: Item, call: threads.Call[Host | None]) -> None:
-        """A thread is still reading: nobody reads this again until it comes back."""
-        if item == _LISTS:
-            self._hanging_lists = call
-            call.when_ended(functools.partial(self._wakes.wake, None))
-        else:
-            self._stuck[item] += 1
-            call.when_ended(functools.partial(self._forget, item))
-
     def _forget(self, item: Item) -> None:
+        """The thread that was reading it has come back: it is read again."""
         self._stuck[item] -= 1
         if self._stuck[item] <= 0:
             del self._stuck[item]
-            self._wakes.wake(item.key)
-
-    async def _lists_answer(self) -> None:
-        """Let a thread that still reads the lists of devices end first: at most one of them hangs."""
-        if self._hanging_lists is None:
-            return
-        with anyio.move_on_after(self._deadline):
-            await self._hanging_lists.wait()
-            return
-        raise _no_list()
+            self._wakes.wake(None if item == _LISTS else str(item.key))
 
     async def _scan_host_use(self, host: Host, before: Host, *, whole: bool) -> Host:
         """The Host with what the host itself uses of its functions, of all or of those that changed.
 
-        A look that takes too long for its scan is not lost: what it has found counts for the next one. Where
-        each takes that long, nothing would be known for ever; a closer one comes before any driver change.
+        What is not found in time counts as before; a closer look comes before any driver change.
         """
         read = host.functions if whole else host.changes_since(before).functions
         scope = [host.functions[address] for address in read if address in host.functions]
         wanted = [each.address for each in scope if each.usable and each.unreadable is None]
-        found = await self._host_uses(wanted) if wanted else {}
+        found = None
+        if wanted:
+            found = await self._host_uses.call(self._deadline, _read_host_uses, self._root, wanted)
         kept = {each.address: each.uses for each in scope if each.usable}
-        return host.with_uses(dict.fromkeys(each.address for each in scope) | kept | found, before)
-
-    async def _host_uses(self, wanted: Sequence[PciAddress]) -> dict[PciAddress, HostUses]:
-        """At most one look hangs: while it does, nothing new is known."""
-        if self._host_use is not None and not self._host_use.ended:
-            return {}
-        late, self._host_use = {} if self._host_use is None else await self._host_use.result(), None
-        known = {each: late[each] for each in wanted if each in late}
-        if not (missing := [each for each in wanted if each not in known]):
-            return known
-        look = self._host_use = threads.start(_read_host_uses, self._root, missing)
-        with anyio.move_on_after(self._deadline):
-            found = await look.result()
-            self._host_use = None
-            return known | found
-        look.when_ended(functools.partial(self._wakes.wake, None))
-        return known
+        return host.with_uses(dict.fromkeys(each.address for each in scope) | kept | (found or {}), before)
 
 
 class _Reads:
@@ -261,10 +234,9 @@ class _Reads:
         self.found[item.table][item.key] = value
         if self.whole:
             return  # the rest is listed, and the parents of mdevs come last
-        reader = READERS[item.table]
-        if reader.again:
+        if item.table == "mdev_parents":
             self._known.discard(item)
-        self._add(reader.follow(Reading(item.key, value, self._previous)))
+        self._add(READERS[item.table].follow(item.key, value, self._previous))
 
     def _put_unanswered(self, item: Item) -> None:
         self.found[item.table][item.key] = READERS[item.table].unanswered(item.key, self._previous)
@@ -305,7 +277,7 @@ def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
 def list_devices(root: Root, nodes: Sequence[str]) -> Iterable[Item]:
     """All devices of all tables. May hang."""
     for reader in READERS.values():
-        if reader.only is None or reader.only in nodes:
+        if reader.table != "usb" or NODES in nodes:
             yield from (Item(reader.table, key) for key in reader.list(root))
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from nodeagent.kernel.root import Directory, Root, gone
 from nodeagent.kernel.scan.pci import natural
-from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, Reading
+from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader
 from nodeagent.model.host import Host
 from nodeagent.model.ids import pci_address, usb_id
-from nodeagent.model.usb import NODES, UsbDevice, UsbInterface
+from nodeagent.model.usb import UsbDevice, UsbInterface
 
 DEVICES = "/sys/bus/usb/devices"
 _KEY = "usb:"
@@ -162,7 +162,7 @@ def _unanswered(name: str, previous: Host) -> UsbDevice:
     return (known or UsbDevice(name, name))._replace(unreadable=NOT_READABLE)
 
 
-def _follow(_: Reading) -> Iterable[Item]:
+def _follow(_: str, __: object, ___: Host) -> tuple[Item, ...]:
     return ()
 
 
@@ -171,6 +171,4 @@ def _as_known(root: Root, known: UsbDevice) -> bool:
     return now is not None and now._replace(id=known.id) == known
 
 
-READER = Reader(
-    "usb", names, _named, device, _unanswered, _follow, key=str, order=str, recheck=_as_known, only=NODES
-)
+READER = Reader("usb", names, _named, device, _unanswered, _follow, recheck=_as_known)
