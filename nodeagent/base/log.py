@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log: a closed catalogue of events, and ``event`` to write one, by the standard library's logging.
 
-One event is one line. Its name and MESSAGE_ID never change (``journalctl MESSAGE_ID=…`` finds it in any
-version); its fields are fixed; its text may be improved. State changes are logged, not visits. The lines go
-where ``log_handlers`` sends them.
+One event is one line. Its MESSAGE_ID and its name, which is that of its constant, never change (``journalctl
+MESSAGE_ID=…`` finds it in any version); its fields are fixed; its text may be improved. State changes are
+logged, not visits. The lines go where ``log_handlers`` sends them.
 
-A new event: one more entry here with an id of its own (``systemd-id128 new``), and its texts in
+A new event: one more constant here with an id of its own (``systemd-id128 new``), and its texts in
 ``render/logs.toml``.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 from nodeagent.base.errors import InvariantBroken
@@ -28,18 +29,22 @@ _ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "what", "s
 
 
 class Event(NamedTuple):
-    """One kind of line: stable name and MESSAGE_ID, level, text. The text names the fields that it must have.
+    """One kind of line: stable MESSAGE_ID, level, text. The text names the fields that it must have.
 
     ``also`` names the fields that it may have. A ``hint`` says what to do, and ends the line.
     ``most``: lines about the same subject in a minute, where the usual number is too many.
     """
 
-    name: str
     id: str
     level: int
     text: str
     also: tuple[str, ...] = ()
     most: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The stable name: that of its constant, as ``device-healthy``."""
+        return _names()[self.id]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -75,6 +80,13 @@ def catalogue() -> tuple[Event, ...]:
     return tuple(value for value in globals().values() if isinstance(value, Event))
 
 
+@cache
+def _names() -> Mapping[str, str]:
+    """MESSAGE_ID → name of each event."""
+    constants = globals().items()
+    return {each.id: name.lower().replace("_", "-") for name, each in constants if isinstance(each, Event)}
+
+
 def _words(value: Value) -> str:
     """The value as it stands in a line; of many values the first, for the field has them all."""
     if not isinstance(value, tuple):
@@ -83,53 +95,38 @@ def _words(value: Value) -> str:
     return ",".join(value[:MANY]) + (f" and {left_out} more" if left_out > 0 else "")
 
 
-def _info(name: str, message_id: str, text: str, *also: str) -> Event:
-    return Event(name, message_id, logging.INFO, text, also)
+def _info(message_id: str, text: str, *also: str) -> Event:
+    return Event(message_id, logging.INFO, text, also)
 
 
-def _warning(name: str, message_id: str, text: str, *also: str) -> Event:
-    return Event(name, message_id, logging.WARNING, text, also)
+def _warning(message_id: str, text: str, *also: str) -> Event:
+    return Event(message_id, logging.WARNING, text, also)
 
 
-def _error(name: str, message_id: str, text: str, *also: str) -> Event:
-    return Event(name, message_id, logging.ERROR, text, also)
+def _error(message_id: str, text: str, *also: str) -> Event:
+    return Event(message_id, logging.ERROR, text, also)
 
 
 _DEVICE = ("pci_address", "group", "pod")
 _ACTION = ("device", "type", "pci_address")
 
-STARTED = _info("started", "27ee919b5c99470997239c18da35bc01", "nodeagent {version} started on {root}")
-READY = _info(
-    "ready", "71b22ec14c9342faa42d8a2280a76485", "ready: {resources} resources with {devices} devices"
-)
-STOPPING = _info("stopping", "e96ec5c59451488593817f378a32372c", "stopping: {why}")
-RESOURCE_ADDED = _info(
-    "resource-added", "398787be47584afa82681e7206fcf0c1", "{resource}: new resource with {devices} devices"
-)
-RESOURCE_REMOVED = _info(
-    "resource-removed", "e66d9b6a266d4f818d919db0047eaf37", "{resource}: resource removed: {why}"
-)
+STARTED = _info("27ee919b5c99470997239c18da35bc01", "nodeagent {version} started on {root}")
+READY = _info("71b22ec14c9342faa42d8a2280a76485", "ready: {resources} resources with {devices} devices")
+STOPPING = _info("e96ec5c59451488593817f378a32372c", "stopping: {why}")
+RESOURCE_ADDED = _info("398787be47584afa82681e7206fcf0c1", "{resource}: new resource with {devices} devices")
+RESOURCE_REMOVED = _info("e66d9b6a266d4f818d919db0047eaf37", "{resource}: resource removed: {why}")
 RESOURCE_REGISTERED = _info(
-    "resource-registered",
-    "b264321f0d2a4165a6378e22e4c40702",
-    "{resource}: registered with the kubelet, {devices} devices",
+    "b264321f0d2a4165a6378e22e4c40702", "{resource}: registered with the kubelet, {devices} devices"
 )
 REGISTER_FAILING = _warning(
-    "register-failing",
-    "b4e2b4f705f94a768e096f98dc933422",
-    "{resource}: the kubelet does not register it, trying on: {error}",
+    "b4e2b4f705f94a768e096f98dc933422", "{resource}: the kubelet does not register it, trying on: {error}"
 )
 REGISTRATION_LOST = _warning(
-    "registration-lost",
-    "5be0f2b3a9f9497d9f0f7a52c1e6d384",
-    "{resource}: registration lost, registering again: {why}",
+    "5be0f2b3a9f9497d9f0f7a52c1e6d384", "{resource}: registration lost, registering again: {why}"
 )
-KUBELET_GONE = _warning(
-    "kubelet-gone", "57caa645c4a940828c454051467ecdb6", "the kubelet is away, waiting for {socket}"
-)
-KUBELET_BACK = _info("kubelet-back", "c5e1ee69f737447790f908f65e16cfc3", "the kubelet is back on {socket}")
+KUBELET_GONE = _warning("57caa645c4a940828c454051467ecdb6", "the kubelet is away, waiting for {socket}")
+KUBELET_BACK = _info("c5e1ee69f737447790f908f65e16cfc3", "the kubelet is back on {socket}")
 DEVICE_UNHEALTHY = _warning(
-    "device-unhealthy",
     "ed1dba313672465bac4e97348c33bc33",
     "{resource}: {device} is Unhealthy: {text}",
     *_DEVICE,
@@ -137,225 +134,139 @@ DEVICE_UNHEALTHY = _warning(
     "hint",
 )
 DEVICE_WAITS = _info(
-    "device-waits",
     "67b255439c2a408e88697af62e991398",
     "{resource}: {device} is Unhealthy until a pod ends: {text}",
     *_DEVICE,
     "reason",
     "hint",
 )
-DEVICE_HEALTHY = _info(
-    "device-healthy", "2a8f55045ca24e6b8a1610320295e993", "{resource}: {device} is Healthy", *_DEVICE
-)
-DEVICE_ADDED = _info(
-    "device-added", "c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52", "{resource}: {device} is new", *_DEVICE
-)
+DEVICE_HEALTHY = _info("2a8f55045ca24e6b8a1610320295e993", "{resource}: {device} is Healthy", *_DEVICE)
+DEVICE_ADDED = _info("c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52", "{resource}: {device} is new", *_DEVICE)
 DEVICE_GONE = _info(
-    "device-gone",
-    "c0dd6c249fd940d49f2e6a0d20063db3",
-    "{resource}: {device} is listed no more: {why}",
-    *_DEVICE,
+    "c0dd6c249fd940d49f2e6a0d20063db3", "{resource}: {device} is listed no more: {why}", *_DEVICE
 )
-ALLOCATED = _info(
-    "allocated", "89b09ebc297446c1ad12f913c668eb8d", "{resource}: gave {device}", "group", "pod"
-)
+ALLOCATED = _info("89b09ebc297446c1ad12f913c668eb8d", "{resource}: gave {device}", "group", "pod")
 ALLOCATE_REFUSED = _warning(
-    "allocate-refused",
-    "8b11ece7c415455faa0f7359d98c63d3",
-    "{resource}: refused {device}: {why}",
-    "group",
-    "pod",
-    "reason",
+    "8b11ece7c415455faa0f7359d98c63d3", "{resource}: refused {device}: {why}", "group", "pod", "reason"
 )
-DEVICE_HELD = _info(
-    "device-held", "042b89b91b224c98abe8956ff9607365", "{resource}: {text}", "device", "group", "pod"
-)
-DEVICE_RELEASED = _info(
-    "device-released", "b16d194181124b88bae9cabba61fd823", "{resource}: {text}", "device", "group", "pod"
-)
+DEVICE_HELD = _info("042b89b91b224c98abe8956ff9607365", "{resource}: {text}", "device", "group", "pod")
+DEVICE_RELEASED = _info("b16d194181124b88bae9cabba61fd823", "{resource}: {text}", "device", "group", "pod")
 HOLDERS_UNKNOWN = _warning(
-    "holders-unknown",
-    "0bccc10d7c7446f4a8c63626e8e638b4",
-    "cannot ask the kubelet who holds what, taking all as held: {error}",
+    "0bccc10d7c7446f4a8c63626e8e638b4", "cannot ask the kubelet who holds what, taking all as held: {error}"
 )
-HOLDERS_KNOWN = _info(
-    "holders-known", "5d5595fe3ac44eb4b9dc62bdaa192ecf", "the kubelet tells again who holds what"
-)
-CONFIG_RELOADED = _info(
-    "config-reloaded", "20cd486520824c5bbb4202beff9b846d", "settings loaded again: {changed}"
-)
+HOLDERS_KNOWN = _info("5d5595fe3ac44eb4b9dc62bdaa192ecf", "the kubelet tells again who holds what")
+CONFIG_RELOADED = _info("20cd486520824c5bbb4202beff9b846d", "settings loaded again: {changed}")
 CONFIG_REFUSED = _error(
-    "config-refused",
-    "8a73431fc4394484beddab8866c0da56",
-    "the new settings are wrong, the old ones stay: {error}",
-    "hint",
+    "8a73431fc4394484beddab8866c0da56", "the new settings are wrong, the old ones stay: {error}", "hint"
 )
 CONFIG_LAST_GOOD = _error(
-    "config-last-good",
     "c41b7be09f3d4e0d8a5c6a2f91d7e803",
     "a file is wrong, and nodeagent starts with the last good settings: {error}",
     "hint",
 )
-CONFIG_RIGHT = _info(
-    "config-right", "4f0c3dd7a05b4c55a7f6c1c6e6b2d91e", "the settings are right again: {what}"
-)
-CONFIG_WARNING = _warning("config-warning", "ddb71bc8a8e9419ababe8718246cb68f", "settings: {text}")
+CONFIG_RIGHT = _info("4f0c3dd7a05b4c55a7f6c1c6e6b2d91e", "the settings are right again: {what}")
+CONFIG_WARNING = _warning("ddb71bc8a8e9419ababe8718246cb68f", "settings: {text}")
 SUBSYSTEM_FAILED = _error(
-    "subsystem-failed",
-    "7a41c7a38d114e0fb591a2bba7124a9f",
-    "{subsystem} failed, starting it again in {seconds} s: {error}",
+    "7a41c7a38d114e0fb591a2bba7124a9f", "{subsystem} failed, starting it again in {seconds} s: {error}"
 )
-SUBSYSTEM_STUCK = _error(
-    "subsystem-stuck", "b1ed298334fc4e99b94bca9e2af829ae", "{subsystem} does not go on: {why}"
-)
-SUBSYSTEM_MOVES = _warning("subsystem-moves", "c5c57b15e68c4b9d9edefe85096b5046", "{subsystem} goes on")
+SUBSYSTEM_STUCK = _error("b1ed298334fc4e99b94bca9e2af829ae", "{subsystem} does not go on: {why}")
+SUBSYSTEM_MOVES = _warning("c5c57b15e68c4b9d9edefe85096b5046", "{subsystem} goes on")
 LINES_LEFT_OUT = _warning(
-    "lines-left-out",
-    "6f87df1e8d3b44ed91ee6764754980d6",
-    "more lines of {kind} are left out for {seconds} s: {what}",
+    "6f87df1e8d3b44ed91ee6764754980d6", "more lines of {kind} are left out for {seconds} s: {what}"
 )
 LINES_LOST = _warning(
-    "lines-lost",
-    "b67a5ec2ee6649b48fb54c7b88e23670",
-    "{count} lines of this log are lost: whoever reads it was too slow",
+    "b67a5ec2ee6649b48fb54c7b88e23670", "{count} lines of this log are lost: whoever reads it was too slow"
 )
 NO_DESCRIPTORS = _error(
-    "no-descriptors",
-    "8715abd8cb704c229cd793627bb94cf2",
-    "no connection can be accepted, trying on: {error}",
-    "hint",
+    "8715abd8cb704c229cd793627bb94cf2", "no connection can be accepted, trying on: {error}", "hint"
 )._replace(most=1)
 EVENTS_LOST = _warning(
-    "events-lost",
-    "6f7e03f047a948e082b1ec1f17d5bf18",
-    "events of {source} were lost, reading everything again",
+    "6f7e03f047a948e082b1ec1f17d5bf18", "events of {source} were lost, reading everything again"
 )
 EVENTS_UNAVAILABLE = _warning(
-    "events-unavailable",
-    "e98d740d9853403197398f2c09a1b132",
-    "no events from {source}, looking every {seconds} s instead: {error}",
+    "e98d740d9853403197398f2c09a1b132", "no events from {source}, looking every {seconds} s instead: {error}"
 )
 HOST_READ_SLOW = _warning(
-    "host-read-slow",
     "1d76aa32ad494ac4bc27c1a053af3a0a",
     "reading {what} hangs for {seconds} s, going on without it",
     "device",
     "pci_address",
 )
-HOST_NOT_READ = _error("host-not-read", "b436385551454dfcbb1b0d3759b585a9", "{error}", "hint")
+HOST_NOT_READ = _error("b436385551454dfcbb1b0d3759b585a9", "{error}", "hint")
 HOST_READ_BACK = _info(
-    "host-read-back",
-    "7566217c1d38415eaf801839ef5429fe",
-    "reading {what} works again",
-    "device",
-    "pci_address",
+    "7566217c1d38415eaf801839ef5429fe", "reading {what} works again", "device", "pci_address"
 )
-NO_IOMMU = _warning("no-iommu", "edb49fca2fd14e42b8c20a33d5d7ad88", "{text}", "hint")
-NO_VFIO = _warning("no-vfio", "ce4e5f45647f4f51b4d8ce0ef27b9901", "{text}", "hint")
-NOTE = _info("note", "4c0d7e59a1b24a0f9d6be3f2871c5a08", "{text}", "hint")
+NO_IOMMU = _warning("edb49fca2fd14e42b8c20a33d5d7ad88", "{text}", "hint")
+NO_VFIO = _warning("ce4e5f45647f4f51b4d8ce0ef27b9901", "{text}", "hint")
+NOTE = _info("4c0d7e59a1b24a0f9d6be3f2871c5a08", "{text}", "hint")
 AER_WARNING = _warning(
-    "aer-warning",
     "ef81d33a448e435184a2dc298e67362d",
     "{pci_address}: the kernel reports a PCIe error: {text}",
     "device",
     "group",
 )
-CDI_FAILED = _error("cdi-failed", "812ce234d1c74a0f8479d6beefd9c925", "{resource}: {error}", "path", "hint")
+CDI_FAILED = _error("812ce234d1c74a0f8479d6beefd9c925", "{resource}: {error}", "path", "hint")
 REQUEST_ACCEPTED = _info(
-    "request-accepted",
-    "bbebf1ac0520b5ef741ea8e1b66a31b0",
-    "process {process} has asked to {asking} {device}, and it is begun",
+    "bbebf1ac0520b5ef741ea8e1b66a31b0", "process {process} has asked to {asking} {device}, and it is begun"
 )
 REQUEST_REFUSED = _warning(
-    "request-refused",
     "c577ea8886719a975e702c1449ebfe56",
     "process {process} has asked to {asking} {what}, and is refused: {error}",
     "device",
     "hint",
 )
-ACTION_DONE = _info("action-done", "5d33e3dcd33b4c7e9e4d528580208e9e", "done: {action}: {why}", *_ACTION)
+ACTION_DONE = _info("5d33e3dcd33b4c7e9e4d528580208e9e", "done: {action}: {why}", *_ACTION)
 ACTION_FAILED = _warning(
-    "action-failed",
     "3b07bc8efaca4f4e9545f33061ce5a45",
     "cannot {action}, trying again from time to time: {error}",
     *_ACTION,
     "hint",
 )
 ACTION_WAITING = _info(
-    "action-waiting",
-    "27ee9ebc1fa444d0b00dd1889a5d7f54",
-    "waiting to {action}: {why}",
-    *_ACTION,
-    "group",
-    "pod",
+    "27ee9ebc1fa444d0b00dd1889a5d7f54", "waiting to {action}: {why}", *_ACTION, "group", "pod"
 )
-HTTP_SERVED = _info("http-served", "ea3a94f0d45b471190cc2f5383d6f49f", "HTTP is served at {address}")
-HTTP_REFUSED = _warning(
-    "http-refused", "7db2dfc10b3f4be6951cb3ee08b0a948", "{error}, trying again from time to time", "hint"
-)
-HTTP_FAILED = _error(
-    "http-failed", "d2323dbdedad45bba0564c52262168d0", "HTTP: {path} cannot be answered: {error}"
-)
+HTTP_SERVED = _info("ea3a94f0d45b471190cc2f5383d6f49f", "HTTP is served at {address}")
+HTTP_REFUSED = _warning("7db2dfc10b3f4be6951cb3ee08b0a948", "{error}, trying again from time to time", "hint")
+HTTP_FAILED = _error("d2323dbdedad45bba0564c52262168d0", "HTTP: {path} cannot be answered: {error}")
 CLUSTER_AWAY = _warning(
-    "cluster-away",
     "dca5e4c9e0114749abb6f940506c934e",
     "{what} of the cluster cannot be followed, going on with what is known of them: {error}",
     "hint",
 )
-CLUSTER_BACK = _info(
-    "cluster-back", "59335e801552444f98c506f1e460d4e6", "{what} of the cluster are followed again"
-)
+CLUSTER_BACK = _info("59335e801552444f98c506f1e460d4e6", "{what} of the cluster are followed again")
 CLUSTER_REFUSES = _warning(
-    "cluster-refuses",
-    "211fed251cf74df79f0cf6463ac9424b",
-    "{what} cannot be written to the cluster: {error}",
-    "hint",
+    "211fed251cf74df79f0cf6463ac9424b", "{what} cannot be written to the cluster: {error}", "hint"
 )
-CLUSTER_ACCEPTS = _info(
-    "cluster-accepts", "5bf130a7ebf147f59da3871e85e90e5c", "{what} can be written to the cluster again"
-)
+CLUSTER_ACCEPTS = _info("5bf130a7ebf147f59da3871e85e90e5c", "{what} can be written to the cluster again")
 EVENTS_LEFT_OUT = _warning(
-    "events-left-out",
     "8acce955033c4fa596e242f7b104fa95",
     "more happens than is told as Events: what they leave out is in this log, and counted in the status",
 )
 STALE_RESOURCE = _info(
-    "stale-resource",
     "f5d2a6c0b8134b6f9a7c3e51d0e42b96",
     "{resource}: the Node still counts it, as 0: it was offered here once, and nobody gives it any more",
     "hint",
 )
 STALE_RESOURCE_REMOVED = _info(
-    "stale-resource-removed",
     "0c7b9e1d5a2f4e83b6d40f9182a7c35e",
     "{resource}: taken from the Node, where it was counted as 0 and nobody gave it",
 )
-PLAN_PROBLEM = _warning("plan-problem", "9c1f0a6be26e44f6b7d2c35d0e81f4aa", "{text}", "hint")
+PLAN_PROBLEM = _warning("9c1f0a6be26e44f6b7d2c35d0e81f4aa", "{text}", "hint")
 SETTINGS_NOT_KEPT = _warning(
-    "settings-not-kept",
     "1ea96fd3c2704b5b9d58e0b7cc3a4f16",
     "the settings in force cannot be kept for a start with a wrong file: {error}",
     "hint",
 )
 VGPU_RECORD_BROKEN = _warning(
-    "vgpu-record-broken",
-    "05064868b5d3442ea2eec0233d2611da",
-    "which vGPU types nodeagent has set is lost: {error}",
+    "05064868b5d3442ea2eec0233d2611da", "which vGPU types nodeagent has set is lost: {error}"
 )
 DRIVERS_RECORD_BROKEN = _warning(
-    "drivers-record-broken",
-    "aa73fc3497fe418984859bd0358c5aca",
-    "which drivers bound functions had before is lost: {error}",
+    "aa73fc3497fe418984859bd0358c5aca", "which drivers bound functions had before is lost: {error}"
 )
-USB_RECORD_BROKEN = _warning(
-    "usb-record-broken", "e6f49fd0ab844c9a8d476aa82afbd7f9", "USB loans are lost: {error}"
-)
+USB_RECORD_BROKEN = _warning("e6f49fd0ab844c9a8d476aa82afbd7f9", "USB loans are lost: {error}")
 CLUSTER_RECORD_BROKEN = _warning(
-    "cluster-record-broken", "b9509d0095444d01ae096e5a99e87fb5", "what the cluster said last is lost: {error}"
+    "b9509d0095444d01ae096e5a99e87fb5", "what the cluster said last is lost: {error}"
 )
 CLUSTER_NOT_KEPT = _warning(
-    "cluster-not-kept",
-    "57bae57baa944888b05950e91b87b25c",
-    "what the cluster says cannot be kept: {error}",
-    "hint",
+    "57bae57baa944888b05950e91b87b25c", "what the cluster says cannot be kept: {error}", "hint"
 )
