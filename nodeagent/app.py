@@ -8,10 +8,12 @@ the end: take no more events, end the endpoints (each in bounded time), remove t
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import TaskGroup
@@ -20,33 +22,39 @@ from anyio.lowlevel import checkpoint
 from nodeagent import __version__
 from nodeagent.agent import core, followers, kubelet_side
 from nodeagent.agent.config_loop import ConfigLoop, Desire
-from nodeagent.agent.features import FEATURES, LateFeature
 from nodeagent.agent.last_good import LastGood
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.noting import Remarks
 from nodeagent.agent.tell.start import tell_that_it_is_ready
-from nodeagent.agent.tell.status import Teller
 from nodeagent.agent.tell.systemd import StatusLine, Watchdog
-from nodeagent.base import log, log_handlers, supervise
+from nodeagent.base import log, log_handlers, process, supervise, threads
 from nodeagent.base.errors import ConfigError, MustEnd
 from nodeagent.base.latest import Latest
-from nodeagent.base.supervise import Component, HasHeartbeat, Heartbeat, Task
+from nodeagent.base.supervise import Component, Heartbeat, Task
 from nodeagent.base.systemd import Notifier, listening_sockets
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.cluster import account
 from nodeagent.config import Http, Log, Settings, Sources
 from nodeagent.http import listeners
 from nodeagent.http.listeners import NetworkListener
 from nodeagent.http.routes import LocalRoutes, NetworkRoutes
 from nodeagent.http.server import Handler
 from nodeagent.kernel.root import Root
+from nodeagent.model.ledger import DRIVERS_RECORD
+from nodeagent.model.status import Status
+from nodeagent.model.usb import LOANS_RECORD, NODES
+
+if TYPE_CHECKING:  # few nodes load these
+    from nodeagent.agent.changing.loop import ChangeLoop
+    from nodeagent.agent.cluster.follow import ClusterFollower
 
 SetLog = Callable[[Log], None]
 
 
 class Daemon:
-    """All components, listed."""
+    """All components, built in the order in which they need each other, and listed."""
 
     def __init__(
         self,
@@ -61,9 +69,14 @@ class Daemon:
         self.core = core.build(Root(sources.prefix), in_force, timeouts)
         self.kubelet = kubelet_side.build(self.core)
         self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, timeouts, refused)
+        self.remarks = Remarks(self.core.snapshots, self.core.offering, timeouts.problems_settle)
         self.notifier = Notifier.from_environ(sources.environ)
-        self.passed = listening_sockets(sources.environ)
-        self.features = [LateFeature(self.core, feature) for feature in FEATURES]
+        self.watchdog = Watchdog(self.notifier, self.heartbeats, timeouts)
+        sockets = listening_sockets(sources.environ)
+        self.network = NetworkListener(in_force, self._routes_by_tcp, timeouts, sockets)
+        self.changes: ChangeLoop | None = None  # until its code is loaded
+        self.cluster: ClusterFollower | None = None  # the same
+        self._began = 0.0
 
     @property
     def ears(self) -> Sequence[Component]:
@@ -81,8 +94,8 @@ class Daemon:
 
     @property
     def components(self) -> Sequence[Component]:
-        """All others."""
-        timeouts = self.core.timeouts
+        """All others, but for those that few nodes need."""
+        timeouts, snapshots = self.core.timeouts, self.core.snapshots
         return (
             self.kubelet.plugins,
             self.core.observer,
@@ -91,19 +104,32 @@ class Daemon:
             self.core.usage,
             self.core.offering,
             self.core.releases,
-            Remarks(self.core.snapshots, self.core.offering, timeouts.problems_settle),
+            self.remarks,
             self.kubelet.cdi,
             self.config,
             LastGood(self.core.root, self.core.settings, timeouts.record_write_retry),
-            self.core.news,
-            Desire(self.core.settings, self.core.cluster, self.core.snapshots),
+            Desire(self.core.settings, self.core.cluster, snapshots),
             *followers.of(self.core, self.kubelet),
-            *self.features,
-            Task(
-                "old errors",
-                partial(warn_of_old_errors, self.core.root, self.core.snapshots, timeouts.device_read),
-            ),
+            Task("old errors", partial(warn_of_old_errors, self.core.root, snapshots, timeouts.device_read)),
+            self.network,
+            self.watchdog,
+            StatusLine(self.notifier, snapshots, self.status, self.watchdog, timeouts),
+            Task("status", self._follow_status),
+            Task("status socket", self._serve_commands),
         )
+
+    def status(self) -> Status:
+        """Everything that is reported, at this moment."""
+        uptime = anyio.current_time() - self._began
+        http = self.network.status
+        return status.collect(
+            self.core, self.kubelet, self.config, self.remarks, http, self.changes, self.cluster, uptime
+        )
+
+    def heartbeats(self) -> Mapping[str, Heartbeat]:
+        """Of the loops that must turn."""
+        loops = (self.core.observer, self.core.offering, self.changes)
+        return {loop.name: loop.heartbeat for loop in loops if loop is not None}
 
     async def run(self) -> None:
         """The daemon's whole life; returns after SIGTERM or SIGINT.
@@ -127,45 +153,78 @@ class Daemon:
             first.start_soon(core.first_scan, self.core)
             first.start_soon(self.core.usage.first)
         self.core.offering.one_turn()
-        components = self.components
-        timeouts = self.core.timeouts
-        watchdog = Watchdog(self.notifier, self.heartbeats, timeouts)
-
-        def routes(http: Http) -> Handler:
-            return NetworkRoutes(teller.status, watchdog.problem, timeouts, http).handle
-
-        network = NetworkListener(self.core.settings, routes, timeouts, self.passed)
-        teller = Teller(self.core, [self.kubelet, network, *components])
-        self._begin_news(teller, watchdog)
-        for_systemd = (watchdog, StatusLine(self.notifier, self.core.news, watchdog, timeouts))
-        local = Task("status socket", partial(self._serve_commands, teller))
-        self._keep([*components, network, *for_systemd, local], group)
+        self._began = anyio.current_time()
+        self._keep(self.components, group)
+        self._keep(self._loaders(group), group)
         await checkpoint()  # all have taken their first step: who is told that it is ready may ask at once
         tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
 
-    async def _serve_commands(self, teller: Teller) -> None:
+    def _routes_by_tcp(self, http: Http) -> Handler:
+        return NetworkRoutes(self.status, self.watchdog.problem, self.core.timeouts, http).handle
+
+    async def _serve_commands(self) -> None:
         core = self.core
-        routes = LocalRoutes(teller.status, partial(status.in_force, core), core.requests.reply)
+        routes = LocalRoutes(self.status, partial(status.in_force, core), core.requests.reply)
         path = core.root.path(core.settings.get().status.socket)
         await listeners.serve_unix(path, routes.handle, core.timeouts)
 
-    def heartbeats(self) -> Mapping[str, Heartbeat]:
-        """Of the loops that must turn; the one that changes the host is loaded late."""
-        late = [each for feature in self.features for each in feature.components]
-        loops = (self.core.observer, self.core.offering, *late)
-        return {each.name: each.heartbeat for each in loops if isinstance(each, HasHeartbeat)}
-
-    def _begin_news(self, teller: Teller, watchdog: Watchdog) -> None:
-        core, kubelet = self.core, self.kubelet
-        cells = (
-            core.snapshots,
-            core.supervisor.changed,
-            kubelet.directory.kubelet,
-            kubelet.plugins.states,
+    async def _follow_status(self) -> None:
+        """Ring the bell of the Snapshot when a part of the Status has changed that is not in it."""
+        cells: tuple[Latest[Any], ...] = (
+            self.core.supervisor.changed,
+            self.kubelet.directory.kubelet,
+            self.kubelet.plugins.states,
             self.config.read,
-            watchdog.problems,
+            self.watchdog.problems,
         )
-        core.news.begin(teller.status, cells)
+        async with anyio.create_task_group() as group:
+            for cell in cells:
+                group.start_soon(cell.follow, lambda _: self.core.snapshots.ring(), name="status")
+
+    # Code that few nodes need: without it a node starts sooner and has no code in memory that writes to sysfs
+
+    def _loaders(self, group: TaskGroup) -> Sequence[Component]:
+        """Load the code of rare features when they are first wanted, and keep its components."""
+        return (
+            Task("code for changes", partial(self._change_host, group)),
+            Task("code for USB", partial(self._prepare_usb, group)),
+            Task("code for CDI specifications", partial(self._read_cdi_specs, group)),
+            Task("code for the cluster", partial(self._follow_cluster, group)),
+        )
+
+    async def _change_host(self, group: TaskGroup) -> None:
+        snapshots, requests = self.core.snapshots, self.core.requests
+        if not self.core.root.exists(DRIVERS_RECORD):  # else the daemon before has left drivers to restore
+            await snapshots.until(lambda now: now.desired.changes_host or requests.wanted)
+        await _load("nodeagent.agent.changing.loop")
+        from nodeagent.agent.changing import loop
+
+        components = loop.components(self.core)
+        self.changes = components[0]
+        self._keep(components, group)
+
+    async def _prepare_usb(self, group: TaskGroup) -> None:
+        if not self.core.root.exists(LOANS_RECORD):  # else the daemon before has left nodes to take back
+            await self.core.snapshots.until(lambda now: NODES in now.desired.node_paths)
+        await _load("nodeagent.agent.usb")
+        from nodeagent.agent import usb
+
+        self._keep(usb.components(self.core), group)
+
+    async def _read_cdi_specs(self, group: TaskGroup) -> None:
+        await self.core.snapshots.until(lambda now: bool(now.desired.cdi_kinds))
+        await _load("nodeagent.agent.cdi_specs")
+        from nodeagent.agent import cdi_specs
+
+        self._keep(cdi_specs.components(self.core), group)
+
+    async def _follow_cluster(self, group: TaskGroup) -> None:
+        await self.core.snapshots.until(lambda now: account.reaches(now.desired.following))
+        await _load("nodeagent.agent.cluster.follow")
+        from nodeagent.agent.cluster import follow
+
+        self.cluster = follow.follower(self.core, self.status)
+        self._keep([self.cluster], group)
 
     def _keep(self, components: Sequence[Component], group: TaskGroup) -> None:
         for component in components:
@@ -182,6 +241,12 @@ class Daemon:
             self.kubelet.plugins.shorten_grace(self.core.timeouts.allocate_at_shutdown)
             group.cancel_scope.cancel()
             return
+
+
+async def _load(module: str) -> None:
+    """Import the module in a thread; importing leaves much behind that is not needed again."""
+    await threads.call(importlib.import_module, module)
+    process.release_memory()
 
 
 def run(

@@ -24,8 +24,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.config import Log, Settings, Sources, table
 from nodeagent.model.kubevirt import ClusterWishes
-from nodeagent.model.problem import of_settings
-from nodeagent.model.status import ConfigurationStatus, Status
+from nodeagent.model.status import ConfigurationStatus
 from nodeagent.policy import merge
 
 
@@ -61,12 +60,10 @@ class ConfigLoop:
         if self._watch(settings.get().watched):
             self.wake()  # what has changed since it was read
 
-    def report(self, status: Status) -> Status:
-        """Why newer settings are not in force, and what is odd with these."""
-        return status._replace(
-            configuration=self._status._replace(error=self.error),
-            remarks=(*status.remarks, *of_settings(self.settings.get().warnings)),
-        )
+    @property
+    def status(self) -> ConfigurationStatus:
+        """Since when these settings are in force, and why newer ones are not."""
+        return self._status._replace(error=self.error)
 
     def wake(self) -> None:
         """Read the configuration again soon (SIGHUP)."""

@@ -20,7 +20,6 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.tell.news import News
 from nodeagent.agent.usage import Usage
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
@@ -50,7 +49,7 @@ class RequestQueue:
     async def reply(self, question: bytes, asker: int) -> dict[str, Any]:
         """The plain data of the answer to that of a request; ``asker``: the process that asks."""
         self.wanted = True
-        self._snapshots.ring()  # for ``agent.features``
+        self._snapshots.ring()  # for ``app``, which loads that code
         while (handler := self.handler.get()) is None:
             await self.handler.newer(self.handler.version)
         return await handler(question, asker)
@@ -76,7 +75,6 @@ class Core:
     kubelet: KubeletView
     usage: Usage
     offering: Offering
-    news: News
     usb_nodes: Latest[UsbNodes | None]  # None until the code for USB devices is loaded
     requests: RequestQueue
 
@@ -114,7 +112,6 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
         kubelet,
         usage,
         Offering(snapshots, releases, timeouts),
-        News(),
         Latest(None),
         RequestQueue(snapshots),
     )

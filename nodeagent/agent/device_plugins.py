@@ -29,7 +29,7 @@ from nodeagent.kubelet.endpoint import Endpoint, RegistrationState
 from nodeagent.model.allocation import Grant
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
-from nodeagent.model.status import AllocationsStatus, ResourceStatus, Status
+from nodeagent.model.status import AllocationsStatus, Durations, ResourceStatus
 
 CreateEndpoint = Callable[[str, DeviceList, Answers, Latest[None]], Endpoint]
 """By resource, list, answers, and a cell that is touched when the registration changes."""
@@ -122,18 +122,19 @@ class DevicePlugins:
         """The endpoints by resource."""
         return {name: running.endpoint for name, running in self._running.items()}
 
-    def report(self, status: Status) -> Status:
+    @property
+    def status(self) -> tuple[ResourceStatus, ...]:
         """The resources, and how each is registered with the kubelet."""
         endpoints, tally = self.endpoints, self._allocator.tally
         resources = self._offering.resources.get().values()
-        return status._replace(
-            resources=tuple(
-                _status(resource, endpoints.get(resource.name), tally.of(resource.name))
-                for resource in resources
-            ),
-            problems=(*status.problems, *self._cdi.problems),
-            allocating=tally.durations,
+        return tuple(
+            _status(resource, endpoints.get(resource.name), tally.of(resource.name)) for resource in resources
         )
+
+    @property
+    def allocating(self) -> Durations:
+        """How long all Allocates took."""
+        return self._allocator.tally.durations
 
     async def run(self) -> None:
         """Follow the Resources, for ever; those with CDI files apart, for their directory may hang."""

@@ -16,7 +16,6 @@ from nodeagent.kubelet.device_plugin import Answers, DeviceList
 from nodeagent.kubelet.endpoint import Endpoint
 from nodeagent.kubelet.registration import Registrar
 from nodeagent.kubelet.socket_dir import SocketDir
-from nodeagent.model.status import Status
 
 RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot
 
@@ -37,11 +36,10 @@ class KubeletSide:
         """The directories in which sockets are made."""
         return (self.directory,) if self.registry is None else (self.directory, self.registry)
 
-    def report(self, status: Status) -> Status:
-        """The kubelet's socket, and whether somebody is there: a kubelet that ends leaves its socket."""
-        there = self.directory.kubelet.get() is not None and not self.registrar.refused
-        kubelet = status.kubelet._replace(socket=self.directory.kubelet_path, present=there)
-        return status._replace(kubelet=kubelet)
+    @property
+    def present(self) -> bool:
+        """True if a kubelet is there: one that has ended leaves its socket."""
+        return self.directory.kubelet.get() is not None and not self.registrar.refused
 
     def open(self) -> None:
         """Lock the directories and clear own leftovers.

@@ -15,7 +15,6 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
-from nodeagent.model.status import Status
 
 
 class NameKeeper:
@@ -29,15 +28,11 @@ class NameKeeper:
         self._chosen = chosen
         self._searched: frozenset[tuple[str, str]] = frozenset()
         self._types = TypeNames(root)
-        self._bundled = ""
-
-    def report(self, status: Status) -> Status:
-        """The status with the day of the bundled pci.ids."""
-        return status._replace(pci_ids=self._bundled)
+        self.bundled = ""  # the day of the bundled pci.ids
 
     async def run(self) -> None:
-        """Read that day."""
-        self._bundled = await threads.call(pciids.bundled_date)
+        """Read the day of the bundled pci.ids."""
+        self.bundled = await threads.call(pciids.bundled_date)
 
     async def names(self, host: Host, present: Names) -> Names:
         """All names for the host; ``present`` itself if there is no new one.

@@ -35,7 +35,7 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
-from nodeagent.model.status import NO_DURATIONS, Durations, HostStatus, Status
+from nodeagent.model.status import NO_DURATIONS, Durations, HostStatus
 from nodeagent.policy import groups
 
 _HOST = "the host"
@@ -77,15 +77,15 @@ class Observer:
         self._reports = ReadReports(timeouts.device_read)
         self._rescans = Rescans(wakes, timeouts.rescan_delays)
 
-    def report(self, status: Status) -> Status:
+    @property
+    def status(self) -> HostStatus:
         """The host in numbers."""
         events = self._events.statistics
         now = self._snapshots.now
         stuck, unread = self._scanner.stuck, self._reports.unreadable
-        host = HostStatus.of(
+        return HostStatus.of(
             now.host, stuck, events, self.scanned.get().durations, now.allocations.holders, unread
         )
-        return status._replace(host=host)
 
     def wake(self, keys: Iterable[str | None]) -> None:
         """Scan soon what the keys name; None names everything."""

@@ -19,7 +19,7 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.status import GroupStatus, Status
+from nodeagent.model.status import GroupStatus
 from nodeagent.policy.offer import releases as policy
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
@@ -36,20 +36,21 @@ class Offering:
         self._snapshots = snapshots
         self._releases = releases
         self._decision = turn.first(Snapshot(Host(), snapshots.now.desired))
-        self._told: tuple[Decision, tuple[GroupStatus, ...]] | None = None
+        self._groups: tuple[Decision, tuple[GroupStatus, ...]] | None = None
 
     @property
     def decision(self) -> Decision:
         """The result of the last turn."""
         return self._decision
 
-    def report(self, status: Status) -> Status:
-        """The groups, as they were decided last; made anew only after another Decision."""
-        if self._told is None or self._told[0] is not self._decision:
+    @property
+    def groups(self) -> tuple[GroupStatus, ...]:
+        """The groups, as they were decided last; computed again only after another Decision."""
+        if self._groups is None or self._groups[0] is not self._decision:
             from nodeagent.policy.offer import overview  # here: nobody may ever ask
 
-            self._told = self._decision, overview.overview(self._decision)
-        return status._replace(groups=self._told[1])
+            self._groups = self._decision, overview.overview(self._decision)
+        return self._groups[1]
 
     @property
     def newest(self) -> Snapshot:

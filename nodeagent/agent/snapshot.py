@@ -3,11 +3,13 @@
 
 Each part has one writer. A writer takes ``now``, replaces its part and publishes that without an await in
 between, so nothing is lost and nobody locks. Parts that are equal stay the same objects, so a reader finds
-out by identity whether what it depends on has changed.
+out by identity whether what it depends on has changed. The bell rings as well when a part of the Status has
+changed that is not in the Snapshot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -46,6 +48,13 @@ class Snapshots:
     def ring(self) -> None:
         """Wake all readers although no part has changed."""
         self._cell.touch()
+
+    async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
+        """Wait for a Snapshot of which that is true."""
+        seen, snapshot = self.version, self.now
+        while not condition(snapshot):
+            seen, snapshot = await self.newer(seen)
+        return snapshot
 
     async def newer(self, seen: int) -> tuple[int, Snapshot]:
         """Wait until the version differs from ``seen``; the present version and Snapshot."""

@@ -36,7 +36,6 @@ from nodeagent.model.allocation import (
     PodList,
     Pods,
 )
-from nodeagent.model.status import ANSWERS, HolderStatus, Status
 
 T = TypeVar("T")
 
@@ -291,18 +290,6 @@ class Usage:
         self._reservations.observe(file, answer)
 
     # The component
-
-    def report(self, status: Status) -> Status:
-        """The table, and what is wrong with the answer."""
-        allocations = self._snapshots.now.allocations
-        holders = {
-            device_id: HolderStatus(str(holder), holder.resource)
-            for device_id, holder in allocations.holders.items()
-        }
-        kubelet = status.kubelet._replace(
-            pod_resources=self.error or ANSWERS, holders_known=allocations.complete
-        )
-        return status._replace(kubelet=kubelet, holders=holders)
 
     def request_soon(self) -> None:
         """Something has changed that the kubelet may know of."""

@@ -7,7 +7,7 @@ many and no node too many. It has the number by which a pod got a device: with a
 it no more. A node goes back to its owner when it is known that no pod has the device. The record is below
 /run, since owners of nodes and numbers on a bus end with the boot as well; a damaged record is set aside.
 
-Loaded by ``agent.features`` when a rule asks for USB devices; ``agent.allocate`` calls ``ensure``.
+Loaded by ``app`` when a rule asks for USB devices; ``agent.allocate`` calls ``ensure``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
 
@@ -41,14 +41,6 @@ class Component(Protocol):
 
     def run(self) -> Awaitable[None]:
         """Live, until cancelled; to return means that there is nothing left to do, which is no failure."""
-
-
-@runtime_checkable
-class HasHeartbeat(Protocol):
-    """A component with a loop that must turn."""
-
-    name: str
-    heartbeat: Heartbeat
 
 
 class Task(NamedTuple):

@@ -25,7 +25,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Settings
 from nodeagent.http.server import Handler, Server
-from nodeagent.model.status import HttpStatus, Status
+from nodeagent.model.status import HttpStatus
 
 _REQUEST_BYTES = 1 << 18  # of a request by hand, on the unix socket
 _OTHER = "choose another address with http.listen"
@@ -93,11 +93,7 @@ class NetworkListener:
         self._handler = handler
         self._timeouts = timeouts
         self._passed = [sock for sock in passed if _address(sock)]
-        self._status = HttpStatus()
-
-    def report(self, status: Status) -> Status:
-        """The address that is served, or why none is."""
-        return status._replace(http=self._status)
+        self.status = HttpStatus()  # with the address that is served, or why none is
 
     async def run(self) -> None:
         """Serve the address of the settings until cancelled."""
@@ -113,11 +109,11 @@ class NetworkListener:
     async def _serve(self, wanted: Http) -> None:
         try:
             sock = self._open(wanted.listen) or await self._retry(wanted)
-            self._status = HttpStatus(url(sock))
+            self.status = HttpStatus(url(sock))
             log.event(log.HTTP_SERVED, address=url(sock))
             await self._accept(sock, wanted)
         finally:
-            self._status = HttpStatus()
+            self.status = HttpStatus()
 
     def _open(self, address: str) -> socket.socket | None:
         """A socket that listens there; None if there is none, which is logged once."""
@@ -134,9 +130,9 @@ class NetworkListener:
     def _report(self, what: str, hint: str) -> None:
         instead = next(map(url, self._passed), None)
         error = f"{what}; {instead} is answered instead" if instead else what
-        if self._status.error != error:
+        if self.status.error != error:
             log.event(log.HTTP_REFUSED, error=error, hint=hint)
-        self._status = HttpStatus(instead, error, hint)
+        self.status = HttpStatus(instead, error, hint)
 
     async def _retry(self, wanted: Http) -> socket.socket:
         """A socket that listens, some time later; until then the sockets of systemd are served."""

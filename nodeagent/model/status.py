@@ -393,21 +393,3 @@ class Status(NamedTuple):
         late = (each for each in self.resources if not (each.registered and each.listed))
         lacks = {False: "does not know it yet", True: "does not read its list yet"}
         return (*missing, *(f"{each.name}: the kubelet {lacks[each.registered]}" for each in late))
-
-
-def unreported(version: str, pid: int, uptime_seconds: float, root: str, process: ProcessStatus) -> Status:
-    """The Status of a daemon of which no component has reported anything yet."""
-    return Status(
-        version,
-        pid,
-        uptime_seconds,
-        root,
-        kubelet=KubeletStatus("", False, ANSWERS, False),
-        host=HostStatus(0, 0, 0, False, (), EventsStatus("", 0, 0, 0, 0)),
-        resources=(),
-        changes=NO_CHANGES,
-        holders={},
-        subsystems={},
-        problems=(),
-        process=process,
-    )

@@ -20,7 +20,6 @@ from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.config import Log, Settings, Sources
 from tests.conftest import Said
 from tests.facts import names
-from tests.reports import EMPTY
 
 GOOD = "apiVersion: nodeagent/v1\nresources: [{name: example.com/kvm, node: {path: /dev/kvm, count: 3}}]\n"
 BAD = "apiVersion: nodeagent/v1\nresorces: []\n"
@@ -159,19 +158,19 @@ async def test_a_line_that_names_one_error_says_how_many_more_there_are(
 
 
 async def test_settings_in_force_and_settings_refused_are_counted(file: Path, node: Node) -> None:
-    at_start = node.loop.report(EMPTY).configuration
+    at_start = node.loop.status
     assert (at_start.generation, at_start.refused, at_start.error) == (1, 0, None)
     write(file, GOOD)
     await node.until_rules(1)
     write(file, BAD)
     for _ in range(3):  # one mistake, however often it is read
         await node.loop.one_turn()
-    wrong = node.loop.report(EMPTY).configuration
+    wrong = node.loop.status
     assert (wrong.generation, wrong.refused, wrong.error) == (2, 1, node.loop.error)
     assert wrong.since >= at_start.since
     write(file, GOOD)
     await node.loop.one_turn()
-    again = node.loop.report(EMPTY).configuration
+    again = node.loop.status
     assert (again.generation, again.refused, again.error) == (2, 1, None)
 
 

@@ -23,7 +23,6 @@ from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.agent.parts import Eyes, settings
 from tests.conftest import Said
-from tests.reports import EMPTY
 from tests.sim import fifos
 
 ONE, TWO = (PciAddress(nodes.address(number)) for number in (0, 1))
@@ -243,7 +242,7 @@ async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: Si
         eyes.wakes.wake(None)
         found = await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
-        assert eyes.observer.report(EMPTY).host.not_readable == (ONE,)
+        assert eyes.observer.status.not_readable == (ONE,)
         fifos.unhang(host, ONE, "modalias")
         await eyes.until(lambda found: found.functions[ONE].unreadable is None)
 

@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -27,10 +27,8 @@ from nodeagent.agent.cluster import follow
 from nodeagent.agent.config_loop import Desire
 from nodeagent.agent.core import Core
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.tell.news import News
-from nodeagent.agent.tell.status import report
 from nodeagent.base.latest import Latest
-from nodeagent.base.supervise import Component, Supervisor
+from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import door
 from nodeagent.config import Sources
@@ -40,7 +38,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.desired import Desired
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.status import ProcessStatus, unreported
+from nodeagent.model.status import Status
 
 SOCKET = "sides.sock"
 EDIT = "example.com/edit-"
@@ -80,15 +78,15 @@ class Sides:
         first = core.build(Root(str(directory)), Latest(_settings(directory, "none")), Timeouts())
         # one inotify instance for all: a user may have few of them, and nothing here watches files
         self._cores = [_core(first, place) for place in sorted(directory.glob("*/"))]
-        self._components = [tuple(follow.components(each)) for each in self._cores]
+        self._followers = [follow.follower(each, _no_status) for each in self._cores]
         self._heard: list[float] = []
         self._edits: dict[str, list[float]] = defaultdict(list)
 
     async def run(self, path: str) -> None:
         """Follow the cluster, and tell of it at that path, until killed."""
         async with anyio.create_task_group() as group:
-            for each, components in zip(self._cores, self._components, strict=True):
-                for component in (*components, Desire(each.settings, each.cluster, each.snapshots)):
+            for each, follower in zip(self._cores, self._followers, strict=True):
+                for component in (follower, Desire(each.settings, each.cluster, each.snapshots)):
                     group.start_soon(each.supervisor.run, component, name=component.name)
                 group.start_soon(self._note, each.snapshots)
             await listeners.serve_unix(path, self._answer, Timeouts())
@@ -107,7 +105,8 @@ class Sides:
 
     def _told(self) -> Told:
         if len(self._heard) < len(self._cores):  # to ask them all again would take a third of a core
-            self._heard = [since for components in self._components for since in _heard(components)]
+            statuses = [follower.status for follower in self._followers]
+            self._heard = [status.since for status in statuses if status.answers]
         return Told(self._heard, {edit: Spread.of(times) for edit, times in self._edits.items()})
 
 
@@ -130,14 +129,11 @@ def _core(first: Core, place: Path) -> Core:
         cluster=Latest(ClusterWishes()),
         supervisor=Supervisor(Timeouts()),
         snapshots=Snapshots(Snapshot()),
-        news=News(),
     )
 
 
-def _heard(components: tuple[Component, ...]) -> Iterator[float]:
-    first = unreported("", 0, 0.0, "/", ProcessStatus())
-    found = (report([component], first).cluster for component in components)
-    return (status.since for status in found if status.answers)
+def _no_status() -> Status:
+    raise AssertionError("the settings ask for neither Events nor the condition of the Node")
 
 
 def _edit(desired: Desired) -> str:

@@ -18,7 +18,6 @@ from nodeagent.config import Http, Settings, Sources
 from nodeagent.http import listeners
 from nodeagent.http.listeners import NetworkListener
 from nodeagent.http.server import Handler, Request, Response, text_response
-from tests.reports import EMPTY
 
 DEFAULT = Timeouts()
 SOME_PORT = "127.0.0.1:0"
@@ -45,7 +44,7 @@ class Serving:
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int((self.listener.report(EMPTY).http.address or "").rstrip("/").rpartition(":")[2])
+        return int((self.listener.status.address or "").rstrip("/").rpartition(":")[2])
 
     async def client(self) -> Client:
         """A new connection to it."""

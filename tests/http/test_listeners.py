@@ -21,7 +21,6 @@ from tests import virtual
 from tests.conftest import Said
 from tests.facts import names
 from tests.http.serving import Client, Serving, serving, settings
-from tests.reports import EMPTY
 
 PATIENT = Timeouts().scaled(100)  # no client is disconnected for being slow
 LAST = "GET /last HTTP/1.1\nHost: here\nConnection: close\n\n"
@@ -30,8 +29,8 @@ LAST = "GET /last HTTP/1.1\nHost: here\nConnection: close\n\n"
 async def test_where_it_listens_is_told_and_logged_once(said: Said) -> None:
     async with serving() as server:
         address = f"http://127.0.0.1:{server.port}/"
-        assert server.listener.report(EMPTY).http == HttpStatus(address)
-        assert server.listener.report(EMPTY).http.error is None
+        assert server.listener.status == HttpStatus(address)
+        assert server.listener.status.error is None
         assert "200 OK" in await server.ask(LAST)
     assert said(log.HTTP_SERVED) == [{"address": address}]
 
@@ -55,7 +54,7 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
     with socket.create_server(("127.0.0.1", 0)) as passed, socket.create_server(("127.0.0.1", 0)) as busy:
         there, wanted = (f"127.0.0.1:{sock.getsockname()[1]}" for sock in (passed, busy))
         async with serving(wanted=settings(wanted), passed=[passed]) as server:
-            found = server.listener.report(EMPTY).http
+            found = server.listener.status
             assert (found.address, found.hint) == (
                 f"http://{there}/",
                 listeners.hint(OSError(errno.EADDRINUSE, "")),
@@ -66,7 +65,7 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
             assert [http.listen for http in server.handled] == [there], "as strict as there"
             busy.close()
             await anyio.sleep(Timeouts().http_address_retry + 1)
-            assert server.listener.report(EMPTY).http == HttpStatus(f"http://{wanted}/")
+            assert server.listener.status == HttpStatus(f"http://{wanted}/")
             assert "200 OK" in await server.ask(LAST)
     assert len(said(log.HTTP_REFUSED)) == 1
 
@@ -78,7 +77,7 @@ def test_who_may_make_no_such_socket_is_told_of_the_one_that_systemd_makes() -> 
 
 async def test_nothing_listens_where_no_address_is_wanted() -> None:
     async with serving(wanted=settings("")) as closed:
-        assert closed.listener.report(EMPTY).http == HttpStatus()
+        assert closed.listener.status == HttpStatus()
 
 
 @virtual.TIME
@@ -86,11 +85,11 @@ async def test_a_busy_address_is_a_problem_and_is_tried_until_it_is_free(said: S
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     async with serving(wanted=settings(f"127.0.0.1:{port}")) as server:
-        names(server.listener.report(EMPTY).http.error, f"127.0.0.1:{port}", "Address already in use")
+        names(server.listener.status.error, f"127.0.0.1:{port}", "Address already in use")
         await anyio.sleep(5 * Timeouts().http_address_retry)
         sock.close()
         await anyio.sleep(Timeouts().http_address_retry + 1)
-        assert server.listener.report(EMPTY).http.error is None
+        assert server.listener.status.error is None
         assert server.port == port
     assert len(said(log.HTTP_REFUSED)) == 1
 
@@ -101,10 +100,10 @@ async def test_other_settings_move_it_and_end_it_while_it_runs() -> None:
         server.settings.set(settings("[::1]:0"))
         assert await client.rest() == ""
         await anyio.wait_all_tasks_blocked()
-        assert (server.listener.report(EMPTY).http.address or "").startswith("http://[::1]:")
+        assert (server.listener.status.address or "").startswith("http://[::1]:")
         server.settings.set(settings(""))
         await anyio.wait_all_tasks_blocked()
-        assert server.listener.report(EMPTY).http == HttpStatus()
+        assert server.listener.status == HttpStatus()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", first))
 

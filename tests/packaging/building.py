@@ -70,7 +70,7 @@ def next_version(source: Path, version: str) -> None:
     init = source / "nodeagent/__init__.py"
     lines = [line for line in init.read_text().splitlines() if not line.startswith("__version__")]
     init.write_text("\n".join([*lines, f'__version__ = "{version}"', ""]))
-    _rename(source / "nodeagent", "agent/features.py", "agent/changing/loop.py")
+    _rename(source / "nodeagent", "app.py", "agent/changing/loop.py")
     changelog = source / "packaging/changelog.yaml"
     changelog.write_text(changelog.read_text().replace("semver: 0.1.0-1", f"semver: {version}-1"))
 
@@ -79,5 +79,5 @@ def _rename(package: Path, *modules: str) -> None:
     """Call a function of one module, which another one uses, otherwise in both."""
     for name in modules:
         module = package / name
-        text = module.read_text().replace("module.components(", "module.made(")
+        text = module.read_text().replace("loop.components(", "loop.made(")
         module.write_text(text.replace("def components(core", "def made(core"))

@@ -13,6 +13,7 @@ from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.status import (
+    ANSWERS,
     NO_CHANGES,
     RUNNING_AGAIN,
     CardStatus,
@@ -30,7 +31,6 @@ from nodeagent.model.status import (
     ResultsStatus,
     Status,
     WaitingStatus,
-    unreported,
 )
 from nodeagent.policy import diagnose
 from tests.facts import each_names
@@ -71,8 +71,20 @@ ALL = Status(
     HttpStatus(None, "the address a:1 cannot be served: busy"),
     TIMES,
 )
-WELL = unreported("0.1.0", 7, 61.4, "/", ProcessStatus())
-WELL = WELL._replace(kubelet=WELL.kubelet._replace(present=True))
+WELL = Status(
+    version="0.1.0",
+    pid=7,
+    uptime_seconds=61.4,
+    root="/",
+    kubelet=KubeletStatus("", True, ANSWERS, False),
+    host=HostStatus(0, 0, 0, False, (), EventsStatus("", 0, 0, 0, 0)),
+    resources=(),
+    changes=NO_CHANGES,
+    holders={},
+    subsystems={},
+    problems=(),
+    process=ProcessStatus(),
+)
 
 
 def texts(status: Status) -> tuple[str, ...]:

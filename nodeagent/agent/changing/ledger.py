@@ -5,7 +5,7 @@ The one writer of the Snapshot's ``ledger`` and ``machine_id``. Two files below 
 describe ends with the boot. One has the types of vGPUs: a VF does not show who set its type, and with a type
 it lists no others. The other has the own drivers of functions that we bind, the manual requests and the PFs
 whose ``sriov_drivers_autoprobe`` we switched off; it exists only while there is something to give back, and a
-daemon that starts looks for it (``agent.features``).
+daemon that starts looks for it (``app``).
 
 An entry is on disk before the write that it describes: a crash between the two must not make our change a
 foreign one. An entry too many counts only while the VF has that very type, and goes when the kernel refuses.

@@ -3,7 +3,7 @@
 
 A failure holds up nothing else. Nothing is remembered that the host shows, so a crash at any point loses
 nothing. A turn that finds nothing to do touches no file. ``policy.change`` decides, ``agent.changing.step``
-makes the steps. Loaded by ``agent.features`` when a change is first wanted.
+makes the steps. Loaded by ``app`` when a change is first wanted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.plan import CardPlan, Plan
 from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, Status, WaitingStatus
+from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, WaitingStatus
 from nodeagent.policy import containers
 from nodeagent.policy.change import plan as planning
 
@@ -35,7 +35,7 @@ Inputs = tuple[Snapshot, frozenset[str], frozenset[str]]
 """All that a plan, and what is begun of it, depend on: the Snapshot, and the cards and devices at work."""
 
 
-def components(core: Core) -> Sequence[Component]:
+def components(core: Core) -> tuple[ChangeLoop, Component, Component, Component]:
     """All components that change the host, sharing the core of the daemon."""
     runner = ChangeRunner(core)
     return ChangeLoop(core, runner), runner.retries, runner.ledger, ManualRequests(core, runner)
@@ -86,10 +86,6 @@ class ChangeLoop:
         for card, steps in self._batches().items():
             self.runner.start(card, steps, snapshot, group)
         self._inputs = _inputs(snapshot, self.runner) if planning.due(snapshot) else None
-
-    def report(self, status: Status) -> Status:
-        """The changes of the host: under way, waiting and refused."""
-        return status._replace(changes=self.status, remarks=(*status.remarks, *self.plan.notes))
 
     @property
     def status(self) -> ChangesStatus:

@@ -61,10 +61,12 @@ class ConditionKeeper:
     def __init__(
         self,
         core: Core,
+        status: Callable[[], Status],
         clock: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._core = core
+        self._status = status
         self._clock = clock
         self._jitter = jitter
         self._permission = WritePermission(f"the condition {CONDITION}", core.timeouts.missing_right_retry)
@@ -79,7 +81,7 @@ class ConditionKeeper:
         await api.wait_for_node()
         failures, timeouts = 0, self._core.timeouts
         while True:
-            seen = self._core.news.bell.version
+            seen = self._core.snapshots.version
             try:
                 pause = await self._turn(api)
                 failures = 0
@@ -88,7 +90,7 @@ class ConditionKeeper:
                 failures += 1
                 continue
             with anyio.move_on_after(pause):
-                await self._core.news.bell.newer(seen)
+                await self._core.snapshots.newer(seen)
             await anyio.sleep(timeouts.condition_gather)
 
     async def _turn(self, api: Api) -> float:
@@ -120,7 +122,7 @@ class ConditionKeeper:
 
     @property
     def _wanted(self) -> Condition | None:
-        return condition(self._core.news.asked()) if self._core.settings.get().cluster.condition else None
+        return condition(self._status()) if self._core.settings.get().cluster.condition else None
 
     def _has(self, api: Api) -> Condition | None:
         document = api.document

@@ -112,9 +112,12 @@ class Events:
 
     name = "Events"
 
-    def __init__(self, core: Core, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self, core: Core, status: Callable[[], Status], jitter: Callable[[], float] = random.random
+    ) -> None:
         pause = core.timeouts.missing_right_retry
         self._core = core
+        self._status = status
         self._timeouts = core.timeouts
         self._jitter = jitter
         self._queue = EventQueue(core.timeouts)
@@ -143,16 +146,16 @@ class Events:
                 group.cancel_scope.cancel()
 
     async def _compare(self) -> None:
-        news, timeouts, seen = self._core.news, self._timeouts, -1
-        before = news.asked()
+        timeouts, seen = self._timeouts, -1
+        before = self._status()
         changes = before.changes
         async with anyio.create_task_group() as group:
             group.start_soon(self._add_lasting, before, name="problems at the start")
             while True:
                 with anyio.move_on_after(timeouts.cluster_status_poll):
-                    seen, _ = await news.bell.newer(seen)
+                    seen, _ = await self._core.snapshots.newer(seen)
                 await anyio.sleep(timeouts.event_gather)
-                now = news.asked()
+                now = self._status()
                 of_cards, changes = compare_cards(changes, now.changes)
                 self._add([*diff(before, now), *of_cards])
                 before = now
@@ -162,7 +165,7 @@ class Events:
         an unchanged node, but nobody else sees a device that breaks while the node is down.
         """
         await anyio.sleep(self._timeouts.event_settle + self._timeouts.event_spread * self._jitter())
-        self._add(find_lasting(first, self._core.news.asked()))
+        self._add(find_lasting(first, self._status()))
 
     def _add(self, found: Iterable[NodeEvent]) -> None:
         """Queue them, and log when they begin to exceed the rate."""

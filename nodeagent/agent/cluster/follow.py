@@ -9,7 +9,7 @@ that write to the cluster run beside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
-from nodeagent.base.supervise import Component
 from nodeagent.cluster import account
 from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.session import Session
@@ -46,9 +45,9 @@ LOGGED = 20  # new lines of doubts and objections that are logged at a time
 KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=state.trim_cr)
 
 
-def components(core: Core) -> Sequence[Component]:
-    """The component, with its tasks."""
-    return (ClusterFollower(core, (Events(core), ConditionKeeper(core), StaleResources(core))),)
+def follower(core: Core, status: Callable[[], Status]) -> ClusterFollower:
+    """The component, with its tasks; ``status`` collects the Status."""
+    return ClusterFollower(core, (Events(core, status), ConditionKeeper(core, status), StaleResources(core)))
 
 
 class Connection(NamedTuple):
@@ -86,8 +85,9 @@ class ClusterFollower:
         self._watches: tuple[Watch, ...] = ()
         self._objections: tuple[Configuration, ClusterWishes, tuple[str, ...]] | None = None
 
-    def report(self, status: Status) -> Status:
-        """The status with what is followed, and how old the state in force is."""
+    @property
+    def status(self) -> ClusterStatus:
+        """What is followed, and how old the state in force is."""
         known = [watch.known.get() for watch in self._watches]
         silent = next((each for each in known if not each.answers), None)
         cr = self.state.get().wishes.kubevirt
@@ -104,7 +104,7 @@ class ClusterFollower:
         )
         for task in self._tasks:
             cluster = task.add_status(cluster)
-        return status._replace(cluster=cluster)
+        return cluster
 
     def _doubts(self) -> tuple[str, ...]:
         now = self.state.get()
@@ -167,7 +167,7 @@ class ClusterFollower:
         self.state.set(now)
         self._core.cluster.set(now.wishes)
         _log_new([line for line in (*now.doubts, *self._list_objections()) if line not in before])
-        self._core.news.bell.touch()
+        self._core.snapshots.ring()
 
     async def save_states(self) -> None:
         """Write each other state to disk, for ever; a write that fails is tried again."""
@@ -181,7 +181,7 @@ class ClusterFollower:
         if now.objects == self._saved.objects:
             if self._unsaved:  # it was another one for a while
                 self._unsaved = ""
-                self._core.news.bell.touch()
+                self._core.snapshots.ring()
             return
         saved = now._replace(saved=time.time(), doubts=())
         try:
@@ -193,7 +193,7 @@ class ClusterFollower:
             self._unsaved = unsaved
         else:
             self._saved, self._unsaved = saved, ""
-        self._core.news.bell.touch()
+        self._core.snapshots.ring()
 
 
 def _log_new(lines: Sequence[str]) -> None:

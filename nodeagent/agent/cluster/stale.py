@@ -142,7 +142,7 @@ class StaleResources:
                 log.event(log.STALE_RESOURCE, resource=each.resource, hint=each.why or hint)
         if found != self._stale:
             self._stale = found
-            self._core.news.bell.touch()
+            self._core.snapshots.ring()
         now, timeouts = anyio.current_time(), self._core.timeouts
         settled, spread = now + timeouts.stale_resource_settle, timeouts.stale_resource_spread
         self._due = {
@@ -168,7 +168,7 @@ class StaleResources:
         self._taken.add(name)
         self._unseen[name] = anyio.current_time() + self._core.timeouts.removed_resource_seen
         log.event(log.STALE_RESOURCE_REMOVED, resource=name)
-        self._core.news.bell.touch()
+        self._core.snapshots.ring()
         return 0.0
 
     def _postpone(self, error: ClusterUnavailable) -> float:

@@ -12,7 +12,6 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
 from nodeagent.model.problem import Problem, ProblemCode
-from nodeagent.model.status import Status
 from nodeagent.policy.offer import remarks
 
 
@@ -29,10 +28,6 @@ class Remarks:
         self._told: frozenset[tuple[str, str]] = frozenset()
         self._made_of: tuple[object, ...] = ()
         self._problems: tuple[Problem, ...] = ()
-
-    def report(self, status: Status) -> Status:
-        """All remarks."""
-        return status._replace(remarks=(*status.remarks, *self.problems))
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -1,72 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the Status: each component reports its part, then the problems are found in all of it.
+"""Collects the Status: everything that is reported, read from the parts of the daemon at one moment.
 
-Beside it, the Snapshot and the settings in force. ``http`` serves both; they are frozen, so that a thread may
-write them.
+Called by ``app``, for HTTP, for the line to systemd, and for Events and the condition of the Node. The
+problems are found in the rest (``policy.diagnose``). Beside it, the Snapshot and the settings in force. All
+of it is frozen, so that a thread may write it to a socket.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-import anyio
+from typing import TYPE_CHECKING
 
 from nodeagent import __version__
+from nodeagent.agent.config_loop import ConfigLoop
 from nodeagent.agent.core import Core
+from nodeagent.agent.kubelet_side import KubeletSide
+from nodeagent.agent.tell.noting import Remarks
 from nodeagent.base import process
-from nodeagent.model.status import RUNNING_AGAIN, ProcessStatus, Status, unreported
+from nodeagent.model.problem import of_settings
+from nodeagent.model.status import (
+    ANSWERS,
+    NO_CHANGES,
+    RUNNING_AGAIN,
+    ClusterStatus,
+    HolderStatus,
+    HttpStatus,
+    KubeletStatus,
+    ProcessStatus,
+    Status,
+)
 from nodeagent.policy import diagnose
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # few nodes load these
+    from nodeagent.agent.changing.loop import ChangeLoop
+    from nodeagent.agent.cluster.follow import ClusterFollower
     from nodeagent.agent.tell.basis import BasisFields
 
 _NAMED = 5  # directories that one problem names
 
 
-@runtime_checkable
-class Reports(Protocol):
-    """A component that has a part in the Status."""
-
-    def report(self, status: Status) -> Status:
-        """The Status with this component's part."""
-        ...
-
-
-def report(components: Iterable[object], status: Status) -> Status:
-    """The Status with the parts of these components."""
-    for component in components:
-        if isinstance(component, Reports):
-            status = component.report(status)
-    return status
-
-
-class Teller:
-    """Makes the Status. Created on the event loop, when the daemon begins."""
-
-    def __init__(self, core: Core, components: Sequence[object]) -> None:
-        """``components`` report in this order; a feature reports for the components that it loads late."""
-        self._core = core
-        self._components = components
-        self._began = anyio.current_time()
-
-    def status(self) -> Status:
-        """Everything at this moment."""
-        uptime = round(anyio.current_time() - self._began, 1)
-        numbers = ProcessStatus(*process.numbers())
-        first = unreported(__version__, os.getpid(), uptime, self._core.root.prefix, numbers)
-        status = report(self._components, self._report_core(first))
-        found = (problem.what for problem in diagnose.problems(status))
-        return status._replace(problems=(*status.problems, *found))
-
-    def _report_core(self, status: Status) -> Status:
-        """The parts of the supervisor and the watcher, which are no components themselves."""
-        failures, watcher = self._core.supervisor.failures, self._core.watcher
-        subsystems = {name: text or RUNNING_AGAIN for name, text in failures.items()}
-        line = late_events(watcher.unwatched, has_instance=watcher.has_instance)
-        return status._replace(subsystems=subsystems, problems=(*status.problems, *([line] if line else [])))
+def collect(
+    core: Core,
+    kubelet: KubeletSide,
+    config: ConfigLoop,
+    remarks: Remarks,
+    http: HttpStatus,
+    changes: ChangeLoop | None,
+    cluster: ClusterFollower | None,
+    uptime: float,
+) -> Status:
+    """The Status of now. ``changes`` and ``cluster`` are None before they are loaded; ``uptime``: seconds."""
+    allocations, watcher = core.snapshots.now.allocations, core.watcher
+    late = late_events(watcher.unwatched, has_instance=watcher.has_instance)
+    status = Status(
+        version=__version__,
+        pid=os.getpid(),
+        uptime_seconds=round(uptime, 1),
+        root=core.root.prefix,
+        kubelet=KubeletStatus(
+            kubelet.directory.kubelet_path,
+            kubelet.present,
+            core.usage.error or ANSWERS,
+            allocations.complete,
+        ),
+        host=core.observer.status,
+        resources=kubelet.plugins.status,
+        changes=NO_CHANGES if changes is None else changes.status,
+        holders={each: HolderStatus(str(pod), pod.resource) for each, pod in allocations.holders.items()},
+        subsystems={name: text or RUNNING_AGAIN for name, text in core.supervisor.failures.items()},
+        problems=(*([late] if late else []), *kubelet.cdi.problems),
+        process=ProcessStatus(*process.numbers()),
+        configuration=config.status,
+        http=http,
+        allocating=kubelet.plugins.allocating,
+        groups=core.offering.groups,
+        cluster=ClusterStatus() if cluster is None else cluster.status,
+        pci_ids=core.names.bundled,
+        remarks=(
+            *remarks.problems,
+            *of_settings(core.settings.get().warnings),
+            *(() if changes is None else changes.plan.notes),
+        ),
+    )
+    found = (problem.what for problem in diagnose.problems(status))
+    return status._replace(problems=(*status.problems, *found))
 
 
 def late_events(unwatched: Sequence[str], *, has_instance: bool) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import anyio
 
-from nodeagent.agent.tell.news import News
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Heartbeat
@@ -71,10 +71,18 @@ class StatusLine:
 
     name = "status line"
 
-    def __init__(self, notifier: Notifier, news: News, watchdog: Watchdog, timeouts: Timeouts) -> None:
-        """``news`` rings when the line may be another one; ``watchdog.problems`` is among its cells."""
+    def __init__(
+        self,
+        notifier: Notifier,
+        snapshots: Snapshots,
+        status: Callable[[], Status],
+        watchdog: Watchdog,
+        timeouts: Timeouts,
+    ) -> None:
+        """``status`` collects the Status; the bell of the Snapshots rings when it may be another one."""
         self._notifier = notifier
-        self._news = news
+        self._snapshots = snapshots
+        self._status = status
         self._pause = timeouts.status_line_pause
         self._watchdog = watchdog
 
@@ -84,8 +92,8 @@ class StatusLine:
             return
         seen, told = -1, ""
         while True:
-            seen, _ = await self._news.bell.newer(seen)
-            text = line(self._news.asked(), self._watchdog.problem())
+            seen, _ = await self._snapshots.newer(seen)
+            text = line(self._status(), self._watchdog.problem())
             if text != told and self._notifier.status(text):
                 told = text
             await anyio.sleep(self._pause)

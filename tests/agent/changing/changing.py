@@ -22,7 +22,6 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import Admission, Pending, ReservationBook
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.tell.news import News
 from nodeagent.agent.usage import Usage
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Component, Supervisor
@@ -109,7 +108,6 @@ class Changing:
             view,
             Usage(view, eyes.snapshots, reservations, eyes.observer, releases, eyes.settings, timeouts),
             Offering(eyes.snapshots, releases, timeouts),
-            News(),
             Latest(None),
             RequestQueue(eyes.snapshots),
         )

@@ -35,20 +35,23 @@ OWN_NODE = Resource("/api/v1/nodes", "Nodes", f"metadata.name={NAME}", state.tri
 
 DEFAULTS = config.load(Sources("/nowhere", {}, {}))
 
+Make = Callable[[Core, Callable[[], Status]], SessionTask]
+"""By the Core, and the Status of now."""
+
 
 class Telling:
     """The server, the task, and its Core."""
 
-    def __init__(self, server: ApiServer, core: Core, task: SessionTask) -> None:
+    def __init__(self, server: ApiServer, core: Core, make: Make) -> None:
         self.server = server
         self.core = core
-        self.task = task
-        self.cell: Latest[Status] = Latest(status())
-        core.news.begin(self.cell.get, [self.cell])
+        self._told = status()
+        self.task = make(core, lambda: self._told)
 
     def now(self, told: Status) -> None:
         """This is the Status now."""
-        self.cell.set(told)
+        self._told = told
+        self.core.snapshots.ring()
 
     def configure(self, **cluster: Any) -> None:
         """Other settings of the section ``cluster``."""
@@ -87,14 +90,13 @@ def put_node(server: ApiServer) -> None:
 
 
 @asynccontextmanager
-async def living(task: SessionTask, core: Core, server: ApiServer, folder: Path) -> AsyncIterator[None]:
+async def living(task: SessionTask, server: ApiServer, folder: Path) -> AsyncIterator[None]:
     """The task runs, with a session of its own; it has met its Node and had its first look."""
     async with (
         followed(server, folder, OWN_NODE, EVEN) as watch,
         session(server, folder) as api,
         anyio.create_task_group() as group,
     ):
-        group.start_soon(core.news.run)
         group.start_soon(task.run, Api(api, NAME, watch.known))
         await anyio.sleep(1.0)
         yield
@@ -102,17 +104,15 @@ async def living(task: SessionTask, core: Core, server: ApiServer, folder: Path)
 
 
 @asynccontextmanager
-async def telling(
-    folder: Path, make: Callable[[Core], SessionTask], **cluster: Any
-) -> AsyncIterator[Telling]:
+async def telling(folder: Path, make: Make, **cluster: Any) -> AsyncIterator[Telling]:
     """A task that runs; it has met its Node and had its first look."""
     core = cores.build(Root(str(folder)), Latest(DEFAULTS), Timeouts())
     try:
         async with served() as server:
             put_node(server)
-            made = Telling(server, core, make(core))
+            made = Telling(server, core, make)
             made.configure(**cluster)
-            async with living(made.task, core, server, folder):
+            async with living(made.task, server, folder):
                 yield made
     finally:
         core.watcher.close()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -35,9 +36,9 @@ MOMENT = Timeouts().condition_settle + 2.0
 PAGE = Path(__file__).parents[3] / "docs/events.md"
 
 
-def made(core: Core) -> ConditionKeeper:
+def made(core: Core, now: Callable[[], Status]) -> ConditionKeeper:
     """Without jitter, on the first day of 1970."""
-    return ConditionKeeper(core, clock=anyio.current_time, jitter=lambda: 0.0)
+    return ConditionKeeper(core, now, clock=anyio.current_time, jitter=lambda: 0.0)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +143,8 @@ async def test_what_is_over_within_the_moment_is_not_written(tmp_path: Path) -> 
 
 @virtual.TIME
 async def test_many_nodes_write_it_over_a_time(tmp_path: Path) -> None:
-    def late(core: Core) -> ConditionKeeper:
-        return ConditionKeeper(core, jitter=lambda: 1.0)
+    def late(core: Core, now: Callable[[], Status]) -> ConditionKeeper:
+        return ConditionKeeper(core, now, jitter=lambda: 1.0)
 
     async with telling(tmp_path, late, condition=True) as it:
         await anyio.sleep(Timeouts().condition_settle + Timeouts().condition_spread - 2.0)

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
 from nodeagent.agent.cluster.events import BURST, Events
+from nodeagent.agent.core import Core
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.model.status import Status
 from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.store import EVENTS, NODES
 from tests import virtual
@@ -25,9 +28,9 @@ WELL, BROKEN = status(good(), good(OTHER_AT)), status(bad(), good(OTHER_AT))
 BOTH = status(bad(), bad(OTHER_AT))
 
 
-def made(core: object) -> Events:
+def made(core: Core, now: Callable[[], Status]) -> Events:
     """Without jitter."""
-    return Events(core, lambda: 0.0)  # type: ignore[arg-type]
+    return Events(core, now, lambda: 0.0)
 
 
 async def shown(made: Telling) -> None:
@@ -90,7 +93,7 @@ async def test_what_stood_at_the_start_is_told_after_a_moment_and_once(tmp_path:
 
 
 async def test_what_reaches_all_nodes_at_once_waits_for_a_time_of_its_own(tmp_path: Path) -> None:
-    async with telling(tmp_path, lambda core: Events(core, lambda: 0.5)) as it:
+    async with telling(tmp_path, lambda core, now: Events(core, now, lambda: 0.5)) as it:
         it.now(status(refused=("KubeVirt CR: entry x",)))
         await anyio.sleep(Timeouts().event_spread / 2 - 1.0)
         assert it.written == []

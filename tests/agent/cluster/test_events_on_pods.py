@@ -42,7 +42,6 @@ def test_the_uid_of_a_pod_is_that_of_its_devices_if_it_is_one(entries: list[Entr
 async def begun(it: Telling) -> None:
     """The devices are known, and one is held."""
     it.now(status(good(), good(OTHER_AT), held=HELD))
-    it.core.news.bell.touch()
 
 
 def on_pods(it: Telling) -> list[dict[str, object]]:

@@ -18,8 +18,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.kubevirt import ClusterWishes
-from nodeagent.model.status import Status
-from tests.agent.cluster.statuses import status
+from nodeagent.model.status import ClusterStatus
 from tests.agent.cluster.telling import DEFAULTS
 
 LONG = 5.0  # seconds
@@ -45,9 +44,9 @@ class Saving:
         return state.FILE.load(str(self.path)).wishes.labels
 
     @property
-    def status(self) -> Status:
+    def status(self) -> ClusterStatus:
         """The status of the follower."""
-        return self.follower.report(status())
+        return self.follower.status
 
     @asynccontextmanager
     async def living(self) -> AsyncIterator[None]:
@@ -60,10 +59,8 @@ class Saving:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something is saved, or is not."""
-        bell = self.core.news.bell
         with anyio.fail_after(LONG):
-            while not holds():
-                await bell.newer(bell.version)
+            await self.core.snapshots.until(lambda _: holds())
 
 
 @pytest.fixture
@@ -76,9 +73,9 @@ def saving(tmp_path: Path) -> Iterator[Saving]:
 async def test_the_state_on_disk_is_in_force_at_the_start_and_newer_ones_are_saved(saving: Saving) -> None:
     async with saving.living():
         assert saving.core.cluster.get() == zone("a").wishes
-        assert saving.status.cluster.heard == 1.0
+        assert saving.status.heard == 1.0
         saving.follower.state.set(zone("b"))
-        await saving.until(lambda: saving.status.cluster.heard > 1.0)
+        await saving.until(lambda: saving.status.heard > 1.0)
     assert saving.saved == {"zone": "b"}
 
 
@@ -95,8 +92,8 @@ async def test_a_state_that_cannot_be_written_is_a_doubt_until_one_is_written(sa
     aside.mkdir()
     async with saving.living():
         saving.follower.state.set(zone("b"))
-        await saving.until(lambda: len(saving.status.cluster.doubts) == 2)
+        await saving.until(lambda: len(saving.status.doubts) == 2)
         aside.rmdir()
         saving.follower.state.set(zone("c"))
-        await saving.until(lambda: len(saving.status.cluster.doubts) == 1)
+        await saving.until(lambda: len(saving.status.doubts) == 1)
     assert saving.saved == {"zone": "c"}

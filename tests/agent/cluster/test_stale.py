@@ -89,7 +89,7 @@ async def standing(folder: Path) -> AsyncIterator[Standing]:
             made = Standing(server, core, task, file)
             made.knows(OLD, OTHER)
             made.count()
-            async with living(task, core, server, folder):
+            async with living(task, server, folder):
                 yield made
     finally:
         core.watcher.close()

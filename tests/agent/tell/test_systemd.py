@@ -12,14 +12,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.tell import systemd
-from nodeagent.agent.tell.news import News
-from nodeagent.base.latest import Latest
 from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import (
     NO_CHANGES,
     EventsStatus,
@@ -124,27 +124,32 @@ async def listening(tmp_path: Path) -> AsyncIterator[Systemd]:
 
 
 async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: Path) -> None:
-    present, cell = [True], Latest(0)
+    present, snapshots = [True], Snapshots(Snapshot())
     async with listening(tmp_path) as peer, anyio.create_task_group() as tasks:
-        watchdog, news = systemd.Watchdog(peer.notifier, dict, timeouts=Timeouts()), News()
-        news.begin(lambda: status(present=present[0]), [cell])
-        tasks.start_soon(news.run)
-        tasks.start_soon(systemd.StatusLine(peer.notifier, news, watchdog, timeouts=Timeouts()).run)
+        watchdog = systemd.Watchdog(peer.notifier, dict, timeouts=Timeouts())
+
+        def now() -> Status:
+            return status(present=present[0])
+
+        tasks.start_soon(systemd.StatusLine(peer.notifier, snapshots, now, watchdog, timeouts=Timeouts()).run)
         assert (await peer.hears()).endswith("kubelet connected")
-        cell.set(1)
+        snapshots.ring()
         await anyio.sleep(2 * Timeouts().status_line_pause)
         assert not peer.heard_more()
         present[0] = False
-        cell.set(2)
+        snapshots.ring()
         assert (await peer.hears()).endswith("waiting for /k.sock")
         tasks.cancel_scope.cancel()
 
 
 async def test_where_nobody_listens_nothing_is_made_up() -> None:
-    notifier, news = Notifier(None), News()
-    news.begin(lambda: pytest.fail("not asked"), [])
+    notifier, snapshots = Notifier(None), Snapshots(Snapshot())
+
+    def now() -> Status:
+        pytest.fail("not asked")
+
     watchdog = systemd.Watchdog(notifier, dict, timeouts=Timeouts())
-    await systemd.StatusLine(notifier, news, watchdog, timeouts=Timeouts()).run()
+    await systemd.StatusLine(notifier, snapshots, now, watchdog, timeouts=Timeouts()).run()
 
 
 async def test_a_reload_stands_between_two_words(tmp_path: Path) -> None:
