@@ -309,8 +309,8 @@ QUICK = (
 
 
 async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One run of ``nodeagent ARGUMENTS`` to its end."""
-    with anyio.fail_after(PATIENCE):
+    """One run of ``nodeagent ARGUMENTS`` to its end; some make dozens of writes, each a process."""
+    with anyio.fail_after(2 * PATIENCE):
         return await threads.call(forkserver.run, arguments, os.environ)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import anyio
 import pytest
 
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
@@ -287,9 +286,7 @@ async def test_of_sixteen_groups_by_one_name_each_is_as_asked_or_as_before(
             async with node.daemon():
                 document = await Hand(node).told(3, "bind", "8086:10d3")
                 await node.until_told(lambda told: not told["changes"]["underWay"])
-                with anyio.fail_after(PATIENCE):  # what is given back after a refusal is scanned again
-                    while "nothing to do" not in (await node.command("plan")).stdout:
-                        pass
+                await node.until_nothing_is_to_do()  # what is given back after a refusal is scanned again
         assert states(drivers, groups) == wanted
         assert "nothing to do" in (await node.command("plan")).stdout
         became = {each["functions"][0]: each["became"] for each in document["results"]}
