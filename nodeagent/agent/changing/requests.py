@@ -148,29 +148,29 @@ class ManualRequests:
         left = list(due)
         while left:
             seen = self._snapshots.version
-            for each in tuple(left):
-                if (refusals := self._refusals(each)) is not None:
-                    became, key = Became.REFUSED if refusals else Became.DONE, each.functions
-                    results[key] = results[key]._replace(became=became, refusals=refusals)
-                    left.remove(each)
+            for each in [group for group in left if not self._is_in_progress(group)]:
+                plan = byhand.plan_now(each, self._snapshots.now)
+                refusals = self._failure(each) or byhand.refusals(plan)
+                if plan.steps and not refusals:
+                    self._start(plan.steps)
+                    continue
+                became = Became.REFUSED if refusals else Became.DONE
+                results[each.functions] = results[each.functions]._replace(became=became, refusals=refusals)
+                left.remove(each)
             if left:
                 await self._snapshots.newer(seen)
 
-    def _refusals(self, group: GroupPlan) -> Mapping[str, str] | None:
-        """Why it was not made, nothing if it was; None as long as that is not known."""
-        actions = [step.action for step in group.plan.steps]
+    def _is_in_progress(self, group: GroupPlan) -> bool:
+        """True while the group is worked on, or a write on it has not ended."""
         working, busy = self._runner.working, self._runner.busy
-        if any(each.card in working or not busy.isdisjoint(occupied(each)) for each in actions):
-            return None
-        for each in actions:
-            if (failure := self._runner.retries.failures.get(each.attempt)) is not None:
-                return {failure.error.what: failure.error.hint}
-        plan = byhand.plan_now(group, self._snapshots.now)
-        refusals = byhand.refusals(plan)
-        if plan.steps and not refusals:
-            self._start(plan.steps)
-            return None
-        return refusals
+        actions = [step.action for step in group.plan.steps]
+        return any(each.card in working or not busy.isdisjoint(occupied(each)) for each in actions)
+
+    def _failure(self, group: GroupPlan) -> Mapping[str, str]:
+        """What the kernel refused of the group, with what to do about it."""
+        failures = self._runner.retries.failures
+        refused = (failures.get(step.action.attempt) for step in group.plan.steps)
+        return next(({each.error.what: each.error.hint} for each in refused if each is not None), {})
 
     def _take_back(self, refused: Sequence[GroupPlan], before: Mapping[str, Asked]) -> None:
         """Put on record again what was asked before; what was begun of a group is to be undone."""

@@ -114,7 +114,7 @@ class ChangeRunner:
         """Make one change; False if it did not go as planned, so that the card has to be planned again."""
         action = step.action
         removes = bool(action.takes or moved(action))
-        if not self._is_wanted(work.planned):
+        if not self._is_current(work.planned):
             return False
         if action.attempt in self.snapshots.now.failures:
             return True  # refused a moment ago, for another step of the card
@@ -133,7 +133,7 @@ class ChangeRunner:
                 await self.ledger.save_before(action)
             except KernelRefused as error:
                 return self._note_refusal(step, error)
-            if not self._is_wanted(work.planned) or (removes and self._is_held(action, work.planned)):
+            if not self._is_current(work.planned) or (removes and self._is_held(action, work.planned)):
                 self.ledger.note_end(action, made=False)
                 return False
             write = self._write(step)
@@ -175,8 +175,8 @@ class ChangeRunner:
 
     # What may be against it
 
-    def _is_wanted(self, planned: Snapshot) -> bool:
-        """True if the operator wants nothing else by now, and no pod has got or released anything."""
+    def _is_current(self, planned: Snapshot) -> bool:
+        """True if the operator still wants the plan, and no pod has got or released a device since."""
         now = self.snapshots.now
         return (
             now.desired is planned.desired
