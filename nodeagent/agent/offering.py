@@ -47,9 +47,9 @@ class Offering:
     def groups(self) -> tuple[GroupStatus, ...]:
         """The groups, as they were decided last; computed again only after another Decision."""
         if self._groups is None or self._groups[0] is not self._decision:
-            from nodeagent.policy.offer import overview  # here: nobody may ever ask
+            from nodeagent.policy.explain import groups  # here: nobody may ever ask
 
-            self._groups = self._decision, overview.overview(self._decision)
+            self._groups = self._decision, groups.overview(self._decision)
         return self._groups[1]
 
     @property

@@ -21,8 +21,8 @@ from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd
 from nodeagent.policy import classes, groups, naming
+from nodeagent.policy.explain.hints import LOAD_VFIO_PCI, expected
 from nodeagent.policy.offer.nodes import CONTAINER_NODE, IOMMUFD_NODE
-from nodeagent.policy.offer.remarks import LOAD_VFIO_PCI, expected
 
 _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")

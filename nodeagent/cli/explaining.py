@@ -21,8 +21,8 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import mdev_uuid, pci_address, usb_id
 from nodeagent.model.status import Status
 from nodeagent.policy import naming
-from nodeagent.policy.explaining import cards, groups, pods, possibilities, resources, rules
-from nodeagent.policy.offer import explain as devices
+from nodeagent.policy.explain import cards, devices, groups, pods, resources, rules
+from nodeagent.policy.explain.suggestions import suggestions
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.render import cards as card_rendering
@@ -231,7 +231,7 @@ def _no_pod(asked: _Asked) -> NodeagentError:
 def _unknown_resource(asked: _Asked) -> _Story:
     """:raises NodeagentError: always, with what could become one, or with the names that are like it."""
     name, decision = asked.name, asked.decision
-    possible = possibilities.possibilities(name, decision)
+    possible = suggestions(name, decision.snapshot)
     if possible:
         more = f" (and {len(possible) - 1} more)" if possible[1:] else ""
         raise NodeagentError(f"{name} is not offered here, but {possible[0].what}{more}", possible[0].missing)

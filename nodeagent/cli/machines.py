@@ -18,7 +18,7 @@ from nodeagent.cli import bases, daemon_client, output, shell
 from nodeagent.cluster import account, kubevirt, machines
 from nodeagent.config import manifests
 from nodeagent.model.kubevirt import UsedCR
-from nodeagent.policy.offer import machines as judging
+from nodeagent.policy.explain import machines as judging
 from nodeagent.policy.offer import turn
 from nodeagent.render import documents
 from nodeagent.render import machine as rendering

@@ -16,7 +16,7 @@ from nodeagent.base import pages
 from nodeagent.cli import output, parser
 from nodeagent.model import host_json, schemas
 from nodeagent.model.problem import Problem
-from nodeagent.policy.offer.fates import Fate
+from nodeagent.policy.explain.devices import DeviceRow
 from nodeagent.render import documents
 
 PAGE, FOLDER = "commands.md", "schemas"
@@ -56,7 +56,7 @@ def _file(kind: str) -> str:
 
 def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
     host = host_json.schema()
-    host["properties"]["fates"] = schemas.part(tuple[Fate, ...], host["$defs"])
+    host["properties"]["fates"] = schemas.part(tuple[DeviceRow, ...], host["$defs"])
     host["properties"]["remarks"] = schemas.part(tuple[Problem, ...], host["$defs"])
     yield host_json.HEADING["kind"], host
     for kind, record in documents.KINDS.items():

@@ -13,8 +13,9 @@ from nodeagent.model import host_json, problem
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import pci_address
 from nodeagent.model.usb import UsbDevice
-from nodeagent.policy.offer import fates, remarks, turn
-from nodeagent.policy.offer.fates import Fate
+from nodeagent.policy.explain import devices, hints
+from nodeagent.policy.explain.devices import DeviceRow
+from nodeagent.policy.offer import turn
 from nodeagent.render import documents, scan
 from nodeagent.render import remarks as rendering
 
@@ -33,8 +34,8 @@ def show(options: argparse.Namespace) -> int:
     basis, first_line = bases.named(options)
     host = basis.snapshot.host
     decision = turn.first(basis.snapshot, basis.matched)
-    found = tuple(fates.fates(decision))
-    remarked = (*remarks.remarks(decision), *problem.of_settings(basis.warnings))
+    found = tuple(devices.rows(decision))
+    remarked = (*hints.hints(decision), *problem.of_settings(basis.warnings))
     if options.output not in _SHOWN:
         document = host_json.dump(host) | documents.beside_host(found, remarked)
         return output.answer(output.formed(options.output, document), first_line)
@@ -63,23 +64,23 @@ def _narrowed(options: argparse.Namespace) -> bool:
     return bool(options.patterns or options.classes or options.offered)
 
 
-def _chosen(found: tuple[Fate, ...], host: Host, options: argparse.Namespace) -> Iterator[Fate]:
+def _chosen(found: tuple[DeviceRow, ...], host: Host, options: argparse.Namespace) -> Iterator[DeviceRow]:
     classes = tuple(code.lower() for code in options.classes)
     patterns = tuple(map(_whole, options.patterns))
-    for fate in found:
-        device = host.device(fate.id)
+    for row in found:
+        device = host.device(row.id)
         function = device if isinstance(device, PciFunction) else None
         code = "" if function is None else function.pci_class or ""
         if classes and not code.startswith(classes):
             continue
-        if patterns and not any(fnmatchcase(fate.id, pattern) for pattern in patterns):
+        if patterns and not any(fnmatchcase(row.id, pattern) for pattern in patterns):
             continue
-        if options.offered and not fate.offered:
+        if options.offered and not row.offered:
             continue
         named = classes or patterns or options.bridges
         hub = isinstance(device, UsbDevice) and device.hub
         if named or not (hub or (function is not None and function.bridge)):
-            yield fate
+            yield row
 
 
 def _whole(pattern: str) -> str:

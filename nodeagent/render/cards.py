@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nodeagent.policy.explaining.cards import CardExplanation, CardInstance
+from nodeagent.policy.explain.cards import CardExplanation, CardInstance
 from nodeagent.render.answers import CardInstanceAnswer, CardTypeAnswer, SplitAnswer
 from nodeagent.render.table import table
 

@@ -14,7 +14,7 @@ from nodeagent.model import plain
 from nodeagent.model.desired import API_VERSION
 from nodeagent.model.problem import Problem
 from nodeagent.model.status import Status
-from nodeagent.policy.offer.fates import Fate
+from nodeagent.policy.explain.devices import DeviceRow
 from nodeagent.render.answers import (
     AccessAnswer,
     DeviceAnswer,
@@ -55,9 +55,9 @@ def heading(record: type) -> dict[str, str]:
     return {"apiVersion": API_VERSION, "kind": _NAMES[record]}
 
 
-def beside_host(fates: Iterable[Fate], remarks: Iterable[Problem]) -> dict[str, Any]:
+def beside_host(rows: Iterable[DeviceRow], remarks: Iterable[Problem]) -> dict[str, Any]:
     """What ``scan`` adds to a saved host, for which it means nothing: what became of the devices there."""
-    return {"fates": list(map(plain.dump, fates)), "remarks": list(map(plain.dump, remarks))}
+    return {"fates": list(map(plain.dump, rows)), "remarks": list(map(plain.dump, remarks))}
 
 
 def document(answer: Any) -> dict[str, Any]:

@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import classes, groups
-from nodeagent.policy.explaining.cards import CardExplanation
+from nodeagent.policy.explain.cards import CardExplanation
+from nodeagent.policy.explain.devices import DeviceExplanation, Member, is_blocked
 from nodeagent.policy.groups import OpenState
 from nodeagent.policy.offer import discovery, kinds
-from nodeagent.policy.offer.explain import Explanation, Member
 from nodeagent.render import cards
 from nodeagent.render.answers import DeviceAnswer, MemberAnswer, ReasonAnswer, RuleAnswer
 from nodeagent.render.table import table
 
 
-def text(explanation: Explanation, card: CardExplanation | None = None) -> str:
+def text(explanation: DeviceExplanation, card: CardExplanation | None = None) -> str:
     """The verdict, what to do, then all that led to it, and what is made of it if it is a card."""
     lines = [f"{explanation.host_device.id}  {explanation.verdict}"]
     if explanation.to_do:
-        lines.append(f"  {'to do' if explanation.resource else 'to offer it'}: {explanation.to_do}")
+        lines.append(f"  {'to do' if explanation.row.resource else 'to offer it'}: {explanation.to_do}")
     lines += ["", f"  device  {_name(explanation)}"]
     lines += [f"  {key:<7} {value}" for key, value in _facts(explanation.host_device)]
     lines += ["", f"  group   {_group(explanation)}"]
@@ -38,13 +38,13 @@ def text(explanation: Explanation, card: CardExplanation | None = None) -> str:
             f"  a pod would get  {explanation.env}",
             f"                   {' '.join(explanation.nodes)}",
         ]
-    if explanation.holder is not None:
-        lines += ["", f"  held by {explanation.holder}"]
+    if explanation.row.holder is not None:
+        lines += ["", f"  held by {explanation.row.holder}"]
     return "\n".join(lines)
 
 
-def _name(explanation: Explanation) -> str:
-    known = " ".join(name for name in (explanation.vendor_name, explanation.device_name) if name)
+def _name(explanation: DeviceExplanation) -> str:
+    known = " ".join(name for name in (explanation.vendor_name, explanation.row.name) if name)
     host_device = explanation.host_device
     if isinstance(host_device, PciFunction):
         return f"{host_device.vendor or '?'}:{host_device.device or '?'}  {known or 'unknown to pci.ids'}"
@@ -71,19 +71,19 @@ def means(member: Member, own: str = "") -> str:
     return _ROLES[member.role]
 
 
-def _group(explanation: Explanation) -> str:
+def _group(explanation: DeviceExplanation) -> str:
     if explanation.host_device.group is None:
         return "none"
     if isinstance(explanation.host_device, Mdev):
         return f"{explanation.host_device.group}  its own"
-    return f"{explanation.host_device.group}  {viability(explanation.viable, explanation.hindered)}"
+    return f"{explanation.host_device.group}  {viability(explanation.viable, explanation.members)}"
 
 
-def viability(viable: bool, hindered: bool) -> str:
-    """Whether VFIO may have a group, and whether that is a pity."""
+def viability(viable: bool, members: Iterable[Member]) -> str:
+    """Return whether VFIO may have a group, or need not have it."""
     if viable:
         return "viable"
-    return "NOT viable" if hindered else "not for VFIO, its driver gives parts of it"
+    return "NOT viable" if is_blocked(members) else "not for VFIO, its driver gives parts of it"
 
 
 Facts = list[tuple[str, str | None]]
@@ -163,7 +163,7 @@ _FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
 """What is told of a kind beside what all have: before that, and after it."""
 
 
-def answer(explanation: Explanation, card: CardExplanation | None = None) -> DeviceAnswer:
+def answer(explanation: DeviceExplanation, card: CardExplanation | None = None) -> DeviceAnswer:
     """The same for programs."""
     host_device, reason = explanation.host_device, explanation.reason
     return DeviceAnswer(
@@ -171,12 +171,12 @@ def answer(explanation: Explanation, card: CardExplanation | None = None) -> Dev
         kinds.of(host_device).rule.kind,
         explanation.verdict,
         explanation.to_do,
-        explanation.resource,
-        None if explanation.resource is None else reason is None,
+        explanation.row.resource,
+        None if explanation.row.resource is None else reason is None,
         None if reason is None else ReasonAnswer(reason.code, reason.what, reason.hint),
         host_device.vendor,
         explanation.vendor_name,
-        explanation.device_name,
+        explanation.row.name,
         host_device.driver,
         host_device.group,
         explanation.viable,
@@ -184,7 +184,7 @@ def answer(explanation: Explanation, card: CardExplanation | None = None) -> Dev
         tuple(RuleAnswer(rule, says) for rule, says in explanation.rules),
         explanation.env,
         tuple(explanation.nodes),
-        explanation.holder,
+        explanation.row.holder,
         dict(_facts(host_device)),
         split=None if card is None else cards.answer(card),
         **_identity(host_device),

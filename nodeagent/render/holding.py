@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeagent.policy.explaining.groups import GroupExplanation
-from nodeagent.policy.explaining.pods import PodExplanation, PodResource
-from nodeagent.policy.offer.explain import Member
-from nodeagent.policy.offer.fates import Fate
+from nodeagent.policy.explain.devices import DeviceRow, Member
+from nodeagent.policy.explain.groups import GroupExplanation
+from nodeagent.policy.explain.pods import PodExplanation, PodResource
 from nodeagent.render import explain, resources
 from nodeagent.render.answers import GroupAnswer, GroupMemberAnswer, PodAnswer, PodResourceAnswer
 from nodeagent.render.table import table
@@ -63,17 +62,17 @@ def group(explanation: GroupExplanation) -> str:
     """The group, and each of its devices."""
     found, members = explanation.group, _members(explanation)
     functions = any(member is not None for _, member in members)
-    viable = explain.viability(explanation.viable, explanation.hindered) if functions else "an mdev's own"
+    viable = explain.viability(explanation.viable, explanation.members) if functions else "an mdev's own"
     node = f"/dev/vfio/{found.number} {'is there' if found.node else 'is not there'}"
-    rows = [(fate.id, "" if member is None else explain.means(member), str(fate)) for fate, member in members]
+    rows = [(row.id, "" if member is None else explain.means(member), str(row)) for row, member in members]
     head = f"IOMMU group {found.number}  {viable}; {node}"
     return "\n".join([head, "", table(("DEVICE", "MEANS", "WHAT BECOMES OF IT"), rows, indent="  ")])
 
 
-def _members(explanation: GroupExplanation) -> list[tuple[Fate, Member | None]]:
+def _members(explanation: GroupExplanation) -> list[tuple[DeviceRow, Member | None]]:
     """Each device of the group, with what it means for the group if it is a function."""
     members: dict[str, Member] = {member.address: member for member in explanation.members}
-    return [(fate, members.get(fate.id)) for fate in explanation.fates]
+    return [(row, members.get(row.id)) for row in explanation.rows]
 
 
 def group_answer(explanation: GroupExplanation) -> GroupAnswer:
@@ -84,13 +83,13 @@ def group_answer(explanation: GroupExplanation) -> GroupAnswer:
         explanation.group.node,
         tuple(
             GroupMemberAnswer(
-                fate.id,
+                row.id,
                 None if member is None else member.driver,
                 _OF_MDEV if member is None else member.role,
-                fate.resource,
-                str(fate),
-                fate.holder,
+                row.resource,
+                str(row),
+                row.holder,
             )
-            for fate, member in _members(explanation)
+            for row, member in _members(explanation)
         ),
     )

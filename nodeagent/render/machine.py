@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodeagent.model.kubevirt import UsedCR, VirtualMachine, VmDevice
-from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
+from nodeagent.policy.explain.machines import Ask, MachineExplanation, Prospect
 from nodeagent.render.answers import AskAnswer, CRAnswer, MachineAnswer, MachineName, VmDeviceAnswer
 
 _VERDICTS = {

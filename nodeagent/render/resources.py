@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from nodeagent.model.host import Kind
 from nodeagent.model.resource import Device
-from nodeagent.policy.explaining.resources import ResourceExplanation
-from nodeagent.policy.explaining.rules import label
+from nodeagent.policy.explain.resources import ResourceExplanation
+from nodeagent.policy.explain.why import label
 from nodeagent.render import rules
 from nodeagent.render.answers import ListedAnswer, PossibilityAnswer, ReasonAnswer, ResourceAnswer
 
@@ -91,9 +91,9 @@ def _free(explanation: ResourceExplanation) -> Iterator[str]:
 def _possible(explanation: ResourceExplanation) -> Iterator[str]:
     if not explanation.resource.devices:
         yield "nothing on this node is offered by this name" + (
-            "; what could be:" if explanation.possibilities else ", and nothing here could be"
+            "; what could be:" if explanation.suggestions else ", and nothing here could be"
         )
-    for each in explanation.possibilities:
+    for each in explanation.suggestions:
         yield f"{each.what}: {each.missing}"
 
 
@@ -110,7 +110,7 @@ def answer(explanation: ResourceExplanation, registration: Registration = UNASKE
         registration.error,
         tuple(listed(device, explanation.holders.get(device.id)) for device in resource.devices),
         tuple(map(rules.answer, explanation.rules)),
-        tuple(PossibilityAnswer(*each) for each in explanation.possibilities),
+        tuple(PossibilityAnswer(*each) for each in explanation.suggestions),
     )
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nodeagent.model.desired import CdiRule, NodeRule
-from nodeagent.policy.explaining.rules import RuleExplanation, label
+from nodeagent.policy.explain.rules import RuleExplanation
+from nodeagent.policy.explain.why import label
 from nodeagent.render.answers import TakingAnswer
 
 _SHOWN = 4

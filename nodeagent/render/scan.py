@@ -9,8 +9,7 @@ from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups
-from nodeagent.policy.offer import explain
-from nodeagent.policy.offer.fates import Fate
+from nodeagent.policy.explain.devices import DeviceRow, is_blocked, members_of
 from nodeagent.render.table import table
 
 LONGEST_NAME = 26  # characters of a name that is not asked for in full
@@ -24,9 +23,9 @@ _USB_WIDE = ("USB", "PORT", "NODE", "DRIVER", "NUMA", "BY", "NAME", _FATE)
 _TYPE_HEAD = ("PARENT", "TYPE", "NAME", "AVAILABLE")
 
 
-def text(host: Host, shown: Sequence[Fate], *, wide: bool = False) -> str:
+def text(host: Host, shown: Sequence[DeviceRow], *, wide: bool = False) -> str:
     """The tables of what is ``shown``, then the facts of the whole host, and what is left out."""
-    known = {fate.id: fate for fate in shown}
+    known = {row.id: row for row in shown}
     functions = [function for function in _by_group(host) if function.address in known]
     rows = [(_wide if wide else _row)(function, known[function.address], host) for function in functions]
     sections = [table(_WIDE if wide else _HEAD, rows), ""] if rows else []
@@ -44,9 +43,9 @@ def text(host: Host, shown: Sequence[Fate], *, wide: bool = False) -> str:
     return "\n".join([*(sections or ["no devices", ""]), *_facts(host, len(functions))])
 
 
-def names(shown: Iterable[Fate]) -> str:
+def names(shown: Iterable[DeviceRow]) -> str:
     """Their ids, a line each."""
-    return "\n".join(fate.id for fate in shown)
+    return "\n".join(row.id for row in shown)
 
 
 def _by_group(host: Host) -> list[PciFunction]:
@@ -62,7 +61,7 @@ def _mdevs(host: Host) -> list[Mdev]:
     return [*host.mdevs.values(), *host.leaving.values()]
 
 
-def _types(host: Host, known: Mapping[str, Fate]) -> dict[str, tuple[MdevType, ...]]:
+def _types(host: Host, known: Mapping[str, DeviceRow]) -> dict[str, tuple[MdevType, ...]]:
     """The types of all parents that are shown; those that a VF takes are there while it has none."""
     vfs: dict[str, tuple[MdevType, ...]] = {
         function.address: tuple(MdevType(number, name, 1) for number, name in function.vgpu_types)
@@ -72,26 +71,26 @@ def _types(host: Host, known: Mapping[str, Fate]) -> dict[str, tuple[MdevType, .
     return {parent: types for parent, types in {**host.mdev_parents, **vfs}.items() if parent in known}
 
 
-def _row(function: PciFunction, fate: Fate, _: Host) -> tuple[str, ...]:
+def _row(function: PciFunction, row: DeviceRow, _: Host) -> tuple[str, ...]:
     return (
         function.address,
         _shown(function.group),
         _shown(function.driver),
-        _cut(fate.name or f"{function.vendor or '?'}:{function.device or '?'}"),
-        str(fate),
+        _cut(row.name or f"{function.vendor or '?'}:{function.device or '?'}"),
+        str(row),
     )
 
 
-def _wide(function: PciFunction, fate: Fate, host: Host) -> tuple[str, ...]:
+def _wide(function: PciFunction, row: DeviceRow, host: Host) -> tuple[str, ...]:
     return (
         function.address,
         _shown(function.group),
         _viable(function, host),
         f"{function.vendor or '?'}:{function.device or '?'}",
         (function.pci_class or "?")[:4],
-        *_common(function, fate),
-        _shown(fate.name),
-        str(fate),
+        *_common(function, row),
+        _shown(row.name),
+        str(row),
     )
 
 
@@ -100,28 +99,28 @@ def _viable(function: PciFunction, host: Host) -> str:
     members = host.members(function.group)
     if not groups.blockers(members):
         return "-" if function.group is None else "yes"
-    return "no" if explain.hindered(explain.members_of(members, host)) else "-"
+    return "no" if is_blocked(members_of(members, host)) else "-"
 
 
-def _mdev_row(mdev: Mdev, fate: Fate) -> tuple[str, ...]:
-    return (mdev.uuid, *map(_shown, (mdev.type_id, mdev.type_name, mdev.parent)), str(fate))
+def _mdev_row(mdev: Mdev, row: DeviceRow) -> tuple[str, ...]:
+    return (mdev.uuid, *map(_shown, (mdev.type_id, mdev.type_name, mdev.parent)), str(row))
 
 
-def _wide_mdev(mdev: Mdev, fate: Fate) -> tuple[str, ...]:
+def _wide_mdev(mdev: Mdev, row: DeviceRow) -> tuple[str, ...]:
     facts = (mdev.group, mdev.type_id, mdev.type_name, mdev.parent)
-    return (mdev.uuid, *map(_shown, facts), *_common(mdev, fate), str(fate))
+    return (mdev.uuid, *map(_shown, facts), *_common(mdev, row), str(row))
 
 
-def _usb_row(device: UsbDevice, fate: Fate) -> tuple[str, ...]:
-    return (device.id, device.name, _shown(device.driver), _cut(device.text or "-"), str(fate))
+def _usb_row(device: UsbDevice, row: DeviceRow) -> tuple[str, ...]:
+    return (device.id, device.name, _shown(device.driver), _cut(device.text or "-"), str(row))
 
 
-def _wide_usb(device: UsbDevice, fate: Fate) -> tuple[str, ...]:
-    return (device.id, device.name, device.node, *_common(device, fate), _shown(device.text), str(fate))
+def _wide_usb(device: UsbDevice, row: DeviceRow) -> tuple[str, ...]:
+    return (device.id, device.name, device.node, *_common(device, row), _shown(device.text), str(row))
 
 
-def _common(host_device: HostDevice, fate: Fate) -> tuple[str, ...]:
-    return _shown(host_device.driver), _shown(host_device.numa_node), fate.by or "-"
+def _common(host_device: HostDevice, row: DeviceRow) -> tuple[str, ...]:
+    return _shown(host_device.driver), _shown(host_device.numa_node), row.by or "-"
 
 
 def _type_row(parent: str, mdev_type: MdevType) -> tuple[str, ...]:

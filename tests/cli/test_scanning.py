@@ -73,7 +73,7 @@ def test_why_a_device_is_not_offered_is_in_the_last_column(
     ends = {
         line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("0000:")
     }
-    names(ends["0000:d8:01.0"], "class", "0200")
+    names(ends["0000:d8:01.0"], "class", "020000")
     assert ends["0000:3b:00.0"].endswith("nvidia.com/TU106_GEFORCE_RTX_2060_REV__A")
 
 
@@ -87,7 +87,7 @@ def test_a_saved_host_is_scanned_as_it_was(host: SimulatedHost, capsys: pytest.C
     assert (here.stdout, here.stderr) == (there, "")
     fates = {each["id"]: each for each in json.loads(saved)["fates"]}
     assert len(fates) == 19
-    names(fates["0000:d8:01.0"]["why"], "class", "0200")
+    names(fates["0000:d8:01.0"]["why"], "class", "020000")
     assert fates["0000:3b:00.0"]["by"] == "discovery"
 
 

@@ -18,7 +18,8 @@ from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Names, Snapshot
 from nodeagent.policy import merge
 from nodeagent.policy.change import plan
-from nodeagent.policy.offer import explain, fates, overview, turn
+from nodeagent.policy.explain import devices, groups
+from nodeagent.policy.offer import turn
 from nodeagent.render import explain as explaining
 from nodeagent.render import plan as planning
 from nodeagent.render import scan as scanning
@@ -71,10 +72,10 @@ def decided(host: Host, desired: Desired | None = None, names: Names | None = No
         assert max(ids.values(), default=1) == 1, f"{name} has one id twice"
         for device in resource.devices:
             assert device.id.isascii() and 0 < len(device.id) <= 63, f"no id: {device.id!r}"
-    scanning.text(host, tuple(fates.fates(decision)), wide=True)
-    overview.overview(decision)
+    scanning.text(host, tuple(devices.rows(decision)), wide=True)
+    groups.overview(decision)
     for device_id in (*host.functions, *host.mdevs):
-        told = explain.explain(device_id, decision)
+        told = devices.explain(device_id, decision)
         if told is not None:
             explaining.text(told)
     planning.text(plan.plan(snapshot), managed=True)

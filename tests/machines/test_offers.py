@@ -21,7 +21,8 @@ from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
-from nodeagent.policy.offer import explain, fates, turn
+from nodeagent.policy.explain.devices import explain, rows
+from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.render import explain as shown
 from nodeagent.render import scan as scan_shown
@@ -69,7 +70,7 @@ def test_of_five_devices_on_vfio_only_the_one_beside_a_host_driver_is_unhealthy(
         "05:01.0": None,
         "06:00.1": None,
     }
-    told = explain.explain(PciAddress("0000:03:00.0"), decision)
+    told = explain(PciAddress("0000:03:00.0"), decision)
     assert told is not None
     names(told.verdict, "0000:03:00.1", "e1000e")
     assert [(member.address, member.role) for member in told.members] == [
@@ -80,7 +81,7 @@ def test_of_five_devices_on_vfio_only_the_one_beside_a_host_driver_is_unhealthy(
 
 def test_groups_with_a_driverless_member_or_a_root_port_are_viable() -> None:
     assert devices(decided("6.12-groups")) == {"06:00.0": None, "07:00.0": None, "07:00.1": None}
-    told = explain.explain(PciAddress("0000:06:00.0"), decided("6.12-groups"))
+    told = explain(PciAddress("0000:06:00.0"), decided("6.12-groups"))
     assert told is not None
     assert {member.role for member in told.members} == {"vfio", "bridge"}
 
@@ -159,7 +160,7 @@ def test_an_instance_without_a_driver_is_dead() -> None:
 
 
 def scanned(decision: turn.Decision, *, wide: bool = False) -> str:
-    return scan_shown.text(decision.snapshot.host, tuple(fates.fates(decision)), wide=wide)
+    return scan_shown.text(decision.snapshot.host, tuple(rows(decision)), wide=wide)
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -177,7 +178,7 @@ def test_an_instance_whose_removal_is_blocked_is_listed_for_who_holds_it_only(he
 
 def test_an_mdev_has_a_node_of_its_own_where_the_kernel_makes_one() -> None:
     rule = MdevRule("a.b/c", (MdevSelector(types=("mtty-1",)),), iommufd=Iommufd.ONLY)
-    told = explain.explain(
+    told = explain(
         "00000001-0000-4000-8000-000000000001", decided("6.12-iommufd-mdev", Desired(rules=(rule,)))
     )
     assert told is not None
@@ -194,18 +195,18 @@ def test_every_function_and_mdev_of_every_captured_host_has_a_story(name: str) -
     for wish in (WIDE, EVERYTHING):
         decision = decided(name, wish)
         for address, function in decision.snapshot.host.functions.items():
-            told = explain.explain(address, decision)
+            told = explain(address, decision)
             assert told is not None
             assert told.rules
             blockers = groups.blockers(decision.snapshot.host.members(function.group) or (function,))
             assert told.viable is (blockers == ())
-            assert (told.resource is None) is (
+            assert (told.row.resource is None) is (
                 all(says != "takes it" for _, says in told.rules) and told.env is None
             )
             assert shown.text(told).startswith(f"{address}  {told.verdict}")
             assert shown.answer(told).verdict == told.verdict
         for uuid, mdev in decision.snapshot.host.mdevs.items():
-            told = explain.explain(uuid, decision)
+            told = explain(uuid, decision)
             assert told is not None
             assert shown.text(told).startswith(f"{uuid}  {told.verdict}")
             assert shown.answer(told).type == mdev.type_id

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nodeagent.model.plan import Instance
-from nodeagent.policy.explaining.cards import CardExplanation, CardInstance, CardType
+from nodeagent.policy.explain.cards import CardExplanation, CardInstance, CardType
 from nodeagent.render import cards
 from tests.facts import names
 

@@ -9,9 +9,9 @@ import re
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Hints, PciFunction, Sight
 from nodeagent.model.ids import PciAddress
-from nodeagent.policy.offer import explain as policy
+from nodeagent.policy.explain import devices
+from nodeagent.policy.explain.devices import DeviceExplanation
 from nodeagent.policy.offer import turn
-from nodeagent.policy.offer.explain import Explanation
 from nodeagent.render import documents, explain
 from tests.facts import names
 from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot
@@ -20,8 +20,8 @@ A = PciAddress("0000:65:00.0")
 NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
 
 
-def told(*functions: PciFunction) -> Explanation:
-    found = policy.explain(A, turn.first(snapshot(host(*functions), names=NAMES, holders=holders(A))))
+def told(*functions: PciFunction) -> DeviceExplanation:
+    found = devices.explain(A, turn.first(snapshot(host(*functions), names=NAMES, holders=holders(A))))
     assert found is not None
     return found
 
@@ -80,7 +80,7 @@ def test_the_data_say_the_same_as_the_text() -> None:
 
 def test_an_mdev_has_a_story_too() -> None:
     here = host(mdev())
-    found = policy.explain(UUID, turn.first(snapshot(here, Desired(), names=NAMES)))
+    found = devices.explain(UUID, turn.first(snapshot(here, Desired(), names=NAMES)))
     assert found is not None
     text = explain.text(found)
     names(text.splitlines()[0], UUID, "nvidia.com/GRID_T4-1Q", "Healthy")

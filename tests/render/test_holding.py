@@ -6,9 +6,9 @@ from __future__ import annotations
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.ids import DeviceId
 from nodeagent.model.resource import Device, Reason, ReasonCode
-from nodeagent.policy.explaining import groups
-from nodeagent.policy.explaining.groups import GroupExplanation
-from nodeagent.policy.explaining.pods import PodExplanation, PodResource
+from nodeagent.policy.explain import groups
+from nodeagent.policy.explain.groups import GroupExplanation
+from nodeagent.policy.explain.pods import PodExplanation, PodResource
 from nodeagent.policy.offer import turn
 from nodeagent.render import holding
 from tests.facts import names

@@ -8,7 +8,7 @@ import json
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, UsedCR, VirtualMachine, VmDevice
 from nodeagent.model.problem import misconfigured
-from nodeagent.policy.offer.machines import Ask, MachineExplanation, Prospect
+from nodeagent.policy.explain.machines import Ask, MachineExplanation, Prospect
 from nodeagent.render import documents, machine
 from nodeagent.render.answers import CRAnswer
 from tests.facts import names

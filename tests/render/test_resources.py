@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
-from nodeagent.policy.explaining import resources as policy
-from nodeagent.policy.explaining.possibilities import Possibility
-from nodeagent.policy.explaining.resources import ResourceExplanation
+from nodeagent.policy.explain import resources as policy
+from nodeagent.policy.explain.resources import ResourceExplanation
+from nodeagent.policy.explain.suggestions import Suggestion
 from nodeagent.policy.offer import turn
 from nodeagent.render import resources
 from nodeagent.render.resources import Registration
@@ -52,7 +52,7 @@ def test_a_resource_of_no_device_says_whether_anything_could_be_one() -> None:
     none = PciRule("x/none", (PciSelector(vendors=("8086",)),))
     found = told("x/none", Desired(Discovery(enabled=False), rules=(none,)))
     impossible = resources.text(found)
-    possible = resources.text(replace(found, possibilities=(Possibility("an alias", "see aliases"),)))
+    possible = resources.text(replace(found, suggestions=(Suggestion("an alias", "see aliases"),)))
     assert "an alias: see aliases" in possible
     assert impossible.count("\n") == possible.count("\n") - 1
 

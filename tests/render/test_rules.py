@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nodeagent.model.desired import PciRule
-from nodeagent.policy.explaining.rules import RuleExplanation
+from nodeagent.policy.explain.rules import RuleExplanation
 from nodeagent.render import rules
 
 FOUND = RuleExplanation(

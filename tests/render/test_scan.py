@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from nodeagent.model.desired import Desired, MdevRule, MdevSelector
 from nodeagent.model.host import Host, MdevType
-from nodeagent.policy.offer import fates, turn
+from nodeagent.policy.explain import devices
+from nodeagent.policy.offer import turn
 from nodeagent.render import scan
 from tests.facts import names
 from tests.policy.samples import GPU, UUID, WISH, function, host, mdev, snapshot, vgpu
@@ -20,7 +21,7 @@ BARE = function("0000:02:00.0", None, driver=None, vendor=None, device=None, pci
 
 def lines(here: Host, *, wide: bool = False, desired: Desired = WISH) -> list[str]:
     decision = turn.first(snapshot(here, desired))
-    return scan.text(here, tuple(fates.fates(decision)), wide=wide).splitlines()
+    return scan.text(here, tuple(devices.rows(decision)), wide=wide).splitlines()
 
 
 def test_functions_are_shown_by_group_and_those_without_one_last() -> None:
@@ -49,14 +50,14 @@ def test_a_card_that_its_driver_splits_is_not_judged_for_vfio() -> None:
 def test_a_long_name_is_cut_unless_the_table_is_wide() -> None:
     names = {"10de:1eb8": "An Accelerator with a Name beyond All Measure"}
     decision = turn.first(snapshot(host(READY), names=names))
-    shown = tuple(fates.fates(decision))
+    shown = tuple(devices.rows(decision))
     assert "  An Accelerator with a Na..  " in scan.text(host(READY), shown)
     assert f"  {names['10de:1eb8']}  " in scan.text(host(READY), shown, wide=True)
 
 
 def test_what_is_not_shown_is_counted() -> None:
     here = host(READY, BARE)
-    shown = [each for each in fates.fates(turn.first(snapshot(here))) if each.offered]
+    shown = [each for each in devices.rows(turn.first(snapshot(here))) if each.offered]
     text = scan.text(here, shown)
     assert BARE.address not in text
     assert "2 functions (1 not shown), 1 IOMMU groups, 0 mdevs" in text.splitlines()

@@ -13,7 +13,7 @@ from nodeagent.model.desired import Desired, Discovery
 from nodeagent.model.host import Group, Kind, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
-from nodeagent.policy import groups, naming, selectors
+from nodeagent.policy import classes, groups, naming, selectors
 
 NVIDIA = "10de"
 _OTHER_BRIDGE = "0680"  # an NVSwitch is of this class, and so are many parts of chipsets
@@ -41,15 +41,10 @@ def function_refusal(function: PciFunction, group: Group | None, desired: Desire
     """Why discovery leaves a PCI function alone, in words; None if it takes it."""
     if groups.vgpu_of(function) is not None:
         return None if function.vendor is not None else "its vendor id cannot be read"
-    refused = _class_refusal(function, desired.discovery) or unready(function, group)
+    refused = class_refusal(function, desired.discovery) or unready(function, group)
     if refused is None and (function.vendor is None or function.device is None):
         return "its vendor or device id cannot be read"
     return refused
-
-
-def of_its_class(function: PciFunction, discovery: Discovery) -> bool:
-    """True if discovery takes what is of the function's class, and of its vendor."""
-    return _class_refusal(function, discovery) is None
 
 
 def is_nvswitch(function: PciFunction) -> bool:
@@ -57,9 +52,10 @@ def is_nvswitch(function: PciFunction) -> bool:
     return selectors.in_classes((_OTHER_BRIDGE,), function) and function.vendor == NVIDIA
 
 
-def _class_refusal(function: PciFunction, discovery: Discovery) -> str | None:
+def class_refusal(function: PciFunction, discovery: Discovery) -> str | None:
+    """Why discovery is not for the function's class, in words; None if it is."""
     if not selectors.in_classes(discovery.classes, function):
-        return f"its class {function.pci_class} is not one of {', '.join(discovery.classes)}"
+        return f"its class {function.pci_class or '?'} ({classes.words(function)}) is not discovered"
     if selectors.in_classes((_OTHER_BRIDGE,), function) and not is_nvswitch(function):
         return (
             f"it is a bridge (class {_OTHER_BRIDGE}), of which discovery takes the NVSwitches of NVIDIA alone"
@@ -76,8 +72,15 @@ def unready(function: PciFunction, group: Group | None) -> str | None:
     if groups.unfinished(function):
         return "it is a VF on NVIDIA's driver, and no vGPU by itself"
     if not groups.vfio_bound(function) and not groups.going_away(function, group):
-        return f"its driver is {function.driver or 'none'}, not a VFIO driver"
+        return describe_driver(function)
     return None
+
+
+def describe_driver(function: PciFunction) -> str:
+    """That a function is on no VFIO driver, in words."""
+    if function.driver is None:
+        return "it has no driver, and needs a VFIO driver"
+    return f"its driver is {function.driver}, not a VFIO driver"
 
 
 def mdev_label(mdev: Mdev, names: Names) -> Label:

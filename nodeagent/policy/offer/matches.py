@@ -18,7 +18,7 @@ from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import kinds
 
-OFF = "discovery is switched off"
+OFF = "discovery is off"
 INCOMPLETE = "its set is not whole: a selector finds no free device beside it"
 
 Verdict = tuple[DeviceRule | None, str | None]
@@ -79,17 +79,6 @@ def _asked(host_device: HostDevice, desired: Desired) -> Sequence[DeviceRule | N
 def _of_usb(desired: Desired) -> Sequence[DeviceRule | None]:
     """All rules in their order, for a set may be taken by any; the KubeVirt CR has few of them."""
     return [*(rule for rule in desired.rules if isinstance(rule, UsbRule)), None]
-
-
-def untaken(device: UsbDevice, desired: Desired) -> str:
-    """Why a USB device that no rule has is not offered, in words."""
-    if device.hub:
-        return "hub"
-    picked = (rule for rule in _of_usb(desired) if rule is not None and selectors.picks(rule, device))
-    rule = next(picked, None)
-    if rule is None:
-        return "no rule"
-    return _kept(rule, device, None, desired) or f"{rule.name}: {INCOMPLETE}"
 
 
 def listed(name: ResourceName, host_device: HostDevice, desired: Desired) -> Match:

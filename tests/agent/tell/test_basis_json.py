@@ -17,7 +17,8 @@ from nodeagent.model.desired import Desired, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import explain, turn
+from nodeagent.policy.explain import devices
+from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 
 GPU, OTHER = PciAddress("0000:01:00.0"), PciAddress("0000:02:00.0")
@@ -78,8 +79,8 @@ def test_the_verdicts_in_another_process_are_the_daemons(desired: Desired) -> No
     here = turn.first(there.snapshot, there.matched)
     assert here.offers == daemon.offers
     for device in (GPU, OTHER, UUID):
-        assert explain.explain(device, here) == explain.explain(device, daemon)
-    kept = explain.explain(GPU, here)
+        assert devices.explain(device, here) == devices.explain(device, daemon)
+    kept = devices.explain(GPU, here)
     assert kept is not None
     assert kept.reason is not None
     assert (kept.reason.code, kept.rules[-1][0]) == ("driver-changed", "memory")

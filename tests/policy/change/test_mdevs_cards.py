@@ -15,7 +15,8 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change.ownership import learned
-from nodeagent.policy.offer import fates, turn
+from nodeagent.policy.explain import devices
+from nodeagent.policy.offer import turn
 from nodeagent.render import scan
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.facts import each_names
@@ -194,7 +195,7 @@ def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, m
     action = set_vgpu_type("0000:65:00.0" if "physfn" not in other else "0000:65:00.4", "0000:65:00.4", "222")
     assert [step.action for step in plan.steps] == [action] * makes
     assert (
-        "GRID T4-1B" in scan.text(here, tuple(fates.fates(turn.first(Snapshot(here, Desired())))))
+        "GRID T4-1B" in scan.text(here, tuple(devices.rows(turn.first(Snapshot(here, Desired())))))
     ) == makes
 
 

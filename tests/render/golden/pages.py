@@ -32,9 +32,9 @@ from nodeagent.model.status import (
     WaitingStatus,
 )
 from nodeagent.policy import diagnose
-from nodeagent.policy.explaining import resources as explaining
-from nodeagent.policy.offer import explain as devices
-from nodeagent.policy.offer import fates, turn
+from nodeagent.policy.explain import devices
+from nodeagent.policy.explain import resources as explaining
+from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.comparison import Comparison, Counted, DeviceChange, Listed, ResourceChange
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.render import (
@@ -138,7 +138,7 @@ def _scan() -> str:
         "/etc/cdi/b.json": CdiFile("/etc/cdi/b.json", fault="line 1: no JSON"),
     }
     here = host(*_functions(), mdev(), mdev_parents=types, cdi=cdi)
-    found = tuple(fates.fates(turn.first(snapshot(here, names=NAMES))))
+    found = tuple(devices.rows(turn.first(snapshot(here, names=NAMES))))
     told = (
         Problem(ProblemCode.NO_VFIO, "", "vfio-pci is missing", "modprobe vfio-pci", True),
         note(ProblemCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu"),

@@ -7,6 +7,7 @@ from nodeagent.model.host import HostDevice, Mdev, PciFunction, Recovery
 from nodeagent.model.ids import pci_order
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.policy import classes, groups
+from nodeagent.policy.offer import discovery
 from nodeagent.policy.offer.checks.inputs import Unit, Use
 
 WAITS_HINT = "stop the virtual machine that has it; the removal then completes"
@@ -98,10 +99,9 @@ def driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
         return _no_vgpu(function, use)
     if groups.unfinished(function):
         return _no_types(function)
-    shown = f"its driver is {function.driver}" if function.driver else "it has no driver"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
-        f"{shown}, not a VFIO driver",
+        discovery.describe_driver(function),
         classes.bind(function, mdevs=unit.mdevs.get(function.address, 0)),
     )
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, NodeRule
 from nodeagent.model.ids import ResourceName
-from nodeagent.policy.explaining import pods
-from nodeagent.policy.explaining.pods import PodExplanation
+from nodeagent.policy.explain import pods
+from nodeagent.policy.explain.pods import PodExplanation
 from nodeagent.policy.offer import turn
 from tests.policy.samples import GPU, RULE, function, holders, host, snapshot
 

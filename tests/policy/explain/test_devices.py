@@ -20,22 +20,23 @@ from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import Iommufd, Isolation, ReasonCode
 from nodeagent.policy import classes
-from nodeagent.policy.offer import explain, turn
-from nodeagent.policy.offer.checks import devices
-from nodeagent.policy.offer.explain import Explanation
+from nodeagent.policy.explain import devices
+from nodeagent.policy.explain.devices import DeviceExplanation
+from nodeagent.policy.offer import turn
+from nodeagent.policy.offer.checks import devices as checks
 from tests.facts import each_names, names
 from tests.policy.samples import GPU, NODES, RULE, UUID, WISH, function, holders, host, mdev, snapshot, vgpu
 
 A, B = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.1")
 
 
-def told(*functions: PciFunction, wish: Desired = WISH, address: PciAddress = A) -> Explanation:
-    found = explain.explain(address, turn.first(snapshot(host(*functions), wish)))
+def told(*functions: PciFunction, wish: Desired = WISH, address: PciAddress = A) -> DeviceExplanation:
+    found = devices.explain(address, turn.first(snapshot(host(*functions), wish)))
     assert found is not None
     return found
 
 
-def asked(found: Explanation) -> list[str]:
+def asked(found: DeviceExplanation) -> list[str]:
     """Each rule with what it says."""
     return [f"{rule}: {why}" for rule, why in found.rules]
 
@@ -46,14 +47,14 @@ def test_a_healthy_device_says_what_a_pod_would_get() -> None:
     each_names([rule for rule, _ in found.rules], (GPU,))
     assert found.env == f"PCI_RESOURCE_NVIDIA_COM_GPU={A}"
     assert found.nodes == ("/dev/vfio/vfio", "/dev/vfio/1")
-    assert (found.viable, found.holder, found.reason) == (True, None, None)
+    assert (found.viable, found.row.holder, found.reason) == (True, None, None)
 
 
 def test_a_device_that_stands_for_several_functions_comes_with_the_nodes_of_all() -> None:
     bundle = Desired(rules=(replace(RULE, isolation=Isolation.BUNDLE, iommufd=Iommufd.ONLY),))
     host_devices = [function(each, cdev=True, vfio_device=f"vfio{n}") for n, each in enumerate((A, B))]
     here = host(*host_devices, nodes=NODES | {"/dev/iommu"})
-    found = explain.explain(B, turn.first(snapshot(here, bundle)))
+    found = devices.explain(B, turn.first(snapshot(here, bundle)))
     assert found is not None
     assert found.nodes == (
         "/dev/vfio/vfio",
@@ -82,7 +83,7 @@ def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() 
     )
     card = function(driver="nvidia")
     found = told(card, wish=Desired(rules=rules))
-    names(found.verdict, "discovery", "nvidia", "VFIO driver")
+    names(found.verdict, "nvidia", "VFIO driver")
     assert found.to_do == classes.bind(card)
     each_names(
         asked(found),
@@ -107,7 +108,7 @@ def test_discovery_is_asked_last() -> None:
 def test_a_bridge_is_never_given_away() -> None:
     found = told(function(pci_class="060400", driver="pcieport"))
     each_names([found.verdict, *(why for _, why in found.rules)], ("PCI bridge",), ("PCI bridge",))
-    assert found.resource is None
+    assert found.row.resource is None
     assert not found.to_do
 
 
@@ -121,7 +122,7 @@ def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
     free = host(function(driver=None))
     kept = replace(free, groups={n: group._replace(direct=True) for n, group in free.groups.items()})
     for here, bind in ((free, True), (kept, False)):
-        found = explain.explain(A, turn.first(snapshot(here, Desired())))
+        found = devices.explain(A, turn.first(snapshot(here, Desired())))
         assert found is not None
         assert ("vfio-pci" in found.to_do) is bind
         assert ("firmware's setup" in found.to_do) is not bind
@@ -144,15 +145,15 @@ def test_a_function_on_its_way_out_is_not_to_be_bound_again() -> None:
     leaving = host(function(driver=None, enable=1, pci_class="010802"))
     number, group = next(iter(leaving.groups.items()))
     leaving = replace(leaving, groups={number: group._replace(node=True)})
-    found = explain.explain(A, turn.first(snapshot(leaving, Desired())))
+    found = devices.explain(A, turn.first(snapshot(leaving, Desired())))
     assert found is not None
-    assert found.to_do == devices.WAITS_HINT
+    assert found.to_do == checks.WAITS_HINT
 
 
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
     disk = function(pci_class="010802", driver="nvme")
     found = told(disk, wish=Desired())
-    names(found.verdict, "discovery", "NVMe controller", "0108")
+    names(found.verdict, "NVMe controller", "010802")
     names(found.to_do, "rule", f'pci: [{{addresses: ["{A}"]}}]', classes.bind(disk))
 
 
@@ -183,7 +184,7 @@ def test_an_audio_function_that_goes_with_no_card_is_named_in_a_rule(other: PciF
 
 def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
     here = host(function(driver="nvidia"), mdev(), mdev("53764d0e-85a0-42b4-af5c-2046b460b1dd", group=51))
-    found = explain.explain(A, turn.first(snapshot(here, Desired())))
+    found = devices.explain(A, turn.first(snapshot(here, Desired())))
     assert found is not None
     names(found.verdict, "2 mdevs")
     names(found.to_do, "2 mdevs", A, "vfio-pci")
@@ -200,30 +201,30 @@ def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
     ],
 )
 def test_each_member_of_a_group_has_a_role(found: PciFunction, role: str) -> None:
-    assert explain.role(found, (found,)) == role
+    assert devices.role(found, (found,)) == role
 
 
 def test_the_pf_of_vgpus_in_its_group_is_no_hindrance() -> None:
     maker = function(driver="nvidia", sriov_capable=True)
-    assert explain.role(maker, (maker, vgpu(group=1))) == "friendly"
-    assert explain.role(maker, (maker, function(B))) == "blocks"
+    assert devices.role(maker, (maker, vgpu(group=1))) == "friendly"
+    assert devices.role(maker, (maker, function(B))) == "blocks"
 
 
 def test_the_holder_is_named() -> None:
-    found = explain.explain(A, turn.first(snapshot(host(function(enable=1)), holders=holders(A))))
+    found = devices.explain(A, turn.first(snapshot(host(function(enable=1)), holders=holders(A))))
     assert found is not None
-    assert found.holder == "ns/vm"
+    assert found.row.holder == "ns/vm"
     names(found.verdict, GPU, "Healthy", "ns/vm")
 
 
 def test_a_device_that_is_not_there_has_no_story() -> None:
-    assert explain.explain(B, turn.first(snapshot(host(function())))) is None
+    assert devices.explain(B, turn.first(snapshot(host(function())))) is None
 
 
 def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
     other = MdevRule("a.b/two", (MdevSelector(types=("nvidia-223",)), MdevSelector(names=("GRID T4-2Q",))))
     wish = Desired(Discovery(enabled=False), rules=(RULE, other, MdevRule("a.b/none")))
-    found = explain.explain(UUID, turn.first(snapshot(host(mdev()), wish)))
+    found = devices.explain(UUID, turn.first(snapshot(host(mdev()), wish)))
     assert found is not None
     names(found.verdict, "discovery", "off")
     names(found.to_do, "type", "rule")
@@ -243,7 +244,7 @@ def test_a_vf_without_a_vgpu_type_says_so() -> None:
 def test_what_is_kept_for_having_been_offered_says_so_at_the_end() -> None:
     before = turn.first(snapshot(host(function())))
     now = turn.following(before, snapshot(host(function(vendor="8086"))))
-    found = explain.explain(A, now)
+    found = devices.explain(A, now)
     assert found is not None
     names(found.verdict, GPU, "Healthy")
     each_names([rule for rule, _ in found.rules], (GPU,), ("discovery",), ("memory",))

@@ -11,8 +11,9 @@ from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import HostDevice
 from nodeagent.model.resource import ReasonCode
-from nodeagent.policy.offer import fates, turn
-from nodeagent.policy.offer.fates import Fate
+from nodeagent.policy.explain import devices
+from nodeagent.policy.explain.devices import DeviceRow
+from nodeagent.policy.offer import turn
 from tests.facts import names
 from tests.policy.samples import GPU, UUID, WISH, function, holders, host, mdev, snapshot
 
@@ -21,31 +22,31 @@ A, B = "0000:65:00.0", "0000:65:00.1"
 OFF = Desired(discovery=Discovery(enabled=False))
 
 
-def fate(*here: HostDevice, desired: Desired = WISH, held: Mapping[str, Holder] | None = None) -> Fate:
+def row(*here: HostDevice, desired: Desired = WISH, held: Mapping[str, Holder] | None = None) -> DeviceRow:
     """That of the first device."""
     decision = turn.first(snapshot(host(*here), desired, names=NAMES, holders=held))
-    return fates.fate(here[0], decision)
+    return devices.row(here[0], decision)
 
 
 def test_what_is_offered_says_as_what_by_whom_and_its_name() -> None:
-    found = fate(function(A), desired=Desired())
+    found = row(function(A), desired=Desired())
     name = "nvidia.com/TU104GL_TESLA_T4"
     assert (found.id, found.resource, found.by, found.why, found.holder) == (A, name, "discovery", "", None)
     assert found.name == "TU104GL [Tesla T4]"
     assert (found.offered, str(found)) == (True, name)
     rule = PciRule("a.b/gpu", (PciSelector(vendors=("10de",)),))
-    ruled = fate(function(A), desired=Desired(rules=(rule,)))
+    ruled = row(function(A), desired=Desired(rules=(rule,)))
     assert (ruled.resource, ruled.by) == ("a.b/gpu", "rule a.b/gpu")
 
 
 def test_what_a_pod_has_says_which() -> None:
-    found = fate(function(A), held=holders(A))
+    found = row(function(A), held=holders(A))
     names(str(found), GPU, "ns/vm")
 
 
 def test_what_is_unhealthy_says_why() -> None:
     blocker = function(B, driver="e1000e", vendor="8086", pci_class="020000")
-    found = fate(function(A), blocker)
+    found = row(function(A), blocker)
     assert found.code is ReasonCode.GROUP_NOT_VIABLE
     names(str(found), GPU, "IOMMU group 1")
 
@@ -53,7 +54,7 @@ def test_what_is_unhealthy_says_why() -> None:
 @pytest.mark.parametrize(
     ("device", "why"),
     [
-        (function(A, pci_class="020000"), ("class", "0200")),
+        (function(A, pci_class="020000"), ("class", "020000", "network controller")),
         (function(A, pci_class=None), ("class", "?")),
         (function(A, driver="nvidia"), ("driver", "nvidia")),
         (function(A, driver=None), ("driver",)),
@@ -64,7 +65,7 @@ def test_what_is_unhealthy_says_why() -> None:
     ids=["class", "no class", "driver", "no driver", "VF", "bridge", "unreadable"],
 )
 def test_what_nobody_takes_says_why(device: HostDevice, why: tuple[str, ...]) -> None:
-    found = fate(device, desired=Desired())
+    found = row(device, desired=Desired())
     assert not found.offered
     names(found.why, *why)
     assert found.why in str(found)
@@ -72,17 +73,17 @@ def test_what_nobody_takes_says_why(device: HostDevice, why: tuple[str, ...]) ->
 
 def test_an_mdev_that_waits_for_its_removal_says_so() -> None:
     decision = turn.first(snapshot(host(mdev(leaving=True))))
-    (found,) = fates.fates(decision)
+    (found,) = devices.rows(decision)
     assert (found.id, found.offered, found.code) == (UUID, False, None)
     names(found.why, "in use")
 
 
 def test_without_discovery_that_is_the_reason() -> None:
     for device in (function(A), mdev()):
-        names(fate(device, desired=OFF).why, "rule", "discovery")
+        names(row(device, desired=OFF).why, "rule", "discovery")
 
 
-def test_every_device_of_a_host_has_a_fate() -> None:
+def test_every_device_of_a_host_has_a_row() -> None:
     here = host(function(A), mdev(), mdev("x", leaving=True))
-    found = tuple(fates.fates(turn.first(snapshot(here))))
+    found = tuple(devices.rows(turn.first(snapshot(here))))
     assert [each.id for each in found] == [A, UUID, "x"]

@@ -18,7 +18,8 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, VirtualMachine, VmDevice
 from nodeagent.model.resource import Reason, ReasonCode, Resource
 from nodeagent.policy import naming
-from nodeagent.policy.offer import explain, grants, permissions, prefer
+from nodeagent.policy.explain.why import why_not_offered
+from nodeagent.policy.offer import grants, permissions, prefer
 from nodeagent.policy.offer.turn import Decision
 
 _PASSING = frozenset({ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GOING_AWAY})
@@ -149,10 +150,14 @@ def _nearest(resource: str, decision: Decision) -> str:
 
 def _otherwise(host_device: HostDevice, decision: Decision) -> str:
     """What becomes of a device that the CR means, in words."""
-    told = explain.explain(host_device.id, decision)
-    if told is None or told.resource is not None or not told.rules:
-        return f"the KubeVirt CR means it, but it is {'not offered' if told is None else told.verdict}"
-    return f"the KubeVirt CR means it, but it is not offered: {told.rules[-1][1]}"
+    offer = decision.offer_with(host_device.id)
+    if offer is None:
+        becomes = f"not offered: {why_not_offered(host_device, decision.snapshot).text}"
+    elif offer.device.reason is None:
+        becomes = f"offered as {offer.match.resource}, Healthy"
+    else:
+        becomes = f"offered as {offer.match.resource}, Unhealthy: {offer.device.reason.what}"
+    return f"the KubeVirt CR means it, but it is {becomes}"
 
 
 def _present(

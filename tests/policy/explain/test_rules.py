@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from nodeagent.model.desired import Desired, MdevRule, MdevSelector, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import HostDevice
-from nodeagent.policy.explaining import rules
-from nodeagent.policy.explaining.rules import RuleExplanation
+from nodeagent.policy.explain import rules
+from nodeagent.policy.explain.rules import RuleExplanation
 from nodeagent.policy.offer import turn
 from tests.facts import each_names
 from tests.policy.samples import UUID, function, host, mdev, snapshot

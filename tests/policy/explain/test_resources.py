@@ -11,8 +11,8 @@ from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import DeviceStatus, ResourceStatus
-from nodeagent.policy.explaining import resources
-from nodeagent.policy.explaining.resources import ResourceExplanation
+from nodeagent.policy.explain import resources
+from nodeagent.policy.explain.resources import ResourceExplanation
 from nodeagent.policy.offer import turn
 from tests.policy.samples import GPU, UUID, WISH, function, holders, host, snapshot
 from tests.render.statuses import WELL

@@ -15,9 +15,8 @@ from nodeagent.model.desired import (
     WantedType,
 )
 from nodeagent.model.host import HostDevice, MdevType
-from nodeagent.policy.explaining import possibilities
-from nodeagent.policy.explaining.possibilities import Possibility
-from nodeagent.policy.offer import turn
+from nodeagent.policy.explain import suggestions
+from nodeagent.policy.explain.suggestions import Suggestion
 from tests.facts import each_names, names
 from tests.policy.samples import function, host, mdev, snapshot, vgpu
 
@@ -27,10 +26,10 @@ NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
 WANTED = MdevsWanted(manage=True, types=(WantedType("nvidia-222"),))
 
 
-def found(name: str, wish: Desired, *devices: HostDevice, room: int = 16) -> tuple[Possibility, ...]:
+def found(name: str, wish: Desired, *devices: HostDevice, room: int = 16) -> tuple[Suggestion, ...]:
     parents = {CARD: (MdevType("nvidia-222", "GRID T4-1B", room),)}
     here = host(*(devices or (function(CARD, driver="nvidia"),)), mdev_parents=parents)
-    return possibilities.possibilities(name, turn.first(snapshot(here, wish, names=NAMES)))
+    return suggestions.suggestions(name, snapshot(here, wish, names=NAMES))
 
 
 @pytest.mark.parametrize(

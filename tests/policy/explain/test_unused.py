@@ -6,7 +6,8 @@ from __future__ import annotations
 from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import HostDevice, MdevType
 from nodeagent.model.problem import Problem, ProblemCode
-from nodeagent.policy.offer import idle, turn
+from nodeagent.policy.explain import rules as explaining
+from nodeagent.policy.offer import turn
 from tests.facts import contains, names
 from tests.policy.samples import function, host, mdev, snapshot
 
@@ -20,7 +21,7 @@ def ruled(
     *rules: PciRule | MdevRule, here: tuple[HostDevice, ...] = (A, B), **facts: object
 ) -> list[Problem]:
     desired = Desired(rules=rules)
-    return list(idle.rules(turn.first(snapshot(host(*here, **facts), desired, names=NAMES))))
+    return list(explaining.unused(turn.first(snapshot(host(*here, **facts), desired, names=NAMES))))
 
 
 def pci(*selectors: PciSelector, permitted: bool = False) -> PciRule:
@@ -29,7 +30,11 @@ def pci(*selectors: PciSelector, permitted: bool = False) -> PciRule:
 
 def renamed(*aliases: tuple[str, str], desired: Desired = Desired()) -> list[str]:  # noqa: B008
     wanted = desired._replace(aliases=aliases)
-    return [each.what for each in idle.aliases(turn.first(snapshot(host(A, B), wanted, names=NAMES)))]
+    return [
+        each.what
+        for each in explaining.unused(turn.first(snapshot(host(A, B), wanted, names=NAMES)))
+        if each.code is ProblemCode.IDLE_ALIAS
+    ]
 
 
 def test_what_takes_something_has_no_remark() -> None:

@@ -16,8 +16,9 @@ from nodeagent.model.host import HostDevice
 from nodeagent.model.kubevirt import KubeVirtCR
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import merge
-from nodeagent.policy.offer import machines, turn
-from nodeagent.policy.offer.machines import Ask, MachineExplanation
+from nodeagent.policy.explain import machines
+from nodeagent.policy.explain.machines import Ask, MachineExplanation
+from nodeagent.policy.offer import turn
 from tests.cluster.crs import GUIDE, T4, VGPU, external, read
 from tests.facts import each_names, names
 from tests.policy.samples import GPU, RULE, UUID, WISH, function, holders, host, mdev, snapshot, vgpu

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.model.host import HostDevice, MdevType
-from nodeagent.policy.explaining import groups
-from nodeagent.policy.explaining.groups import GroupExplanation
+from nodeagent.policy.explain import devices, groups
+from nodeagent.policy.explain.groups import GroupExplanation
 from nodeagent.policy.offer import turn
 from tests.policy.samples import GPU, function, host, mdev, snapshot, vgpu
 
@@ -15,15 +15,15 @@ CARD, BESIDE, VF = "0000:65:00.0", "0000:65:00.1", "0000:65:00.4"
 PARENTS = {CARD: (MdevType("nvidia-222", None, 16),)}
 
 
-def told(*devices: HostDevice, number: int = 1) -> GroupExplanation | None:
-    return groups.explain(number, turn.first(snapshot(host(*devices, mdev_parents=PARENTS))))
+def told(*here: HostDevice, number: int = 1) -> GroupExplanation | None:
+    return groups.explain(number, turn.first(snapshot(host(*here, mdev_parents=PARENTS))))
 
 
 def test_a_group_has_its_members_and_what_becomes_of_them() -> None:
     found = told(function(BESIDE), function("0000:66:00.0", 2))
     assert found is not None
-    assert [(each.id, each.resource) for each in found.fates] == [(BESIDE, GPU)]
-    assert (found.viable, found.hindered) == (True, False)
+    assert [(each.id, each.resource) for each in found.rows] == [(BESIDE, GPU)]
+    assert (found.viable, devices.is_blocked(found.members)) == (True, False)
     assert told(function(BESIDE), number=7) is None
 
 
@@ -41,10 +41,10 @@ def test_a_vf_that_waits_for_a_vgpu_type_blocks_nothing_nor_does_its_card() -> N
         found = told(pf, vgpu(VF, vgpu_type=None), number=number)
         assert found is not None
         assert [each.role for each in found.members] == [role]
-        assert not found.hindered
+        assert not devices.is_blocked(found.members)
 
 
 def test_the_group_of_an_mdev_has_no_function() -> None:
     found = told(mdev(), number=50)
     assert found is not None
-    assert (len(found.fates), found.members) == (1, ())
+    assert (len(found.rows), found.members) == (1, ())

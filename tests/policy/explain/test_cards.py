@@ -10,7 +10,7 @@ from nodeagent.model.host import MdevType
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import ownership
-from nodeagent.policy.explaining import cards
+from nodeagent.policy.explain import cards
 from tests.policy.samples import UUID, function, holders, host, mdev, snapshot, vgpu
 
 CARD, VF = "0000:65:00.0", "0000:65:00.4"

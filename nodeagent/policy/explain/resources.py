@@ -11,9 +11,9 @@ from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName, mdev_uuid, usb_id
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources
 from nodeagent.model.status import DeviceStatus, ResourceStatus, Status
-from nodeagent.policy.explaining import possibilities, rules
-from nodeagent.policy.explaining.possibilities import Possibility
-from nodeagent.policy.explaining.rules import RuleExplanation
+from nodeagent.policy.explain import rules
+from nodeagent.policy.explain.rules import RuleExplanation
+from nodeagent.policy.explain.suggestions import Suggestion, suggestions
 from nodeagent.policy.offer import direct
 from nodeagent.policy.offer.turn import Decision
 
@@ -22,15 +22,15 @@ from nodeagent.policy.offer.turn import Decision
 class ResourceExplanation:
     """A resource, its rules, and device → pod, by this resource.
 
-    ``known`` False: who holds what was not asked, and so nothing is known to be free. ``possibilities`` are
-    what could become a device of it; they are looked for where it has none.
+    ``known`` False: the kubelet was not asked, so no device is known to be free. ``suggestions`` are what
+    could become a device of it, where it has none.
     """
 
     resource: Resource
     rules: tuple[RuleExplanation, ...]
     holders: Mapping[str, str]
     known: bool
-    possibilities: tuple[Possibility, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
 
     @property
     def capacity(self) -> int:
@@ -70,7 +70,7 @@ def explain(name: str, decision: Decision) -> ResourceExplanation | None:
         rules.named(name, decision),
         holders,
         snapshot.allocations.answered,
-        () if resource.devices else possibilities.possibilities(name, decision),
+        () if resource.devices else suggestions(name, snapshot),
     )
 
 

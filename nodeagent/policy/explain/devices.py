@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One device: as what it is offered, or why not, which pod uses it, and all that decides about it. Pure.
+
+Built from the decisions of the daemon (matches, health, grants), never from a second opinion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+from nodeagent.model.host import Host, HostDevice, PciFunction
+from nodeagent.model.resource import Reason, ReasonCode
+from nodeagent.model.usb import UsbDevice
+from nodeagent.policy import groups
+from nodeagent.policy.explain.why import tell_verdicts, verdicts, why_not_offered
+from nodeagent.policy.offer import grants, kinds
+from nodeagent.policy.offer.turn import Decision
+
+
+class DeviceRow(NamedTuple):
+    """One device in short.
+
+    ``name`` is that of the device or type. ``resource`` null: it is not offered, and ``why`` says why not;
+    else ``why`` says why it is Unhealthy, and is "" if it is not. ``by`` is what matches it: "rule NAME",
+    "discovery", or "" if it stays listed for another reason.
+    """
+
+    id: str
+    name: str | None
+    resource: str | None
+    by: str
+    code: ReasonCode | None
+    why: str
+    holder: str | None
+
+    @property
+    def offered(self) -> bool:
+        """True if the kubelet is told of it."""
+        return self.resource is not None
+
+    def __str__(self) -> str:
+        if self.resource is None:
+            return f"not offered: {self.why}"
+        held = f", held by {self.holder}" if self.holder else ""
+        return f"{self.resource}{held}" + (f": {self.why}" if self.why else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One function of a group, and what it means for the group.
+
+    ``role``: "vfio", "bridge", "unbound", "friendly", "blocks"; in a group that is not for VFIO also "splits"
+    (its driver makes mdevs or vGPUs of it) and "vacant" (it has no vGPU type yet).
+    """
+
+    address: str
+    driver: str | None
+    role: str
+
+
+def is_viable(members: Iterable[PciFunction]) -> bool:
+    """Return True if VFIO may have the group of these functions."""
+    return not groups.blockers(members)
+
+
+def is_blocked(members: Iterable[Member]) -> bool:
+    """Return True if a host driver keeps VFIO from a group that is for VFIO."""
+    return any(member.role == "blocks" for member in members)
+
+
+def members_of(functions: Sequence[PciFunction], host: Host) -> Iterator[Member]:
+    """Yield the members of a group with their roles."""
+    for_vfio = any(map(groups.ready, functions))
+    for function in functions:
+        part = "" if for_vfio else _split_role(function, host)
+        yield Member(function.address, function.driver, part or role(function, functions))
+
+
+def _split_role(function: PciFunction, host: Host) -> str:
+    if groups.takes_vgpu(function):
+        return "vacant"
+    return "splits" if groups.splits(function, host) else ""
+
+
+def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
+    """Return what a function means for a group of these functions that is for VFIO."""
+    if function in groups.blockers(functions):
+        return "blocks"
+    if function.driver is None:
+        return "unbound"
+    if groups.ready(function):
+        return "vfio"
+    return "bridge" if function.bridge else "friendly"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceExplanation:
+    """All that decides about one device. ``rules``: each rule that was asked, and what it says of it."""
+
+    host_device: HostDevice
+    row: DeviceRow
+    reason: Reason | None  # why it is Unhealthy
+    to_do: str  # for it to be offered and Healthy; "" if nothing, or if nothing is known
+    vendor_name: str | None
+    members: tuple[Member, ...]
+    viable: bool
+    rules: tuple[tuple[str, str], ...]
+    env: str | None
+    nodes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: offered and Healthy, and which pod uses it; offered and Unhealthy; or not offered."""
+        if self.row.resource is None:
+            return str(self.row)
+        if self.reason is not None:
+            return f"offered as {self.row.resource}, Unhealthy: {self.reason.what}"
+        held = f", held by {self.row.holder}" if self.row.holder else ""
+        return f"offered as {self.row.resource}, Healthy{held}"
+
+
+def rows(decision: Decision) -> Iterator[DeviceRow]:
+    """Yield the rows of all devices: functions, mdevs, mdevs that are being removed, USB devices."""
+    host = decision.snapshot.host
+    devices: Iterator[HostDevice] = chain(
+        host.functions.values(), host.mdevs.values(), host.leaving.values(), host.usb.values()
+    )
+    return (row(host_device, decision) for host_device in devices)
+
+
+def row(host_device: HostDevice, decision: Decision) -> DeviceRow:
+    """Return the row of one device of the Decision's host."""
+    snapshot, offer = decision.snapshot, decision.offer_with(host_device.id)
+    name = kinds.of(host_device).text(host_device, snapshot.names)
+    if offer is None:
+        why = why_not_offered(host_device, snapshot).text
+        return DeviceRow(host_device.id, name, None, "", None, why, None)
+    reason, holder = offer.device.reason, snapshot.holder(host_device.id)
+    return DeviceRow(
+        host_device.id,
+        name,
+        offer.match.resource,
+        _matched_by(host_device, decision),
+        reason.code if reason else None,
+        reason.what if reason else "",
+        str(holder) if holder else None,
+    )
+
+
+def _matched_by(host_device: HostDevice, decision: Decision) -> str:
+    rule, refusal = (verdicts(host_device, decision) or [(None, "none was asked")])[-1]
+    if refusal is not None:
+        return ""
+    return "discovery" if rule is None else f"rule {rule.name}"
+
+
+def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
+    """Return the explanation of a PCI address, a UUID or a USB id; None if the host does not know it."""
+    snapshot = decision.snapshot
+    host = snapshot.host
+    host_device = host.device(device_id)
+    if host_device is None:
+        return None
+    members = host.members(host_device.group)
+    if not members and isinstance(host_device, PciFunction):
+        members = (host_device,)
+    offer = decision.offer_with(device_id)
+    resource = decision.resources.get(offer.match.resource) if offer else None
+    together = [each for each in map(host.device, offer.host_devices) if each] if offer else []
+    reason = offer.device.reason if offer else None
+    hint = reason.hint if reason else ""
+    is_usb = isinstance(host_device, UsbDevice)  # the names of its vendors are not looked for
+    return DeviceExplanation(
+        host_device,
+        row(host_device, decision),
+        reason,
+        hint if offer else why_not_offered(host_device, snapshot).hint,
+        None if is_usb else snapshot.names.get(host_device.vendor or ""),
+        tuple(members_of(members, host)),
+        is_viable(members),
+        tell_verdicts(host_device, decision),
+        " ".join(f"{key}={value}" for key, value in grants.environment(resource, together))
+        if resource
+        else None,
+        grants.device_nodes(together, resource.iommufd, host) if resource else (),
+    )

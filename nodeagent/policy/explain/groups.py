@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""IOMMU groups: whether VFIO may have one, what each member means for that, and which groups the page shows.
+
+A group is shown if one of its devices is offered, is ready for VFIO, or is of a class that is discovered: an
+operator who misses a GPU finds it there with the reason. Bridges and host controllers alone are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nodeagent.model.host import Group, HostDevice, Mdev, PciFunction
+from nodeagent.model.ids import GroupNumber
+from nodeagent.model.status import GroupStatus, MemberStatus
+from nodeagent.policy import groups
+from nodeagent.policy.explain.devices import DeviceRow, Member, is_viable, members_of, row
+from nodeagent.policy.explain.why import why_not_offered
+from nodeagent.policy.offer import discovery, kinds, units
+from nodeagent.policy.offer.turn import Decision
+
+
+def overview(decision: Decision) -> tuple[GroupStatus, ...]:
+    """Return the groups that are shown, in the order of their devices."""
+    return tuple(_shown_groups(decision))
+
+
+def _shown_groups(decision: Decision) -> Iterator[GroupStatus]:
+    host = decision.snapshot.host
+    seen: set[units.UnitId] = set()
+    for host_device in host.devices():
+        unit = units.unit_of(host_device)
+        if unit in seen or not _is_shown(host_device, decision):
+            continue
+        seen.add(unit)
+        devices = host.devices_in(host_device.group) or (host_device,)
+        functions = tuple(each for each in devices if isinstance(each, PciFunction))
+        roles = {member.address: member.role for member in members_of(functions, host)}
+        members = tuple(_member(each, roles.get(each.id, "mdev"), decision) for each in devices)
+        yield GroupStatus(host_device.group, is_viable(functions), members)
+
+
+def _is_shown(host_device: HostDevice, decision: Decision) -> bool:
+    if isinstance(host_device, Mdev) or host_device.id in decision.matched:
+        return True
+    if not isinstance(host_device, PciFunction):
+        return False
+    settings = decision.snapshot.desired.discovery
+    return groups.ready(host_device) or discovery.class_refusal(host_device, settings) is None
+
+
+def _member(host_device: HostDevice, role: str, decision: Decision) -> MemberStatus:
+    offer = decision.offer_with(host_device.id)
+    return MemberStatus(
+        host_device.id,
+        kinds.of(host_device).text(host_device, decision.snapshot.names),
+        host_device.driver,
+        role,
+        getattr(host_device, "physfn", None) or getattr(host_device, "parent", None),
+        offer.device.id if offer is not None else None,
+        None if offer is not None else why_not_offered(host_device, decision.snapshot).text,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupExplanation:
+    """A group, its functions as members, and the rows of all its devices, mdevs among them."""
+
+    group: Group
+    viable: bool
+    members: tuple[Member, ...]
+    rows: tuple[DeviceRow, ...]
+
+
+def explain(number: int, decision: Decision) -> GroupExplanation | None:
+    """Return the group of that number; None if there is none."""
+    host = decision.snapshot.host
+    group = host.groups.get(GroupNumber(number))
+    if group is None:
+        return None
+    functions = host.members(group.number)
+    rows = tuple(row(each, decision) for each in host.devices_in(group.number))
+    return GroupExplanation(group, is_viable(functions), tuple(members_of(functions, host)), rows)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Problems and notes that no device of the status shows, such as a missing IOMMU or driver. Pure.
+
+The daemon and ``scan`` report the same. A device that is listed as Unhealthy is not mentioned: its Reason is.
+Mediated devices need neither an IOMMU nor vfio-pci.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nodeagent.model.desired import Desired, PciRule
+from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.problem import Problem, ProblemCode, note, wrong
+from nodeagent.policy import groups, naming, selectors
+from nodeagent.policy.explain import rules
+from nodeagent.policy.offer import discovery, matches
+from nodeagent.policy.offer.turn import Decision
+
+VFIO_PCI = "vfio-pci"
+LOAD_VFIO_PCI = (
+    "load it on the host: modprobe vfio-pci; a file in its /etc/modules-load.d has it loaded at each boot"
+)
+_SWITCH_ON = (
+    "switch it on in the firmware (VT-d, AMD-Vi), on Intel also with intel_iommu=on, and reboot once the "
+    "node is drained; where no device is to be given, set discovery.enabled: false"
+)
+_ANEW = "have the tool that wrote it write it anew, or remove it; container runtimes refuse it as well"
+_LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
+
+
+def hints(decision: Decision) -> tuple[Problem, ...]:
+    """Return all of them: first the problems."""
+    return (
+        *_without_iommu(decision.snapshot.host, decision.snapshot.desired),
+        *_without_vfio(decision.snapshot.host, decision.snapshot.desired),
+        *_faulty_cdi_files(decision.snapshot.host),
+        *rules.unused(decision),
+        *_on_host_drivers(decision),
+    )
+
+
+def _without_iommu(host: Host, desired: Desired) -> Iterator[Problem]:
+    missed = [each.address for each in host.functions.values() if expected(each, host, desired)]
+    if missed and not host.iommu:
+        what = f"this host has no active IOMMU: {naming.few(missed)} cannot be given to a VM"
+        yield wrong(ProblemCode.NO_IOMMU, "", what, _SWITCH_ON)
+
+
+def _without_vfio(host: Host, desired: Desired) -> Iterator[Problem]:
+    if host.vfio_loaded or not host.iommu:
+        return
+    missed = [
+        each.address
+        for each in host.functions.values()
+        if not groups.ready(each)
+        and not _is_split(each, host)
+        and (_is_wanted(each, desired) or (each.driver is None and _is_discoverable(each, desired)))
+    ]
+    if missed:
+        what = f"the driver vfio-pci is not loaded: {naming.few(missed)} cannot be given to a VM"
+        yield wrong(ProblemCode.NO_VFIO, "", what, LOAD_VFIO_PCI)
+
+
+def _faulty_cdi_files(host: Host) -> Iterator[Problem]:
+    for file in host.cdi.values():
+        if file.fault:
+            what = f"CDI: {file.path} cannot be used: {file.fault}"
+            yield wrong(ProblemCode.CDI_FILE, file.path, what, _ANEW)
+
+
+def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
+    host, desired = decision.snapshot.host, decision.snapshot.desired
+    by_driver: dict[str, list[str]] = {}
+    for function in host.functions.values():
+        if function.driver is None or groups.ready(function) or function.address in decision.matched:
+            continue
+        if _is_discoverable(function, desired) and not _is_split(function, host):
+            by_driver.setdefault(function.driver, []).append(function.address)
+    for driver, addresses in by_driver.items():
+        count = len(addresses)
+        which = "function of a discovered class is" if count == 1 else "functions of discovered classes are"
+        what = f"{count} {which} on the host driver {driver}, and not offered: {naming.few(addresses)}"
+        yield note(ProblemCode.HOST_DRIVER, what, _LOOK, driver)
+
+
+def expected(function: PciFunction, host: Host, desired: Desired) -> bool:
+    """Return True if the function is to be assigned as a whole, whatever driver it has now."""
+    wanted = _is_discoverable(function, desired) or _is_wanted(function, desired)
+    return wanted and not _is_split(function, host)
+
+
+def _is_discoverable(function: PciFunction, desired: Desired) -> bool:
+    """Return True if discovery would match it on a VFIO driver."""
+    if not desired.discovery.enabled or function.bridge or matches.given_away(function, desired):
+        return False
+    return discovery.class_refusal(function, desired.discovery) is None
+
+
+def _is_wanted(function: PciFunction, desired: Desired) -> bool:
+    """Return True if a rule would match it on vfio-pci."""
+    if function.bridge:
+        return False
+    if f"{function.vendor}:{function.device}" in desired.permits:
+        return True
+    return any(
+        selectors.mismatch(selector._replace(drivers=()), function) is None
+        for rule in desired.rules
+        if isinstance(rule, PciRule) and not rule.permitted
+        for selector in rule.selectors
+        if not selector.vgpu_types and (not selector.drivers or VFIO_PCI in selector.drivers)
+    )
+
+
+def _is_split(function: PciFunction, host: Host) -> bool:
+    """Return True if it has VFs, mdevs or vGPU types: then it is not assigned as a whole."""
+    return bool(function.vfs) or groups.takes_vgpu(function) or function.address in host.mdev_parents

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules: what each matches on this node, why it does not match the rest, and which match nothing. Pure.
+
+A rule, selector or alias that matches nothing may be intended, because one configuration often serves many
+nodes: it is a note. Rules of the KubeVirt CR are for all nodes and get none; a rule without selectors is for
+``policy.merge`` to report. Bridges and hubs do not count: no rule is asked for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nodeagent.model.desired import CdiRule, DeviceRule, DirectRule, MdevSelector, Rule
+from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.model.problem import Problem, ProblemCode, note
+from nodeagent.model.usb import UsbDevice
+from nodeagent.policy import naming, selectors
+from nodeagent.policy.explain import why
+from nodeagent.policy.explain.why import label
+from nodeagent.policy.offer import direct, kinds, matches
+from nodeagent.policy.offer.turn import Decision
+from nodeagent.policy.selectors import Selector
+
+_MOST_SHOWN = 3  # selectors of which one line says what comes nearest
+_MOST_SELECTORS = 16  # of one rule that matches something: a longer list is a list of addresses
+_FOR_OTHERS = "change it, or leave it if it is for other nodes; nodeagent scan shows what is there"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleExplanation:
+    """A rule, the ids of what it takes, and why it refuses other devices of its kind → how many."""
+
+    rule: Rule
+    takes: tuple[str, ...] = ()
+    refuses: Mapping[str, int] = field(default_factory=dict)
+
+
+def named(name: str, decision: Decision) -> tuple[RuleExplanation, ...]:
+    """Return the rules of that resource, in their order."""
+    return tuple(explain(rule, decision) for rule in decision.snapshot.desired.rules if rule.name == name)
+
+
+def at(place: str, decision: Decision) -> RuleExplanation | None:
+    """Return the rule that begins at "config.yaml:12", which may have its folder; None without one."""
+    places = (place, place.rpartition("/")[2])
+    found = (rule for rule in decision.snapshot.desired.rules if rule.place in places)
+    return next((explain(rule, decision) for rule in found), None)
+
+
+def explain(rule: Rule, decision: Decision) -> RuleExplanation:
+    """Return what becomes of all devices of its kind by the rule; that of nodes has their paths."""
+    if isinstance(rule, DirectRule):
+        return RuleExplanation(rule, direct.of(rule).takes(rule, decision.snapshot))
+    refusals = {each.id: _refusal(rule, each, decision) for each in _devices_for(rule, decision)}
+    takes = tuple(device_id for device_id, refusal in refusals.items() if refusal is None)
+    count = Counter(refusal for refusal in refusals.values() if refusal is not None)
+    return RuleExplanation(rule, takes, dict(count.most_common()))
+
+
+def _devices_for(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
+    return [
+        each
+        for each in decision.snapshot.host.devices()
+        if kinds.of(each).rule is type(rule)
+        and not (isinstance(each, PciFunction) and each.bridge)
+        and not (isinstance(each, UsbDevice) and each.hub)
+    ]
+
+
+def _refusal(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> str | None:
+    """Return why the rule does not match the device, in the same words for all alike; None if it does."""
+    unwanted = selectors.unwanted(rule, host_device, decision.snapshot.names)
+    if unwanted is not None:
+        return unwanted
+    for other, refusal in why.verdicts(host_device, decision):
+        if other == rule and other.place == rule.place:
+            return refusal
+        if refusal is None:
+            return "discovery takes it" if other is None else f"{label(other)} takes it before"
+    return None
+
+
+def unused(decision: Decision) -> Iterator[Problem]:
+    """Yield a note for each rule, selector and alias that matches nothing on this node."""
+    matched: dict[str, list[HostDevice]] = {}
+    for device_id, match in decision.matched.items():
+        if (host_device := decision.snapshot.host.device(device_id)) is not None:
+            matched.setdefault(match.resource, []).append(host_device)
+    for rule in decision.snapshot.desired.rules:
+        if not isinstance(rule, DirectRule) and not rule.permitted and rule.selectors:
+            yield from _unused_selectors(rule, matched.get(rule.name, ()), decision)
+        elif isinstance(rule, CdiRule) and not direct.of(rule).takes(rule, decision.snapshot):
+            missing = f"no file in /etc/cdi or /var/run/cdi defines such a {rule.spec_kind}"
+            yield _unused(f'the rule "{rule.name}"', rule, missing)
+    yield from _unused_aliases(decision)
+
+
+def _unused(subject: str, rule: Rule, reason: str, number: int | None = None) -> Problem:
+    code = ProblemCode.IDLE_RULE if number is None else ProblemCode.IDLE_SELECTOR
+    about = " ".join(filter(None, (rule.name, rule.place, str(number or ""))))
+    return note(code, f"{rule.place}: {subject} takes nothing here: {reason}", _FOR_OTHERS, about)
+
+
+def _unused_selectors(
+    rule: DeviceRule, matched: Sequence[HostDevice], decision: Decision
+) -> Iterator[Problem]:
+    """Yield a note on the rule if it matches nothing, else on each of its selectors, if they are few."""
+    names = decision.snapshot.names
+    chosen: Sequence[Selector] = rule.selectors
+    if matched and len(chosen) > _MOST_SELECTORS:
+        return
+    idle = {
+        number: selector
+        for number, selector in enumerate(chosen, 1)
+        if not any(selectors.fits(selector, each, names) for each in matched)
+    }
+    if len(idle) == len(chosen):
+        shown = [_why_unused(each, rule, decision) for each in list(idle.values())[:_MOST_SHOWN]]
+        yield _unused(f'the rule "{rule.name}"', rule, "; ".join(dict.fromkeys(shown)))
+        return
+    for number, selector in idle.items():
+        subject = f'selector {number} of the rule "{rule.name}"'
+        yield _unused(subject, rule, _why_unused(selector, rule, decision), number)
+
+
+def _why_unused(selector: Selector, rule: DeviceRule, decision: Decision) -> str:
+    """Return which rule has what the selector fits, or else the device that comes nearest."""
+    names, devices = decision.snapshot.names, _devices_for(rule, decision)
+    owners: dict[str, list[str]] = {}
+    for each in devices:
+        if selectors.fits(selector, each, names):
+            match = decision.matched.get(each.id)
+            place = f" ({match.rule.place})" if match is not None and match.rule.place else ""
+            owner = "no rule" if match is None else f'the rule "{match.rule.name}"{place}'
+            owners.setdefault(owner, []).append(each.id)
+    if owners:
+        return "; ".join(f"{owner} before it has {naming.few(ids)}" for owner, ids in owners.items())
+    if isinstance(selector, MdevSelector):
+        possible = _possible_mdevs(decision)
+        cards = sorted({each.parent or "" for each in possible if selectors.fits(selector, each, names)})
+        if cards:
+            return f"no such mdev exists, but {naming.few(cards)} can have it; add the type to mdevs.types"
+        devices += possible
+    near = selectors.nearest(selector, devices, names, naming.ALIKE)
+    if near is None:
+        return "nothing here is like it"
+    nearest, difference = near
+    shown = nearest.id or f"a type of {getattr(nearest, 'parent', None)}"
+    return f"nearest is {shown}: {difference}"
+
+
+def _possible_mdevs(decision: Decision) -> list[Mdev]:
+    """Return an mdev without an id for each type that could be created."""
+    parents = decision.snapshot.host.mdev_parents
+    return [Mdev("", parent, each.type_id, each.name) for parent, types in parents.items() for each in types]
+
+
+def _unused_aliases(decision: Decision) -> Iterator[Problem]:
+    desired, found = decision.snapshot.desired, _discovered_names(decision)
+    aliases = dict(desired.aliases)
+    used = {aliases[name] for name in aliases if any(by == "" for by, _ in found.get(name, ()))}
+    for name, target in desired.aliases:
+        if target not in used:
+            if not desired.discovery.enabled:
+                reason = matches.OFF
+            elif name in found:
+                ids = naming.few(sorted(device_id for _, device_id in found[name]))
+                reason = f'the rule "{found[name][0][0]}" has {ids}'
+            else:
+                near = naming.like(name, found)
+                reason = f'nearest is "{near[0]}"' if near else "no name here is like it"
+            what = f'the alias "{name}" renames nothing here: {reason}'
+            yield note(ProblemCode.IDLE_ALIAS, what, _FOR_OTHERS, name)
+
+
+def _discovered_names(decision: Decision) -> Mapping[str, Sequence[tuple[str, str]]]:
+    """Return name of discovery → each device: the rule that matches it instead ("": none), and its id."""
+    desired, names = decision.snapshot.desired, decision.snapshot.names
+    found: dict[str, list[tuple[str, str]]] = {}
+    for device_id, match in decision.matched.items():
+        host_device = decision.snapshot.host.device(device_id)
+        if host_device is not None and host_device.vendor and not isinstance(host_device, UsbDevice):
+            name = matches.unaliased_name(host_device, desired, names)
+            by = "" if match.resource == dict(desired.aliases).get(name, name) else match.rule.name
+            found.setdefault(name, []).append((by, device_id))
+    return found

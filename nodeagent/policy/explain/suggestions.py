@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What could become a device of a resource that has none: by an alias, of a card, with another driver. Pure.
+
+Each is matched as a real device would be, so rules, aliases and names all count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nodeagent.model.desired import Desired
+from nodeagent.model.host import HostDevice, Mdev, MdevType
+from nodeagent.model.ids import PciAddress, vgpu_key
+from nodeagent.model.snapshot import Names, Snapshot
+from nodeagent.policy import groups
+from nodeagent.policy.change.cards import Card, Parent, find_cards
+from nodeagent.policy.explain.why import label
+from nodeagent.policy.offer import matches
+
+
+class Suggestion(NamedTuple):
+    """What could give a resource a device, and what is missing for that."""
+
+    what: str
+    missing: str
+
+
+def suggestions(name: str, snapshot: Snapshot) -> tuple[Suggestion, ...]:
+    """Return all, the nearest first: an alias, virt-handler, cards, functions on another driver."""
+    return (
+        *_from_names(name, snapshot.desired),
+        *_from_cards(name, snapshot),
+        *_from_functions(name, snapshot),
+    )
+
+
+def _from_names(name: str, desired: Desired) -> Iterator[Suggestion]:
+    for old, new in desired.aliases:
+        if old == name:
+            yield Suggestion(f"an alias gives it the name {new}", f"ask for that: nodeagent explain {new}")
+        if new == name:
+            yield Suggestion(f"an alias makes it of {old}", f"no device is discovered as {old}")
+    theirs = next((rule for rule in desired.foreign.values() if rule.name == name), None)
+    if theirs is not None:
+        yield Suggestion(f"virt-handler offers it ({label(theirs)})", "kubectl describe node shows it")
+
+
+def _from_cards(name: str, snapshot: Snapshot) -> Iterator[Suggestion]:
+    for card in find_cards(snapshot):
+        for type_id, known in card.types.items():
+            parents = [each for each in card.parents if type_id in {of.type_id for of in each.types}]
+            if any(_matches_as(name, *_imagine(parent, known, snapshot), snapshot) for parent in parents):
+                what = f"{card.address} offers its type {type_id}"
+                yield Suggestion(what, _missing_for_type(card, type_id, snapshot))
+
+
+def _imagine(parent: Parent, mdev_type: MdevType, snapshot: Snapshot) -> tuple[HostDevice | None, Names]:
+    """Return the device that there would be with an instance of the type on the parent, and all names."""
+    function = snapshot.host.functions.get(PciAddress(parent.address))
+    if not parent.vgpu:
+        vendor = function.vendor if function is not None else None
+        mdev = Mdev("", parent.address, mdev_type.type_id, mdev_type.name, vendor=vendor)
+        return mdev, snapshot.names
+    names = {vgpu_key(mdev_type.type_id): mdev_type.name} if mdev_type.name else {}
+    vgpu = None if function is None else function._replace(vgpu_type=mdev_type.type_id)
+    return vgpu, {**snapshot.names, **names}
+
+
+def _matches_as(name: str, imagined: HostDevice | None, names: Names, snapshot: Snapshot) -> bool:
+    if imagined is None:
+        return False
+    match = matches.match_of(imagined, None, snapshot.desired, names)
+    return match is not None and match.resource == name
+
+
+def _missing_for_type(card: Card, type_id: str, snapshot: Snapshot) -> str:
+    """Return why the card has no instance of the type: the first thing that has to change."""
+    wanted, room = snapshot.desired.mdevs, card.room(type_id)
+    present = [each.type_id or "unknown type" for each in card.instances]
+    if not room:
+        has = ", ".join(f"{present.count(each)} of {each}" for each in dict.fromkeys(present))
+        return f"it has no room while it has {has}" if present else "it has no room for it now"
+    if wanted.obstacle:
+        return wanted.obstacle
+    if not wanted.manage:
+        return f"up to {room} fit, but none is made: mdevs.manage is false"
+    if type_id not in card.spec.types:
+        return f"up to {room} fit, but the type is not wanted on this card: see mdevs.types"
+    return f"up to {room} fit; nodeagent plan says what becomes of it"
+
+
+def _from_functions(name: str, snapshot: Snapshot) -> Iterator[Suggestion]:
+    """Yield functions that would match on a VFIO driver."""
+    for function in snapshot.host.functions.values():
+        if groups.ready(function) or function.bridge:
+            continue
+        on_vfio = function._replace(driver="vfio-pci", vfio=True, vgpu=False)
+        if _matches_as(name, on_vfio, snapshot.names, snapshot):
+            yield Suggestion(
+                f"{function.address} would be one on a VFIO driver",
+                f"its driver is {function.driver or 'none'}: nodeagent explain {function.address}",
+            )

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a device is not offered, and what each rule says about it. Pure.
+
+The one answer that ``scan``, ``explain`` and the page show. A device that a rule or discovery would match is
+judged by the checks that make an offered device Unhealthy (``policy.offer.health``): so the text is the same
+before and after a rule names it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nodeagent.model.desired import Discovery, Rule, UsbRule
+from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
+from nodeagent.model.resource import Reason, ReasonCode
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.usb import UsbDevice
+from nodeagent.policy import classes, groups, selectors
+from nodeagent.policy.offer import discovery, health, matches, units
+from nodeagent.policy.offer.checks.inputs import ANY_USE
+from nodeagent.policy.offer.matches import Verdict
+from nodeagent.policy.offer.turn import Decision
+
+_NO_RULE = "no rule matches it"
+_PREVENTS_ANY_USE = frozenset(
+    {
+        ReasonCode.UNREADABLE,
+        ReasonCode.GOING_AWAY,
+        ReasonCode.GONE,
+        ReasonCode.FIRMWARE_MAPPED,
+        ReasonCode.NEEDS_TOKEN,
+        ReasonCode.EXCLUDED,
+    }
+)
+"""Reasons that neither a rule nor another driver ends."""
+
+
+class Why(NamedTuple):
+    """Why a device is not offered, and what to do if it is to be ("" if nothing)."""
+
+    text: str
+    hint: str = ""
+
+
+def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
+    """Return why no rule and no discovery offers the device."""
+    if never := _never_offered(host_device):
+        return Why(never)
+    reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), ANY_USE)
+    if reason is not None and reason.code in _PREVENTS_ANY_USE:
+        return Why(reason.what, reason.hint)
+    if isinstance(host_device, UsbDevice):
+        return _why_usb(host_device, snapshot)
+    if isinstance(host_device, Mdev):
+        return Why(_not_discovered(host_device, snapshot), "name its type in a rule")
+    return _why_function(host_device, reason, snapshot)
+
+
+def _never_offered(host_device: HostDevice) -> str:
+    """Return what a device is that is never assigned, or ""."""
+    if isinstance(host_device, PciFunction) and host_device.bridge:
+        return "it is a PCI bridge, which is never assigned"
+    if isinstance(host_device, UsbDevice) and host_device.hub:
+        return "it is a USB hub, which is never assigned"
+    return ""
+
+
+def _why_usb(device: UsbDevice, snapshot: Snapshot) -> Why:
+    name = f'serials: ["{device.serial}"]' if device.serial else f'ports: ["{device.name}"]'
+    text = _NO_RULE
+    for rule, refusal in matches.verdicts(device, None, snapshot.desired, snapshot.names):
+        if rule is not None and selectors.picks(rule, device):
+            text = refusal or f"{rule.name}: {matches.INCOMPLETE}"
+            break
+    return Why(text, f"name it in a rule: usb: [{{{name}}}]")
+
+
+def _why_function(function: PciFunction, reason: Reason | None, snapshot: Snapshot) -> Why:
+    settings, host = snapshot.desired.discovery, snapshot.host
+    text = _not_discovered(function, snapshot, reason)
+    ready = groups.ready(function)
+    if not ready and (used := classes.in_use(function)):
+        return Why(f"{text}; it is {used}")
+    mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
+    if not ready and (parts := classes.carried(function, mdevs)):
+        text = f"it carries {parts}, each of which is a device of its own"
+        by_driver = reason is not None and reason.code is ReasonCode.DRIVER_CHANGED
+        return Why(text, classes.bind(function, mdevs=mdevs) if by_driver else "")
+    if settings.enabled and (card := classes.card_of(function, host)) is not None:
+        return Why(
+            f"it is an audio device that goes with its card {card.address}", _bind_with_card(function, card)
+        )
+    steps = []
+    if _class_refusal(function, settings):
+        steps.append(f'name it in a rule: pci: [{{addresses: ["{function.address}"]}}]')
+    if reason is not None and not ready:
+        steps.append(reason.hint)
+    return Why(text, "; and ".join(steps))
+
+
+def _not_discovered(host_device: HostDevice, snapshot: Snapshot, reason: Reason | None = None) -> str:
+    """Return why discovery does not match a device that no rule matches."""
+    desired = snapshot.desired
+    if not desired.discovery.enabled:
+        return f"{_NO_RULE}, and {matches.OFF}"
+    if reason is not None and not _class_refusal(host_device, desired.discovery):
+        return reason.what
+    return matches.discoverable(host_device, _group(host_device, snapshot.host), desired) or "not decided yet"
+
+
+def _class_refusal(host_device: HostDevice, settings: Discovery) -> str | None:
+    """Return why discovery is not for the class of a function; that is for a rule to change."""
+    if not isinstance(host_device, PciFunction):
+        return None
+    return discovery.class_refusal(host_device, settings) if settings.enabled else matches.OFF
+
+
+def _bind_with_card(audio: PciFunction, card: PciFunction) -> str:
+    """Return what to do for the audio function of a card: while the host has the card, look at the card."""
+    if not groups.ready(card):
+        return f"ask for its card: nodeagent explain {card.address}"
+    return classes.bind(audio, f" as well as {card.address}") if groups.blockers((audio,)) else ""
+
+
+def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
+    """Return the rules that were asked for the device, up to the one that matches it, with their refusals."""
+    snapshot, offer, asked = decision.snapshot, decision.offer_with(host_device.id), []
+    group = _group(host_device, snapshot.host)
+    for rule, refusal in matches.verdicts(host_device, group, snapshot.desired, snapshot.names):
+        if refusal is None and isinstance(rule, UsbRule) and (offer is None or offer.match.rule != rule):
+            refusal = matches.INCOMPLETE
+        asked.append((rule, refusal))
+        if refusal is None:
+            break
+    return asked
+
+
+def tell_verdicts(host_device: HostDevice, decision: Decision) -> tuple[tuple[str, str], ...]:
+    """Return each rule that was asked and what it says of the device, in words."""
+    if never := _never_offered(host_device):
+        return (("all rules", never),)
+    asked = verdicts(host_device, decision)
+    said = [(label(rule) if rule else "discovery", refusal or "takes it") for rule, refusal in asked]
+    if decision.offer_with(host_device.id) is not None and (not asked or asked[-1][1] is not None):
+        said.append(("memory", "keeps it: an offered device stays listed while it exists"))
+    return tuple(said)
+
+
+def label(rule: Rule) -> str:
+    """Return the name of a rule and where it begins."""
+    return f"rule {rule.name} ({rule.place})" if rule.place else f"rule {rule.name}"
+
+
+def _group(host_device: HostDevice, host: Host) -> Group | None:
+    return None if host_device.group is None else host.groups.get(host_device.group)
