@@ -13,8 +13,7 @@ from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.device_plugin import Answers, DeviceList
-from nodeagent.kubelet.endpoint import Endpoint
-from nodeagent.kubelet.registration import Registrar
+from nodeagent.kubelet.endpoint import Endpoint, Registrar
 from nodeagent.kubelet.socket_dir import SocketDir
 
 RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot

@@ -5,6 +5,11 @@
 a new path. A round ends when the kubelet has a new socket, our own socket is gone, or the stream has ended or
 was never opened. There is never a second registration while the first is served: kubelet 1.36 disconnects
 the *current* plugin when any stream of that resource ends. ``plugin_watcher`` has the other way to register.
+
+The kubelet dials back and asks for the options before it answers to Register, which may take 10 s; so a call
+has 20 s. No refusal is final. ``kubelet.sock`` appears at bind(2), before listen(2), and listen raises no
+event: hence the quick tries after its creation for as long as nobody answers. A kubelet that refuses is asked
+less often.
 """
 
 from __future__ import annotations
@@ -24,11 +29,13 @@ from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable, bounded
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet import device_plugin, registration
+from nodeagent.kubelet import device_plugin
+from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.device_plugin import Answers, DeviceList, DevicePlugin
-from nodeagent.kubelet.grpc import KubeletAway, SocketServer
-from nodeagent.kubelet.registration import Registrar
+from nodeagent.kubelet.grpc import KubeletAway, SocketChannel, SocketServer, call
 from nodeagent.kubelet.socket_dir import Identity, SocketDir
+
+VERSION = "v1beta1"
 
 
 class RegistrationState(NamedTuple):
@@ -47,6 +54,71 @@ class EndReason(StrEnum):
     STREAM_ENDED = "the kubelet ended the stream"
     NO_STREAM = "the kubelet opened no stream"
     NOT_SERVED = "the socket could not be served"
+
+
+class Registrar:
+    """Registers at the kubelet, over a connection for each call: one that is lost ends no other call.
+
+    Also knows whether the kubelet can be reached, and logs once when that changes.
+    """
+
+    def __init__(self, path: str, timeouts: Timeouts) -> None:
+        self.refused = False  # nobody listens at the socket that is there now
+        self._path = path
+        self._timeouts = timeouts
+        self._away = False
+
+    async def register(self, resource: str, endpoint: str, options: v1beta1.DevicePluginOptions) -> None:
+        """Register.
+
+        :raises KubeletAway: if nobody listens.
+        :raises KubeletUnavailable: with the kubelet's text, if it did not work otherwise.
+        """
+        request = v1beta1.RegisterRequest(
+            version=VERSION, endpoint=endpoint, resource_name=resource, options=options
+        )
+        channel = SocketChannel(self._path)
+        stub = v1beta1.RegistrationStub(channel)
+        try:
+            await call(stub.register(request, timeout=self._timeouts.register_rpc))
+        except KubeletAway:
+            self.refused = True
+            self.note_away()
+            raise
+        finally:
+            channel.close()
+        self.note_back()
+
+    def note_socket(self, kubelet: Identity | None) -> None:
+        """Which socket is at the kubelet's path now; without one it cannot be reached."""
+        self.refused = False
+        if kubelet is None:
+            self.note_away()
+
+    def note_away(self) -> None:
+        """The kubelet cannot be reached; logged once, until it answers again."""
+        if not self._away:
+            log.event(log.KUBELET_GONE, socket=self._path)
+        self._away = True
+
+    def note_back(self) -> None:
+        """The kubelet has answered, or has connected by itself."""
+        self.refused = False
+        if self._away:
+            log.event(log.KUBELET_BACK, socket=self._path)
+        self._away = False
+
+
+def register_delay(attempt: int, age: float, jitter: float, timeouts: Timeouts) -> float:
+    """Seconds before try ``attempt`` (0 = the first repeat) at a kubelet.sock of that age in seconds."""
+    if _is_young(age, timeouts):
+        return timeouts.register_retry_young.delay(attempt)
+    return timeouts.register_retry.delay(attempt, jitter)
+
+
+def _is_young(age: float, timeouts: Timeouts) -> bool:
+    """True if the kubelet may not listen yet on a kubelet.sock of that age."""
+    return age < timeouts.young_kubelet_socket
 
 
 class Endpoint:
@@ -149,8 +221,8 @@ class Endpoint:
                 self.note_accepted()
                 return await self.hold(server)
             age = math.inf if self.state.last_error else self._directory.age
-            young = registration.is_young(age, timeouts)
-            wait = registration.delay(tries[young], age, random.random(), timeouts)
+            young = _is_young(age, timeouts)
+            wait = register_delay(tries[young], age, random.random(), timeouts)
             tries[young] += 1
             if await self.wait_until(lambda: self._is_over(server), wait):
                 tries.clear()
@@ -160,13 +232,13 @@ class Endpoint:
         """One call; False if it failed, or if our or the kubelet's socket was replaced meanwhile."""
         accepted = False
 
-        async def call() -> None:
+        async def register() -> None:
             nonlocal accepted
             accepted = await self._call_register(server)
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(call, name=f"register {self.resource}")
+            tasks.start_soon(register, name=f"register {self.resource}")
             await self.wait_until(lambda: self._is_over(server))
             tasks.cancel_scope.cancel()
         return accepted

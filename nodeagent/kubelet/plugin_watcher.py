@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.device_plugin import DevicePlugin
-from nodeagent.kubelet.endpoint import Endpoint, EndReason
+from nodeagent.kubelet.endpoint import VERSION, Endpoint, EndReason
 from nodeagent.kubelet.grpc import SocketServer
 
 PLUGIN_TYPE = "DevicePlugin"
-VERSION = "v1beta1"
 
 
 class AnnouncedEndpoint(Endpoint):

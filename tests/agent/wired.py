@@ -29,9 +29,8 @@ from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.device_plugin import Answers, DeviceList
-from nodeagent.kubelet.endpoint import Endpoint, EndReason
+from nodeagent.kubelet.endpoint import Endpoint, EndReason, Registrar
 from nodeagent.kubelet.grpc import SocketServer
-from nodeagent.kubelet.registration import Registrar
 from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector

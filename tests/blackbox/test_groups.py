@@ -11,8 +11,8 @@ from grpclib.exceptions import GRPCError
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.device_plugin import DeviceList, DevicePlugin
+from nodeagent.kubelet.endpoint import Registrar
 from nodeagent.kubelet.grpc import SocketServer
-from nodeagent.kubelet.registration import Registrar
 from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.nodes import demo_node

@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent.base import sockets, threads
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet import registration
+from nodeagent.kubelet.endpoint import register_delay
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.nodes import many
 from tests.blackbox.harness import PATIENCE, T4, Node, eventually, health, socket_of, until_health
@@ -84,12 +84,12 @@ async def test_a_kubelet_that_comes_up_half_a_minute_late_gets_the_full_list_at_
 
 
 def test_pauses_between_tries_grow_to_ten_seconds_and_start_anew_with_a_new_socket() -> None:
-    young = [registration.delay(attempt, 0.1, 0.0, Timeouts()) for attempt in range(8)]
+    young = [register_delay(attempt, 0.1, 0.0, Timeouts()) for attempt in range(8)]
     assert young == [0.005, 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, 0.1]
-    old = [registration.delay(attempt, 60.0, 0.0, Timeouts()) for attempt in range(12)]
+    old = [register_delay(attempt, 60.0, 0.0, Timeouts()) for attempt in range(12)]
     assert old == sorted(old)
     assert (old[0], old[-1]) == (0.2, 10.0)
-    assert registration.delay(11, 60.0, 1.0, Timeouts()) == 5.0
+    assert register_delay(11, 60.0, 1.0, Timeouts()) == 5.0
 
 
 @pytest.mark.slow

@@ -18,9 +18,8 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kubelet.device_plugin import DeviceList
-from nodeagent.kubelet.endpoint import Endpoint, EndReason
+from nodeagent.kubelet.endpoint import Endpoint, EndReason, Registrar
 from nodeagent.kubelet.grpc import SocketServer
-from nodeagent.kubelet.registration import Registrar
 from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration

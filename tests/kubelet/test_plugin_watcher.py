@@ -18,9 +18,8 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.kubelet.device_plugin import DeviceList
-from nodeagent.kubelet.endpoint import Endpoint
+from nodeagent.kubelet.endpoint import Endpoint, Registrar
 from nodeagent.kubelet.plugin_watcher import AnnouncedEndpoint
-from nodeagent.kubelet.registration import Registrar
 from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod, Registration

@@ -11,10 +11,10 @@ import pytest
 
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet import device_plugin, registration
+from nodeagent.kubelet import device_plugin
 from nodeagent.kubelet.device_plugin import DeviceList, DevicePlugin
+from nodeagent.kubelet.endpoint import Registrar, register_delay
 from nodeagent.kubelet.grpc import SocketServer
-from nodeagent.kubelet.registration import Registrar
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.kubelet.answers import Answers, device
 
@@ -47,8 +47,8 @@ async def registered(kubelet: Kubelet, endpoint: str, resource: str = ONE) -> No
     [(0, 0.005), (1, 0.01), (2, 0.02), (3, 0.04), (4, 0.08), (5, 0.1), (60, 0.1)],
 )
 def test_a_young_kubelet_is_tried_quickly(attempt: int, seconds: float) -> None:
-    assert registration.delay(attempt, age=0.0, jitter=1.0, timeouts=Timeouts()) == pytest.approx(seconds)
-    assert registration.delay(attempt, age=4.99, jitter=0.0, timeouts=Timeouts()) == pytest.approx(seconds)
+    assert register_delay(attempt, age=0.0, jitter=1.0, timeouts=Timeouts()) == pytest.approx(seconds)
+    assert register_delay(attempt, age=4.99, jitter=0.0, timeouts=Timeouts()) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_young_kubelet_is_tried_quickly(attempt: int, seconds: float) -> None:
     [(0, 0.0, 0.2), (1, 0.0, 0.4), (5, 0.0, 6.4), (6, 0.0, 10.0), (99, 0.0, 10.0), (99, 1.0, 5.0)],
 )
 def test_later_the_tries_grow_apart(attempt: int, jitter: float, seconds: float) -> None:
-    assert registration.delay(attempt, age=5.0, jitter=jitter, timeouts=Timeouts()) == pytest.approx(seconds)
+    assert register_delay(attempt, age=5.0, jitter=jitter, timeouts=Timeouts()) == pytest.approx(seconds)
 
 
 async def test_the_kubelet_takes_a_plugin_and_reads_its_list(kubelet: Kubelet, endpoint: str) -> None:
