@@ -38,10 +38,8 @@ def assemble(
     ``frame``: a Host with the plain facts; ``whole``: everything was read.
     """
     read: dict[str, Any] = {table: dict(values) for table, values in found.items()}
-    recover(read["functions"], recoveries)
-    keep_uses(read["functions"], previous.functions)
+    add_unseen_facts(read["functions"], previous.functions, recoveries)
     pci.find_left_behind(read["functions"], {} if whole else previous.functions)
-    carry(read["functions"], previous)
     read["usb"] = usb.identified(read["usb"], previous.usb, whole)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, whole, pci_order if table == "functions" else None)
@@ -90,64 +88,44 @@ def _same(old: Mapping[K, V], new: Mapping[K, V]) -> bool:
     return len(old) == len(new) and all(old.get(key, _NOTHING) is value for key, value in new.items())
 
 
-def recover(
-    functions: dict[PciAddress, PciFunction | None], recoveries: Mapping[PciAddress, Recovery]
+def add_unseen_facts(
+    functions: dict[PciAddress, PciFunction | None],
+    known: Mapping[PciAddress, PciFunction],
+    recoveries: Mapping[PciAddress, Recovery],
 ) -> None:
-    """Complete the functions with what AER events said of them last."""
-    for address, recovery in recoveries.items():
-        function = functions.get(address)
-        if function is not None:
-            functions[address] = function._replace(recovery=recovery)
-
-
-def keep_uses(
-    functions: dict[PciAddress, PciFunction | None], known: Mapping[PciAddress, PciFunction]
-) -> None:
-    """Complete the functions with what the host was seen to use of them, while they are as they were then."""
-    for address, function in functions.items():
-        before = known.get(address)
-        if function is None or before is None or before.uses is None or not function.usable:
-            continue
-        if (function.driver, function.inode) == (before.driver, before.inode):
-            functions[address] = function._replace(uses=before.uses)
-
-
-def carry(functions: dict[PciAddress, PciFunction | None], previous: Host) -> None:
-    """Complete functions with what was seen of their counts of opens before, as long as that holds."""
+    """Complete the functions with AER verdicts, and with facts of the Host before that still hold."""
     for address, function in functions.items():
         if function is None:
             continue
-        before = previous.functions.get(address)
-        if function.driver is None:
-            functions[address] = function._replace(
-                idle=_left(before, function), lowest=_lowest(before, function)
-            )
-        elif function.vfio:
-            functions[address] = _with_lowest(before, function)
+        if (before := known.get(address)) is not None:
+            function = _with_counts(before, _with_uses(before, function))
+        if address in recoveries:
+            function = function._replace(recovery=recoveries[address])
+        functions[address] = function
 
 
-def _with_lowest(before: PciFunction | None, function: PciFunction) -> PciFunction:
-    """On a VFIO driver: with the lowest count of this binding, and who was seen at the same one."""
-    count = function.enable
-    if before is None or _binding(before) != _binding(function):
-        return function
-    idle = min((each for each in (before.idle, count) if each is not None), default=None)
-    sight = before.sight if before.enable == count else None
-    return function if (idle, sight) == (count, None) else function._replace(idle=idle, sight=sight)
+def _with_uses(before: PciFunction, function: PciFunction) -> PciFunction:
+    """With what the host was seen to use of it, while it is as it was then."""
+    same = (function.driver, function.inode) == (before.driver, before.inode)
+    return function._replace(uses=before.uses) if same and before.uses and function.usable else function
 
 
-def _left(before: PciFunction | None, function: PciFunction) -> int | None:
-    """The count of a function that has no driver, if its last one was none of VFIO; nobody has it open."""
-    if before is None or before.inode != function.inode or before.vfio:
-        return None
-    return before.idle if before.driver is None else function.enable
+def _with_counts(before: PciFunction, function: PciFunction) -> PciFunction:
+    """With what was seen of its counts of opens before, as long as that holds.
 
-
-def _lowest(before: PciFunction | None, function: PciFunction) -> int | None:
-    """The lowest count under the VFIO driver that a function had last, which has no driver any more."""
-    if before is None or before.inode != function.inode:
-        return None
-    return before.idle if before.vfio else before.lowest
+    On a VFIO driver: the lowest count of this binding, and who was seen at the same one. Without a driver:
+    the count that a host driver has left, since nobody has it open, or the lowest under the VFIO driver.
+    """
+    if function.driver is None and before.inode == function.inode:
+        left = before.idle if before.driver is None else function.enable
+        lowest = before.idle if before.vfio else before.lowest
+        return function._replace(idle=None if before.vfio else left, lowest=lowest)
+    if function.vfio and _binding(before) == _binding(function):
+        idle = min((each for each in (before.idle, function.enable) if each is not None), default=None)
+        sight = before.sight if before.enable == function.enable else None
+        if (idle, sight) != (function.idle, function.sight):
+            return function._replace(idle=idle, sight=sight)
+    return function
 
 
 def _binding(function: PciFunction) -> tuple[object, ...]:
