@@ -13,14 +13,12 @@ nothing: lines that do not fit are lost and counted. A filter in front leaves ou
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import json
 import logging
 import queue
 import socket
 import time
-from abc import abstractmethod
 from logging.handlers import QueueHandler, QueueListener
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -96,17 +94,19 @@ def setup(
     ``clock`` tells seconds; ``lines`` wait there, else each is written at once. Libraries log from warnings
     up, whatever the level.
     """
+    logging.raiseExceptions = False  # what a handler cannot write is lost: no place is left to report it
     root = logging.getLogger()
-    for old in [handler for handler in root.handlers if isinstance(handler, LogQueue | _Output)]:
+    for old in [handler for handler in root.handlers if handler.name == log.LOGGER]:
         root.removeHandler(old)
         old.filters.clear()
-        if isinstance(old, _Output):
+        if old is not lines:
             old.close()
     output = _output(style, environ, stream, path)
     handler: logging.Handler = output
     if lines is not None:
         lines.write_to(output)
         handler = lines
+    handler.name = log.LOGGER
     handler.addFilter(RepeatFilter(repeated_log_lines, clock))
     root.addHandler(handler)
     root.setLevel(max(logging.WARNING, _LEVELS[level]))
@@ -163,88 +163,70 @@ class RepeatFilter(logging.Filter):
         return count < most
 
 
-def _output(style: str, environ: Mapping[str, str], stream: TextIO, path: str) -> _Output:
-    match chosen(style, environ, stream):
-        case "json":
-            return _Json(stream)
-        case "text":
-            return _Text(stream, prefixed=is_journal(environ, stream))
-        case _:
-            return _Journald(path, _Text(stream, prefixed=is_journal(environ, stream)))
+def _output(style: str, environ: Mapping[str, str], stream: TextIO, path: str) -> logging.Handler:
+    chosen_style = chosen(style, environ, stream)
+    output = logging.StreamHandler(stream)
+    output.setFormatter(_Json() if chosen_style == "json" else _Text(prefixed=is_journal(environ, stream)))
+    return _Journald(path, output) if chosen_style == "journald" else output
 
 
-class _Output(logging.Handler):
-    """A place that lines are written to."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write the record. An error costs the line, not the program: there is no place left to report it."""
-        with contextlib.suppress(Exception):
-            self.write(record)
-
-    @abstractmethod
-    def write(self, record: logging.LogRecord) -> None:
-        """Write the record; may block."""
-
-
-class _Text(_Output):
+class _Text(logging.Formatter):
     """One line per record; a traceback follows in lines of its own."""
 
-    def __init__(self, stream: TextIO, *, prefixed: bool = False) -> None:
+    def __init__(self, *, prefixed: bool) -> None:
         super().__init__()
-        self._stream = stream
         self._prefixed = prefixed
 
-    def write(self, record: logging.LogRecord) -> None:
-        """Write the record."""
-        self._stream.write(self._text(record))
-        self._stream.flush()
-
-    def _text(self, record: logging.LogRecord) -> str:
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines of a record."""
         if self._prefixed:
             head = f"<{_priority(record)}>"
         else:
             head = f"{_stamp(record)} {record.levelname.lower()}: "
         lines = [_one_line(record.getMessage()), *_traceback(record).splitlines()]
-        return "".join(f"{head}{line}\n" for line in lines)
+        return "\n".join(f"{head}{line}" for line in lines)
 
 
-class _Json(_Text):
+class _Json(logging.Formatter):
     """One JSON object per line."""
 
-    def _text(self, record: logging.LogRecord) -> str:
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
         kind, fields = _event(record)
         known = {"time": _stamp(record), "level": record.levelname.lower(), "message": record.getMessage()}
         source = {"logger": record.name} if kind is None else {"event": kind.name}
         trace = _traceback(record)
-        return f"{json.dumps(known | source | fields | ({'exception': trace} if trace else {}))}\n"
+        return json.dumps(known | source | fields | ({"exception": trace} if trace else {}))
 
 
-class _Journald(_Output):
+class _Journald(logging.Handler):
     """journald's native protocol: a datagram of fields per record (systemd, JOURNAL_NATIVE_PROTOCOL).
 
     Never blocks: what journald does not take goes to ``otherwise``. The socket is not connected, so a
     restarted journald is found again by itself.
     """
 
-    def __init__(self, path: str, otherwise: _Text) -> None:
+    def __init__(self, path: str, otherwise: logging.Handler) -> None:
         super().__init__()
         self._path = path
         self._otherwise = otherwise
         self._socket: socket.socket | None = None
 
-    def write(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         """Send the record."""
-        data = b"".join(
-            _journal_field(name, each)
-            for name, value in _journal_fields(record).items()
-            for each in (value if isinstance(value, tuple) else (str(value),))
-        )
         try:
+            data = b"".join(
+                _journal_field(name, each)
+                for name, value in _journal_fields(record).items()
+                for each in (value if isinstance(value, tuple) else (str(value),))
+            )
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
             self._socket.sendto(data, self._path)
         except OSError:
-            self._otherwise.write(record)
+            self._otherwise.emit(record)
+        except Exception:  # noqa: BLE001 - as handlers of the standard library: the program goes on
+            self.handleError(record)
 
     def close(self) -> None:
         """Close the socket."""
