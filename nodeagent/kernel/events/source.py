@@ -48,7 +48,10 @@ class KernelEvents:
         self._wakes = wakes
         self._timeouts = timeouts
         self._nodes = NodeWatches(root, watcher, self._request_scan, common=True)
-        self._watched: dict[str, Callable[[Change], None]] = {}
+        self._device_lists = _Watches(root, watcher, self._device_listed)
+        self._driver_list = _Watches(root, watcher, self._driver_listed)
+        self._drivers = _Watches(root, watcher, self._driver_changed)
+        self._usb = _Watches(root, watcher, self._usb_changed)
         self._reader: Reader | None = None
         self._inotify_events = 0
         self._uevents = 0  # of readers that have ended
@@ -63,10 +66,7 @@ class KernelEvents:
         With the directory of their nodes USB devices are watched.
         """
         self._nodes.set_nodes(paths)
-        if self._nodes.includes(NODES):
-            self._watch(usb.DEVICES, self._usb_changed)
-        else:
-            self._unwatch(usb.DEVICES)
+        self._usb.set({usb.DEVICES} if self._nodes.includes(NODES) else ())
 
     @property
     def statistics(self) -> EventsStatus:
@@ -84,14 +84,13 @@ class KernelEvents:
     def close(self) -> None:
         """End the watches."""
         self._nodes.close()
-        for directory in tuple(self._watched):
-            self._unwatch(directory)
+        for watches in (self._device_lists, self._driver_list, self._drivers, self._usb):
+            watches.set(())
 
     async def run(self) -> None:
         """Watch until cancelled. :raises KernelRefused: if the source of events fails."""
-        for directory in _DEVICE_LISTS:
-            self._watch(directory, self._device_listed)
-        self._watch(_DRIVERS, self._driver_listed)
+        self._device_lists.set(_DEVICE_LISTS)
+        self._driver_list.set((_DRIVERS,))
         self._watch_drivers()
         if self._root.is_host:
             from nodeagent.kernel.events import uevents  # here: a simulated host has no use for it
@@ -168,22 +167,25 @@ class KernelEvents:
             self._request_scan(usb.scan_key(change.name))
 
     def _watch_drivers(self) -> None:
-        wanted = {f"{_DRIVERS}/{name}" for name in self._root.names(_DRIVERS)}
-        for directory in wanted:
-            self._watch(directory, self._driver_changed)
-        for directory in self._watched.keys() - wanted:
-            if directory.startswith(f"{_DRIVERS}/"):
-                self._unwatch(directory)
+        self._drivers.set(f"{_DRIVERS}/{name}" for name in self._root.names(_DRIVERS))
 
-    def _watch(self, directory: str, on_change: Callable[[Change], None]) -> None:
-        if directory not in self._watched:
-            self._watched[directory] = on_change
-            self._watcher.watch(self._root.path(directory), on_change)
 
-    def _unwatch(self, directory: str) -> None:
-        on_change = self._watched.pop(directory, None)
-        if on_change is not None:
-            self._watcher.unwatch(self._root.path(directory), on_change)
+class _Watches:
+    """Directories of the host, for whose changes one function is called."""
+
+    def __init__(self, root: Root, watcher: DirectoryWatcher, on_change: Callable[[Change], None]) -> None:
+        self._root = root
+        self._watcher = watcher
+        self._on_change = on_change
+        self._directories: frozenset[str] = frozenset()
+
+    def set(self, directories: Iterable[str]) -> None:
+        """Watch these from now on, and no others."""
+        before, self._directories = self._directories, frozenset(directories)
+        for directory in sorted(self._directories - before):
+            self._watcher.watch(self._root.path(directory), self._on_change)
+        for directory in before - self._directories:
+            self._watcher.unwatch(self._root.path(directory), self._on_change)
 
 
 class NodeWatches:
@@ -199,16 +201,15 @@ class NodeWatches:
     ) -> None:
         """``common``: watch the nodes of VFIO and iommufd as well."""
         self._root = root
-        self._watcher = watcher
+        self._watches = _Watches(root, watcher, self._changed)
         self._request_scan = request_scan
         self._common = _COMMON_DIRECTORIES if common else frozenset[str]()
         self._nodes: frozenset[str] = frozenset()
-        self._directories: frozenset[str] = frozenset()
 
     def set_nodes(self, paths: Iterable[str]) -> None:
         """Watch for these device nodes from now on; list them after this call."""
         self._nodes = frozenset(paths)
-        self._watch(self._directories_of_nodes() | self._common)
+        self._watches.set(self._directories_of_nodes() | self._common)
 
     def includes(self, path: str) -> bool:
         """True if the path is one of those set."""
@@ -216,7 +217,7 @@ class NodeWatches:
 
     def close(self) -> None:
         """End all watches."""
-        self._watch(frozenset())
+        self._watches.set(())
 
     def _directories_of_nodes(self) -> frozenset[str]:
         if not self._nodes:
@@ -224,13 +225,6 @@ class NodeWatches:
         from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for device nodes
 
         return frozenset(place for path in self._nodes for place in devnodes.places(path))
-
-    def _watch(self, wanted: frozenset[str]) -> None:
-        for directory in sorted(wanted - self._directories):
-            self._watcher.watch(self._root.path(directory), self._changed)
-        for directory in self._directories - wanted:
-            self._watcher.unwatch(self._root.path(directory), self._changed)
-        self._directories = wanted
 
     def _changed(self, change: Change) -> None:
         path = f"{self._root.host_path(change.directory)}/{change.name}"
