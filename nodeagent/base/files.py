@@ -18,8 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 
 if TYPE_CHECKING:
@@ -72,8 +71,8 @@ def put(path: str | Path, text: str, more: str, *, what: str = "", mode: int = 0
         replace(path, text, mode=mode)
     except OSError as error:
         raise KernelRefused(
-            f"{what}{path} cannot be written: {advice.words(error)}",
-            advice.on(error, Doing.WRITE, more),
+            f"{what}{path} cannot be written: {hints.strerror(error)}",
+            hints.for_errno(error, "write", more),
             errno=error.errno or 0,
             path=str(path),
         ) from error
@@ -121,8 +120,8 @@ class StateFile(Generic[T]):
             data = _content(path)
         except OSError as error:
             if error.errno in _OUT_OF_RESOURCES:
-                what = f"{path} cannot be read: {advice.words(error)}"
-                raise KernelRefused(what, advice.on(error, advice.Doing.READ), path=path) from error
+                what = f"{path} cannot be read: {hints.strerror(error)}"
+                raise KernelRefused(what, hints.for_errno(error, "read"), path=path) from error
             return self._empty
         try:
             document = json.loads(data)
@@ -160,7 +159,7 @@ class StateFile(Generic[T]):
         try:
             Path(path).unlink(missing_ok=True)
         except OSError as error:
-            what = f"{path} cannot be removed: {advice.words(error)}"
+            what = f"{path} cannot be removed: {hints.strerror(error)}"
             raise KernelRefused(what, self._hint, errno=error.errno or 0, path=path) from error
 
 

@@ -22,8 +22,7 @@ import time
 from logging.handlers import QueueHandler, QueueListener
 from typing import TYPE_CHECKING, Any, TextIO
 
-from nodeagent.base import advice, log
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints, log
 from nodeagent.base.systemd import is_journal
 
 if TYPE_CHECKING:
@@ -130,8 +129,8 @@ def handle_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
     """
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _SHORTAGES and "socket" in context:
-        hint = advice.on(error, Doing.LISTEN, _CONNECTIONS)
-        log.event(log.NO_DESCRIPTORS, error=advice.words(error), hint=hint)
+        hint = hints.for_errno(error, "listen", _CONNECTIONS)
+        log.event(log.NO_DESCRIPTORS, error=hints.strerror(error), hint=hint)
     else:
         loop.default_exception_handler(context)
 

@@ -19,8 +19,7 @@ import anyio
 import anyio.lowlevel
 from asyncinotify import Event, Inotify, Mask, Watch
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 
@@ -271,5 +270,5 @@ def _new_instance() -> Inotify | None:
 
 
 def _refused(directory: str, error: OSError) -> KernelRefused:
-    what = f"{directory} cannot be watched: {advice.words(error)}"
-    return KernelRefused(what, advice.on(error, Doing.LIST), errno=error.errno or 0, path=directory)
+    what = f"{directory} cannot be watched: {hints.strerror(error)}"
+    return KernelRefused(what, hints.for_errno(error, "list"), errno=error.errno or 0, path=directory)

@@ -13,8 +13,7 @@ import anyio
 
 from nodeagent.agent import oneshot
 from nodeagent.agent.tell.basis import Basis
-from nodeagent.base import advice, files
-from nodeagent.base.advice import Doing
+from nodeagent.base import files, hints
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import daemon_client, shell
 from nodeagent.model import host_json
@@ -81,7 +80,9 @@ def _saved(path: str) -> Host:
     try:
         document = json.loads(files.read_input(path, _MAX_BYTES))
     except OSError as error:
-        raise ConfigError(f"{path}: {advice.words(error)}", advice.on(error, Doing.READ, _MAKE)) from error
+        raise ConfigError(
+            f"{path}: {hints.strerror(error)}", hints.for_errno(error, "read", _MAKE)
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}", _MAKE) from error
     return host_json.load(document)

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nodeagent import config
-from nodeagent.base import advice, unix_http
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints, unix_http
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.cli import shell
 from nodeagent.kernel.root import Root
@@ -42,12 +41,12 @@ def status(options: argparse.Namespace, root: Root) -> Any:
     try:
         return unix_http.ask(path, "/status", options.timeouts.local_socket_answer)
     except PermissionError as error:
-        raise NodeagentError(_not_permitted(path), advice.on(error, Doing.READ)) from error
+        raise NodeagentError(_not_permitted(path), hints.for_errno(error, "read")) from error
     except ValueError as error:
         raise unreadable(error, root) from error
     except OSError as error:
         raise NodeagentError(
-            f"no daemon answers at {path}: {advice.words(error)}", _how_to_start(options, root)
+            f"no daemon answers at {path}: {hints.strerror(error)}", _how_to_start(options, root)
         ) from error
 
 
@@ -107,7 +106,7 @@ def in_force(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str
     except PermissionError:
         return None, f"{_not_permitted(path)}: {_SHELL_COUNTS}"
     except (OSError, ValueError, ConfigError) as error:
-        return None, f"no daemon answers at {path} ({advice.words(error)}): {_SHELL_COUNTS}"
+        return None, f"no daemon answers at {path} ({hints.strerror(error)}): {_SHELL_COUNTS}"
     return found, _unused_flags(config.flags_from(options))
 
 
@@ -136,12 +135,12 @@ def request(path: str, wanted: Request, limit: float) -> Answer:
         return plain.load(Answer, unix_http.ask(path, "/requests", limit, body))
     except PermissionError as error:
         what = f"only root may ask for that, at {path}"
-        raise NodeagentError(what, advice.on(error, Doing.READ)) from error
+        raise NodeagentError(what, hints.for_errno(error, "read")) from error
     except TimeoutError as error:
         what = f"the daemon has not answered at {path} for {limit:g} s"
         raise NodeagentError(what, "nodeagent status tells what it does now") from error
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
-        raise ConnectionError(f"no daemon answers at {path} ({advice.words(error)})") from error
+        raise ConnectionError(f"no daemon answers at {path} ({hints.strerror(error)})") from error
     except (OSError, ValueError, TypeError) as error:
         what = f"the daemon has not answered at {path}: {error}"
         hint = "see journalctl -u nodeagent, and nodeagent plan for what is to be done"

@@ -10,8 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import output, parser
@@ -30,8 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader has seen enough
         return output.FINE
     except OSError as error:
-        what = f"{error.filename}: {advice.words(error)}" if error.filename else advice.words(error)
-        return _complain(NodeagentError(what, advice.on(error, Doing.READ)), output.FAILED)
+        what = f"{error.filename}: {hints.strerror(error)}" if error.filename else hints.strerror(error)
+        return _complain(NodeagentError(what, hints.for_errno(error, "read")), output.FAILED)
     except KeyboardInterrupt:
         return output.FAILED
 

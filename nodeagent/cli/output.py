@@ -15,8 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import NodeagentError
 from nodeagent.render import folding
 
@@ -67,8 +66,8 @@ def _write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python tries once more at its exit
         if isinstance(error, BrokenPipeError):
             raise
-        what = f"the answer cannot be written to standard output: {advice.words(error)}"
-        raise NodeagentError(what, advice.on(error, Doing.WRITE)) from error
+        what = f"the answer cannot be written to standard output: {hints.strerror(error)}"
+        raise NodeagentError(what, hints.for_errno(error, "write")) from error
 
 
 def formed(form: str, document: Mapping[str, Any]) -> str:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent import config
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import ConfigError
 from nodeagent.kernel.root import Root
 
@@ -24,8 +23,8 @@ def root_of(options: argparse.Namespace) -> Root:
     try:
         wrong = _no_root(prefix, saved=getattr(options, "host", None) is not None)
     except OSError as error:
-        what = f'--root "{prefix}": {advice.words(error)}'
-        raise ConfigError(what, advice.on(error, Doing.READ)) from error
+        what = f'--root "{prefix}": {hints.strerror(error)}'
+        raise ConfigError(what, hints.for_errno(error, "read")) from error
     if wrong:
         raise ConfigError(f'--root "{prefix}": {wrong}', "give the directory that holds sys/ and dev/")
     return Root(str(Path(prefix).absolute()))

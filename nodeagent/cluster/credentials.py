@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import account
 from nodeagent.cluster.door import Kubernetes
@@ -54,7 +53,7 @@ class Credentials(NamedTuple):
         except TimeoutError as error:
             raise self._useless(f"its program did not end within {limit:g} s") from error
         except OSError as error:
-            raise self._useless(advice.words(error), advice.on(error, Doing.READ)) from error
+            raise self._useless(hints.strerror(error), hints.for_errno(error, "read")) from error
         except Exception as error:  # of a foreign reader of foreign files: KeyError, TypeError, YAMLError, …
             raise self._useless(_words(error)) from error
         return configuration

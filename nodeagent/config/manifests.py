@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from nodeagent.base import advice, files
-from nodeagent.base.advice import Doing
+from nodeagent.base import files, hints
 from nodeagent.base.errors import ConfigError
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -59,7 +58,7 @@ def _content(path: str) -> bytes:
         content = files.read_input(path, MAX_BYTES)
     except OSError as error:
         more = _MAKE if isinstance(error, FileNotFoundError) else ""
-        raise ConfigError(f"{path}: {advice.words(error)}", advice.on(error, Doing.READ, more)) from error
+        raise ConfigError(f"{path}: {hints.strerror(error)}", hints.for_errno(error, "read", more)) from error
     if len(content) > MAX_BYTES:
         what = f"{path}: it is larger than {MAX_BYTES // 1024 // 1024} MiB"
         raise ConfigError(what, "give the object alone that is meant")

@@ -18,8 +18,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import SocketListener
 
-from nodeagent.base import advice, log, sockets
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints, log, sockets
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
@@ -47,8 +46,8 @@ async def serve_unix(path: str, handle: Handler, timeouts: Timeouts) -> None:
     try:
         file = _listen_unix(Path(path))
     except OSError as error:
-        what = f"the socket {path} cannot be served: {advice.words(error)}"
-        hint = advice.on(error, Doing.LISTEN, "or choose another place with --status-socket")
+        what = f"the socket {path} cannot be served: {hints.strerror(error)}"
+        hint = hints.for_errno(error, "listen", "or choose another place with --status-socket")
         raise KernelRefused(what, hint, errno=error.errno or 0, path=path) from error
     try:
         async with await SocketListener.from_socket(file.socket) as listener:
@@ -120,7 +119,7 @@ class NetworkListener:
         try:
             return self._passed_socket(address) or listen(address)
         except OSError as error:
-            what = f"the address {address} cannot be served: {advice.words(error)}"
+            what = f"the address {address} cannot be served: {hints.strerror(error)}"
             self._report(what, hint(error))
             return None
 
@@ -157,7 +156,7 @@ class NetworkListener:
 
 def hint(error: OSError) -> str:
     """What to do about it. A sandbox answers as if the kernel did not know such sockets."""
-    return _HINTS.get(error.errno or 0) or advice.on(error, Doing.LISTEN) or _OTHER
+    return _HINTS.get(error.errno or 0) or hints.for_errno(error, "listen") or _OTHER
 
 
 def _address(sock: socket.socket) -> str:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 
 T = TypeVar("T")
@@ -188,8 +187,8 @@ def looked(error: OSError) -> None:
     """
     if error.errno in _BLIND:
         raise KernelRefused(
-            f"the host cannot be looked at: {advice.words(error)}",
-            advice.on(error, Doing.READ, "what was seen last counts until then"),
+            f"the host cannot be looked at: {hints.strerror(error)}",
+            hints.for_errno(error, "read", "what was seen last counts until then"),
             errno=error.errno,
         ) from error
 

@@ -32,8 +32,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server
 
-from nodeagent.base import advice, sockets
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints, sockets
 from nodeagent.base.errors import KubeletUnavailable, bounded
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
@@ -220,7 +219,7 @@ class SocketServer:
 
     def _unavailable(self, error: OSError) -> KubeletUnavailable:
         return KubeletUnavailable(
-            f"cannot serve on {self.path}: {advice.words(error)}", advice.on(error, Doing.LISTEN)
+            f"cannot serve on {self.path}: {hints.strerror(error)}", hints.for_errno(error, "listen")
         )
 
 

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nodeagent.base import advice
+from nodeagent.base import hints
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.problems import Wrong
 from nodeagent.config.reader import document
@@ -65,7 +65,7 @@ class Directory:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
-            return {self.path: CdiFile(self.path, fault=advice.words(error), rank=self._rank)}
+            return {self.path: CdiFile(self.path, fault=hints.strerror(error), rank=self._rank)}
         found: dict[str, CdiFile] = {}
         for name in names:
             if os.path.splitext(name)[1] in _ENDINGS:  # noqa: PTH122  text in, text out
@@ -89,7 +89,7 @@ class Directory:
         except (FileNotFoundError, IsADirectoryError):
             return None
         except OSError as error:
-            return known._replace(fault=advice.words(error), stamp=())
+            return known._replace(fault=hints.strerror(error), stamp=())
         except Wrong as wrong:
             return known._replace(fault=wrong.what, stamp=now)
         finally:

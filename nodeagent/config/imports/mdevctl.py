@@ -14,8 +14,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.config.problems import Wrong
 from nodeagent.model.configuration import MdevctlDefinitions
 from nodeagent.model.desired import MdevDefinition
@@ -105,7 +104,7 @@ def _names(directory: str, warnings: list[str]) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        warnings.append(f"{directory} is not used: {advice.words(error)}; {advice.on(error, Doing.LIST)}")
+        warnings.append(f"{directory} is not used: {hints.strerror(error)}; {hints.for_errno(error, 'list')}")
         return []
     return [name for name in names if not name.startswith(".") and name != _SCRIPTS]
 
@@ -119,6 +118,6 @@ def _text(path: str) -> str:
         with os.fdopen(fd, "rb") as file:
             return file.read(_LARGEST).decode()
     except OSError as error:
-        raise Wrong(f"it cannot be read: {advice.words(error)}", advice.on(error, Doing.READ)) from error
+        raise Wrong(f"it cannot be read: {hints.strerror(error)}", hints.for_errno(error, "read")) from error
     except UnicodeDecodeError as error:
         raise Wrong("it is not valid UTF-8", "write it anew with: mdevctl define") from error

@@ -20,8 +20,7 @@ from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
-from nodeagent.base import advice, files
-from nodeagent.base.advice import Doing
+from nodeagent.base import files, hints
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.problems import Place
 from nodeagent.config.reader.reading import Items, Member, Scalar, Table
@@ -103,8 +102,8 @@ def _content(path: str) -> bytes | None:
         _no_link(path)
         return None
     except OSError as error:
-        what = f"{path}: cannot be read: {advice.words(error)}"
-        raise ConfigError(what, advice.on(error, Doing.READ)) from error
+        what = f"{path}: cannot be read: {hints.strerror(error)}"
+        raise ConfigError(what, hints.for_errno(error, "read")) from error
     if len(content) > MAX_BYTES:
         raise ConfigError(f"{path}: is larger than 1 MiB", "no configuration needs that: shorten it")
     return content

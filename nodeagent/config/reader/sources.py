@@ -14,8 +14,7 @@ import os
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nodeagent.base import advice, timeouts
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints, timeouts
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.files import STDIN
 from nodeagent.config import table
@@ -136,8 +135,8 @@ def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tupl
     except FileNotFoundError:
         return []
     except OSError as error:
-        what = f"cannot be listed: {advice.words(error)}"
-        problems.add(directory, "", what, advice.on(error, Doing.LIST))
+        what = f"cannot be listed: {hints.strerror(error)}"
+        problems.add(directory, "", what, hints.for_errno(error, "list"))
         return []
     shown = [name for name in names if not name.startswith(".")]
     warnings += [

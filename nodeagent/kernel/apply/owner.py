@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from nodeagent.base import advice
+from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
 from nodeagent.model.usb import Loan
@@ -74,7 +74,7 @@ def _refused(error: OSError, node: str) -> KernelRefused:
     if error.errno in (errno.EPERM, errno.EROFS):
         hint = "let nodeagent have CAP_CHOWN, and /dev/bus/usb to write to: see docs/usb.md"
     return KernelRefused(
-        f"{node} cannot be made QEMU's: {advice.words(error)}",
+        f"{node} cannot be made QEMU's: {hints.strerror(error)}",
         hint,
         errno=error.errno or 0,
         path=node,

@@ -18,8 +18,7 @@ from __future__ import annotations
 import errno
 import os
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write
@@ -143,8 +142,8 @@ def run_tool(root: Root, address: str, *, make: bool) -> None:
     try:
         code, said = _ended([root.path(pci.SRIOV_MANAGE), order, address])
     except OSError as error:
-        what = f"{pci.SRIOV_MANAGE} cannot be run: {advice.words(error)}"
-        raise KernelRefused(what, advice.on(error, Doing.RUN), path=pci.SRIOV_MANAGE) from error
+        what = f"{pci.SRIOV_MANAGE} cannot be run: {hints.strerror(error)}"
+        raise KernelRefused(what, hints.for_errno(error, "run"), path=pci.SRIOV_MANAGE) from error
     if code:
         last = said.strip().rpartition("\n")[2][:200]
         what = f"{pci.SRIOV_MANAGE} {order} {address} ended with {code}: {last or 'no word'}"

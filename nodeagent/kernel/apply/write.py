@@ -22,8 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write_file
@@ -79,10 +78,10 @@ def shown(shows: Callable[[], bool], timeouts: Timeouts) -> bool:
         time.sleep(timeouts.write_effect_poll)
 
 
-def refused(number: int, path: str, hints: Mapping[int, str] = _NO_HINTS) -> KernelRefused:
-    """The refusal of a write with this errno."""
+def refused(number: int, path: str, first: Mapping[int, str] = _NO_HINTS) -> KernelRefused:
+    """The refusal of a write with this errno; hints in ``first`` go before the general ones."""
     error = OSError(number, os.strerror(number))
-    known = hints.get(number) or _HINTS.get(number) or advice.on(error, Doing.WRITE) or LOG
+    known = first.get(number) or _HINTS.get(number) or hints.for_errno(error, "write") or LOG
     text = f"the kernel refused to write {path}: {error.strerror}"
     return KernelRefused(text, known, errno=number, path=path)
 
@@ -118,8 +117,8 @@ def _run_writer(path: str, write: Write) -> int:
             check=False,
         )
     except OSError as error:
-        what = f"{write.path} is not written: no process can be started for it: {advice.words(error)}"
-        raise KernelRefused(what, advice.on(error, Doing.RUN), path=write.path) from error
+        what = f"{write.path} is not written: no process can be started for it: {hints.strerror(error)}"
+        raise KernelRefused(what, hints.for_errno(error, "run"), path=write.path) from error
     if not done.stdout.isdecimal():
         output = done.stderr.strip().rpartition("\n")[2][:200] or "no output"
         what = f"{write.path} may not be written: its process ended with {done.returncode}: {output}"

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import anyio
 
-from nodeagent.base import advice
-from nodeagent.base.advice import Doing
+from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.usb import scan_key
@@ -165,8 +164,8 @@ def open_socket() -> socket.socket:
 
 def _refused(error: OSError) -> KernelRefused:
     return KernelRefused(
-        f"no socket for the kernel's uevents: {advice.words(error)}",
-        advice.on(error, Doing.LISTEN, "without it changes are seen by polling only"),
+        f"no socket for the kernel's uevents: {hints.strerror(error)}",
+        hints.for_errno(error, "listen", "without it changes are seen by polling only"),
         errno=error.errno or 0,
     )
 

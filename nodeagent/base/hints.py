@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person can do about an error of the operating system: by what was tried, and by who tried it.
+"""Hints for errors of the operating system: what to do, by the errno and by the operation that failed.
 
 Where a permission is missing, an ordinary user needs sudo. Root needs none: then something confines this
-process, and no mode of a file mends that. Knows nothing of what is in files or behind sockets: what else may
-be done, and what goes wrong until then, is added by who tried.
+process, and no mode of a file mends that. Knows nothing of the content of files or the other end of sockets:
+the caller adds what else may be done, and what goes wrong until then.
 """
 
 from __future__ import annotations
@@ -11,20 +11,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from enum import Enum, auto
+from typing import Literal
+
+Operation = Literal["read", "list", "write", "listen", "run"]
+"""Reading a file, listing a directory, writing a file, listening at a socket, running a program."""
 
 DENIED = frozenset({errno.EACCES, errno.EPERM})
-
-
-class Doing(Enum):
-    """What was tried."""
-
-    READ = auto()  # a file
-    LIST = auto()  # a directory
-    WRITE = auto()  # a file
-    LISTEN = auto()  # at a socket
-    RUN = auto()  # a program
-
 
 _SUDO = "try again with sudo: this user may not do that"
 _CONFINED = (
@@ -56,30 +48,30 @@ _ANY: Mapping[int, str] = {
     errno.EADDRINUSE: "another program has that name: end it, or move away what it has left",
     errno.EAFNOSUPPORT: "its sandbox lets this process have no such sockets: see RestrictAddressFamilies=",
 }
-_SPECIAL: Mapping[tuple[Doing, int], str] = {
-    (Doing.READ, errno.ENOENT): "give the path of a file that is there",
-    (Doing.READ, errno.EISDIR): "that is a directory: give the path of a file",
-    (Doing.LIST, errno.ENOTDIR): "make it a directory",
-    (Doing.WRITE, errno.EISDIR): "a directory has the name of the file: move it away",
-    (Doing.WRITE, errno.ENOENT): "make the directory",
-    (Doing.LISTEN, errno.ENOENT): "make the directory",
-    (Doing.RUN, errno.ENOENT): "install it",
-    (Doing.RUN, errno.EACCES): "make it executable, on a file system that is not mounted noexec",
+_SPECIAL: Mapping[tuple[Operation, int], str] = {
+    ("read", errno.ENOENT): "give the path of a file that is there",
+    ("read", errno.EISDIR): "that is a directory: give the path of a file",
+    ("list", errno.ENOTDIR): "make it a directory",
+    ("write", errno.EISDIR): "a directory has the name of the file: move it away",
+    ("write", errno.ENOENT): "make the directory",
+    ("listen", errno.ENOENT): "make the directory",
+    ("run", errno.ENOENT): "install it",
+    ("run", errno.EACCES): "make it executable, on a file system that is not mounted noexec",
 }
 
 
-def on(error: OSError, doing: Doing, *more: str) -> str:
-    """What to do, and what more there is to say; only that where nobody knows what to do."""
-    return "; ".join(filter(None, (_what(error.errno or 0, doing), *more)))
+def for_errno(error: OSError, operation: Operation, *more: str) -> str:
+    """The hint for the error, then ``more``; only that where there is no hint."""
+    return "; ".join(filter(None, (_hint(error.errno or 0, operation), *more)))
 
 
-def words(error: Exception) -> str:
-    """What happened, without the number and the path that Python puts around it."""
+def strerror(error: Exception) -> str:
+    """The text of the error, without the number and the path that Python puts around it."""
     return getattr(error, "strerror", None) or str(error)
 
 
-def _what(number: int, doing: Doing) -> str:
-    special = _SPECIAL.get((doing, number))
+def _hint(number: int, operation: Operation) -> str:
+    special = _SPECIAL.get((operation, number))
     if special is None and number in DENIED:
         return _CONFINED if os.geteuid() == 0 else _SUDO
     return special or _ANY.get(number, "")
