@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of the daemon's components, and the only root task group: from its start to its end.
+"""The daemon: its components are built and listed here; the only root task group, from its start to its end.
 
 Order of the start: lock the node, listen, scan the host and ask who holds what, decide, then serve. Order of
 the end: take no more events, end the endpoints (each in bounded time), remove the sockets, exit.
@@ -8,6 +8,7 @@ the end: take no more events, end the endpoints (each in bounded time), remove t
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 import signal
@@ -20,14 +21,13 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from nodeagent import __version__
-from nodeagent.agent import core, followers, kubelet_side
-from nodeagent.agent.config_loop import ConfigLoop, Desire
-from nodeagent.agent.last_good import LastGood
+from nodeagent.agent import core
+from nodeagent.agent.config_loop import ConfigLoop, Desire, LastGood
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
+from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.agent.tell.noting import Remarks
-from nodeagent.agent.tell.start import tell_that_it_is_ready
 from nodeagent.agent.tell.systemd import StatusLine, Watchdog
 from nodeagent.base import log, log_handlers, process, supervise, threads
 from nodeagent.base.errors import ConfigError, MustEnd
@@ -48,6 +48,7 @@ from nodeagent.model.usb import LOANS_RECORD, NODES
 
 if TYPE_CHECKING:  # few nodes load these
     from nodeagent.agent.changing.loop import ChangeLoop
+    from nodeagent.agent.changing.requests import ManualRequests
     from nodeagent.agent.cluster.follow import ClusterFollower
 
 SetLog = Callable[[Log], None]
@@ -67,20 +68,22 @@ class Daemon:
         """``set_log`` is told other settings of the log; ``refused`` is as ConfigLoop wants it."""
         in_force = Latest(settings)
         self.core = core.build(Root(sources.prefix), in_force, timeouts)
-        self.kubelet = kubelet_side.build(self.core)
+        self.kubelet = core.build_kubelet_side(self.core)
         self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, timeouts, refused)
         self.remarks = Remarks(self.core.snapshots, self.core.offering, timeouts.problems_settle)
         self.notifier = Notifier.from_environ(sources.environ)
         self.watchdog = Watchdog(self.notifier, self.heartbeats, timeouts)
         sockets = listening_sockets(sources.environ)
         self.network = NetworkListener(in_force, self._routes_by_tcp, timeouts, sockets)
-        self.changes: ChangeLoop | None = None  # until its code is loaded
-        self.cluster: ClusterFollower | None = None  # the same
+        self.changes: ChangeLoop | None = None  # this and the next: None until the code is loaded
+        self.requests: ManualRequests | None = None
+        self.cluster: ClusterFollower | None = None
+        self._requested = False  # a manual request has come
         self._began = 0.0
 
     @property
-    def ears(self) -> Sequence[Component]:
-        """What listens before the first scan, so that no change is missed."""
+    def event_sources(self) -> Sequence[Component]:
+        """The components that run before the first scan, so that no change is missed."""
         watcher, timeouts = self.core.watcher, self.core.timeouts
         return (
             Task("inotify", watcher.run),
@@ -95,21 +98,30 @@ class Daemon:
     @property
     def components(self) -> Sequence[Component]:
         """All others, but for those that few nodes need."""
-        timeouts, snapshots = self.core.timeouts, self.core.snapshots
+        timeouts, snapshots, usage = self.core.timeouts, self.core.snapshots, self.core.usage
+        directory = self.kubelet.directory
+        socket = directory.kubelet
+        new_kubelet = partial(socket.follow, lambda _: usage.kubelet_changed(), socket.version)
+        new_settings = partial(self.core.settings.follow, self._use_settings, self.core.settings.version)
         return (
             self.kubelet.plugins,
             self.core.observer,
+            Task("device nodes", self.core.observer.follow_nodes),
             Recoveries(self.core.root, self.core.wakes, timeouts.device_recovery),
             self.core.names,
-            self.core.usage,
+            usage,
+            Task("kubelet", partial(socket.follow, self.kubelet.registrar.note_socket)),
+            Task("new kubelet", new_kubelet),
+            Task("checkpoint", partial(usage.follow_checkpoint, directory.checkpoint)),
             self.core.offering,
             self.core.releases,
             self.remarks,
+            HolderLines(snapshots, self.core.offering),
             self.kubelet.cdi,
             self.config,
             LastGood(self.core.root, self.core.settings, timeouts.record_write_retry),
             Desire(self.core.settings, self.core.cluster, snapshots),
-            *followers.of(self.core, self.kubelet),
+            Task("settings", new_settings),
             Task("old errors", partial(warn_of_old_errors, self.core.root, snapshots, timeouts.device_read)),
             self.network,
             self.watchdog,
@@ -148,7 +160,7 @@ class Daemon:
                 self.core.watcher.close()
 
     async def _start(self, group: TaskGroup) -> None:
-        self._keep(self.ears, group)
+        self._keep(self.event_sources, group)
         async with anyio.create_task_group() as first:
             first.start_soon(core.first_scan, self.core)
             first.start_soon(self.core.usage.first)
@@ -156,15 +168,29 @@ class Daemon:
         self._began = anyio.current_time()
         self._keep(self.components, group)
         self._keep(self._loaders(group), group)
-        await checkpoint()  # all have taken their first step: who is told that it is ready may ask at once
-        tell_that_it_is_ready(self.core.offering.resources.get(), self.notifier)
+        await checkpoint()  # all have taken their first step: the status socket listens
+        self._report_ready()
+
+    def _report_ready(self) -> None:
+        """Tell people and systemd that the start is over, and collect garbage from now on."""
+        resources = self.core.offering.resources.get()
+        devices = sum(len(resource.devices) for resource in resources.values())
+        gc.freeze()  # objects of the start stay: no collection visits them again
+        gc.enable()
+        log.event(log.READY, resources=len(resources), devices=devices)
+        self.notifier.ready()
+
+    def _use_settings(self, _: Settings) -> None:
+        """Other settings are in force: scan and ask the kubelet at once, for pauses may be others."""
+        self.core.wakes.wake(None)
+        self.core.usage.request_soon()
 
     def _routes_by_tcp(self, http: Http) -> Handler:
         return NetworkRoutes(self.status, self.watchdog.problem, self.core.timeouts, http).handle
 
     async def _serve_commands(self) -> None:
         core = self.core
-        routes = LocalRoutes(self.status, partial(status.in_force, core), core.requests.reply)
+        routes = LocalRoutes(self.status, partial(status.in_force, core), self._reply)
         path = core.root.path(core.settings.get().status.socket)
         await listeners.serve_unix(path, routes.handle, core.timeouts)
 
@@ -193,15 +219,24 @@ class Daemon:
         )
 
     async def _change_host(self, group: TaskGroup) -> None:
-        snapshots, requests = self.core.snapshots, self.core.requests
         if not self.core.root.exists(DRIVERS_RECORD):  # else the daemon before has left drivers to restore
-            await snapshots.until(lambda now: now.desired.changes_host or requests.wanted)
-        await _load("nodeagent.agent.changing.loop")
-        from nodeagent.agent.changing import loop
+            await self.core.snapshots.until(lambda now: now.desired.changes_host or self._requested)
+        await _load("nodeagent.agent.changing.loop", "nodeagent.agent.changing.requests")
+        from nodeagent.agent.changing import loop, requests
 
         components = loop.components(self.core)
         self.changes = components[0]
+        self.requests = requests.ManualRequests(self.core, self.changes.runner)
         self._keep(components, group)
+        self.core.snapshots.ring()  # for ``_reply``
+
+    async def _reply(self, question: bytes, asker: int) -> dict[str, Any]:
+        """The answer to a manual request of the process ``asker``, once the code for that is loaded."""
+        self._requested = True
+        self.core.snapshots.ring()  # for ``_change_host``
+        while self.requests is None:
+            await self.core.snapshots.newer(self.core.snapshots.version)
+        return await self.requests.reply(question, asker)
 
     async def _prepare_usb(self, group: TaskGroup) -> None:
         if not self.core.root.exists(LOANS_RECORD):  # else the daemon before has left nodes to take back
@@ -243,9 +278,10 @@ class Daemon:
             return
 
 
-async def _load(module: str) -> None:
-    """Import the module in a thread; importing leaves much behind that is not needed again."""
-    await threads.call(importlib.import_module, module)
+async def _load(*modules: str) -> None:
+    """Import the modules in a thread; importing leaves much behind that is not needed again."""
+    for module in modules:
+        await threads.call(importlib.import_module, module)
     process.release_memory()
 
 

@@ -18,11 +18,12 @@ import anyio
 from nodeagent import config
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
-from nodeagent.base.errors import ConfigError
+from nodeagent.base.errors import ConfigError, KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
-from nodeagent.config import Log, Settings, Sources, table
+from nodeagent.config import Log, Settings, Sources, last_good, table
+from nodeagent.kernel.root import Root
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.status import ConfigurationStatus
 from nodeagent.policy import merge
@@ -149,6 +150,38 @@ def _changed(before: Settings, fresh: Settings) -> list[str]:
     both = zip(before.values, fresh.values, strict=True)
     keys = [new.key for old, new in both if old.value != new.value]
     return [key + table.note(table.BY_KEY[key], " (", ")") for key in keys]
+
+
+class LastGood:
+    """Keeps the settings in force on disk: a start with a wrong file goes on with them."""
+
+    name = "last good settings"
+
+    def __init__(self, root: Root, settings: Latest[Settings], again: float) -> None:
+        """``again``: seconds from a refusal to the next try."""
+        self._root = root
+        self._settings = settings
+        self._again = again
+        self._refused = False
+
+    async def run(self) -> None:
+        """Write whenever other settings are in force, and again after a refusal, for ever."""
+        while True:
+            seen = self._settings.version
+            await self.one_turn(self._settings.get())
+            with anyio.move_on_after(self._again if self._refused else None):
+                await self._settings.newer(seen)
+
+    async def one_turn(self, settings: Settings) -> None:
+        """Put them on disk, if they are not there; a refusal is told once."""
+        try:
+            await threads.call(last_good.keep, self._root.prefix, settings)
+        except KernelRefused as error:
+            if not self._refused:
+                log.event(log.SETTINGS_NOT_KEPT, error=error.what, hint=error.hint)
+            self._refused = True
+        else:
+            self._refused = False
 
 
 class Desire:

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What components share: the Snapshot, what sees the host, which pod uses which device.
+"""The parts of the daemon, built once and in the order in which they need each other; and the first scan.
 
-Built once, before anything runs. A feature takes it and returns its components.
+``Core`` has what all others share: the Snapshot, what sees the host, which pod uses which device. A feature
+takes it and returns its components. ``KubeletSide`` speaks with the kubelet. Called by ``app``, and by
+``agent.changing.requests`` where no daemon runs.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from nodeagent.agent import recoveries
-from nodeagent.agent.allocate import UsbNodes
+from nodeagent.agent.allocate import Allocator, UsbNodes
+from nodeagent.agent.cdi_files import CdiFiles
+from nodeagent.agent.device_plugins import CreateEndpoint, DevicePlugins
 from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.names import NameKeeper
 from nodeagent.agent.observe import Observer
@@ -32,27 +34,15 @@ from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.wakes import Wakes
+from nodeagent.kubelet.device_plugin import Answers, DeviceList
+from nodeagent.kubelet.endpoint import Endpoint, Registrar
+from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import LOANS_RECORD
 from nodeagent.policy import merge
 
-
-class RequestQueue:
-    """Manual requests wait here until the code that answers them is loaded (``agent.changing.requests``)."""
-
-    def __init__(self, snapshots: Snapshots) -> None:
-        self.wanted = False  # a request has come
-        self.handler: Latest[Callable[[bytes, int], Awaitable[dict[str, Any]]] | None] = Latest(None)
-        self._snapshots = snapshots
-
-    async def reply(self, question: bytes, asker: int) -> dict[str, Any]:
-        """The plain data of the answer to that of a request; ``asker``: the process that asks."""
-        self.wanted = True
-        self._snapshots.ring()  # for ``app``, which loads that code
-        while (handler := self.handler.get()) is None:
-            await self.handler.newer(self.handler.version)
-        return await handler(question, asker)
+RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +66,6 @@ class Core:
     usage: Usage
     offering: Offering
     usb_nodes: Latest[UsbNodes | None]  # None until the code for USB devices is loaded
-    requests: RequestQueue
 
 
 def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
@@ -113,7 +102,6 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
         usage,
         Offering(snapshots, releases, timeouts),
         Latest(None),
-        RequestQueue(snapshots),
     )
 
 
@@ -124,6 +112,83 @@ def _said_before(root: Root, settings: Settings) -> ClusterWishes:
     from nodeagent.agent.cluster import state  # here: most nodes ask no cluster
 
     return state.FILE.load(root.path(state.PATH)).wishes
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSide:
+    """All that speaks with the kubelet. ``registry`` is there where resources are announced by files."""
+
+    directory: SocketDir
+    registry: SocketDir | None
+    registrar: Registrar
+    view: KubeletView
+    cdi: CdiFiles
+    plugins: DevicePlugins
+
+    @property
+    def directories(self) -> tuple[SocketDir, ...]:
+        """The directories in which sockets are made."""
+        return (self.directory,) if self.registry is None else (self.directory, self.registry)
+
+    @property
+    def present(self) -> bool:
+        """True if a kubelet is there: one that has ended leaves its socket."""
+        return self.directory.kubelet.get() is not None and not self.registrar.refused
+
+    def open(self) -> None:
+        """Lock the directories and clear own leftovers.
+
+        :raises AlreadyRunning: if another instance serves this node.
+        """
+        for directory in self.directories:
+            directory.open()
+
+    def close(self) -> None:
+        """Release the directories and close the connection to the kubelet."""
+        self.view.close()
+        for directory in self.directories:
+            directory.close()
+
+
+def build_kubelet_side(core: Core) -> KubeletSide:
+    """The components, wired, as the settings say at the start."""
+    root, settings, timeouts = core.root, core.settings.get(), core.timeouts
+    directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), core.watcher, own=root.path(RUNTIME))
+    registry = None
+    if settings.kubelet.registration != "classic":
+        path = root.path(settings.kubelet.plugins_registry_dir)
+        registry = SocketDir(path, core.watcher, exclusive=False)
+    registrar = Registrar(directory.kubelet_path, timeouts)
+    cdi = CdiFiles(root.path(settings.cdi.spec_dir), core.snapshots, core.offering)
+    allocator = Allocator(
+        root,
+        core.observer,
+        core.offering,
+        core.usage,
+        core.reservations,
+        cdi,
+        core.usb_nodes,
+        timeouts,
+    )
+    create = _create_endpoint(registry or directory, registrar, timeouts, announced=registry is not None)
+    plugins = DevicePlugins(core.offering, allocator, core.usage, cdi, core.supervisor, create, timeouts)
+    core.kubelet.resend_with(plugins)
+    return KubeletSide(directory, registry, registrar, core.kubelet, cdi, plugins)
+
+
+def _create_endpoint(
+    directory: SocketDir, registrar: Registrar, timeouts: Timeouts, *, announced: bool
+) -> CreateEndpoint:
+    kind = Endpoint
+    if announced:
+        from nodeagent.kubelet.plugin_watcher import AnnouncedEndpoint  # here: few nodes register that way
+
+        kind = AnnouncedEndpoint
+
+    def create(resource: str, devices: DeviceList, answers: Answers, changed: Latest[None]) -> Endpoint:
+        return kind(resource, devices, answers, directory, registrar, changed, timeouts)
+
+    return create
 
 
 async def first_scan(core: Core) -> None:

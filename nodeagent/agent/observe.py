@@ -35,6 +35,7 @@ from nodeagent.kernel.wakes import Wakes
 from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import NO_DURATIONS, Durations, HostStatus
 from nodeagent.policy import groups
 
@@ -102,6 +103,20 @@ class Observer:
             if self._reports.unreadable is not None:
                 self._wakes.wake(None)  # what was to be scanned is not lost with it
                 await anyio.sleep(self._timeouts.failed_scan_retry)
+
+    async def follow_nodes(self) -> None:
+        """Watch the device nodes that rules name; scan when they are others, or those that pods have."""
+        seen, paths, before = -1, tuple[str, ...](), Snapshot()
+        while True:
+            seen, snapshot = await self._snapshots.newer(seen)
+            if snapshot.desired.node_paths != paths:
+                paths = snapshot.desired.node_paths
+                self._events.watch_nodes(paths)
+                self._wakes.wake(None)
+            given = snapshot.allocations.nodes is not before.allocations.nodes
+            if (given or snapshot.loans is not before.loans) and not snapshot.given_nodes_seen:
+                self._wakes.wake(snapshot.given_nodes[0])
+            before = snapshot
 
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
         """Scan these functions, mdevs and nodes, and the groups, if they are not what the Host says.

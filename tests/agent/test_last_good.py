@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from nodeagent import config
-from nodeagent.agent.last_good import LastGood
+from nodeagent.agent.config_loop import LastGood
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.config import Sources, last_good

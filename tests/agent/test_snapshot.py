@@ -47,3 +47,20 @@ async def test_whoever_waits_is_woken_by_any_part_and_by_the_bell_alone() -> Non
         await anyio.wait_all_tasks_blocked()
         snapshots.ring()
     assert seen == ["0", "0"]
+
+
+async def test_a_snapshot_of_a_kind_is_waited_for_and_one_that_is_there_is_taken_at_once() -> None:
+    snapshots = Snapshots(Snapshot(machine_id="0"))
+    assert (await snapshots.until(lambda now: now.machine_id == "0")) is snapshots.now
+    found: list[Snapshot] = []
+
+    async def wait() -> None:
+        found.append(await snapshots.until(lambda now: now.machine_id == "2"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        for machine in ("1", "2"):
+            await anyio.wait_all_tasks_blocked()
+            assert found == []
+            snapshots.publish(replace(snapshots.now, machine_id=machine))
+    assert [each.machine_id for each in found] == ["2"]

@@ -14,7 +14,6 @@ from dataclasses import replace
 import anyio
 from anyio.abc import TaskGroup
 
-from nodeagent.agent.changing.requests import ManualRequests
 from nodeagent.agent.changing.retries import Failure
 from nodeagent.agent.changing.step import ChangeRunner, targets
 from nodeagent.agent.core import Core
@@ -35,10 +34,10 @@ Inputs = tuple[Snapshot, frozenset[str], frozenset[str]]
 """All that a plan, and what is begun of it, depend on: the Snapshot, and the cards and devices at work."""
 
 
-def components(core: Core) -> tuple[ChangeLoop, Component, Component, Component]:
+def components(core: Core) -> tuple[ChangeLoop, Component, Component]:
     """All components that change the host, sharing the core of the daemon."""
     runner = ChangeRunner(core)
-    return ChangeLoop(core, runner), runner.retries, runner.ledger, ManualRequests(core, runner)
+    return ChangeLoop(core, runner), runner.retries, runner.ledger
 
 
 class ChangeLoop:

@@ -22,7 +22,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from nodeagent.agent import core as cores
-from nodeagent.agent import kubelet_side
 from nodeagent.agent.changing import ledger
 from nodeagent.agent.changing.step import ChangeRunner
 from nodeagent.agent.core import Core
@@ -46,7 +45,7 @@ from nodeagent.policy.change.byhand import GroupPlan
 class ManualRequests:
     """Plans requests, has them carried out, and waits for the outcome."""
 
-    name = "requests"
+    name = "requests"  # of the releases that it waits for
 
     def __init__(self, core: Core, runner: ChangeRunner, group: TaskGroup | None = None) -> None:
         """``group``: for the tasks that make the changes; None: the daemon's loop makes them."""
@@ -55,19 +54,14 @@ class ManualRequests:
         self._group = group
         self._snapshots = core.snapshots
 
-    async def run(self) -> None:
-        """Answer what comes through the socket, for ever; not before all on record was read."""
+    async def reply(self, question: bytes, asker: int) -> dict[str, Any]:
+        """The plain data of the answer to the plain data of a request. It is from root, and read strictly.
+
+        A request waits until all on record was read.
+        """
         opened = self._runner.ledger.opened
         if not opened.version:
             await opened.newer(0)
-        self._core.requests.handler.set(self.reply)
-        try:
-            await anyio.sleep_forever()
-        finally:
-            self._core.requests.handler.set(None)
-
-    async def reply(self, question: bytes, asker: int) -> dict[str, Any]:
-        """The plain data of the answer to the plain data of a request. It is from root, and read strictly."""
         try:
             request = plain.load(Request, json.loads(question))
         except (TypeError, ValueError, RecursionError) as error:
@@ -225,7 +219,7 @@ async def carry_out_alone(root: Root, settings: Settings, timeouts: Timeouts, re
     :raises KernelRefused: if the host cannot be read, or the record not be written.
     """
     core = cores.build(root, Latest(settings), timeouts)
-    side = kubelet_side.build(core)
+    side = cores.build_kubelet_side(core)
     if request.dry_run:
         return await _answer_alone(core, request)
     side.open()

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent import __version__
 from nodeagent.agent.config_loop import ConfigLoop
-from nodeagent.agent.core import Core
-from nodeagent.agent.kubelet_side import KubeletSide
+from nodeagent.agent.core import Core, KubeletSide
 from nodeagent.agent.tell.noting import Remarks
 from nodeagent.base import process
 from nodeagent.model.problem import of_settings

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from nodeagent.agent.changing import loop
 from nodeagent.agent.changing.loop import ChangeLoop
 from nodeagent.agent.changing.step import ChangeRunner
-from nodeagent.agent.core import Core, RequestQueue
+from nodeagent.agent.core import Core
 from nodeagent.agent.kubelet_view import KubeletView
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
@@ -109,7 +109,6 @@ class Changing:
             Usage(view, eyes.snapshots, reservations, eyes.observer, releases, eyes.settings, timeouts),
             Offering(eyes.snapshots, releases, timeouts),
             Latest(None),
-            RequestQueue(eyes.snapshots),
         )
 
     def forget(self, deadline: float = 5.0, backoff: Backoff = QUICK) -> None:
