@@ -73,7 +73,7 @@ async def test_a_damaged_record_of_what_is_ours_is_told_once_and_nothing_is_clea
         record(node).write_bytes(damaged)
         node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: []}\n")
         async with node.daemon("--timing-resync", "1s") as second:
-            await kubelet.until_listed(VGPU, 4)
+            await kubelet.until_listed("nvidia.com/vgpu-without-name", 4)  # the record had the name
             told = await second.logged("vgpu-record-broken")
             assert f"{record(node).name}.broken" in told["message"]
             before = scans(await node.status())
