@@ -208,7 +208,9 @@ async def test_a_write_that_hangs_is_told_and_delays_no_other_card(tmp_path: Pat
         async with changing.run():
             await changing.until_counts((SECOND, "nvidia-228", 2))
             await changing.until(lambda: len(changing.status.late) == 1)
-            assert any("not answered" in str(line["why"]) for line in said(log.ACTION_WAITING))
+            await changing.until(
+                lambda: any("not answered" in str(line["why"]) for line in said(log.ACTION_WAITING))
+            )
             await changing.until(lambda: not changing.runner.working)
             assert changing.status.writes == 3
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
