@@ -30,7 +30,6 @@ from nodeagent.render import documents, holding
 from nodeagent.render import explain as device_rendering
 from nodeagent.render import resources as resource_rendering
 from nodeagent.render import rules as rule_rendering
-from nodeagent.render.resources import Registration
 
 if TYPE_CHECKING:
     import argparse
@@ -149,7 +148,7 @@ def _group(number: int, asked: _Asked) -> _Story:
             f"there is no IOMMU group {number} on this host",
             "nodeagent explain DEVICE names that of a device",
         )
-    return _Story(holding.group(explanation), holding.group_answer(explanation))
+    return _Story(holding.group(explanation), explanation)
 
 
 def _with_node(vfio_device: str, path: str, host: Host) -> str:
@@ -165,7 +164,7 @@ def _rule_at(asked: _Asked) -> _Story | None:
     explanation = rules.at(asked.name, asked.decision)
     if explanation is None:
         return None
-    return _Story(rule_rendering.text(explanation), rule_rendering.answer(explanation))
+    return _Story(rule_rendering.text(explanation), explanation)
 
 
 def _rule(asked: _Asked) -> _Story:
@@ -191,31 +190,18 @@ def _named(asked: _Asked) -> _Story:
 
 
 def _resource(asked: _Asked) -> _Story | None:
-    explanation = resources.explain(asked.name, asked.decision)
-    if explanation is None:
-        return None
-    registration = _registration(asked)
-    return _Story(
-        resource_rendering.text(explanation, registration),
-        resource_rendering.answer(explanation, registration),
-    )
-
-
-def _registration(asked: _Asked) -> Registration:
-    """Whether the kubelet knows the resource; only a daemon can say."""
-    listed = () if asked.status is None else asked.status.resources
-    found = next((each for each in listed if each.name == asked.name), None)
-    return Registration() if found is None else Registration(found.registered, found.error)
+    explanation = resources.explain(asked.name, asked.decision, asked.status)
+    return None if explanation is None else _Story(resource_rendering.text(explanation), explanation)
 
 
 def _parent(asked: _Asked) -> _Story | None:
     card = cards.explain(asked.name, asked.decision.snapshot)
-    return None if card is None else _Story(card_rendering.text(card), card_rendering.answer(card))
+    return None if card is None else _Story(card_rendering.text(card), card)
 
 
 def _pod(asked: _Asked) -> _Story | None:
     explanation = pods.explain(asked.name, asked.decision)
-    return None if explanation is None else _Story(holding.pod(explanation), holding.pod_answer(explanation))
+    return None if explanation is None else _Story(holding.pod(explanation), explanation)
 
 
 def _no_pod(asked: _Asked) -> NodeagentError:

@@ -76,7 +76,7 @@ class Reason(NamedTuple):
 
     code: ReasonCode
     what: str
-    hint: str = ""
+    hint: str
 
 
 class Device(NamedTuple):

@@ -13,61 +13,10 @@ from typing import Any, NamedTuple
 
 from nodeagent.model.access import Check
 from nodeagent.model.readiness import ReadinessLine
-
-
-class ReasonAnswer(NamedTuple):
-    """Why a device is Unhealthy, and what to do."""
-
-    code: str
-    what: str
-    hint: str
-
-
-class MemberAnswer(NamedTuple):
-    """A function of an IOMMU group, and what it means for the group."""
-
-    address: str
-    driver: str | None
-    role: str
-
-
-class RuleAnswer(NamedTuple):
-    """A rule, and what it says of the device."""
-
-    rule: str
-    says: str
-
-
-class CardTypeAnswer(NamedTuple):
-    """A type of mdevs or vGPUs: how many of it exist, and how many more fit at the most."""
-
-    id: str
-    name: str | None
-    instances: int
-    room: int
-
-
-class CardInstanceAnswer(NamedTuple):
-    """An mdev or vGPU; ``made_by``: nodeagent, mdevctl or others, null if that is not known.
-
-    ``dead``: it has no driver. ``leaving``: its removal waits for whoever uses it.
-    """
-
-    id: str
-    parent: str
-    type: str | None
-    made_by: str | None
-    holder: str | None
-    dead: bool
-    leaving: bool
-
-
-class SplitAnswer(NamedTuple):
-    """A card that is split: what fits on it, and what exists."""
-
-    card: str
-    types: tuple[CardTypeAnswer, ...]
-    instances: tuple[CardInstanceAnswer, ...]
+from nodeagent.model.resource import Reason
+from nodeagent.policy.explain.cards import CardExplanation
+from nodeagent.policy.explain.devices import Member
+from nodeagent.policy.explain.why import RuleVerdict
 
 
 class DeviceAnswer(NamedTuple):
@@ -84,15 +33,15 @@ class DeviceAnswer(NamedTuple):
     to_do: str
     resource: str | None
     healthy: bool | None
-    reason: ReasonAnswer | None
+    reason: Reason | None
     vendor: str | None
     vendor_name: str | None
     device_name: str | None
     driver: str | None
     group: int | None
     viable: bool
-    members: tuple[MemberAnswer, ...]
-    rules: tuple[RuleAnswer, ...]
+    members: tuple[Member, ...]
+    rules: tuple[RuleVerdict, ...]
     env: str | None
     nodes: tuple[str, ...]
     holder: str | None
@@ -103,94 +52,7 @@ class DeviceAnswer(NamedTuple):
     uuid: str | None = None
     type: str | None = None
     parent: str | None = None
-    split: SplitAnswer | None = None
-
-
-class ListedAnswer(NamedTuple):
-    """A device as the kubelet is told of it, and the pod that has it by this resource."""
-
-    id: str
-    healthy: bool
-    reason: ReasonAnswer | None
-    holder: str | None
-
-
-class TakingAnswer(NamedTuple):
-    """A rule and what it takes on this node; why it refuses other devices of its kind → how many."""
-
-    resource: str
-    device_kind: str
-    place: str
-    takes: tuple[str, ...]
-    refuses: Mapping[str, int]
-
-
-class PossibilityAnswer(NamedTuple):
-    """What could give a resource a device, and what is missing for that."""
-
-    what: str
-    missing: str
-
-
-class ResourceAnswer(NamedTuple):
-    """A resource: how many there are, who has which, and what cannot be given and why.
-
-    ``free`` is null while nobody knows who holds what, ``registered`` where no daemon was asked.
-    ``possibilities`` are there if it has no device.
-    """
-
-    resource: str
-    device_kind: str
-    capacity: int
-    allocatable: int
-    free: int | None
-    registered: bool | None
-    registration_error: str | None
-    devices: tuple[ListedAnswer, ...]
-    rules: tuple[TakingAnswer, ...]
-    possibilities: tuple[PossibilityAnswer, ...]
-
-
-class GroupMemberAnswer(NamedTuple):
-    """What is in a group, and what becomes of it, in words; ``role`` is what a function means for VFIO."""
-
-    id: str
-    driver: str | None
-    role: str
-    resource: str | None
-    fate: str
-    holder: str | None
-
-
-class GroupAnswer(NamedTuple):
-    """An IOMMU group; ``viable``: VFIO may have it, ``node``: /dev/vfio/NUMBER exists."""
-
-    number: int
-    viable: bool
-    node: bool
-    members: tuple[GroupMemberAnswer, ...]
-
-
-class PodResourceAnswer(NamedTuple):
-    """What a pod has of one resource, and what its container gets for it.
-
-    ``ours`` is false if another device plugin gave it. ``gone`` are ids that the resource lists no more.
-    """
-
-    resource: str
-    ours: bool
-    devices: tuple[ListedAnswer, ...]
-    gone: tuple[str, ...]
-    env: Mapping[str, str]
-    nodes: tuple[str, ...]
-    cdi: tuple[str, ...]
-
-
-class PodAnswer(NamedTuple):
-    """All devices of a pod, by resource."""
-
-    pod: str
-    resources: tuple[PodResourceAnswer, ...]
+    split: CardExplanation | None = None
 
 
 class MachineName(NamedTuple):

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nodeagent.policy.explain.cards import CardExplanation, CardInstance
-from nodeagent.render.answers import CardInstanceAnswer, CardTypeAnswer, SplitAnswer
 from nodeagent.render.table import table
 
 
 def text(card: CardExplanation) -> str:
     """A card that is no PCI function has this story alone."""
-    head = f"{card.address}  {_count(card.types, 'type')}, {_count(card.instances, 'instance')}"
+    head = f"{card.card}  {_count(card.types, 'type')}, {_count(card.instances, 'instance')}"
     return "\n".join([head, "", *(f"  {line}".rstrip() for line in lines(card))])
 
 
@@ -33,28 +32,8 @@ def lines(card: CardExplanation) -> Iterator[str]:
 def _row(each: CardInstance) -> tuple[str, ...]:
     possible = (
         f"held by {each.holder}" if each.holder else "",
-        "without a driver" if each.instance.dead else "",
+        "without a driver" if each.dead else "",
         "going away, still in use" if each.leaving else "",
     )
     state = ", ".join(filter(None, possible)) or "-"
-    return each.instance.id, each.instance.type_id or "unknown", each.made_by or "not known", state
-
-
-def answer(card: CardExplanation) -> SplitAnswer:
-    """The same for programs."""
-    return SplitAnswer(
-        card.address,
-        tuple(CardTypeAnswer(*each) for each in card.types),
-        tuple(
-            CardInstanceAnswer(
-                each.instance.id,
-                each.instance.parent,
-                each.instance.type_id,
-                each.made_by,
-                each.holder,
-                each.instance.dead,
-                each.leaving,
-            )
-            for each in card.instances
-        ),
-    )
+    return each.id, each.type or "unknown", each.made_by or "not known", state

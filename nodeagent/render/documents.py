@@ -14,18 +14,18 @@ from nodeagent.model import plain
 from nodeagent.model.desired import API_VERSION
 from nodeagent.model.problem import Problem
 from nodeagent.model.status import Status
+from nodeagent.policy.explain.cards import CardExplanation
 from nodeagent.policy.explain.devices import DeviceRow
+from nodeagent.policy.explain.groups import GroupExplanation
+from nodeagent.policy.explain.pods import PodExplanation
+from nodeagent.policy.explain.resources import ResourceExplanation
+from nodeagent.policy.explain.rules import RuleExplanation
 from nodeagent.render.answers import (
     AccessAnswer,
     DeviceAnswer,
-    GroupAnswer,
     MachineAnswer,
-    PodAnswer,
     ReadinessAnswer,
-    ResourceAnswer,
     SettingsAnswer,
-    SplitAnswer,
-    TakingAnswer,
 )
 from nodeagent.render.byhand import OutcomeAnswer
 from nodeagent.render.plan_answers import DryRunAnswer, PlanAnswer
@@ -35,11 +35,11 @@ KINDS: Mapping[str, type] = {
     "Plan": PlanAnswer,
     "DryRun": DryRunAnswer,
     "DeviceExplanation": DeviceAnswer,
-    "CardExplanation": SplitAnswer,
-    "ResourceExplanation": ResourceAnswer,
-    "RuleExplanation": TakingAnswer,
-    "GroupExplanation": GroupAnswer,
-    "PodExplanation": PodAnswer,
+    "CardExplanation": CardExplanation,
+    "ResourceExplanation": ResourceExplanation,
+    "RuleExplanation": RuleExplanation,
+    "GroupExplanation": GroupExplanation,
+    "PodExplanation": PodExplanation,
     "MachineExplanation": MachineAnswer,
     "Settings": SettingsAnswer,
     "ClusterCheck": AccessAnswer,

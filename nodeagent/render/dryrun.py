@@ -10,7 +10,6 @@ from nodeagent.config import table
 from nodeagent.model.plan import Plan
 from nodeagent.policy.offer.comparison import Comparison, Counted, DeviceChange, Listed
 from nodeagent.render import plan as plans
-from nodeagent.render.answers import ReasonAnswer
 from nodeagent.render.plan_answers import (
     CountedAnswer,
     DeviceChangeAnswer,
@@ -141,7 +140,4 @@ def _device(change: DeviceChange) -> DeviceChangeAnswer:
 def _listed(listed: Listed | None) -> ListingAnswer | None:
     if listed is None:
         return None
-    reason = listed.reason
-    return ListingAnswer(
-        listed.resource, None if reason is None else ReasonAnswer(reason.code, reason.what, reason.hint)
-    )
+    return ListingAnswer(listed.resource, listed.reason)

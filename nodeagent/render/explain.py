@@ -10,11 +10,11 @@ from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import classes, groups
 from nodeagent.policy.explain.cards import CardExplanation
-from nodeagent.policy.explain.devices import DeviceExplanation, Member, is_blocked
+from nodeagent.policy.explain.devices import DeviceExplanation, is_blocked
 from nodeagent.policy.groups import OpenState
 from nodeagent.policy.offer import discovery, kinds
 from nodeagent.render import cards
-from nodeagent.render.answers import DeviceAnswer, MemberAnswer, ReasonAnswer, RuleAnswer
+from nodeagent.render.answers import DeviceAnswer
 from nodeagent.render.table import table
 
 
@@ -28,7 +28,10 @@ def text(explanation: DeviceExplanation, card: CardExplanation | None = None) ->
     lines += ["", f"  group   {_group(explanation)}"]
     if explanation.host_device.group is not None and explanation.members:
         own = explanation.host_device.id
-        rows = [(each.address, each.driver or "-", means(each, own)) for each in explanation.members]
+        rows = [
+            (each.address, each.driver or "-", means(each.role, own=each.address == own))
+            for each in explanation.members
+        ]
         lines.append(table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          "))
     lines += ["", "  card", *(f"          {line}".rstrip() for line in cards.lines(card))] if card else []
     lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in explanation.rules]
@@ -64,11 +67,9 @@ _ROLES = {
 }
 
 
-def means(member: Member, own: str = "") -> str:
-    """What a member means for the group; ``own`` is the one that is explained, to which a driver matters."""
-    if member.address == own and member.role == "unbound":
-        return "no driver, so VFIO cannot give it"
-    return _ROLES[member.role]
+def means(role: str, *, own: bool = False) -> str:
+    """What a member means for the group; ``own``: it is the explained one, to which a driver matters."""
+    return "no driver, so VFIO cannot give it" if own and role == "unbound" else _ROLES[role]
 
 
 def _group(explanation: DeviceExplanation) -> str:
@@ -76,14 +77,15 @@ def _group(explanation: DeviceExplanation) -> str:
         return "none"
     if isinstance(explanation.host_device, Mdev):
         return f"{explanation.host_device.group}  its own"
-    return f"{explanation.host_device.group}  {viability(explanation.viable, explanation.members)}"
+    roles = [member.role for member in explanation.members]
+    return f"{explanation.host_device.group}  {viability(explanation.viable, roles)}"
 
 
-def viability(viable: bool, members: Iterable[Member]) -> str:
+def viability(viable: bool, roles: Iterable[str]) -> str:
     """Return whether VFIO may have a group, or need not have it."""
     if viable:
         return "viable"
-    return "NOT viable" if is_blocked(members) else "not for VFIO, its driver gives parts of it"
+    return "NOT viable" if is_blocked(roles) else "not for VFIO, its driver gives parts of it"
 
 
 Facts = list[tuple[str, str | None]]
@@ -173,20 +175,20 @@ def answer(explanation: DeviceExplanation, card: CardExplanation | None = None) 
         explanation.to_do,
         explanation.row.resource,
         None if explanation.row.resource is None else reason is None,
-        None if reason is None else ReasonAnswer(reason.code, reason.what, reason.hint),
+        reason,
         host_device.vendor,
         explanation.vendor_name,
         explanation.row.name,
         host_device.driver,
         host_device.group,
         explanation.viable,
-        tuple(MemberAnswer(member.address, member.driver, member.role) for member in explanation.members),
-        tuple(RuleAnswer(rule, says) for rule, says in explanation.rules),
+        explanation.members,
+        explanation.rules,
         explanation.env,
         tuple(explanation.nodes),
         explanation.row.holder,
         dict(_facts(host_device)),
-        split=None if card is None else cards.answer(card),
+        split=card,
         **_identity(host_device),
     )
 

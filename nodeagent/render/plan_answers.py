@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nodeagent.render.answers import ReasonAnswer
+from nodeagent.model.resource import Reason
 
 
 class ExistingAnswer(NamedTuple):
@@ -74,7 +74,7 @@ class ListingAnswer(NamedTuple):
     """Under which resource a device is listed, and why it is Unhealthy, if it is."""
 
     resource: str
-    reason: ReasonAnswer | None
+    reason: Reason | None
 
 
 class DeviceChangeAnswer(NamedTuple):

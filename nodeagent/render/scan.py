@@ -99,7 +99,7 @@ def _viable(function: PciFunction, host: Host) -> str:
     members = host.members(function.group)
     if not groups.blockers(members):
         return "-" if function.group is None else "yes"
-    return "no" if is_blocked(members_of(members, host)) else "-"
+    return "no" if is_blocked(each.role for each in members_of(members, host)) else "-"
 
 
 def _mdev_row(mdev: Mdev, row: DeviceRow) -> tuple[str, ...]:

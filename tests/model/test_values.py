@@ -48,7 +48,7 @@ def test_functions_below_one_port_have_one_root() -> None:
 
 
 def test_a_device_without_a_reason_is_healthy() -> None:
-    bad = Device(DeviceId(B), Reason(ReasonCode.GONE, "gone"))
+    bad = Device(DeviceId(B), Reason(ReasonCode.GONE, "gone", ""))
     found = Resource(ResourceName("a.b/c"), Kind.PCI, (Device(DeviceId(A)), bad))
     assert [device.healthy for device in found.devices] == [True, False]
     assert found.device(B) is bad

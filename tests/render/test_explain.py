@@ -55,8 +55,8 @@ def test_what_to_do_comes_right_after_a_bad_verdict() -> None:
 
 def test_a_driver_matters_to_the_device_itself_although_it_does_not_to_its_group() -> None:
     first, second = told(function(A, driver=None), function("0000:65:00.1", driver=None)).members
-    assert explain.means(first, A) != explain.means(second, A) == explain.means(first)
-    names(explain.means(first, A), "VFIO")
+    assert explain.means(first.role, own=True) != explain.means(second.role) == explain.means(first.role)
+    names(explain.means(first.role, own=True), "VFIO")
 
 
 def test_a_device_of_which_nothing_is_known_has_a_story_too() -> None:

@@ -3,30 +3,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.policy.explain import resources as policy
 from nodeagent.policy.explain.resources import ResourceExplanation
 from nodeagent.policy.explain.suggestions import Suggestion
 from nodeagent.policy.offer import turn
 from nodeagent.render import resources
-from nodeagent.render.resources import Registration
 from tests.facts import names
 from tests.policy.samples import GPU, WISH, function, holders, host, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 
 
-def told(name: str = GPU, wish: Desired = WISH) -> ResourceExplanation:
+def told(name: str = GPU, wish: Desired = WISH, registered: bool | None = None) -> ResourceExplanation:
     here = host(function(A), function(B, 2), function(C, 3, driver=None))
     found = policy.explain(name, turn.first(snapshot(here, wish, holders=holders(A))))
     assert found is not None
-    return found
+    error = None if registered in (None, True) else "the name is taken"
+    return found._replace(registered=registered, registration_error=error)
 
 
 def test_the_numbers_come_first_and_then_who_has_what_and_what_is_wrong() -> None:
-    text = resources.text(told(), Registration(False, "the name is taken"))
+    text = resources.text(told(registered=False))
     head, held, unhealthy, free, rule = (each.splitlines() for each in text.split("\n\n"))
     assert head[0] == f"{GPU}  capacity 3, allocatable 2, free 1"
     names(head[1], "kubelet", "the name is taken")
@@ -52,18 +50,6 @@ def test_a_resource_of_no_device_says_whether_anything_could_be_one() -> None:
     none = PciRule("x/none", (PciSelector(vendors=("8086",)),))
     found = told("x/none", Desired(Discovery(enabled=False), rules=(none,)))
     impossible = resources.text(found)
-    possible = resources.text(replace(found, suggestions=(Suggestion("an alias", "see aliases"),)))
+    possible = resources.text(found._replace(possibilities=(Suggestion("an alias", "see aliases"),)))
     assert "an alias: see aliases" in possible
     assert impossible.count("\n") == possible.count("\n") - 1
-
-
-def test_the_data_say_the_same_as_the_text() -> None:
-    answer = resources.answer(told(), Registration(True))
-    assert (answer.capacity, answer.allocatable, answer.free, answer.registered) == (3, 2, 1, True)
-    assert [(each.id, each.healthy, each.holder) for each in answer.devices] == [
-        (A, True, "ns/vm"),
-        (B, True, None),
-        (C, False, None),
-    ]
-    assert answer.rules[0].takes == (A, B, C)
-    assert resources.answer(told()).registered is None

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent explain`` of a rule as text and as data."""
+"""``nodeagent explain`` of a rule as text."""
 
 from __future__ import annotations
 
-from nodeagent.model.desired import PciRule
 from nodeagent.policy.explain.rules import RuleExplanation
 from nodeagent.render import rules
 
-FOUND = RuleExplanation(
-    PciRule("x/t4", place="config.yaml:3"), ("a", "b", "c", "d", "e"), {"vendors: not 10de": 7}
-)
+FOUND = RuleExplanation("x/t4", "pci", "config.yaml:3", ("a", "b", "c", "d", "e"), {"vendors: not 10de": 7})
 
 
 def test_what_it_takes_is_named_and_what_it_refuses_is_counted() -> None:
@@ -21,7 +18,10 @@ def test_what_it_takes_is_named_and_what_it_refuses_is_counted() -> None:
     ]
 
 
-def test_the_data_leave_nothing_out() -> None:
-    answer = rules.answer(FOUND)
-    assert (answer.resource, answer.device_kind, answer.place) == ("x/t4", "pci", "config.yaml:3")
-    assert (answer.takes, answer.refuses) == (("a", "b", "c", "d", "e"), {"vendors: not 10de": 7})
+def test_a_rule_for_device_nodes_says_how_they_are_given() -> None:
+    kvm = RuleExplanation(
+        "x/kvm", "node", "config.yaml:4", ("/dev/kvm",), {}, "given to 3 containers at once"
+    )
+    assert [*rules.lines(kvm)] == ["takes    /dev/kvm, given to 3 containers at once"]
+    none = kvm._replace(takes=(), note="there is no /dev/kvm")
+    assert [*rules.lines(none)] == ["takes    nothing: there is no /dev/kvm"]

@@ -6,7 +6,6 @@ Reads what the Plan reads, and plans nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from nodeagent.model.plan import Instance
@@ -26,19 +25,24 @@ class CardType(NamedTuple):
 
 
 class CardInstance(NamedTuple):
-    """What exists on the card, and who made it: ``OURS``, ``MDEVCTL``, ``OTHERS``, or None: not known."""
+    """An mdev or vGPU; ``made_by``: nodeagent, mdevctl or others, null if that is not known.
 
-    instance: Instance
+    ``dead``: it has no driver. ``leaving``: its removal waits for the process that uses it.
+    """
+
+    id: str
+    parent: str
+    type: str | None
     made_by: str | None
     holder: str | None
+    dead: bool
     leaving: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CardExplanation:
-    """All types and instances of one card, in the order of their ids and parents."""
+class CardExplanation(NamedTuple):
+    """A card that is split: what fits on it, and what exists."""
 
-    address: str
+    card: str
     types: tuple[CardType, ...]
     instances: tuple[CardInstance, ...]
 
@@ -64,7 +68,15 @@ def _order(type_id: str) -> tuple[str, int, str]:
 
 def _instance(each: Instance, snapshot: Snapshot) -> CardInstance:
     holder = snapshot.holder(each.id) or each.holder
-    return CardInstance(each, _made_by(each, snapshot), str(holder) if holder else None, each.leaving)
+    return CardInstance(
+        each.id,
+        each.parent,
+        each.type_id,
+        _made_by(each, snapshot),
+        str(holder) if holder else None,
+        each.dead,
+        each.leaving,
+    )
 
 
 def _made_by(each: Instance, snapshot: Snapshot) -> str | None:

@@ -15,7 +15,7 @@ from nodeagent.model.host import Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups
-from nodeagent.policy.explain.why import tell_verdicts, verdicts, why_not_offered
+from nodeagent.policy.explain.why import RuleVerdict, tell_verdicts, verdicts, why_not_offered
 from nodeagent.policy.offer import grants, kinds
 from nodeagent.policy.offer.turn import Decision
 
@@ -48,8 +48,7 @@ class DeviceRow(NamedTuple):
         return f"{self.resource}{held}" + (f": {self.why}" if self.why else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One function of a group, and what it means for the group.
 
     ``role``: "vfio", "bridge", "unbound", "friendly", "blocks"; in a group that is not for VFIO also "splits"
@@ -66,9 +65,9 @@ def is_viable(members: Iterable[PciFunction]) -> bool:
     return not groups.blockers(members)
 
 
-def is_blocked(members: Iterable[Member]) -> bool:
-    """Return True if a host driver keeps VFIO from a group that is for VFIO."""
-    return any(member.role == "blocks" for member in members)
+def is_blocked(roles: Iterable[str]) -> bool:
+    """Return True if a host driver keeps VFIO from a group with these roles, and the group is for VFIO."""
+    return "blocks" in roles
 
 
 def members_of(functions: Sequence[PciFunction], host: Host) -> Iterator[Member]:
@@ -98,7 +97,7 @@ def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DeviceExplanation:
-    """All that decides about one device. ``rules``: each rule that was asked, and what it says of it."""
+    """All that decides about one device."""
 
     host_device: HostDevice
     row: DeviceRow
@@ -107,7 +106,7 @@ class DeviceExplanation:
     vendor_name: str | None
     members: tuple[Member, ...]
     viable: bool
-    rules: tuple[tuple[str, str], ...]
+    rules: tuple[RuleVerdict, ...]
     env: str | None
     nodes: tuple[str, ...]
 

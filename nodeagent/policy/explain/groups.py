@@ -7,14 +7,14 @@ operator who misses a GPU finds it there with the reason. Bridges and host contr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from nodeagent.model.host import Group, HostDevice, Mdev, PciFunction
+from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber
 from nodeagent.model.status import GroupStatus, MemberStatus
 from nodeagent.policy import groups
-from nodeagent.policy.explain.devices import DeviceRow, Member, is_viable, members_of, row
+from nodeagent.policy.explain.devices import is_viable, members_of, row
 from nodeagent.policy.explain.why import why_not_offered
 from nodeagent.policy.offer import discovery, kinds, units
 from nodeagent.policy.offer.turn import Decision
@@ -62,14 +62,24 @@ def _member(host_device: HostDevice, role: str, decision: Decision) -> MemberSta
     )
 
 
-@dataclass(frozen=True, slots=True)
-class GroupExplanation:
-    """A group, its functions as members, and the rows of all its devices, mdevs among them."""
+class GroupMember(NamedTuple):
+    """A device of a group, and what becomes of it, in words; ``role``: what it means for VFIO, or "mdev"."""
 
-    group: Group
+    id: str
+    driver: str | None
+    role: str
+    resource: str | None
+    fate: str
+    holder: str | None
+
+
+class GroupExplanation(NamedTuple):
+    """An IOMMU group; ``viable``: VFIO may have it, ``node``: /dev/vfio/NUMBER exists."""
+
+    number: int
     viable: bool
-    members: tuple[Member, ...]
-    rows: tuple[DeviceRow, ...]
+    node: bool
+    members: tuple[GroupMember, ...]
 
 
 def explain(number: int, decision: Decision) -> GroupExplanation | None:
@@ -79,5 +89,14 @@ def explain(number: int, decision: Decision) -> GroupExplanation | None:
     if group is None:
         return None
     functions = host.members(group.number)
-    rows = tuple(row(each, decision) for each in host.devices_in(group.number))
-    return GroupExplanation(group, is_viable(functions), tuple(members_of(functions, host)), rows)
+    roles = {member.address: member.role for member in members_of(functions, host)}
+    members = tuple(_explain_member(each, roles, decision) for each in host.devices_in(group.number))
+    return GroupExplanation(group.number, is_viable(functions), group.node, members)
+
+
+def _explain_member(host_device: HostDevice, roles: Mapping[str, str], decision: Decision) -> GroupMember:
+    found = row(host_device, decision)
+    if host_device.id not in roles:
+        return GroupMember(found.id, None, "mdev", found.resource, str(found), found.holder)
+    role = roles[host_device.id]
+    return GroupMember(found.id, host_device.driver, role, found.resource, str(found), found.holder)

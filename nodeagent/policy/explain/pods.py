@@ -8,34 +8,35 @@ those that one container would be given for all of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nodeagent.model.allocation import DeviceNode, Grant, Holder
 from nodeagent.model.host import HostDevice
-from nodeagent.model.ids import DeviceId, ResourceName, pci_order
+from nodeagent.model.ids import ResourceName, pci_order
 from nodeagent.model.resource import Device, Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.explain.resources import ListedDevice
 from nodeagent.policy.offer import grants
 from nodeagent.policy.offer.turn import Decision
 
 
-@dataclass(frozen=True, slots=True)
-class PodResource:
-    """What a pod has of one resource. ``ours`` False: another device plugin gave it, and knows more of it.
+class PodResource(NamedTuple):
+    """What a pod has of one resource, and what its container gets for it.
 
-    ``gone`` are ids that the resource does not list any more.
+    ``ours`` is false if another device plugin gave it. ``gone`` are ids that the resource lists no more.
     """
 
     resource: str
     ours: bool
-    devices: tuple[Device, ...]
+    devices: tuple[ListedDevice, ...]
     gone: tuple[str, ...]
-    grant: Grant
+    env: Mapping[str, str]
+    nodes: tuple[str, ...]
+    cdi: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PodExplanation:
-    """A pod, ``namespace/name``, and all that it has."""
+class PodExplanation(NamedTuple):
+    """All devices of a pod, by resource."""
 
     pod: str
     resources: tuple[PodResource, ...]
@@ -59,17 +60,21 @@ def explain(pod: str, decision: Decision) -> PodExplanation | None:
             by_resource.setdefault(holder.resource, []).append(device_id)
     if not by_resource:
         return None
-    parts = (_part(name, sorted(ids, key=pci_order), decision) for name, ids in sorted(by_resource.items()))
-    return PodExplanation(pod, tuple(parts))
+    parts = [(name, sorted(ids, key=pci_order)) for name, ids in sorted(by_resource.items())]
+    return PodExplanation(pod, tuple(_part(name, ids, pod, decision) for name, ids in parts))
 
 
-def _part(name: ResourceName, ids: list[str], decision: Decision) -> PodResource:
+def _part(name: ResourceName, ids: list[str], pod: str, decision: Decision) -> PodResource:
     resource = decision.resources.get(name)
     if resource is None:
-        return PodResource(name, False, tuple(Device(DeviceId(each)) for each in ids), (), Grant())
+        theirs = tuple(ListedDevice(each, True, None, pod) for each in ids)
+        return PodResource(name, False, theirs, (), {}, (), ())
     listed = [device for device in map(resource.device, ids) if device is not None]
     gone = tuple(each for each in ids if resource.device(each) is None)
-    return PodResource(name, True, tuple(listed), gone, _grant(resource, listed, decision))
+    grant = _grant(resource, listed, decision)
+    nodes = tuple(node.path for node in grant.nodes)
+    devices = tuple(ListedDevice(each.id, each.healthy, each.reason, pod) for each in listed)
+    return PodResource(name, True, devices, gone, dict(grant.envs), nodes, tuple(grant.cdi))
 
 
 def _grant(resource: Resource, devices: list[Device], decision: Decision) -> Grant:

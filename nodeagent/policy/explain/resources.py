@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nodeagent.model.desired import DirectRule, Rule
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName, mdev_uuid, usb_id
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import DeviceStatus, ResourceStatus, Status
 from nodeagent.policy.explain import rules
 from nodeagent.policy.explain.rules import RuleExplanation
@@ -18,60 +18,65 @@ from nodeagent.policy.offer import direct
 from nodeagent.policy.offer.turn import Decision
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceExplanation:
-    """A resource, its rules, and device → pod, by this resource.
+class ListedDevice(NamedTuple):
+    """A device as the kubelet is told of it, and the pod that has it by this resource."""
 
-    ``known`` False: the kubelet was not asked, so no device is known to be free. ``suggestions`` are what
-    could become a device of it, where it has none.
+    id: str
+    healthy: bool
+    reason: Reason | None
+    holder: str | None
+
+
+class ResourceExplanation(NamedTuple):
+    """A resource: how many there are, who has which, and what cannot be given and why.
+
+    ``free`` is null while the kubelet was not asked, ``registered`` where no daemon was asked.
+    ``possibilities`` are what could become a device of it, if it has none.
     """
 
-    resource: Resource
+    resource: str
+    device_kind: str
+    capacity: int
+    allocatable: int
+    free: int | None
+    registered: bool | None
+    registration_error: str | None
+    devices: tuple[ListedDevice, ...]
     rules: tuple[RuleExplanation, ...]
-    holders: Mapping[str, str]
-    known: bool
-    suggestions: tuple[Suggestion, ...] = ()
-
-    @property
-    def capacity(self) -> int:
-        """How many the kubelet is told of."""
-        return len(self.resource.devices)
-
-    @property
-    def allocatable(self) -> int:
-        """How many of them are Healthy."""
-        return sum(device.healthy for device in self.resource.devices)
-
-    @property
-    def free(self) -> tuple[str, ...] | None:
-        """Those that could be given now; None if that is not known."""
-        devices = self.resource.devices
-        free = tuple(each.id for each in devices if each.healthy and each.id not in self.holders)
-        return free if self.known else None
-
-    @property
-    def unhealthy(self) -> tuple[Device, ...]:
-        """Those that cannot be given."""
-        return tuple(device for device in self.resource.devices if not device.healthy)
+    possibilities: tuple[Suggestion, ...]
 
 
-def explain(name: str, decision: Decision) -> ResourceExplanation | None:
-    """The resource of that name; None if neither a device nor a rule has it."""
+def explain(name: str, decision: Decision, status: Status | None = None) -> ResourceExplanation | None:
+    """Return the resource of that name; None if neither a device nor a rule has it.
+
+    ``status`` of the daemon says whether the kubelet knows the resource.
+    """
     snapshot = decision.snapshot
     resource = decision.resources.get(ResourceName(name)) or _without_devices(name, snapshot.desired.rules)
     if resource is None:
         return None
-    found = ((device.id, snapshot.holder(device.id)) for device in resource.devices)
-    holders: dict[str, str] = {
-        each: str(holder) for each, holder in found if holder and holder.resource == name
-    }
+    served = (each for each in (status.resources if status else ()) if each.name == name)
+    registered, error = next(((each.registered, each.error) for each in served), (None, None))
+    devices = tuple(_list(device, name, snapshot) for device in resource.devices)
+    free = sum(device.healthy and device.holder is None for device in devices)
     return ResourceExplanation(
-        resource,
+        name,
+        resource.kind,
+        len(devices),
+        sum(device.healthy for device in devices),
+        free if snapshot.allocations.answered else None,
+        registered,
+        error,
+        devices,
         rules.named(name, decision),
-        holders,
-        snapshot.allocations.answered,
-        () if resource.devices else suggestions(name, snapshot),
+        () if devices else suggestions(name, snapshot),
     )
+
+
+def _list(device: Device, name: str, snapshot: Snapshot) -> ListedDevice:
+    holder = snapshot.holder(device.id)
+    held = holder is not None and holder.resource == name
+    return ListedDevice(device.id, device.healthy, device.reason, str(holder) if held else None)
 
 
 def remembered(status: Status, decision: Decision) -> Resources:

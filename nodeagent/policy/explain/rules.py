@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nodeagent.model.desired import CdiRule, DeviceRule, DirectRule, MdevSelector, Rule
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
@@ -28,13 +28,18 @@ _MOST_SELECTORS = 16  # of one rule that matches something: a longer list is a l
 _FOR_OTHERS = "change it, or leave it if it is for other nodes; nodeagent scan shows what is there"
 
 
-@dataclass(frozen=True, slots=True)
-class RuleExplanation:
-    """A rule, the ids of what it takes, and why it refuses other devices of its kind → how many."""
+class RuleExplanation(NamedTuple):
+    """A rule and what it takes on this node; why it refuses other devices of its kind → how many.
 
-    rule: Rule
-    takes: tuple[str, ...] = ()
-    refuses: Mapping[str, int] = field(default_factory=dict)
+    ``note`` is of a rule for device nodes or CDI devices: how they are allocated, or that there are none.
+    """
+
+    resource: str
+    device_kind: str
+    place: str
+    takes: tuple[str, ...]
+    refuses: Mapping[str, int]
+    note: str = ""
 
 
 def named(name: str, decision: Decision) -> tuple[RuleExplanation, ...]:
@@ -52,11 +57,19 @@ def at(place: str, decision: Decision) -> RuleExplanation | None:
 def explain(rule: Rule, decision: Decision) -> RuleExplanation:
     """Return what becomes of all devices of its kind by the rule; that of nodes has their paths."""
     if isinstance(rule, DirectRule):
-        return RuleExplanation(rule, direct.of(rule).takes(rule, decision.snapshot))
+        takes = direct.of(rule).takes(rule, decision.snapshot)
+        return RuleExplanation(rule.name, rule.kind, rule.place, takes, {}, _note(rule, takes))
     refusals = {each.id: _refusal(rule, each, decision) for each in _devices_for(rule, decision)}
     takes = tuple(device_id for device_id, refusal in refusals.items() if refusal is None)
     count = Counter(refusal for refusal in refusals.values() if refusal is not None)
-    return RuleExplanation(rule, takes, dict(count.most_common()))
+    return RuleExplanation(rule.name, rule.kind, rule.place, takes, dict(count.most_common()))
+
+
+def _note(rule: DirectRule, takes: Sequence[str]) -> str:
+    if isinstance(rule, CdiRule):
+        return "" if takes else f"no CDI file here defines such a {rule.spec_kind}"
+    given = f"{'each ' if rule.per_path else ''}given to {rule.count} containers at once"
+    return given if takes else f"there is no {rule.entries[0].path}"
 
 
 def _devices_for(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
@@ -78,7 +91,9 @@ def _refusal(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> s
         if other == rule and other.place == rule.place:
             return refusal
         if refusal is None:
-            return "discovery takes it" if other is None else f"{label(other)} takes it before"
+            return (
+                "discovery takes it" if other is None else f"{label(other.name, other.place)} takes it before"
+            )
     return None
 
 

@@ -43,7 +43,9 @@ def _from_names(name: str, desired: Desired) -> Iterator[Suggestion]:
             yield Suggestion(f"an alias makes it of {old}", f"no device is discovered as {old}")
     theirs = next((rule for rule in desired.foreign.values() if rule.name == name), None)
     if theirs is not None:
-        yield Suggestion(f"virt-handler offers it ({label(theirs)})", "kubectl describe node shows it")
+        yield Suggestion(
+            f"virt-handler offers it ({label(theirs.name, theirs.place)})", "kubectl describe node shows it"
+        )
 
 
 def _from_cards(name: str, snapshot: Snapshot) -> Iterator[Suggestion]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.desired import Discovery, Rule, UsbRule
+from nodeagent.model.desired import Discovery, UsbRule
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
@@ -40,6 +40,13 @@ class Why(NamedTuple):
 
     text: str
     hint: str = ""
+
+
+class RuleVerdict(NamedTuple):
+    """A rule, and what it says of the device."""
+
+    rule: str
+    says: str
 
 
 def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
@@ -135,20 +142,23 @@ def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
     return asked
 
 
-def tell_verdicts(host_device: HostDevice, decision: Decision) -> tuple[tuple[str, str], ...]:
+def tell_verdicts(host_device: HostDevice, decision: Decision) -> tuple[RuleVerdict, ...]:
     """Return each rule that was asked and what it says of the device, in words."""
     if never := _never_offered(host_device):
-        return (("all rules", never),)
+        return (RuleVerdict("all rules", never),)
     asked = verdicts(host_device, decision)
-    said = [(label(rule) if rule else "discovery", refusal or "takes it") for rule, refusal in asked]
+    said = [
+        RuleVerdict(label(rule.name, rule.place) if rule else "discovery", refusal or "takes it")
+        for rule, refusal in asked
+    ]
     if decision.offer_with(host_device.id) is not None and (not asked or asked[-1][1] is not None):
-        said.append(("memory", "keeps it: an offered device stays listed while it exists"))
+        said.append(RuleVerdict("memory", "keeps it: an offered device stays listed while it exists"))
     return tuple(said)
 
 
-def label(rule: Rule) -> str:
-    """Return the name of a rule and where it begins."""
-    return f"rule {rule.name} ({rule.place})" if rule.place else f"rule {rule.name}"
+def label(name: str, place: str) -> str:
+    """Return how a rule is named, with the place where it begins."""
+    return f"rule {name} ({place})" if place else f"rule {name}"
 
 
 def _group(host_device: HostDevice, host: Host) -> Group | None:

@@ -24,7 +24,7 @@ HOST = Host(
     functions={each: PciFunction(each, group=SEVEN) for each in (CARD, SOUND)},
     groups={SEVEN: Group(SEVEN, (CARD, SOUND))},
 )
-HELD = Reason(ReasonCode.GROUP_HELD, "IOMMU group held by ns/p")
+HELD = Reason(ReasonCode.GROUP_HELD, "IOMMU group held by ns/p", "")
 
 
 def snapshot(sound: Holder | None = None) -> Snapshot:
@@ -95,7 +95,9 @@ def test_a_share_of_a_node_has_neither_a_group_nor_an_address(said: Said) -> Non
 
 
 def test_shares_of_a_node_that_fare_alike_have_one_line(said: Said) -> None:
-    gone, other = (Reason(ReasonCode.NODE_MISSING, text) for text in ("/dev/kvm is gone", "/dev/tun is gone"))
+    gone, other = (
+        Reason(ReasonCode.NODE_MISSING, text, "") for text in ("/dev/kvm is gone", "/dev/tun is gone")
+    )
     before = Resource(GPU, Kind.NODE, tuple(healthy(f"kvm-{number}") for number in range(5)))
     reasons = (gone, gone, gone, other, None)
     after = tuple(Device(DeviceId(f"kvm-{number}"), reason) for number, reason in enumerate(reasons))

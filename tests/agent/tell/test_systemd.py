@@ -30,7 +30,7 @@ from nodeagent.model.status import (
 )
 from tests.facts import names
 
-HELD = Reason(ReasonCode.GROUP_HELD, "its group is held")
+HELD = Reason(ReasonCode.GROUP_HELD, "its group is held", "")
 
 
 def resource(name: str, *, registered: bool = True, unhealthy: int = 0) -> ResourceStatus:

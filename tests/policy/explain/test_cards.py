@@ -31,7 +31,7 @@ def split(**wanted: object) -> Snapshot:
 def makers(of: Snapshot, card: str = CARD) -> dict[str, str | None]:
     found = cards.explain(card, of)
     assert found is not None
-    return {each.instance.id: each.made_by for each in found.instances}
+    return {each.id: each.made_by for each in found.instances}
 
 
 def test_types_come_by_number_with_what_exists_and_what_fits() -> None:
@@ -41,7 +41,7 @@ def test_types_come_by_number_with_what_exists_and_what_fits() -> None:
         ("nvidia-222", 2, 14),
         ("nvidia-1000", 0, 0),
     ]
-    state = {each.instance.id: (each.holder, each.instance.dead) for each in found.instances}
+    state = {each.id: (each.holder, each.dead) for each in found.instances}
     assert state == {UUID: ("ns/vm", False), OURS: (None, True)}
 
 

@@ -29,8 +29,8 @@ def test_a_pod_has_its_devices_in_the_form_in_which_they_are_given() -> None:
     found = told(a=GPU, b=GPU)
     assert found is not None
     (part,) = found.resources
-    assert part.grant.envs == (("PCI_RESOURCE_NVIDIA_COM_GPU", f"{A},{B}"),)
-    assert [node.path for node in part.grant.nodes] == ["/dev/vfio/vfio", "/dev/vfio/1"]
+    assert part.env == {"PCI_RESOURCE_NVIDIA_COM_GPU": f"{A},{B}"}
+    assert part.nodes == ("/dev/vfio/vfio", "/dev/vfio/1")
     assert [device.healthy for device in part.devices] == [True, False]
 
 
@@ -38,16 +38,16 @@ def test_shares_of_a_node_and_what_others_gave_are_there_too() -> None:
     found = told(share="x/kvm", foreign="other/plugin")
     assert found is not None
     other, kvm = found.resources
-    assert (other.resource, other.ours, other.grant.nodes) == ("other/plugin", False, ())
-    assert [node.path for node in kvm.grant.nodes] == ["/dev/kvm"]
+    assert (other.resource, other.ours, other.nodes) == ("other/plugin", False, ())
+    assert kvm.nodes == ("/dev/kvm",)
 
 
 def test_what_is_given_by_cdi_has_names_and_no_nodes() -> None:
     wish = Desired(rules=(replace(RULE, cdi=True),))
     found = pods.explain("ns/vm", turn.first(snapshot(host(function(A)), wish, holders=holders(A))))
     assert found is not None
-    assert found.resources[0].grant.cdi == (f"nodeagent.local/vfio={A}",)
-    assert found.resources[0].grant.nodes == ()
+    assert found.resources[0].cdi == (f"nodeagent.local/vfio={A}",)
+    assert found.resources[0].nodes == ()
 
 
 def test_who_has_nothing_is_not_known() -> None:

@@ -36,9 +36,9 @@ def told(
 def test_what_is_healthy_and_held_by_nobody_is_free() -> None:
     found = told()
     assert found is not None
-    assert (found.capacity, found.allocatable, found.free) == (3, 2, (B,))
-    assert dict(found.holders) == {A: "ns/vm"}
-    assert [device.id for device in found.unhealthy] == [C]
+    assert (found.capacity, found.allocatable, found.free) == (3, 2, 1)
+    assert {each.id: each.holder for each in found.devices} == {A: "ns/vm", B: None, C: None}
+    assert [each.id for each in found.devices if not each.healthy] == [C]
 
 
 def test_where_nobody_was_asked_nothing_is_known_to_be_free() -> None:
@@ -50,8 +50,8 @@ def test_where_nobody_was_asked_nothing_is_known_to_be_free() -> None:
 def test_what_a_pod_holds_by_another_resource_is_not_held_by_this_one() -> None:
     found = told(under="x/other")
     assert found is not None
-    assert dict(found.holders) == {}
-    assert found.free == (B,)
+    assert {each.holder for each in found.devices} == {None}
+    assert found.free == 1
 
 
 def test_a_rule_makes_its_name_known_where_nothing_has_it() -> None:

@@ -55,7 +55,6 @@ from nodeagent.render import (
     status,
 )
 from nodeagent.render.dryrun import DryRun
-from nodeagent.render.resources import Registration
 from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot, vgpu
 from tests.render import test_cards, test_holding, test_machine, test_plan, test_rules
 from tests.render.statuses import ONE, TWO, WELL
@@ -166,7 +165,7 @@ def _mdev() -> str:
 def _resource(name: str, decision: Decision) -> str:
     told = explaining.explain(name, decision)
     assert told is not None
-    return resources.text(told, Registration(False, "the name is taken"))
+    return resources.text(told._replace(registered=False, registration_error="the name is taken"))
 
 
 def _explain() -> str:
