@@ -107,7 +107,7 @@ class Daemon:
             self.kubelet.plugins,
             self.core.observer,
             Task("device nodes", self.core.observer.follow_nodes),
-            Recoveries(self.core.root, self.core.wakes, timeouts.device_recovery),
+            Recoveries(self.core.root, self.core.scan_requests, timeouts.device_recovery),
             self.core.names,
             usage,
             Task("kubelet", partial(socket.follow, self.kubelet.registrar.note_socket)),
@@ -182,7 +182,7 @@ class Daemon:
 
     def _use_settings(self, _: Settings) -> None:
         """Other settings are in force: scan and ask the kubelet at once, for pauses may be others."""
-        self.core.wakes.wake(None)
+        self.core.scan_requests.add(None)
         self.core.usage.request_soon()
 
     def _routes_by_tcp(self, http: Http) -> Handler:

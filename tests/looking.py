@@ -10,7 +10,7 @@ import anyio
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.scanner import Scanner
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
 
@@ -21,7 +21,7 @@ class Looks:
     """Looks at the host below one root."""
 
     def __init__(self, root: Root) -> None:
-        self._runner = Scanner(root, Wakes(), deadline=2.0, timeouts=Timeouts())
+        self._runner = Scanner(root, ScanRequests(), deadline=2.0, timeouts=Timeouts())
 
     def full(
         self,

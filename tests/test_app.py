@@ -235,7 +235,7 @@ async def test_a_directory_that_another_daemon_took_ends_this_one(
     "module",
     [
         "nodeagent.agent.changing.loop",
-        "nodeagent.kernel.apply.driver",
+        "nodeagent.kernel.apply.bind",
         "nodeagent.policy.change.bindings",
         "nodeagent.policy.change.mdevs",
         "yaml",

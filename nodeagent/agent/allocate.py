@@ -22,7 +22,7 @@ from nodeagent.base import threads
 from nodeagent.base.errors import Refused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel import in_use
+from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Grant, Holder, possessions
 from nodeagent.model.host import Kind, PciFunction
@@ -208,7 +208,7 @@ class Allocator:
         if not ids:
             return None
         limit = self._timeouts.open_file_scan
-        seen = await self._open_files.call(limit, in_use.find_openers, self._root, ids, by_group)
+        seen = await self._open_files.call(limit, open_files.find_openers, self._root, ids, by_group)
         return None if seen is None else next((_Opened(*each) for each in seen.openers.items()), None)
 
     async def _ensure_nodes(self, request: Request, admission: Admission) -> None:

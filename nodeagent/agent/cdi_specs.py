@@ -25,7 +25,7 @@ from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.desired import Desired
 
-_LOOK = "/dev/cdi"  # as the key of a Wake: nodes are looked for, and nothing else
+_LOOK = "/dev/cdi"  # as the key of a scan request: nodes are looked for, and nothing else
 
 
 class Reader:
@@ -90,11 +90,11 @@ class CdiSpecs:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._reader = Reader(core.root, core.wakes.specs, core.timeouts.cdi_directory_read)
+        self._reader = Reader(core.root, core.scan_requests.specs, core.timeouts.cdi_directory_read)
         self._watched: set[str] = set()
         self._looked_for: tuple[str, ...] = ()
         self._changed: Latest[None] = Latest(None)
-        self._nodes = NodeWatches(core.root, core.watcher, core.wakes.wake)
+        self._nodes = NodeWatches(core.root, core.watcher, core.scan_requests.add)
 
     async def run(self) -> None:
         """Read whenever something has changed, for ever."""
@@ -108,14 +108,16 @@ class CdiSpecs:
         wanted = desired.cdi_kinds
         found = await self._reader.read(wanted) if wanted else {}
         self._watch(self._reader.answered if wanted else frozenset())
-        nodes, known = cdi.nodes(found), found == self._core.wakes.specs
+        nodes, known = cdi.nodes(found), found == self._core.scan_requests.specs
         if known and nodes == self._looked_for:
             return
         self._nodes.set_nodes(nodes)
         self._looked_for = nodes
         if not known:
-            self._core.wakes.specs = found
-        self._core.wakes.wake(_LOOK)  # also where only the watches are new: a node may have gone before
+            self._core.scan_requests.specs = found
+        self._core.scan_requests.add(
+            _LOOK
+        )  # also where only the watches are new: a node may have gone before
 
     async def _until_news(self, seen: int, answers: int, desired: Desired) -> None:
         """Until something was written, hangs no more, or is wanted; or for as long as events may be lost."""

@@ -33,7 +33,7 @@ from nodeagent.cluster import account
 from nodeagent.config import Settings
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.kubelet.device_plugin import Answers, DeviceList
 from nodeagent.kubelet.endpoint import Endpoint, Registrar
 from nodeagent.kubelet.socket_dir import SocketDir
@@ -56,7 +56,7 @@ class Core:
     watcher: DirectoryWatcher
     supervisor: Supervisor
     snapshots: Snapshots
-    wakes: Wakes
+    scan_requests: ScanRequests
     events: KernelEvents
     observer: Observer
     names: NameKeeper
@@ -70,15 +70,15 @@ class Core:
 
 def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     """The shared parts, wired."""
-    watcher, wakes = DirectoryWatcher(root.prefix), Wakes()
+    watcher, scan_requests = DirectoryWatcher(root.prefix), ScanRequests()
     cluster = Latest(_said_before(root, settings.get()))
     wishes = cluster.get()
     desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
     snapshots = Snapshots(Snapshot(desired=desired))
-    events = KernelEvents(root, watcher, wakes, timeouts)
+    events = KernelEvents(root, watcher, scan_requests, timeouts)
     chosen = settings.get().configuration.discovery.pci_ids
     names = NameKeeper(root, chosen)
-    observer = Observer(root, snapshots, wakes, events, settings, names, timeouts)
+    observer = Observer(root, snapshots, scan_requests, events, settings, names, timeouts)
     releases = Releases(settings)
     releases.look_with(observer)
     reservations = ReservationBook(snapshots, timeouts)
@@ -92,7 +92,7 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
         watcher,
         Supervisor(timeouts),
         snapshots,
-        wakes,
+        scan_requests,
         events,
         observer,
         names,
@@ -198,7 +198,7 @@ async def first_scan(core: Core) -> None:
         seconds = f"{core.timeouts.directory_check:g}"
         log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=seconds, error=error)
     await core.events.listening(core.settings.get().timing.resync)
-    await recoveries.restore(core.root, core.wakes)
+    await recoveries.restore(core.root, core.scan_requests)
     await first_specs(core)
     with contextlib.suppress(KernelRefused):  # whoever lends reads it once more
         await _lent_before(core)
@@ -211,7 +211,7 @@ async def first_specs(core: Core) -> None:
         from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
 
         desired, limit = core.snapshots.now.desired, core.timeouts.cdi_directory_read
-        core.wakes.specs = await cdi_specs.first(core.root, desired, limit)
+        core.scan_requests.specs = await cdi_specs.first(core.root, desired, limit)
 
 
 async def _lent_before(core: Core) -> None:

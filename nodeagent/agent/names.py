@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodeagent.base import threads
-from nodeagent.kernel import pciids
+from nodeagent.kernel import pci_ids
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
 from nodeagent.model.ids import vgpu_key
@@ -32,7 +32,7 @@ class NameKeeper:
 
     async def run(self) -> None:
         """Read the day of the bundled pci.ids."""
-        self.bundled = await threads.call(pciids.bundled_date)
+        self.bundled = await threads.call(pci_ids.bundled_date)
 
     async def names(self, host: Host, present: Names) -> Names:
         """All names for the host; ``present`` itself if there is no new one.
@@ -47,7 +47,7 @@ class NameKeeper:
     async def _pci_texts(self, new: frozenset[tuple[str, str]]) -> dict[str, str]:
         """The texts of ids that are new; a vendor that was looked up is not looked up again."""
         vendors = {vendor for vendor, _ in self._searched}
-        texts = await threads.call(pciids.names, self._root, new, self._chosen)
+        texts = await threads.call(pci_ids.names, self._root, new, self._chosen)
         return {key: texts[key] for key in sorted(texts.keys() - vendors)}
 
 

@@ -31,7 +31,7 @@ from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.scanner import Scanner
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
@@ -51,7 +51,7 @@ class Scanned(NamedTuple):
 
 
 class Observer:
-    """Scans what the wakes name."""
+    """Scans what the scan_requests name."""
 
     name = "observe"
 
@@ -59,7 +59,7 @@ class Observer:
         self,
         root: Root,
         snapshots: Snapshots,
-        wakes: Wakes,
+        scan_requests: ScanRequests,
         events: KernelEvents,
         settings: Latest[Settings],
         names: NameKeeper,
@@ -68,15 +68,15 @@ class Observer:
         self.heartbeat = Heartbeat("the loop that scans the host", timeouts.loop_turn)
         self.scanned: Latest[Scanned] = Latest(Scanned())
         self._snapshots = snapshots
-        self._wakes = wakes
-        self._gathering = Gathering(wakes, timeouts)
+        self._scan_requests = scan_requests
+        self._gathering = Gathering(scan_requests, timeouts)
         self._events = events
         self._settings = settings
         self._names = names
         self._timeouts = timeouts
-        self._scanner = Scanner(root, wakes, timeouts, deadline=timeouts.device_read)
+        self._scanner = Scanner(root, scan_requests, timeouts, deadline=timeouts.device_read)
         self._reports = ReadReports(timeouts.device_read)
-        self._rescans = Rescans(wakes, timeouts.rescan_delays)
+        self._rescans = Rescans(scan_requests, timeouts.rescan_delays)
 
     @property
     def status(self) -> HostStatus:
@@ -91,7 +91,7 @@ class Observer:
     def wake(self, keys: Iterable[str | None]) -> None:
         """Scan soon what the keys name; None names everything."""
         for key in keys:
-            self._wakes.wake(key)
+            self._scan_requests.add(key)
 
     async def run(self) -> None:
         """Scan whenever something was named, for ever."""
@@ -101,7 +101,7 @@ class Observer:
                 continue
             await self.scan()
             if self._reports.unreadable is not None:
-                self._wakes.wake(None)  # what was to be scanned is not lost with it
+                self._scan_requests.add(None)  # what was to be scanned is not lost with it
                 await anyio.sleep(self._timeouts.failed_scan_retry)
 
     async def follow_nodes(self) -> None:
@@ -112,10 +112,10 @@ class Observer:
             if snapshot.desired.node_paths != paths:
                 paths = snapshot.desired.node_paths
                 self._events.watch_nodes(paths)
-                self._wakes.wake(None)
+                self._scan_requests.add(None)
             given = snapshot.allocations.nodes is not before.allocations.nodes
             if (given or snapshot.loans is not before.loans) and not snapshot.given_nodes_seen:
-                self._wakes.wake(snapshot.given_nodes[0])
+                self._scan_requests.add(snapshot.given_nodes[0])
             before = snapshot
 
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
@@ -133,7 +133,7 @@ class Observer:
         finally:
             overdue.cancel()
         for address in fallen:
-            self._wakes.recovery(address, Recovery.FALLEN)
+            self._scan_requests.recovery(address, Recovery.FALLEN)
         if fallen or not unchanged:
             await self._next_scan(keys)
             if (error := self.scanned.get().error) is not None:
@@ -168,17 +168,17 @@ class Observer:
         """Scan what was named until now. Two scans at a time are not allowed."""
         self._events.tell_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
-        specs, error, began = self._wakes.specs, None, anyio.current_time()
+        specs, error, began = self._scan_requests.specs, None, anyio.current_time()
         nodes = (*before.desired.node_paths, *(cdi.nodes(specs) if specs else ()), *before.given_nodes)
         try:
-            host = await self._scanner.scan(keys, before.host, nodes, self._wakes.recoveries, specs)
-            self._wakes.settle(host)
+            host = await self._scanner.scan(keys, before.host, nodes, self._scan_requests.recoveries, specs)
+            self._scan_requests.settle(host)
             with self.heartbeat.paused():
                 names = await self._names.names(host, before.names)
         except KernelRefused as refused:
             host, names, error = before.host, before.names, refused
         except Exception:
-            self._wakes.wake(None)  # what was to be scanned is not lost with it
+            self._scan_requests.add(None)  # what was to be scanned is not lost with it
             raise
         durations = self.scanned.get().durations.and_one(anyio.current_time() - began)
         self._reports.report(self._scanner.stuck, error)
@@ -214,18 +214,18 @@ def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
 
 
 class Gathering:
-    """Takes from the wakes what is to be scanned; ``taken`` counts the scans that were begun."""
+    """Takes from the scan_requests what is to be scanned; ``taken`` counts the scans that were begun."""
 
-    def __init__(self, wakes: Wakes, timeouts: Timeouts) -> None:
+    def __init__(self, scan_requests: ScanRequests, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self.taken = 0
-        self._wakes = wakes
+        self._scan_requests = scan_requests
         self._everything = -math.inf  # when that was taken last
 
     def take(self) -> frozenset[str] | None:
-        """What to scan now, None for everything; from now on wakes are for the next scan."""
+        """What to scan now, None for everything; from now on scan_requests are for the next scan."""
         self.taken += 1
-        keys = self._wakes.take()
+        keys = self._scan_requests.take()
         if keys is None:
             self._everything = anyio.current_time()
         return keys
@@ -233,7 +233,7 @@ class Gathering:
     async def due(self, slow: float) -> None:
         """Wait until a scan is to begin; it is one of everything if the last such was ``slow`` seconds ago.
 
-        Wakes that name something do not put that off: a release is looked for every other second, for days.
+        Requests of parts do not put that off: a release is looked for every other second, for days.
         """
         began = anyio.current_time()
         await self._first(self._everything + slow - began)
@@ -242,21 +242,21 @@ class Gathering:
 
     async def _first(self, left: float) -> None:
         """Until the first wake, or until everything is due."""
-        seen = self._wakes.version
-        if left > 0 and self._wakes.due:
+        seen = self._scan_requests.version
+        if left > 0 and self._scan_requests.due:
             return
         with anyio.move_on_after(max(left, 0)):
-            await self._wakes.newer(seen)
+            await self._scan_requests.newer(seen)
             return
-        self._wakes.wake(None)
+        self._scan_requests.add(None)
 
     async def _gather(self) -> None:
         """Wait until no wake has come for a moment, but not longer than the bound."""
         end = anyio.current_time() + self._timeouts.event_burst
         while anyio.current_time() < end:
-            seen = self._wakes.version
+            seen = self._scan_requests.version
             with anyio.move_on_after(self._timeouts.event_burst_gap):
-                await self._wakes.newer(seen)
+                await self._scan_requests.newer(seen)
                 continue
             return
 
@@ -264,10 +264,10 @@ class Gathering:
 class Rescans:
     """Asks a few times, ever more rarely, for a scan of the devices that their driver is not done with."""
 
-    def __init__(self, wakes: Wakes, delays: Sequence[float]) -> None:
+    def __init__(self, scan_requests: ScanRequests, delays: Sequence[float]) -> None:
         """``delays``: seconds from one scan to the next; after them the slow timer is enough."""
         self._delays = delays
-        self._wakes = wakes
+        self._scan_requests = scan_requests
         self._unfinished: frozenset[str] = frozenset()
         self._pauses: Iterator[float] = iter(())
         self._timer: asyncio.TimerHandle | None = None
@@ -291,7 +291,7 @@ class Rescans:
     def _request_scan(self) -> None:
         self._timer = None
         for address in self._unfinished:
-            self._wakes.wake(address)
+            self._scan_requests.add(address)
 
 
 class ReadReports:

@@ -15,12 +15,12 @@ import anyio
 from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel import aer, pciids
+from nodeagent.kernel import aer, pci_ids
 from nodeagent.kernel.machine_id import read_machine_id
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import devnodes, usb, uses
+from nodeagent.kernel.scan import devnodes, host_use, usb
 from nodeagent.kernel.scan.scanner import Scanner
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.desired import Desired
@@ -55,7 +55,7 @@ async def snapshot(root: Root, desired: Desired, timeouts: Timeouts, saved: Host
 async def _scanned(
     root: Root, nodes: Sequence[str], specs: Mapping[str, CdiFile], timeouts: Timeouts
 ) -> Host:
-    runner = Scanner(root, Wakes(), timeouts, deadline=timeouts.device_read_once)
+    runner = Scanner(root, ScanRequests(), timeouts, deadline=timeouts.device_read_once)
     return await runner.scan(None, Host(), nodes, {}, specs)
 
 
@@ -122,7 +122,7 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts
     host = replace(before.host, functions={**before.host.functions, address: function})
     with anyio.move_on_after(timeouts.device_hints_read):
         wanted = [each.address for each in host.members(function.group) or (function,) if each.usable]
-        host = host.with_uses(await threads.call(uses.look, root, wanted, closely=True), before.host)
+        host = host.with_uses(await threads.call(host_use.find_uses, root, wanted, closely=True), before.host)
     return replace(before, host=host, names={**names, **before.names})
 
 
@@ -139,4 +139,4 @@ def _names(root: Root, host: Host, desired: Desired) -> Mapping[str, str]:
         if function.vendor and function.device
     )
     types = {vgpu_key(number): name for number, name in ledger.named(root, host).items() if name}
-    return {**pciids.names(root, ids, desired.discovery.pci_ids), **types}
+    return {**pci_ids.names(root, ids, desired.discovery.pci_ids), **types}

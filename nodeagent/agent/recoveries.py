@@ -14,17 +14,17 @@ import anyio
 from nodeagent.base import threads
 from nodeagent.kernel import aer
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
 
 Verdicts = Mapping[PciAddress, Recovery]
 
 
-async def restore(root: Root, wakes: Wakes) -> None:
+async def restore(root: Root, scan_requests: ScanRequests) -> None:
     """Take over what the daemon before this one knew. :raises KernelRefused: if nothing can be read."""
     for address, verdict in (await threads.call(aer.load, root)).items():
-        wakes.recovery(address, verdict)
+        scan_requests.recovery(address, verdict)
 
 
 class Recoveries:
@@ -32,10 +32,10 @@ class Recoveries:
 
     name = "recoveries"
 
-    def __init__(self, root: Root, wakes: Wakes, patience: float) -> None:
+    def __init__(self, root: Root, scan_requests: ScanRequests, patience: float) -> None:
         """``patience``: seconds that a recovery may take."""
         self._root = root
-        self._wakes = wakes
+        self._scan_requests = scan_requests
         self._patience = patience
         self._saved: Verdicts | None = None
         self._since: dict[PciAddress, float] = {}  # when recoveries began, as far as they run
@@ -43,22 +43,24 @@ class Recoveries:
     async def run(self) -> None:
         """Keep the record, for ever. :raises KernelRefused: if it cannot be written."""
         while True:
-            seen = self._wakes.verdicts.version
+            seen = self._scan_requests.verdicts.version
             self._end(self._overdue())
-            await self._save(self._wakes.recoveries)
+            await self._save(self._scan_requests.recoveries)
             with anyio.move_on_after(self._rest()):
-                await self._wakes.verdicts.newer(seen)
+                await self._scan_requests.verdicts.newer(seen)
 
     def _overdue(self) -> list[PciAddress]:
         now = anyio.current_time()
-        running = [each for each, verdict in self._wakes.recoveries.items() if verdict is Recovery.RUNNING]
+        running = [
+            each for each, verdict in self._scan_requests.recoveries.items() if verdict is Recovery.RUNNING
+        ]
         self._since = {each: self._since.get(each, now) for each in running}
         return [each for each, since in self._since.items() if now - since >= self._patience]
 
     def _end(self, overdue: list[PciAddress]) -> None:
         for address in overdue:
             del self._since[address]
-            self._wakes.recovery(address, Recovery.UNHEARD)
+            self._scan_requests.recovery(address, Recovery.UNHEARD)
 
     def _rest(self) -> float | None:
         """Seconds until the next recovery has taken too long; None if none runs."""

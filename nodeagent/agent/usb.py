@@ -27,10 +27,10 @@ from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.base.files import StateFile
 from nodeagent.base.supervise import Component
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel import in_use
-from nodeagent.kernel.apply import owner
+from nodeagent.kernel import open_files
+from nodeagent.kernel.apply import usb_owner
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import uses
+from nodeagent.kernel.scan import host_use
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.usb import LOANS_RECORD, Loan, Loans, UsbDevice
 from nodeagent.policy.offer import usb_sets
@@ -192,14 +192,16 @@ class UsbNodes:
         self._snapshots.publish(replace(self._snapshots.now, loans=loans))
 
 
-def _find_open_nodes(root: Root, devices: Sequence[UsbDevice]) -> in_use.OpenFiles:
-    numbers = {each.id: "{}:{}".format(*owner.number(each.place)) for each in devices}
-    return in_use.find_open(root, {each: in_use.character_device(one) for each, one in numbers.items()})
+def _find_open_nodes(root: Root, devices: Sequence[UsbDevice]) -> open_files.OpenFiles:
+    numbers = {each.id: "{}:{}".format(*usb_owner.device_number(each.place)) for each in devices}
+    return open_files.find_open(
+        root, {each: open_files.character_device(one) for each, one in numbers.items()}
+    )
 
 
 def _find_open_disk(root: Root, devices: Sequence[UsbDevice]) -> str:
     for each in devices:
-        for use in uses.find_open_usb_disks(root, each).found:
+        for use in host_use.find_open_usb_disks(root, each).found:
             return f"{each.id}: in use by the host ({use})"
     return ""
 
@@ -212,23 +214,23 @@ def _find_owners(root: Root, devices: Sequence[UsbDevice], former: Loans) -> dic
     lent = {(loan.node, loan.place): loan for loans in former.values() for loan in loans}
     found: dict[str, Loan] = {}
     for each in devices:
-        now = owner.lend(root, Loan(each.id, each.node, each.place, name=each.name))
+        now = usb_owner.read_owner(root, Loan(each.id, each.node, each.place, name=each.name))
         before = lent.get((now.node, now.place))
-        own = before is not None and (now.user, now.group) == (owner.QEMU, owner.QEMU)
+        own = before is not None and (now.user, now.group) == (usb_owner.QEMU, usb_owner.QEMU)
         found[each.id] = before._replace(id=each.id) if before is not None and own else now
     return found
 
 
 def _give(root: Root, loans: Sequence[Loan]) -> None:
     for loan in loans:
-        owner.give(root, loan)
+        usb_owner.assign_to_qemu(root, loan)
 
 
 def _take_back(root: Root, loans: Sequence[Loan]) -> list[tuple[Loan, KernelRefused]]:
     refused: list[tuple[Loan, KernelRefused]] = []
     for loan in loans:
         try:
-            owner.take_back(root, loan)
+            usb_owner.return_to_owner(root, loan)
         except KernelRefused as error:
             refused.append((loan, error))
     return refused

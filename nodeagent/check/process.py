@@ -15,7 +15,7 @@ from pathlib import Path
 from nodeagent import __version__
 from nodeagent.base import process, unix_http
 from nodeagent.check.findings import AS_ROOT, Finding, Node, note, ok, unseen, wrong
-from nodeagent.kernel import pciids
+from nodeagent.kernel import pci_ids
 from nodeagent.kernel.root import Root
 from nodeagent.model import plain
 from nodeagent.model.desired import UsbRule
@@ -185,7 +185,7 @@ def check_kubelet_version(_: Node) -> Finding:
 
 def check_own_version(_: Node) -> Finding:
     """Which version is this, and of when are its device names?"""
-    return ok(f"{__version__}, pci.ids of {pciids.bundled_date() or 'no known date'}")
+    return ok(f"{__version__}, pci.ids of {pci_ids.bundled_date() or 'no known date'}")
 
 
 def check_daemon(node: Node) -> Finding:

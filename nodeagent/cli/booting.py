@@ -16,7 +16,7 @@ import anyio
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import bases, output, shell
-from nodeagent.kernel import bootfiles
+from nodeagent.kernel import boot_files
 from nodeagent.kernel.root import Root
 from nodeagent.model.bootfile import BootFiles
 from nodeagent.model.request import Became, Request
@@ -34,10 +34,10 @@ def bind(options: argparse.Namespace, request: Request) -> int:
     root = shell.root_of(options)
     must_be_root(root, request)
     snapshot, first_line = _snapshot(options, root)
-    found = atboot.plan(request, snapshot, bootfiles.read(root))
-    change = bootfiles.changes(root, found.entries)
+    found = atboot.plan(request, snapshot, boot_files.read(root))
+    change = boot_files.changes(root, found.entries)
     if not request.dry_run:
-        bootfiles.put(root, change)
+        boot_files.put(root, change)
     done = Became.PLANNED if request.dry_run else Became.DONE
     results = tuple(
         each._replace(became=done) if each.became is Became.PLANNED else each for each in found.results
@@ -56,15 +56,15 @@ def bind(options: argparse.Namespace, request: Request) -> int:
 def released(options: argparse.Namespace, request: Request) -> tuple[Request, BootFiles]:
     """Take back what the files say of what is named; the request then knows what a boot has bound."""
     root = shell.root_of(options)
-    known = bootfiles.read(root)
+    known = boot_files.read(root)
     if not known:
         return request, BootFiles()
     must_be_root(root, request)
     snapshot, _ = _snapshot(options, root)
     left = atboot.without(request, snapshot, known)
-    change = bootfiles.changes(root, left)
+    change = boot_files.changes(root, left)
     if not request.dry_run:
-        bootfiles.put(root, change)
+        boot_files.put(root, change)
     taken = tuple(each.address for each in known if each not in left)
     return request._replace(at_boot=taken), change
 

@@ -32,9 +32,9 @@ class _Version(argparse.Action):
     """Reads the bundled names only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nodeagent.kernel import pciids
+        from nodeagent.kernel import pci_ids
 
-        print(f"nodeagent {__version__}\nbundled pci.ids of {pciids.bundled_date() or 'no known date'}")
+        print(f"nodeagent {__version__}\nbundled pci.ids of {pci_ids.bundled_date() or 'no known date'}")
         parser.exit()
 
 

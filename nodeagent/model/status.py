@@ -64,7 +64,7 @@ class KubeletStatus(NamedTuple):
 
 
 class EventsStatus(NamedTuple):
-    """Where Wakes come from (``source``), and counts since the start; ``unwatched`` is the present number."""
+    """Where scan requests come from (``source``), counts since the start, how many are ``unwatched``."""
 
     source: str
     events: int

@@ -19,7 +19,7 @@ from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.config import Settings, Sources, Timing
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Snapshot
@@ -42,15 +42,21 @@ class Eyes:
     host: SimulatedHost
     snapshots: Snapshots = field(default_factory=lambda: Snapshots(Snapshot()))
     settings: Latest[Settings] = field(default_factory=settings)
-    wakes: Wakes = field(default_factory=Wakes)
+    scan_requests: ScanRequests = field(default_factory=ScanRequests)
     watcher: DirectoryWatcher = field(default_factory=DirectoryWatcher)
 
     def __post_init__(self) -> None:
         root = Root(self.host.directory)
-        self.events = KernelEvents(root, self.watcher, self.wakes, timeouts=Timeouts())
+        self.events = KernelEvents(root, self.watcher, self.scan_requests, timeouts=Timeouts())
         self.names = NameKeeper(root)
         self.observer = Observer(
-            root, self.snapshots, self.wakes, self.events, self.settings, self.names, timeouts=Timeouts()
+            root,
+            self.snapshots,
+            self.scan_requests,
+            self.events,
+            self.settings,
+            self.names,
+            timeouts=Timeouts(),
         )
 
     @property

@@ -90,10 +90,10 @@ async def test_a_resource_that_comes_back_waits_for_the_end_of_its_old_self(agen
 async def test_a_change_reaches_the_kubelet_and_is_logged_once(agent: Agent, said: Said) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     agent.host.bind(ONE, "nouveau")
-    agent.eyes.wakes.wake(ONE)
+    agent.eyes.scan_requests.add(ONE)
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
     agent.host.bind(ONE, "vfio-pci")
-    agent.eyes.wakes.wake(ONE)
+    agent.eyes.scan_requests.add(ONE)
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 2))
     (event,) = said(log.DEVICE_UNHEALTHY)
     assert (event["device"], event["reason"]) == (ONE, ReasonCode.DRIVER_CHANGED.value)
@@ -105,11 +105,11 @@ async def test_a_change_reaches_the_kubelet_and_is_logged_once(agent: Agent, sai
 async def test_devices_that_come_and_go_are_logged(agent: Agent, said: Said) -> None:
     await agent.kubelet.until_listed(GPU, 2)
     agent.host.unplug(ONE)
-    agent.eyes.wakes.wake(None)
+    agent.eyes.scan_requests.add(None)
     await agent.kubelet.until_listed(GPU, 1)
     agent.host.plug(ONE)
     agent.host.bind(ONE, "vfio-pci")
-    agent.eyes.wakes.wake(None)
+    agent.eyes.scan_requests.add(None)
     await agent.kubelet.until_listed(GPU, 2)
     assert [each["device"] for each in said(log.DEVICE_GONE)] == [ONE]
     assert [each["device"] for each in said(log.DEVICE_ADDED)] == [ONE]
@@ -196,7 +196,7 @@ async def test_what_a_pod_holds_stays_listed_after_it_left_the_machine(agent: Ag
     await agent.kubelet.until_listed(GPU, 2)
     agent.hold(**{ONE: Holder("ns", "p", GPU, 0)})
     agent.host.unplug(ONE)
-    agent.eyes.wakes.wake(None)
+    agent.eyes.scan_requests.add(None)
     await agent.kubelet.until(lambda: agent.kubelet.capacity(GPU) == (2, 1))
     assert agent.releases.awaited.get() == {ONE}
     agent.hold()

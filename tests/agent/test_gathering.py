@@ -11,18 +11,18 @@ import pytest
 
 from nodeagent.agent.observe import Gathering
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from tests import virtual
 
 LATER = 3600.0
 
 
 class Waiting:
-    """The wakes, and who waits for them; the first scan is over."""
+    """The scan_requests, and who waits for them; the first scan is over."""
 
     def __init__(self) -> None:
-        self.wakes = Wakes()
-        self.gathering = Gathering(self.wakes, timeouts=Timeouts())
+        self.scan_requests = ScanRequests()
+        self.gathering = Gathering(self.scan_requests, timeouts=Timeouts())
         self.gathering.take()
 
 
@@ -45,14 +45,14 @@ async def test_the_first_wake_after_quiet_is_due_at_once() -> None:
         tasks.start_soon(due)
         await quiet()
         began = anyio.current_time()
-        waiting.wakes.wake("a")
+        waiting.scan_requests.add("a")
     assert ended[0] - began < Timeouts().event_burst_gap / 2
     assert waiting.gathering.take() == frozenset({"a"})
 
 
 async def test_a_wake_that_follows_a_scan_closely_waits_for_the_others_of_its_burst() -> None:
     waiting = Waiting()
-    waiting.wakes.wake("a")
+    waiting.scan_requests.add("a")
     began = anyio.current_time()
     await waiting.gathering.due(LATER)
     assert Timeouts().event_burst_gap <= anyio.current_time() - began < Timeouts().event_burst
@@ -61,12 +61,12 @@ async def test_a_wake_that_follows_a_scan_closely_waits_for_the_others_of_its_bu
 @virtual.TIME
 async def test_a_burst_that_does_not_end_is_scanned_all_the_same() -> None:
     waiting = Waiting()
-    waiting.wakes.wake("a")
+    waiting.scan_requests.add("a")
     async with anyio.create_task_group() as tasks:
 
         async def storm() -> None:
             while True:
-                waiting.wakes.wake("a")
+                waiting.scan_requests.add("a")
                 await anyio.sleep(Timeouts().event_burst_gap / 5)
 
         tasks.start_soon(storm)
@@ -85,7 +85,7 @@ async def test_wakes_that_name_something_all_the_time_do_not_put_off_everything(
         async def looks() -> None:
             while True:
                 await anyio.sleep(2)  # as a release is looked for
-                waiting.wakes.wake("a")
+                waiting.scan_requests.add("a")
 
         tasks.start_soon(looks)
         taken: list[frozenset[str] | None] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From wakes to the newest Host, on simulated hosts: single scans, names, verdicts, fresh answers."""
+"""From scan_requests to the newest Host, on simulated hosts: single scans, names, verdicts, fresh answers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_vgpus_and_the_parents_of_mdevs_are_named_and_a_type_keeps_its_nam
         }
         assert eyes.snapshots.now.names == wanted
         vgpu_on(host, "1147\n", "")
-        eyes.wakes.wake(ONE)
+        eyes.scan_requests.add(ONE)
         await eyes.until(lambda found: found.functions[ONE].vgpu_type == "1147")
         assert eyes.snapshots.now.names == wanted
 
@@ -88,11 +88,11 @@ async def test_a_wake_looks_again_at_what_it_names_only(host: SimulatedHost) -> 
         before = eyes.now
         host.write(ONE, "power_state", "D3hot")
         host.write(TWO, "power_state", "D3hot")
-        eyes.wakes.wake(ONE)
+        eyes.scan_requests.add(ONE)
         await eyes.until(lambda found: found is not before and found.functions != before.functions)
         assert function(eyes).power_state == "D3hot"
         assert function(eyes, TWO) is before.functions[TWO]
-        eyes.wakes.wake(None)
+        eyes.scan_requests.add(None)
         await eyes.until(lambda found: found.functions[TWO].power_state == "D3hot")
 
 
@@ -101,10 +101,10 @@ async def test_a_burst_is_a_scan_at_once_and_one_of_what_follows(host: Simulated
     async with Eyes(host).open() as eyes:
         await anyio.sleep_until(anyio.current_time() + 2 * Timeouts().event_burst_gap)
         before = eyes.scans
-        eyes.wakes.wake(ONE)
+        eyes.scan_requests.add(ONE)
         await anyio.lowlevel.checkpoint()
         for address in (TWO, ONE, TWO):
-            eyes.wakes.wake(address)
+            eyes.scan_requests.add(address)
             await anyio.lowlevel.checkpoint()
         with anyio.fail_after(5):
             while eyes.observer.scanned.get().number < before + 2:
@@ -125,7 +125,7 @@ async def test_a_burst_that_does_not_end_is_looked_at_all_the_same(host: Simulat
 
         async def storm() -> None:
             while True:
-                eyes.wakes.wake(ONE)
+                eyes.scan_requests.add(ONE)
                 await anyio.sleep(0.002)
 
         seen = eyes.observer.scanned.version
@@ -207,20 +207,20 @@ async def test_a_refresh_waits_for_a_look_at_functions_and_at_nothing_else(host:
 
 async def test_a_verdict_of_the_kernel_is_shown_until_the_function_is_unbound(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        eyes.wakes.recovery(ONE, Recovery.FAILED)
+        eyes.scan_requests.recovery(ONE, Recovery.FAILED)
         await eyes.until(lambda found: found.functions[ONE].recovery is Recovery.FAILED)
         host.bind(ONE, None)
-        eyes.wakes.wake(ONE)
+        eyes.scan_requests.add(ONE)
         await eyes.until(lambda found: found.functions[ONE].driver is None)
         host.bind(ONE, "vfio-pci")
-        eyes.wakes.wake(ONE)
+        eyes.scan_requests.add(ONE)
         await eyes.until(lambda found: found.functions[ONE].driver == "vfio-pci")
         assert function(eyes).recovery is None
 
 
 async def test_a_verdict_outlives_later_looks(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        eyes.wakes.recovery(ONE, Recovery.FAILED)
+        eyes.scan_requests.recovery(ONE, Recovery.FAILED)
         await eyes.until(lambda found: found.functions[ONE].recovery is Recovery.FAILED)
         host.write(ONE, "power_state", "D3hot")
         for _ in range(2):
@@ -230,16 +230,16 @@ async def test_a_verdict_outlives_later_looks(host: SimulatedHost) -> None:
 
 async def test_a_verdict_can_be_taken_back(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
-        eyes.wakes.recovery(ONE, Recovery.RUNNING)
+        eyes.scan_requests.recovery(ONE, Recovery.RUNNING)
         await eyes.until(lambda found: found.functions[ONE].recovery is Recovery.RUNNING)
-        eyes.wakes.recovery(ONE, None)
+        eyes.scan_requests.recovery(ONE, None)
         await eyes.until(lambda found: found.functions[ONE].recovery is None)
 
 
 async def test_a_function_that_hangs_costs_that_function_and_comes_back(host: SimulatedHost) -> None:
     async with Eyes(host).open() as eyes:
         fifos.hang(host, ONE, "modalias")
-        eyes.wakes.wake(None)
+        eyes.scan_requests.add(None)
         found = await eyes.until(lambda found: found.functions[ONE].unreadable is not None)
         assert found.functions[TWO].unreadable is None
         assert eyes.observer.status.not_readable == (ONE,)
@@ -271,11 +271,11 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
         fifos.replace_by_fifo(release)
         host.unplug(TWO)
         seen = eyes.observer.scanned.version
-        eyes.wakes.wake(None)
+        eyes.scan_requests.add(None)
         with anyio.fail_after(5):
             await eyes.observer.scanned.newer(seen)
         assert TWO in eyes.now.functions
-        eyes.wakes.wake(None)
+        eyes.scan_requests.add(None)
         seen = eyes.observer.scanned.version
         with anyio.fail_after(5):
             await eyes.observer.scanned.newer(seen)
@@ -290,7 +290,7 @@ async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host
     async with Eyes(host).open() as eyes:
         fifos.replace_by_fifo(release)
         seen = eyes.observer.scanned.version
-        eyes.wakes.wake(None)
+        eyes.scan_requests.add(None)
         with anyio.fail_after(5):
             await eyes.observer.scanned.newer(seen)
         host.bind(ONE, "nouveau")
@@ -315,6 +315,6 @@ async def test_counters_that_hang_do_not_keep_changes_from_being_seen(host: Simu
     fifos.hang(host, ONE, "aer_dev_fatal")
     async with Eyes(host).open() as eyes:
         host.bind(TWO, "nouveau")
-        eyes.wakes.wake(TWO)
+        eyes.scan_requests.add(TWO)
         await eyes.until(lambda found: found.functions[TWO].driver == "nouveau")
     fifos.unhang(host, ONE, "aer_dev_fatal")

@@ -7,7 +7,7 @@ import anyio
 
 from nodeagent.agent.observe import Rescans
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from tests import virtual
 from tests.policy.samples import function, host, vgpu
 
@@ -20,17 +20,17 @@ class Looked:
     """Scans whatever is due, and finds the same host each time."""
 
     def __init__(self) -> None:
-        self.wakes = Wakes()
-        self.wakes.take()
-        self.looks = Rescans(self.wakes, Timeouts().rescan_delays)
+        self.scan_requests = ScanRequests()
+        self.scan_requests.take()
+        self.looks = Rescans(self.scan_requests, Timeouts().rescan_delays)
 
     async def times(self, seconds: float) -> int:
         """How often the VF was due in that time."""
         count = 0
         with anyio.move_on_after(seconds):
             while True:
-                await self.wakes.newer(self.wakes.version)
-                assert self.wakes.take() == frozenset({VF})
+                await self.scan_requests.newer(self.scan_requests.version)
+                assert self.scan_requests.take() == frozenset({VF})
                 count += 1
                 self.looks.follow(UNFINISHED)
         return count
@@ -63,8 +63,8 @@ async def test_what_comes_while_another_is_looked_at_rarely_is_looked_at_soon() 
     await looked.times(sum(Timeouts().rescan_delays[:-1]) + 1.0)
     looked.looks.follow(host(*(vgpu(each, vgpu=False, vgpu_type=None) for each in (VF, other))))
     with anyio.fail_after(2 * Timeouts().rescan_delays[0]):
-        await looked.wakes.newer(looked.wakes.version)
-    assert looked.wakes.take() == frozenset({VF, other})
+        await looked.scan_requests.newer(looked.scan_requests.version)
+    assert looked.scan_requests.take() == frozenset({VF, other})
 
 
 @virtual.TIME

@@ -9,7 +9,7 @@ import time
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.scanner import Scanner
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Snapshot
@@ -26,7 +26,7 @@ async def figures() -> list[Figure]:
     measured = []
     for count in (10, 100, 1000, 10000):
         with simulated(count, min(count, listing.RESOURCES)) as host:
-            runner = Scanner(Root(host.path("/")), Wakes(), deadline=2.0, timeouts=Timeouts())
+            runner = Scanner(Root(host.path("/")), ScanRequests(), deadline=2.0, timeouts=Timeouts())
             began = time.perf_counter()
             first = await runner.scan(None, Host(), (), {})
             took = time.perf_counter() - began

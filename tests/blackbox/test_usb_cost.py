@@ -14,7 +14,7 @@ from tests.blackbox.harness import T4, Node, watched
 
 RULE = 'resources:\n  - {name: example.com/stick, usb: [{vendors: ["46f4"]}]}\n'
 ONLY_FOR_USB = {
-    "nodeagent.kernel.apply.owner",
+    "nodeagent.kernel.apply.usb_owner",
     "nodeagent.policy.offer.usb_sets",
     "nodeagent.agent.usb",
 }

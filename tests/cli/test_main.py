@@ -18,7 +18,7 @@ import pytest
 
 from nodeagent import __version__, config
 from nodeagent.cli import main
-from nodeagent.kernel import pciids
+from nodeagent.kernel import pci_ids
 from nodeagent.model import plain
 from nodeagent.render import status
 from nodeagent.sim import nodes
@@ -253,9 +253,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(["--version"])
     assert ended.value.code == 0
-    version, pci_ids = capsys.readouterr().out.splitlines()
+    version, database = capsys.readouterr().out.splitlines()
     assert version == f"nodeagent {__version__}"
-    assert contains(pci_ids, "pci.ids", pciids.bundled_date())
+    assert contains(database, "pci.ids", pci_ids.bundled_date())
 
 
 def plain_help(capsys: pytest.CaptureFixture[str], verb: str) -> str:

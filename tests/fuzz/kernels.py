@@ -14,7 +14,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import scanner
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.sim import nodes
 from tests import places
 from tests.fuzz import judging, mutations
@@ -156,8 +156,8 @@ def _told(datagram: bytes) -> None:
     event = uevents.parse(datagram)
     if event is None:
         return
-    wakes = Wakes()
-    uevents.tell(event, wakes)
+    scan_requests = ScanRequests()
+    uevents.tell(event, scan_requests)
     named = uevents.key(event)
     if named is not None:
         scanner.resolve(frozenset({named}), judging.demo_host())

@@ -13,7 +13,7 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.config import loading
 from nodeagent.config.problems import ConfigErrors
 from nodeagent.config.reader.sources import Sources
-from nodeagent.kernel import pciids
+from nodeagent.kernel import pci_ids
 from nodeagent.kernel.root import Root
 from nodeagent.model import host_json
 from nodeagent.policy import merge
@@ -83,10 +83,10 @@ def _document_size(document: Any) -> int:
 
 def _named(content: bytes) -> None:
     with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
-        path = Path(directory, pciids.HOST_FILES[0].lstrip("/"))
+        path = Path(directory, pci_ids.HOST_FILES[0].lstrip("/"))
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
-        names = pciids.names(Root(directory), _WANTED)
+        names = pci_ids.names(Root(directory), _WANTED)
     keys = {key for vendor, device in _WANTED for key in (vendor, f"{vendor}:{device}")}
     assert names.keys() <= keys, "it names what nobody asked for"
     judging.decided(judging.demo_host(), names=names)

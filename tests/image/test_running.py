@@ -29,8 +29,8 @@ GPU = "0000:10:00.0"
 AS_A_POD = ("--hostname=nodeagent-x7k2f", "--env=KUBERNETES_SERVICE_HOST=10.96.0.1")
 SEEING = ("--pid=host", "--cap-add=SYS_PTRACE", "--cap-add=DAC_READ_SEARCH")
 _LOOK = (
-    "from nodeagent.kernel import in_use, root; "
-    "print(in_use.find_openers(root.Root(), ['0000:10:00.0']).openers)"
+    "from nodeagent.kernel import open_files, root; "
+    "print(open_files.find_openers(root.Root(), ['0000:10:00.0']).openers)"
 )
 
 

@@ -26,7 +26,7 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.files import StateFile
 from nodeagent.base.latest import Latest
-from nodeagent.kernel.apply import vfs
+from nodeagent.kernel.apply import sriov
 from nodeagent.kernel.machine_id import read_machine_id
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
@@ -148,7 +148,7 @@ class LedgerKeeper:
             own = {move.address: move.back or "" for move in action.moves}
             ledger = ledger._replace(drivers={**ledger.drivers, **own})
         elif action.kind is ActionKind.SET_NUM_VFS and action.unprobed:
-            if not await threads.call(vfs.probed, self._root, action.address):
+            if not await threads.call(sriov.probed, self._root, action.address):
                 return
             ledger = self._snapshots.now.ledger
             ledger = ledger._replace(unprobed=ledger.unprobed | {action.address})

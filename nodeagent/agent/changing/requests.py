@@ -31,7 +31,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import uses
+from nodeagent.kernel.scan import host_use
 from nodeagent.model import plain
 from nodeagent.model.action import Step, occupied
 from nodeagent.model.ids import PciAddress
@@ -112,7 +112,7 @@ class ManualRequests:
         """A close look, as far as it comes in time: it is repeated before the write."""
         wanted = [each.address for each in byhand.concerned(request, self._snapshots.now) if each.usable]
         with anyio.move_on_after(self._core.timeouts.host_use_read):
-            return await threads.call(uses.look, self._core.root, wanted, closely=True)
+            return await threads.call(host_use.find_uses, self._core.root, wanted, closely=True)
         return {}
 
     # The changes, and their outcome

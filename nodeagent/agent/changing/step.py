@@ -26,7 +26,7 @@ from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel import in_use
+from nodeagent.kernel import open_files
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.scan import mdevs
 from nodeagent.model.action import Action, Step, moved, occupied
@@ -226,7 +226,7 @@ class ChangeRunner:
         asked = frozenset(ids)
         try:
             limit = self._timeouts.open_file_scan
-            opened = await self._probes.call(limit, in_use.find_in_use, self._core.root, tuple(asked))
+            opened = await self._probes.call(limit, open_files.find_in_use, self._core.root, tuple(asked))
         except KernelRefused:  # no descriptor was left to look
             opened = None
         found = asked if opened is None else opened
@@ -273,7 +273,7 @@ class ChangeRunner:
     def _note_return(self, action: Action) -> None:
         del self._writes[action.device]
         for key in action.targets:
-            self._core.wakes.wake(key)
+            self._core.scan_requests.add(key)
 
     def _note_refusal(self, step: Step, error: KernelRefused) -> bool:
         """False if a scan is the answer to it; logged once for each card and type."""

@@ -3,7 +3,7 @@
 
 What is there already is not written again. Every call may sleep in the kernel for as long as a virtual
 machine runs, and belongs in a thread that can be left behind. Decides nothing: whether somebody uses the
-thing is for the caller to find out before (``in_use``).
+thing is for the caller to find out before (``open_files``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import errno
 from collections.abc import Callable, Mapping
 
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel.apply import driver, vfs, write
+from nodeagent.kernel.apply import bind, sriov, write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
@@ -85,9 +85,9 @@ _APPLIERS: Mapping[ActionKind, Callable[[Root, Action, Timeouts], None]] = {
     ActionKind.REMOVE_MDEV: _remove_mdev,
     ActionKind.SET_VGPU_TYPE: _set_vgpu_type,
     ActionKind.CLEAR_VGPU_TYPE: _set_vgpu_type,
-    ActionKind.SET_NUM_VFS: vfs.set_number,
-    ActionKind.RUN_SRIOV_MANAGE: vfs.run_sriov_manage,
-    ActionKind.RESTORE_AUTOPROBE: vfs.restore_autoprobe,
-    ActionKind.BIND_DRIVERS: driver.change,
-    ActionKind.RESTORE_DRIVERS: driver.change,
+    ActionKind.SET_NUM_VFS: sriov.set_number,
+    ActionKind.RUN_SRIOV_MANAGE: sriov.run_sriov_manage,
+    ActionKind.RESTORE_AUTOPROBE: sriov.restore_autoprobe,
+    ActionKind.BIND_DRIVERS: bind.change_drivers,
+    ActionKind.RESTORE_DRIVERS: bind.change_drivers,
 }

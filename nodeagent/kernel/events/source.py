@@ -21,7 +21,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci, usb
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.ids import mdev_uuid, pci_address
 from nodeagent.model.nodes import fits
 from nodeagent.model.status import EventsStatus
@@ -42,10 +42,12 @@ class KernelEvents:
 
     name = "kernel events"
 
-    def __init__(self, root: Root, watcher: DirectoryWatcher, wakes: Wakes, timeouts: Timeouts) -> None:
+    def __init__(
+        self, root: Root, watcher: DirectoryWatcher, scan_requests: ScanRequests, timeouts: Timeouts
+    ) -> None:
         self._root = root
         self._watcher = watcher
-        self._wakes = wakes
+        self._scan_requests = scan_requests
         self._timeouts = timeouts
         self._nodes = NodeWatches(root, watcher, self._request_scan, common=True)
         self._device_lists = _Watches(root, watcher, self._device_listed)
@@ -121,7 +123,7 @@ class KernelEvents:
 
     def _request_scan(self, key: str | None) -> None:
         self._inotify_events += 1
-        self._wakes.wake(key)
+        self._scan_requests.add(key)
 
     def _set_armed(self) -> None:
         self.armed.set()
@@ -139,7 +141,7 @@ class KernelEvents:
                         if event is None:
                             self._request_scan(None)
                         else:
-                            uevents.tell(event, self._wakes, usb=self._nodes.includes(NODES))
+                            uevents.tell(event, self._scan_requests, usb=self._nodes.includes(NODES))
             finally:
                 self._uevents += reader.events
                 self._lost += reader.lost

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel's uevents: one netlink socket, and what its messages concern.
 
-A message is a Wake, with the name of what has changed; lost and doubled ones do no harm.
+A message is a scan request by the name of what has changed; lost and doubled ones do no harm.
 What it carries beyond that and exists nowhere else is the course of an AER recovery. Group 1 is the
 kernel's own multicast group (udev's is 2 and is absent in a container). Messages of other senders are
 dropped and counted. Formats: lib/kobject_uevent.c, drivers/pci/pci-driver.c (6.1 to 7.2).
@@ -23,7 +23,7 @@ from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.usb import scan_key
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
 
@@ -121,7 +121,7 @@ def recovery(event: Uevent) -> Verdict | None:
     return Verdict(address, Recovery.RUNNING if running else None)
 
 
-def tell(event: Uevent, wakes: Wakes, *, usb: bool = False) -> None:
+def tell(event: Uevent, scan_requests: ScanRequests, *, usb: bool = False) -> None:
     """Ask for a scan of the device that the event names, and note its verdict.
 
     ``udevadm trigger`` makes one event for each device of the machine: they are gathered to one scan.
@@ -129,11 +129,11 @@ def tell(event: Uevent, wakes: Wakes, *, usb: bool = False) -> None:
     """
     verdict = recovery(event)
     if verdict is not None:
-        wakes.recovery(*verdict)
+        scan_requests.recovery(*verdict)
     if concerns(event):
-        wakes.wake(key(event))
+        scan_requests.add(key(event))
     elif usb and (name := usb_device(event)) is not None:
-        wakes.wake(scan_key(name))
+        scan_requests.add(scan_key(name))
 
 
 def arrive_here(root: Root) -> bool:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from nodeagent.kernel import in_use
+from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 
@@ -51,7 +51,7 @@ def storage(root: Root) -> Storage:
     return Storage(
         {**dict.fromkeys(somewhere, ""), **mounted},
         swaps,
-        text is not None and in_use.sees_all_processes(root),
+        text is not None and open_files.sees_all_processes(root),
         dict(_loops(root)),
         tuple(name for name in root.names(_POOLS) if root.exists(f"{_POOLS}/{name}/state")),
     )
@@ -79,7 +79,7 @@ def uses(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
 def opened(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
     """Which of these block devices, or of what is on them, a process has open, a VM's for example. Costly."""
     names = tuple(dict.fromkeys(above for name in names for above in _above(root, name, seen)))
-    files = in_use.find_open(root, {name: in_use.block_device(root, name) for name in names})
+    files = open_files.find_open(root, {name: open_files.block_device(root, name) for name in names})
     found = tuple(HostUse(UseKind.OPEN, name, f"open by {who}") for name, who in files.openers.items())
     return HostUses(found, () if found or files.decisive or not names else ("which processes have it open",))
 

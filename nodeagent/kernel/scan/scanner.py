@@ -26,11 +26,11 @@ import anyio
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel import in_use
+from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import assembly, groups, mdevs, pci, usb
 from nodeagent.kernel.scan.readers import Item, Reader
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
@@ -50,10 +50,12 @@ _LISTS = Item("", "/sys")  # stands for the lists of devices
 class Scanner:
     """Scans the host below one root, for the event loop."""
 
-    def __init__(self, root: Root, wakes: Wakes, timeouts: Timeouts, *, deadline: float) -> None:
-        """``wakes``: asked for a scan of a device that can be read again; ``deadline``: seconds for one."""
+    def __init__(
+        self, root: Root, scan_requests: ScanRequests, timeouts: Timeouts, *, deadline: float
+    ) -> None:
+        """``scan_requests`` get a device that can be read again; ``deadline``: seconds for one."""
         self._root = root
-        self._wakes = wakes
+        self._scan_requests = scan_requests
         self._deadline = deadline
         self._open_files = threads.OneByOne()
         self._opener_scan = timeouts.opener_scan
@@ -82,7 +84,7 @@ class Scanner:
         reads = _Reads(self._root, keys, previous, nodes, recoveries, specs, frozenset(self._stuck))
         host = await self._scan_devices(reads)
         read = reads.found["functions"]
-        host = await in_use.add_openers(host, read, self._root, self._open_files, self._opener_scan)
+        host = await open_files.add_openers(host, read, self._root, self._open_files, self._opener_scan)
         return await self._scan_host_use(host, previous, whole=reads.whole)
 
     async def recheck(
@@ -125,7 +127,7 @@ class Scanner:
         self._stuck[item] -= 1
         if self._stuck[item] <= 0:
             del self._stuck[item]
-            self._wakes.wake(None if item == _LISTS else str(item.key))
+            self._scan_requests.add(None if item == _LISTS else str(item.key))
 
     async def _scan_host_use(self, host: Host, before: Host, *, whole: bool) -> Host:
         """The Host with what the host itself uses of its functions, of all or of those that changed.
@@ -376,6 +378,6 @@ def _no_list() -> KernelRefused:
 
 
 def _read_host_uses(root: Root, addresses: Sequence[PciAddress]) -> dict[PciAddress, HostUses]:
-    from nodeagent.kernel.scan import uses  # here: a node whose devices are all on VFIO has no use for it
+    from nodeagent.kernel.scan import host_use  # here: a node whose devices are all on VFIO has no use for it
 
-    return uses.look(root, addresses)
+    return host_use.find_uses(root, addresses)

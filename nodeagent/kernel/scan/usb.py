@@ -54,9 +54,9 @@ def device(root: Root, name: str) -> UsbDevice | None:
     found = found._replace(present=root.exists(found.node))
     if found.driver is None or found.hub:
         return found
-    from nodeagent.kernel.scan import uses  # here: few nodes have rules for USB devices
+    from nodeagent.kernel.scan import host_use  # here: few nodes have rules for USB devices
 
-    return found._replace(uses=uses.find_usb_uses(root, found))
+    return found._replace(uses=host_use.find_usb_uses(root, found))
 
 
 def _device(root: Root, name: str, at: Directory) -> UsbDevice:

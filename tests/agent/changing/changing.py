@@ -99,7 +99,7 @@ class Changing:
             eyes.watcher,
             Supervisor(Timeouts()),
             eyes.snapshots,
-            eyes.wakes,
+            eyes.scan_requests,
             eyes.events,
             eyes.observer,
             eyes.names,

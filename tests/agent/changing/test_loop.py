@@ -268,7 +268,7 @@ async def test_vfs_are_made_and_then_filled(tmp_path: Path) -> None:
         changing.cards.host.write(FIRST, "sriov_numvfs", "0")
         changing.cards.host.write(FIRST, "sriov_totalvfs", "4")
         add_sriov_manage(changing.cards.host)
-        changing.eyes.wakes.wake(FIRST)
+        changing.eyes.scan_requests.add(FIRST)
         SimulatedVfs(
             changing.cards.host,
             FIRST,

@@ -102,7 +102,7 @@ async def test_neither_a_kubelet_that_is_away_nor_a_device_that_hangs_asks_for_a
         assert daemon.heartbeats().keys() == {"observe", "offering"}
         address = next(iter(daemon.core.snapshots.now.host.functions))
         fifos.hang(host, address, "enable")
-        daemon.core.wakes.wake(None)
+        daemon.core.scan_requests.add(None)
         await kubelet.until(lambda: kubelet.capacity(GPU) == (2, 1))
         assert await problems(daemon) == []
     assert await problems(daemon) == []

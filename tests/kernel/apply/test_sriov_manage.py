@@ -27,9 +27,9 @@ from tests.sim.vfs import SimulatedVfs, add_sriov_manage
 GPU = "0000:3b:00.0"
 RUN = """
 import sys
-from nodeagent.kernel.apply import vfs
+from nodeagent.kernel.apply import sriov
 from nodeagent.kernel.root import Root
-vfs.run_tool(Root(sys.argv[1]), sys.argv[2], make=True)
+sriov.run_tool(Root(sys.argv[1]), sys.argv[2], make=True)
 """
 SLOW_TOOL = """#!/bin/sh
 exec 3> {root}/under-way

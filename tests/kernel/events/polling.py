@@ -16,14 +16,14 @@ from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from tests.hearing import Heard
-from tests.kernel.waking import HeardWakes
+from tests.kernel.requesting import HeardScanRequests
 
 
 async def main() -> None:
     """Watch until armed."""
     heard: Heard[str | None] = Heard()
     watcher = DirectoryWatcher()
-    watch = KernelEvents(Root(), watcher, HeardWakes(heard), timeouts=Timeouts())
+    watch = KernelEvents(Root(), watcher, HeardScanRequests(heard), timeouts=Timeouts())
     async with anyio.create_task_group() as group:
         group.start_soon(watch.run)
         await heard.until_told(None)

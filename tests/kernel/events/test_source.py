@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching a simulated host: each change wakes with the key that makes a refresh see it.
+"""Watching a simulated host: each change requests a scan by the key that makes a refresh see it.
 
 The uevents of the running kernel are in test_uevents.py; here only that they are the source on a host.
 """
@@ -22,13 +22,13 @@ from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.source import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.scanner import Scanner
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Host
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.base.test_watch import overflow
 from tests.hearing import Heard
-from tests.kernel.waking import HeardWakes
+from tests.kernel.requesting import HeardScanRequests
 from tests.namespaces import ALONE, namespaces
 
 GPU, NVME = "0000:3b:00.0", "0000:02:00.0"
@@ -42,8 +42,8 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     host = nodes.demo_node(tmp_path)
     heard: Heard[str | None] = Heard()
     watcher = DirectoryWatcher()
-    wakes = HeardWakes(heard)
-    watch = KernelEvents(Root(tmp_path), watcher, wakes, timeouts=Timeouts())
+    scan_requests = HeardScanRequests(heard)
+    watch = KernelEvents(Root(tmp_path), watcher, scan_requests, timeouts=Timeouts())
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)
@@ -51,7 +51,7 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
         heard.clear()
         yield host, heard, watch
         group.cancel_scope.cancel()
-    assert wakes.recoveries == {}
+    assert scan_requests.recoveries == {}
     watch.close()
     assert watcher.watches == 0
     watcher.close()
@@ -68,7 +68,7 @@ async def test_a_driver_that_lets_go_wakes_with_the_function_and_the_node(watche
 
 async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -> None:
     host, heard, _ = watched
-    scan = Scanner(Root(tmp_path), Wakes(), deadline=2.0, timeouts=Timeouts()).scan
+    scan = Scanner(Root(tmp_path), ScanRequests(), deadline=2.0, timeouts=Timeouts()).scan
     before = await scan(None, Host(), (), {})
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")
@@ -180,7 +180,7 @@ async def test_lost_events_of_inotify_are_counted(tmp_path: Path) -> None:
     (tmp_path / "dev/vfio").mkdir(parents=True)
     heard: Heard[str | None] = Heard()
     watcher = DirectoryWatcher()
-    watch = KernelEvents(Root(tmp_path), watcher, HeardWakes(heard), timeouts=Timeouts())
+    watch = KernelEvents(Root(tmp_path), watcher, HeardScanRequests(heard), timeouts=Timeouts())
     await anyio.to_thread.run_sync(overflow, tmp_path / "dev/vfio")
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
@@ -204,7 +204,7 @@ async def test_the_number_of_watches_does_not_grow_with_the_number_of_functions(
     host = await anyio.to_thread.run_sync(nodes.many, tmp_path, 2000)
     heard: Heard[str | None] = Heard()
     watcher = DirectoryWatcher(str(tmp_path))
-    watch = KernelEvents(Root(tmp_path), watcher, HeardWakes(heard), timeouts=Timeouts())
+    watch = KernelEvents(Root(tmp_path), watcher, HeardScanRequests(heard), timeouts=Timeouts())
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)
@@ -229,7 +229,7 @@ def test_where_no_uevents_arrive_devices_are_watched_and_the_rest_is_polled() ->
 async def test_on_a_host_the_source_is_uevents_or_polling() -> None:
     heard: Heard[str | None] = Heard()
     watcher = DirectoryWatcher()
-    watch = KernelEvents(Root(), watcher, HeardWakes(heard), timeouts=Timeouts())
+    watch = KernelEvents(Root(), watcher, HeardScanRequests(heard), timeouts=Timeouts())
     async with anyio.create_task_group() as group:
         group.start_soon(watcher.run)
         group.start_soon(watch.run)

@@ -21,7 +21,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.events.uevents import Uevent, Verdict
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
 from tests.hearing import Heard
@@ -177,10 +177,10 @@ def test_of_usb_devices_that_is_told_which_makes_one_or_its_use(
 ) -> None:
     event = Uevent("add", f"/devices/pci0000:00/0000:00:14.0{path}", {"SUBSYSTEM": subsystem})
     for wished in (True, False):
-        wakes = Wakes()
-        wakes.take()
-        uevents.tell(event, wakes, usb=wished)
-        assert wakes.take() == frozenset(named if wished else ())
+        scan_requests = ScanRequests()
+        scan_requests.take()
+        uevents.tell(event, scan_requests, usb=wished)
+        assert scan_requests.take() == frozenset(named if wished else ())
 
 
 @pytest.mark.parametrize(

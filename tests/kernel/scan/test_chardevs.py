@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import pci, uses
+from nodeagent.kernel.scan import host_use, pci
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.sim.host import SimulatedHost
@@ -38,15 +38,15 @@ def child(host: SimulatedHost, path: str, number: str) -> None:
 
 
 def opened(host: SimulatedHost) -> HostUses:
-    return uses.open_character_devices(Root(host.directory), GPU)
+    return host_use.open_character_devices(Root(host.directory), GPU)
 
 
 def test_what_a_process_has_open_is_named_with_the_process(host: SimulatedHost) -> None:
     child(host, "drm/card0", NULL)
     use = HostUse(UseKind.OPEN, "card0", BY)
     assert opened(host) == HostUses((use,))
-    assert uses.look(Root(host.directory), (GPU,), closely=True)[GPU].found == (use,)
-    assert uses.look(Root(host.directory), (GPU,))[GPU].found == ()
+    assert host_use.find_uses(Root(host.directory), (GPU,), closely=True)[GPU].found == (use,)
+    assert host_use.find_uses(Root(host.directory), (GPU,))[GPU].found == ()
 
 
 def test_what_nobody_has_open_is_no_use(host: SimulatedHost) -> None:

@@ -22,7 +22,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.hearing import Heard
-from tests.kernel.waking import HeardWakes
+from tests.kernel.requesting import HeardScanRequests
 from tests.sim import fifos
 
 DEADLINE = 0.4
@@ -42,7 +42,7 @@ def recovered() -> Heard[str | None]:
 
 @pytest.fixture
 def runner(host: SimulatedHost, tmp_path: Path, recovered: Heard[str | None]) -> Scanner:
-    return Scanner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE, timeouts=Timeouts())
+    return Scanner(Root(tmp_path), HeardScanRequests(recovered), deadline=DEADLINE, timeouts=Timeouts())
 
 
 async def test_a_scan_sees_all_and_shares_what_is_the_same(runner: Scanner, host: SimulatedHost) -> None:
@@ -207,7 +207,7 @@ async def test_a_list_that_cannot_be_had_is_an_error_in_bounded_time(
     release = tmp_path / "proc/sys/kernel/osrelease"
     release.parent.mkdir(parents=True)
     os.mkfifo(release)
-    runner = Scanner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE, timeouts=Timeouts())
+    runner = Scanner(Root(tmp_path), HeardScanRequests(recovered), deadline=DEADLINE, timeouts=Timeouts())
     with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
         await runner.scan(None, Host(), (), {})
     with anyio.fail_after(4 * DEADLINE), pytest.raises(KernelRefused):
@@ -229,7 +229,7 @@ async def test_a_listing_that_was_given_up_early_is_not_started_twice(
     release = tmp_path / "proc/sys/kernel/osrelease"
     release.parent.mkdir(parents=True)
     os.mkfifo(release)
-    runner = Scanner(Root(tmp_path), HeardWakes(recovered), deadline=DEADLINE, timeouts=Timeouts())
+    runner = Scanner(Root(tmp_path), HeardScanRequests(recovered), deadline=DEADLINE, timeouts=Timeouts())
     before = _reading()
     for _ in range(3):
         with anyio.move_on_after(0.02), suppress(KernelRefused):

@@ -17,7 +17,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import aer
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.scanner import Scanner
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Hints, Host
 from nodeagent.model.ids import GroupNumber, PciAddress
 from tests.looking import Looks
@@ -153,7 +153,7 @@ def test_a_device_that_is_going_away_has_a_node_but_no_driver(
 
 async def test_attributes_that_hang_cost_a_scan_nothing(tmp_path: Path) -> None:
     materialise(MACHINES / "hosts" / "6.1-unbind-blocked.json", tmp_path)
-    runner = Scanner(Root(tmp_path), Wakes(), deadline=1, timeouts=Timeouts())
+    runner = Scanner(Root(tmp_path), ScanRequests(), deadline=1, timeouts=Timeouts())
     host = await runner.scan(None, Host(), (), {})
     assert not runner.stuck
     assert all(function.unreadable is None for function in host.functions.values())

@@ -10,7 +10,7 @@ import pytest
 from nodeagent.kernel.events import uevents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import usb
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model import host_json
 from nodeagent.model.host import Host
 from nodeagent.model.usb import NODES, UsbDevice
@@ -214,7 +214,7 @@ def test_events_of_devices_and_their_interfaces_wake_if_somebody_wishes_for_them
     event: uevents.Uevent, wanted: str | None
 ) -> None:
     for wished in (True, False):
-        wakes = Wakes()
-        wakes.take()
-        uevents.tell(event, wakes, usb=wished)
-        assert wakes.take() == (frozenset({wanted}) if wanted and wished else frozenset())
+        scan_requests = ScanRequests()
+        scan_requests.take()
+        uevents.tell(event, scan_requests, usb=wished)
+        assert scan_requests.take() == (frozenset({wanted}) if wanted and wished else frozenset())

@@ -8,7 +8,7 @@ import itertools
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.scanner import Scanner
-from nodeagent.kernel.wakes import Wakes
+from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups
@@ -58,4 +58,4 @@ async def a_port_in_the_group_does_not_hinder_it(node: Node) -> None:
 
 
 async def _scan() -> Host:
-    return await Scanner(Root(), Wakes(), deadline=2.0, timeouts=Timeouts()).scan(None, Host(), (), {})
+    return await Scanner(Root(), ScanRequests(), deadline=2.0, timeouts=Timeouts()).scan(None, Host(), (), {})

@@ -20,41 +20,41 @@ QEMU = 107  # user and group of virt-launcher's QEMU (KubeVirt pkg/util/util.go,
 _MAJOR = 189  # USB_DEVICE_MAJOR in the kernel: 128 numbers to a bus
 
 
-def lend(root: Root, loan: Loan) -> Loan:
+def read_owner(root: Root, loan: Loan) -> Loan:
     """The loan with whose the node is now; nothing is changed. :raises KernelRefused: if it is not there."""
-    status = _looked(root, loan)
+    status = _read_status(root, loan)
     return loan._replace(user=status.st_uid, group=status.st_gid)
 
 
-def give(root: Root, loan: Loan) -> None:
+def assign_to_qemu(root: Root, loan: Loan) -> None:
     """Make it QEMU's. :raises KernelRefused: if it is not there, or the kernel refuses."""
-    status = _looked(root, loan)
+    status = _read_status(root, loan)
     if (status.st_uid, status.st_gid) != (QEMU, QEMU):
         _own(root, loan, QEMU, QEMU)
 
 
-def take_back(root: Root, loan: Loan) -> None:
+def return_to_owner(root: Root, loan: Loan) -> None:
     """Make it whose it was, if it is still the same node, and QEMU's. :raises KernelRefused: if refused."""
     try:
-        status = _looked(root, loan)
+        status = _read_status(root, loan)
     except KernelRefused:
         return  # another device has come, or none
     if (status.st_uid, status.st_gid) == (QEMU, QEMU):
         _own(root, loan, loan.user, loan.group)
 
 
-def number(place: str) -> tuple[int, int]:
+def device_number(place: str) -> tuple[int, int]:
     """Major and minor number of the node of ``bus:number``."""
     bus, _, device = place.partition(":")
     return _MAJOR, (int(bus) - 1) * 128 + int(device) - 1
 
 
-def _looked(root: Root, loan: Loan) -> os.stat_result:
+def _read_status(root: Root, loan: Loan) -> os.stat_result:
     try:
         status = os.lstat(root.path(loan.node))
     except OSError as error:
         raise _refused(error, loan.node) from error
-    strange = stat.S_ISCHR(status.st_mode) and status.st_rdev != os.makedev(*number(loan.place))
+    strange = stat.S_ISCHR(status.st_mode) and status.st_rdev != os.makedev(*device_number(loan.place))
     if stat.S_ISLNK(status.st_mode) or (root.is_host and strange):
         raise _refused(OSError(errno.ENODEV, "it is not the node of that device"), loan.node)
     return status

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wakes: what is to be scanned again, and verdicts after PCI errors; filled by whoever notices something.
+"""Scan requests: the parts of the host that are to be scanned again, and verdicts after PCI errors.
 
-The cell between the sources of events and the one who scans: neither knows the other. A Wake asks
-for a scan and carries no truth. What is known of PCI errors is the exception, since it stands nowhere else:
-it is kept here until the device is removed, bound anew, or proves well. So is what CDI files say, which are
-read by another component. For the event loop only.
+The cell between the sources of events and the scanner: neither knows the other. A request names a part of
+the host and says nothing about it. Verdicts on PCI errors are the exception, since sysfs does not show them:
+one is kept here until the device is removed, bound anew, or proves well. So are the contents of CDI files,
+which another component reads. For the event loop only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 
 
-class Wakes:
+class ScanRequests:
     """At the start everything is due."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Wakes:
 
     @property
     def version(self) -> int:
-        """Changes with each Wake."""
+        """Changes with each request."""
         return self._rung.version
 
     @property
@@ -43,7 +43,7 @@ class Wakes:
         """The verdict on each function, as far as that is not settled."""
         return self.verdicts.get()
 
-    def wake(self, key: str | None) -> None:
+    def add(self, key: str | None) -> None:
         """Ask for a scan of what the key names (see ``scanner.resolve``); None: of everything."""
         if key is None:
             self._due = None
@@ -56,7 +56,7 @@ class Wakes:
         self._lowest.pop(address, None)
         verdicts = {key: verdict for key, verdict in self.recoveries.items() if key != address}
         self.verdicts.set(verdicts if recovery is None else {**verdicts, address: recovery})
-        self.wake(address)
+        self.add(address)
 
     def settle(self, host: Host) -> None:
         """Forget what was said of functions that are gone or unbound, or have proved well.

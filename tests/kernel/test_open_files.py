@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel import in_use
+from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root
 from nodeagent.sim import files
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
@@ -50,7 +50,7 @@ async def cards(tmp_path: Path) -> AsyncIterator[SimulatedCards]:
 
 
 def used(cards: SimulatedCards, *ids: str) -> set[str]:
-    return set(in_use.find_in_use(Root(cards.host.directory), ids))
+    return set(open_files.find_in_use(Root(cards.host.directory), ids))
 
 
 def as_anybody(asked: Callable[[], set[str]]) -> set[str]:
@@ -213,7 +213,7 @@ async def test_a_vf_on_nvidias_driver_is_used_by_its_mdevs_and_types_alone(cards
 
 
 def openers(cards: SimulatedCards, *ids: str) -> Mapping[str, str]:
-    return in_use.find_openers(Root(cards.host.directory), ids).openers
+    return open_files.find_openers(Root(cards.host.directory), ids).openers
 
 
 async def test_the_process_that_is_seen_to_have_it_open_is_named(cards: SimulatedCards) -> None:
@@ -280,14 +280,14 @@ async def test_by_its_group_a_device_is_open_only_through_the_node_of_that(cards
     cards.host.node("/dev/vfio/devices/vfio3")
     files.link(cards.host.path("/proc/77/fd/9"), cards.host.path("/dev/vfio/devices/vfio3"))
     root = Root(cards.host.directory)
-    assert in_use.find_openers(root, [NIC]).openers.keys() == {NIC}
-    assert in_use.find_openers(root, [NIC], {NIC}).openers == {}
+    assert open_files.find_openers(root, [NIC]).openers.keys() == {NIC}
+    assert open_files.find_openers(root, [NIC], {NIC}).openers == {}
 
 
 def sees_all(options: str) -> bool:
     """What a process without CAP_SYS_PTRACE tells of a real ``/proc`` with these mount options."""
     drop = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]
-    tell = "from nodeagent.kernel import in_use, root; print(in_use.sees_all_processes(root.Root()))"
+    tell = "from nodeagent.kernel import open_files, root; print(open_files.sees_all_processes(root.Root()))"
     mount = f'mount -t proc -o {options} proc /proc && exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", mount, "sh", *drop, sys.executable, "-c", tell]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

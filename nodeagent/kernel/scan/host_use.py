@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-from nodeagent.kernel import in_use
+from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root, looked
 from nodeagent.kernel.scan import disks, netdevs
 from nodeagent.kernel.scan.pci import DEVICES, NVIDIA_MAJOR, nvidia_minor
@@ -40,7 +40,9 @@ _DEPTH = 12  # directories below a function: USB allows five hubs in a row, and 
 _BOOT_VGA = HostUse(UseKind.DISPLAY, "boot display", "its firmware and console show there")
 
 
-def look(root: Root, addresses: Iterable[PciAddress], *, closely: bool = False) -> dict[PciAddress, HostUses]:
+def find_uses(
+    root: Root, addresses: Iterable[PciAddress], *, closely: bool = False
+) -> dict[PciAddress, HostUses]:
     """The uses of each of the functions; ``closely``: which processes have devices of theirs open, too."""
     interfaces, blocks = _targets(root, netdevs.INTERFACES), _targets(root, disks.BLOCKS)
     nets, disks_of = _by_function(interfaces), _by_function(blocks)
@@ -116,7 +118,9 @@ def open_character_devices(root: Root, address: str) -> HostUses:
     nodes = dict(_character_devices(root, address))
     if not nodes:
         return HostUses()
-    files = in_use.find_open(root, {name: in_use.character_device(each) for name, each in nodes.items()})
+    files = open_files.find_open(
+        root, {name: open_files.character_device(each) for name, each in nodes.items()}
+    )
     found = tuple(HostUse(UseKind.OPEN, name, f"open by {who}") for name, who in files.openers.items())
     return HostUses(
         found, () if found or files.decisive else (f"which processes have {', '.join(nodes)} open",)

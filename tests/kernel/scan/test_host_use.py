@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import uses
+from nodeagent.kernel.scan import host_use
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.uses import HostUses, UseKind
 from tests.facts import each_names
@@ -29,7 +29,7 @@ def at(tmp_path: Path) -> Path:
 
 
 def look(at: Path, address: PciAddress, *, closely: bool = False) -> HostUses:
-    return uses.look(Root(at), [address], closely=closely)[address]
+    return host_use.find_uses(Root(at), [address], closely=closely)[address]
 
 
 def found(at: Path, address: PciAddress, *, closely: bool = False) -> list[str]:

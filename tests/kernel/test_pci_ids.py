@@ -14,8 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel import pciids
-from nodeagent.kernel.pciids import HOST_FILES
+from nodeagent.kernel import pci_ids
+from nodeagent.kernel.pci_ids import HOST_FILES
 from nodeagent.kernel.root import Root
 from tests import exhausted
 
@@ -49,7 +49,7 @@ def given(root: Path, text: str | bytes, path: str = HOST_FILES[1]) -> Root:
 
 def names_in(root: Root, wanted: list[tuple[str, str]]) -> dict[str, str]:
     """What the file says that was given."""
-    return pciids.names(root, wanted, HOST_FILES[1])
+    return pci_ids.names(root, wanted, HOST_FILES[1])
 
 
 def test_a_device_is_found_below_its_vendor_only(tmp_path: Path) -> None:
@@ -80,20 +80,20 @@ UNBUNDLED = "fff0"  # of no device that the bundled copy knows
 def test_hwdata_wins_over_misc_and_the_bundled_copy_over_both(tmp_path: Path) -> None:
     wanted = [("10de", "1eb8"), ("10de", UNBUNDLED)]
     bundled = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
-    assert pciids.names(Root(tmp_path), wanted) == bundled
+    assert pci_ids.names(Root(tmp_path), wanted) == bundled
     misc = given(tmp_path, f"10de  N\n\t1eb8  Misc\n\t{UNBUNDLED}  Misc\n")
-    assert pciids.names(misc, wanted) == {**bundled, "10de:fff0": "Misc"}
+    assert pci_ids.names(misc, wanted) == {**bundled, "10de:fff0": "Misc"}
     hwdata = given(tmp_path, f"10de  N\n\t1eb8  Hwdata\n\t{UNBUNDLED}  Hwdata\n", HOST_FILES[0])
-    assert pciids.names(hwdata, wanted) == {**bundled, "10de:fff0": "Hwdata"}
+    assert pci_ids.names(hwdata, wanted) == {**bundled, "10de:fff0": "Hwdata"}
     without = given(tmp_path, f"10de  N\n\t{UNBUNDLED}   \n", HOST_FILES[0])
-    assert pciids.names(without, wanted) == {**bundled, "10de:fff0": "Misc"}
+    assert pci_ids.names(without, wanted) == {**bundled, "10de:fff0": "Misc"}
 
 
 def test_a_chosen_file_wins_over_all_for_what_it_knows(tmp_path: Path) -> None:
     root = given(tmp_path, "10de  Mine\n", "/etc/mine")
     wanted = [("10de", "1eb8")]
-    assert pciids.names(root, wanted, "/etc/mine") == {"10de": "Mine", "10de:1eb8": "TU104GL [Tesla T4]"}
-    assert pciids.names(root, wanted, "/etc/absent")["10de"] == "NVIDIA Corporation"
+    assert pci_ids.names(root, wanted, "/etc/mine") == {"10de": "Mine", "10de:1eb8": "TU104GL [Tesla T4]"}
+    assert pci_ids.names(root, wanted, "/etc/absent")["10de"] == "NVIDIA Corporation"
 
 
 def test_where_the_bundled_copy_knows_all_no_file_of_the_host_is_opened(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_where_the_bundled_copy_knows_all_no_file_of_the_host_is_opened(tmp_path
         os.mkfifo(at)  # opening it would not end
     found: list[dict[str, str]] = []
     thread = threading.Thread(
-        target=lambda: found.append(pciids.names(Root(tmp_path), [("10de", "1eb8")])), daemon=True
+        target=lambda: found.append(pci_ids.names(Root(tmp_path), [("10de", "1eb8")])), daemon=True
     )
     thread.start()
     thread.join(timeout=10)
@@ -111,7 +111,7 @@ def test_where_the_bundled_copy_knows_all_no_file_of_the_host_is_opened(tmp_path
 
 
 def test_the_bundled_copy_tells_its_day() -> None:
-    assert re.fullmatch(r"20\d\d-\d\d-\d\d", pciids.bundled_date())
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", pci_ids.bundled_date())
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_no_file_however_odd_is_more_than_names_or_none(lines: list[str], tail: 
 
 def test_a_line_without_end_gives_as_much_of_it_as_a_name_can_have(tmp_path: Path) -> None:
     root = given(tmp_path, "10de  NVIDIA" + "x" * 3_000_000)
-    name = pciids.names(root, [("10de", "1eb8")], "/usr/share/misc/pci.ids")["10de"]
+    name = pci_ids.names(root, [("10de", "1eb8")], "/usr/share/misc/pci.ids")["10de"]
     assert name.startswith("NVIDIAxx")
     assert len(name) <= 1024
 
@@ -164,10 +164,10 @@ def test_unknown_and_senseless_ids_have_no_name(tmp_path: Path) -> None:
 
 
 def test_without_wishes_there_are_no_names(tmp_path: Path) -> None:
-    assert pciids.names(Root(tmp_path), []) == {}
+    assert pci_ids.names(Root(tmp_path), []) == {}
 
 
 def test_a_file_that_cannot_be_opened_now_does_not_leave_the_names_to_the_next(tmp_path: Path) -> None:
     root = given(tmp_path, TEXT)
     with exhausted.no_descriptors(), pytest.raises(KernelRefused):
-        pciids.names(root, [("10de", "1eb8")])
+        pci_ids.names(root, [("10de", "1eb8")])

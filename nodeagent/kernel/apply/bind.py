@@ -19,7 +19,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import mdevs, pci, uses
+from nodeagent.kernel.scan import host_use, mdevs, pci
 from nodeagent.model.action import Action, Move
 from nodeagent.model.ids import PciAddress, vfio_driver
 
@@ -33,7 +33,7 @@ _HINTS = {
 _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.conf for each boot"
 
 
-def change(root: Root, action: Action, timeouts: Timeouts) -> None:
+def change_drivers(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Make all moves; what is as it should be is not written. Blocks for as long as a function is in use.
 
     :raises KernelRefused: if a move cannot be made. Then, too, all functions are what they were
@@ -96,7 +96,7 @@ def _not_used(root: Root, move: Move, forced: bool) -> None:
     vgpu_type = root.text(f"{pci.DEVICES}/{address}/{pci.VGPU_TYPE}")
     if vgpu_type not in (None, "", pci.NO_VGPU):
         raise _left(move, f"it has the vGPU type {vgpu_type}", "clear the type first, once nobody uses it")
-    counting = uses.look(root, (address,), closely=True)[address].counting(forced)
+    counting = host_use.find_uses(root, (address,), closely=True)[address].counting(forced)
     for use in counting.found:
         what = f"in use by the host ({use})"
         raise _left(move, what, "leave it out, or have the host give it up")
