@@ -18,7 +18,9 @@ def part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
         return f"what is behind {address} was given to a pod a moment ago"
     if not snapshot.given_nodes_seen:
         return "what is behind the nodes that pods have is not known yet"
-    return known_part_of(address, snapshot) or _unknown(snapshot)
+    if (had := snapshot.had_behind.get(address)) is not None:
+        return f"{had.holder or UNNAMED} has {had.what}, which is behind {address}"
+    return _unknown(snapshot)
 
 
 def _unknown(snapshot: Snapshot) -> str | None:
@@ -35,9 +37,3 @@ def _unknown(snapshot: Snapshot) -> str | None:
     if (had := snapshot.unplaced) is not None:
         return f"{had.holder or UNNAMED} has {had.what}, which is not there: its driver is not known"
     return None
-
-
-def known_part_of(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """The same as ``part_of``, of what is known to be behind the function."""
-    had = snapshot.had_behind.get(address)
-    return None if had is None else f"{had.holder or UNNAMED} has {had.what}, which is behind {address}"

@@ -32,7 +32,7 @@ from nodeagent.kernel.scan import mdevs
 from nodeagent.model.action import Action, Step, moved, occupied
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.change import cards, guards
+from nodeagent.policy.change import cards
 
 
 class Write(NamedTuple):
@@ -133,7 +133,7 @@ class ChangeRunner:
                 await self.ledger.save_before(action)
             except KernelRefused as error:
                 return self._note_refusal(step, error)
-            if not self._is_current(work.planned) or (removes and self._is_held(action, work.planned)):
+            if not self._is_current(work.planned):
                 self.ledger.note_end(action, made=False)
                 return False
             write = self._write(step)
@@ -184,10 +184,6 @@ class ChangeRunner:
             and now.behind == planned.behind
             and now.machine_id == planned.machine_id
         )
-
-    def _is_held(self, action: Action, planned: Snapshot) -> bool:
-        """True if a pod has one of the functions that get another driver, or the kubelet does not tell."""
-        return guards.given_since(action.moves, planned, self.snapshots.now) is not None
 
     def _withdraw(self, step: Step) -> bool:
         """From now on no Allocate gets the ids that the step removes; False if one just has.

@@ -9,12 +9,11 @@ not be seen refuses as well. What the host uses is looked at once more right bef
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from nodeagent.model.action import Move
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.host import Group, Host, PciFunction
-from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
+from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, containers, groups, uses
@@ -92,29 +91,9 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
     return next((text for text in texts if text is not None), None)
 
 
-def given_since(moves: Iterable[Move], before: Snapshot, snapshot: Snapshot) -> str | None:
-    """Who has got one of these functions by now, or what was behind it ``before`` its driver was changed."""
-    if _is_doubtful(snapshot.allocations):
-        return UNKNOWN
-    as_before = replace(snapshot, host=before.host)
-    for move in moves:
-        address = PciAddress(move.address)
-        text = _held(address, before.host.functions.get(address), snapshot)
-        if text is None and from_host(move):
-            text = containers.known_part_of(address, as_before) or containers.part_of(address, snapshot)
-        if text is not None:
-            return text
-    return None
-
-
 def _is_doubtful(allocations: Allocations) -> bool:
     """True if there is a kubelet, and PodResources or the checkpoint does not tell."""
     return allocations.knowledge in (Knowledge.SILENT, Knowledge.PARTIAL)
-
-
-def from_host(move: Move) -> bool:
-    """True if a driver of the host loses the function: there is nothing behind one on VFIO."""
-    return move.now not in (None, move.to) and not vfio_driver(move.now)
 
 
 def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
