@@ -51,7 +51,7 @@ def release(options: argparse.Namespace) -> int:
 def _request(options: argparse.Namespace, what: Asking, driver: str) -> Request:
     """:raises ConfigError: if a name means nothing."""
     for name in options.names:
-        byhand.selector(name)
+        byhand.parse_name(name)
     return Request(what, tuple(options.names), driver, options.dry_run)
 
 

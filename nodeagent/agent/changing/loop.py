@@ -8,7 +8,7 @@ makes the steps. Loaded by ``app`` when a change is first wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import anyio
@@ -71,7 +71,7 @@ class ChangeLoop:
         """Plan if anything has changed, and start work on the cards that have steps and no work yet."""
         snapshot = self._snapshots.now
         if not planning.due(snapshot) and self._inputs is None:
-            self._forget()
+            self._forget_unplanned()
             return
         if not snapshot.host.generation:
             return  # the first scan has failed: an empty Host would say that all devices are gone
@@ -79,34 +79,35 @@ class ChangeLoop:
             return
         self.runner.ledger.learn(self.runner.busy)
         snapshot = self._snapshots.now
-        before, self.plan = self.plan, self._at_rest(planning.plan(snapshot), snapshot.desired)
-        self._forget()
-        self._tell(before)
+        before, self.plan = self.plan, self._with_known_shortfalls(planning.plan(snapshot), snapshot.desired)
+        self._forget_unplanned()
+        self._log_news(before)
+        self._await_releases()
         for card, steps in self._batches().items():
             self.runner.start(card, steps, snapshot, group)
         self._inputs = _inputs(snapshot, self.runner) if planning.due(snapshot) else None
 
     @property
     def status(self) -> ChangesStatus:
-        """What is made of the host, what waits and what for, what the kernel refuses."""
+        """The changes in progress, those that wait and why, and those that the kernel refused."""
         now, plan = anyio.current_time(), self.plan
         return ChangesStatus(
             tuple(_card(card) for card in plan.cards),
-            _words(self.runner.in_progress),
+            _texts(self.runner.in_progress),
             tuple(_waiting(step) for step in plan.waiting),
             tuple(_failing(failure, now) for failure in self._retries.failures.values()),
             tuple(problem.what for problem in plan.problems),
             self.runner.writes,
-            _words(self.runner.late),
+            _texts(self.runner.late),
             tuple(self._retries.results.values()),
             {problem.what: problem.hint for problem in plan.problems if problem.hint},
             tuple(problem.what for problem in plan.notes),
         )
 
-    def _at_rest(self, plan: Plan, desired: Desired) -> Plan:
-        """With what was known of the room of cards in the middle of our own work: it was read half-way.
+    def _with_known_shortfalls(self, plan: Plan, desired: Desired) -> Plan:
+        """With the shortfalls known before of cards that are worked on: their room was read half-way.
 
-        Of what was wanted before, nothing is known any more.
+        Shortfalls of former wishes do not count.
         """
         working = self.runner.working
         same = self._inputs is not None and self._inputs[0].desired is desired
@@ -114,16 +115,16 @@ class ChangeLoop:
         new = [each for each in plan.problems if not _is_shortfall(each, working)]
         return replace(plan, problems=tuple(dict.fromkeys((*new, *known))))
 
-    def _forget(self) -> None:
-        """What was refused and is not to be done any more; not on a card that is on its way."""
+    def _forget_unplanned(self) -> None:
+        """Forget refusals of changes that are not planned any more; not on a card that is worked on."""
         plan = self.plan
         attempts = {step.action.attempt for step in (*plan.steps, *plan.waiting)}
         moving = self.runner.working | {step.action.card for step in plan.steps}
         assigned = {(card.address, card.type_id) for card in plan.cards if card.address in moving}
-        self._retries.keep(attempts, assigned, anyio.current_time())
+        self._retries.forget_unplanned(attempts, assigned, anyio.current_time())
 
     def _batches(self) -> Mapping[str, Sequence[Step]]:
-        """The steps by card, without those that must wait for work that is under way."""
+        """The steps by card, without those that must wait for work in progress."""
         batches: dict[str, list[Step]] = {}
         working, busy = self.runner.working, self.runner.busy
         for step in self.plan.steps:
@@ -131,8 +132,8 @@ class ChangeLoop:
                 batches.setdefault(step.action.card, []).append(step)
         return batches
 
-    def _tell(self, before: Plan) -> None:
-        """Say what is new among what waits and what cannot be meant; a refusal was logged when it came."""
+    def _log_news(self, before: Plan) -> None:
+        """Log new problems, notes and waiting steps; a refusal was logged when it came."""
         known = {each.what for each in (*before.problems, *before.notes)}
         for each in self.plan.problems:
             if each.what not in known:
@@ -145,19 +146,18 @@ class ChangeLoop:
         reasons = {step.action.text: step.why for step in waiting}
         for step in {step.action.text: step for step in waiting}.values():
             if self._waiting.get(step.action.text) != step.why:
-                self._tell_waiting(step)
+                self._log_waiting(step)
         self._waiting = reasons
-        awaited = (each for step in self.plan.waiting for each in self._awaited(step))
-        self._releases.wait_for(frozenset(awaited), by=self.name)
 
-    def _awaited(self, step: Step) -> Iterator[str]:
-        """What somebody has to let go of first: ids that can be given, or what is behind a function."""
-        yield from step.action.takes
-        snapshot = self._snapshots.now
-        yield from (each for each in moved(step.action) if containers.part_of(PciAddress(each), snapshot))
+    def _await_releases(self) -> None:
+        """Await the ids that waiting steps remove, and functions of which a pod has a node or a device."""
+        actions, snapshot = [step.action for step in self.plan.waiting], self._snapshots.now
+        ids = {each for action in actions for each in action.takes}
+        functions = {each for action in actions for each in moved(action)}
+        ids |= {each for each in functions if containers.part_of(PciAddress(each), snapshot)}
+        self._releases.wait_for(frozenset(ids), by=self.name)
 
-    def _tell_waiting(self, step: Step) -> None:
-        """What it waits for is often a pod, or a device of a group."""
+    def _log_waiting(self, step: Step) -> None:
         action, snapshot = step.action, self._snapshots.now
         log.event(
             log.ACTION_WAITING,
@@ -172,7 +172,7 @@ class ChangeLoop:
 
 
 def _inputs(snapshot: Snapshot, runner: ChangeRunner) -> Inputs:
-    """Without the marks that the work itself leaves, and that no plan depends on."""
+    """Without the marks of ids that are withdrawn for a step: no plan depends on them."""
     reservations = replace(snapshot.reservations, withdrawn=frozenset())
     planned = replace(snapshot, reservations=reservations, unplugged=frozenset())
     return planned, runner.working, runner.busy
@@ -183,7 +183,7 @@ def _is_shortfall(problem: Problem, cards: frozenset[str]) -> bool:
     return problem.code == ProblemCode.SHORTFALL and problem.about in cards
 
 
-def _words(steps: Iterable[Step]) -> tuple[str, ...]:
+def _texts(steps: Iterable[Step]) -> tuple[str, ...]:
     return tuple(step.action.text for step in steps)
 
 

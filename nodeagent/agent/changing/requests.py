@@ -110,7 +110,7 @@ class ManualRequests:
 
     async def _host_uses(self, request: Request) -> Mapping[PciAddress, HostUses]:
         """A close look, as far as it comes in time: it is repeated before the write."""
-        wanted = [each.address for each in byhand.concerned(request, self._snapshots.now) if each.usable]
+        wanted = [each.address for each in byhand.find_members(request, self._snapshots.now) if each.usable]
         with anyio.move_on_after(self._core.timeouts.host_use_read):
             return await threads.call(host_use.find_uses, self._core.root, wanted, closely=True)
         return {}

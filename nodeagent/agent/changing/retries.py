@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel has refused, and when it is tried again: one back-off for each attempt.
+"""The changes that the kernel has refused, and when each is tried again: a back-off for each attempt.
 
 A first "no room" or "exists already" only means that the picture was old: another scan is the answer. The
 same once more, with no success between, is a failure like any other. The one writer of the Snapshot's
-``failures``: what is among them must not be tried yet.
+``failures``: the attempts among them must not be made yet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCAN_AGAIN = (errno.ENOSPC, errno.EEXIST)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What was refused last, how often in a row, and when the next try is (seconds, monotonic)."""
+    """The last refusal of a step, how often in a row, and when the next try is (seconds, monotonic)."""
 
     step: Step
     error: KernelRefused
@@ -44,15 +44,15 @@ class Retries:
         self.results: dict[str, ResultsStatus] = {}  # by kind of Action, since the start
         self._snapshots = snapshots
         self._backoff = backoff
-        self._surprised: dict[str, Step] = {}
+        self._scan_again: dict[str, Step] = {}  # of which another scan was the answer
         self._changed: Latest[None] = Latest(None)
 
     def refused(self, step: Step, error: KernelRefused, now: float) -> bool:
         """Note a refusal; True if it is a failure, False if another scan is enough."""
         self._count(step, refused=1)
         attempt = step.action.attempt
-        if error.errno in _SCAN_AGAIN and attempt not in self._surprised:
-            self._surprised[attempt] = step
+        if error.errno in _SCAN_AGAIN and attempt not in self._scan_again:
+            self._scan_again[attempt] = step
             return False
         count = self.failures[attempt].count + 1 if attempt in self.failures else 1
         self.failures[attempt] = Failure(step, error, count, now + self._backoff.delay(count - 1))
@@ -60,27 +60,27 @@ class Retries:
         return True
 
     def succeeded(self, step: Step, now: float) -> None:
-        """Forget what was refused before."""
+        """Forget the refusals before."""
         self._count(step, made=1)
         self.failures.pop(step.action.attempt, None)
-        self._surprised.pop(step.action.attempt, None)
+        self._scan_again.pop(step.action.attempt, None)
         self._failures_changed(now)
 
-    def keep(
+    def forget_unplanned(
         self, planned: Collection[str], assigned: Collection[tuple[str, str | None]], now: float
     ) -> None:
-        """Forget the attempts that are not ``planned`` any more: what comes back is tried at once.
+        """Forget the attempts that are not ``planned`` any more: when they are planned again, they are due.
 
-        Not so for a card on its way to a type (``assigned``): what dies as soon as it is made is removed in
-        between, and must not be made anew ever faster.
+        Not so for a card that is worked on (``assigned``: with its type): an instance that dies as soon as it
+        is created is removed in between, and must not be created ever faster.
         """
 
-        def meant(step: Step) -> bool:
+        def is_planned(step: Step) -> bool:
             return step.action.attempt in planned or step.place in assigned
 
         before = len(self.failures)
-        self.failures = {attempt: each for attempt, each in self.failures.items() if meant(each.step)}
-        self._surprised = {attempt: step for attempt, step in self._surprised.items() if meant(step)}
+        self.failures = {attempt: each for attempt, each in self.failures.items() if is_planned(each.step)}
+        self._scan_again = {attempt: step for attempt, step in self._scan_again.items() if is_planned(step)}
         if len(self.failures) != before:
             self._failures_changed(now)
 
@@ -89,12 +89,12 @@ class Retries:
         return min((each.due - now for each in self.failures.values() if each.due > now), default=None)
 
     def publish(self, now: float) -> None:
-        """Put what must not be tried yet into the Snapshot, with what the kernel said."""
+        """Put the attempts that must not be tried yet into the Snapshot, with the error of each."""
         waiting = {attempt: each.error.what for attempt, each in self.failures.items() if each.due > now}
         self._snapshots.publish(replace(self._snapshots.now, failures=waiting))
 
     async def run(self) -> None:
-        """Take out of the Snapshot what may be tried again, for ever."""
+        """Take the attempts out of the Snapshot when they may be tried again, for ever."""
         while True:
             seen, now = self._changed.version, anyio.current_time()
             self.publish(now)

@@ -32,7 +32,7 @@ class BootPlan(NamedTuple):
 def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootPlan:
     """What is named joins what is ``known``. :raises NodeagentError: if a name fits nothing."""
     host = snapshot.host
-    named = frozenset(byhand.picked(request.names, host))
+    named = frozenset(byhand.find_functions(request.names, host))
     entries = {each.address: each for each in known}
     results: list[Result] = []
     for members in bindings.units(named, host):
@@ -49,9 +49,9 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
 
 def without(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tuple[AtBoot, ...]:
     """What is left of the ``known`` when the groups of what is named are released, there or not."""
-    wanted = [byhand.selector(name) for name in request.names]
+    wanted = [byhand.parse_name(name) for name in request.names]
     host = snapshot.host
-    named = [each for each in known if any(byhand.named(each, selector) for selector in wanted)]
+    named = [each for each in known if any(byhand.selects_entry(each, selector) for selector in wanted)]
     here = [address for each in named if (address := PciAddress(each.address)) in host.functions]
     here += _picked(request.names, host)
     beside = {each.address for members in bindings.units(here, host) for each in members}
@@ -62,7 +62,7 @@ def without(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tu
 def _picked(names: Sequence[str], host: Host) -> Sequence[PciAddress]:
     """What is named and there, if anything is."""
     try:
-        return byhand.picked(names, host)
+        return byhand.find_functions(names, host)
     except NodeagentError:
         return ()
 

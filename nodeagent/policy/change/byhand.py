@@ -58,8 +58,8 @@ class GroupPlan(NamedTuple):
         return self.plan.waiting[0].action.takes
 
 
-def selector(name: str) -> PciSelector:
-    """What a person means by a name. :raises ConfigError: if that cannot be told."""
+def parse_name(name: str) -> PciSelector:
+    """The selector for a name that a person gave. :raises ConfigError: if it is none."""
     text = name.strip().lower()
     if (address := pci_address(text)) is not None:
         return PciSelector(addresses=(address,))
@@ -70,14 +70,14 @@ def selector(name: str) -> PciSelector:
     raise ConfigError(f'"{name}" names no functions', _HINT)
 
 
-def picked(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
-    """The functions that are named; bridges only by their own address.
+def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
+    """The functions with these names; bridges only by their own address.
 
-    :raises ConfigError: as ``selector``. :raises NodeagentError: if a name fits none.
+    :raises ConfigError: as ``parse_name``. :raises NodeagentError: if a name fits none.
     """
     found: set[PciAddress] = set()
     for name in names:
-        wanted, exact = selector(name), pci_address(name) is not None
+        wanted, exact = parse_name(name), pci_address(name) is not None
         some = [
             address
             for address, function in host.functions.items()
@@ -90,20 +90,20 @@ def picked(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
     return tuple(sorted(found, key=pci_order))
 
 
-def named(entry: AtBoot, wanted: PciSelector) -> bool:
+def selects_entry(entry: AtBoot, wanted: PciSelector) -> bool:
     """True if the selector picks the function of such an entry, whether it is there or not."""
     function = PciFunction(PciAddress(entry.address), vendor=entry.vendor, device=entry.device)
     return selectors.fits(wanted, function, selectors.NO_NAMES)
 
 
-def concerned(request: Request, snapshot: Snapshot) -> Sequence[PciFunction]:
-    """All functions of the groups of which something is named. :raises NodeagentError: as ``picked``."""
+def find_members(request: Request, snapshot: Snapshot) -> Sequence[PciFunction]:
+    """All functions of the named groups. :raises NodeagentError: as ``find_functions``."""
     units = bindings.units(_named(request, snapshot), snapshot.host)
     return [each for members in units for each in members]
 
 
 def plan(request: Request, snapshot: Snapshot) -> tuple[GroupPlan, ...]:
-    """One for each group of which a function is named. :raises NodeagentError: as ``picked``."""
+    """One for each group of which a function is named. :raises NodeagentError: as ``find_functions``."""
     named = _named(request, snapshot)
     plan_group = _bind if request.asking is Asking.BIND else _release
     planned = tuple(
@@ -152,7 +152,7 @@ def with_requests(before: Mapping[str, Asked], changes: Mapping[str, Asked | Non
 def _named(request: Request, snapshot: Snapshot) -> frozenset[PciAddress]:
     absent = _absent(request, snapshot)
     return frozenset(
-        picked([each for each in request.names if pci_address(each) not in absent], snapshot.host)
+        find_functions([each for each in request.names if pci_address(each) not in absent], snapshot.host)
     )
 
 

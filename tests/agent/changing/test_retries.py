@@ -68,7 +68,7 @@ def test_a_card_that_is_gone_is_forgotten_and_others_are_not() -> None:
     retries, _ = made()
     retries.refused(FIRST, refused(errno.EIO), 0.0)
     retries.refused(SECOND, refused(errno.EIO), 0.0)
-    retries.keep([OTHER], [], 0.0)
+    retries.forget_unplanned([OTHER], [], 0.0)
     assert list(retries.failures) == [OTHER]
 
 
@@ -85,7 +85,7 @@ def test_on_a_card_on_its_way_to_a_type_nothing_is_forgotten_of_that_type() -> N
     retries, _ = made()
     for step in (FIRST, SECOND):
         retries.refused(step, refused(errno.EIO), 0.0)
-    retries.keep([], [FIRST.place, (SECOND.action.card, "nvidia-223")], 0.0)
+    retries.forget_unplanned([], [FIRST.place, (SECOND.action.card, "nvidia-223")], 0.0)
     assert list(retries.failures) == [CARD]
 
 

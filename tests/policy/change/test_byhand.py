@@ -66,19 +66,19 @@ def refusals(group: GroupPlan) -> str:
     ],
 )
 def test_a_name_is_an_address_a_pattern_or_ids(name: str, selector: PciSelector) -> None:
-    assert byhand.selector(name) == selector
+    assert byhand.parse_name(name) == selector
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "3b:00", "10de:1eb8:", "vfio*", "vendor=10de"])
 def test_what_is_neither_is_a_mistake(name: str) -> None:
     with pytest.raises(ConfigError) as error:
-        byhand.selector(name)
+        byhand.parse_name(name)
     assert name in str(error.value)
 
 
 def test_a_name_that_fits_nothing_is_told() -> None:
     with pytest.raises(NodeagentError) as error:
-        byhand.picked(["99:*"], FREE)
+        byhand.find_functions(["99:*"], FREE)
     names(str(error.value), "99:*")
 
 
