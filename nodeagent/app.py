@@ -108,7 +108,6 @@ class Daemon:
             self.core.observer,
             Task("device nodes", self.core.observer.follow_nodes),
             Recoveries(self.core.root, self.core.scan_requests, timeouts.device_recovery),
-            self.core.names,
             usage,
             Task("kubelet", partial(socket.follow, self.kubelet.registrar.note_socket)),
             Task("new kubelet", new_kubelet),
@@ -122,7 +121,6 @@ class Daemon:
             LastGood(self.core.root, self.core.settings, timeouts.record_write_retry),
             Desire(self.core.settings, self.core.cluster, snapshots),
             Task("settings", new_settings),
-            Task("old errors", partial(warn_of_old_errors, self.core.root, snapshots, timeouts.device_read)),
             self.network,
             self.watchdog,
             StatusLine(self.notifier, snapshots, self.status, self.watchdog, timeouts),
@@ -167,7 +165,8 @@ class Daemon:
         self.core.offering.one_turn()
         self._began = anyio.current_time()
         self._keep(self.components, group)
-        self._keep(self._loaders(group), group)
+        for task in self._tasks_that_end(group):
+            group.start_soon(self.core.supervisor.keep, task.name, task.run, name=task.name)
         await checkpoint()  # all have taken their first step: the status socket listens
         self._report_ready()
 
@@ -207,16 +206,22 @@ class Daemon:
             for cell in cells:
                 group.start_soon(cell.follow, lambda _: self.core.snapshots.ring(), name="status")
 
-    # Code that few nodes need: without it a node starts sooner and has no code in memory that writes to sysfs
-
-    def _loaders(self, group: TaskGroup) -> Sequence[Component]:
-        """Load the code of rare features when they are first wanted, and keep its components."""
+    def _tasks_that_end(self, group: TaskGroup) -> Sequence[Task]:
+        """Two reads, and the code of rare features: its components run once it is wanted."""
+        core = self.core
         return (
+            Task("names", core.names.read_day),
+            Task(
+                "old errors",
+                partial(warn_of_old_errors, core.root, core.snapshots, core.timeouts.device_read),
+            ),
             Task("code for changes", partial(self._change_host, group)),
             Task("code for USB", partial(self._prepare_usb, group)),
             Task("code for CDI specifications", partial(self._read_cdi_specs, group)),
             Task("code for the cluster", partial(self._follow_cluster, group)),
         )
+
+    # Code that few nodes need: without it a node starts sooner and has no code in memory that writes to sysfs
 
     async def _change_host(self, group: TaskGroup) -> None:
         if not self.core.root.exists(DRIVERS_RECORD):  # else the daemon before has left drivers to restore

@@ -20,8 +20,6 @@ from nodeagent.model.snapshot import Names
 class NameKeeper:
     """Searches in a thread, for the files are large, and only for an id that is new."""
 
-    name = "names"
-
     def __init__(self, root: Root, chosen: str = "") -> None:
         """``chosen``: the operator's own pci.ids, "" for none."""
         self._root = root
@@ -30,7 +28,7 @@ class NameKeeper:
         self._types = TypeNames(root)
         self.bundled = ""  # the day of the bundled pci.ids
 
-    async def run(self) -> None:
+    async def read_day(self) -> None:
         """Read the day of the bundled pci.ids."""
         self.bundled = await threads.call(pci_ids.bundled_date)
 

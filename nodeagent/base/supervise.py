@@ -40,7 +40,7 @@ class Component(Protocol):
         """What people call it; no two components of a daemon share a name."""
 
     def run(self) -> Awaitable[None]:
-        """Live, until cancelled; to return means that there is nothing left to do, which is no failure."""
+        """Run until cancelled."""
 
 
 class Task(NamedTuple):
@@ -97,8 +97,17 @@ class Supervisor:
         self.changed: Latest[None] = Latest(None)  # touched when ``failures`` is another
 
     async def run(self, component: Component) -> None:
-        """Keep a component going under its own name. :raises MustEnd: as ``keep`` does."""
-        await self.keep(component.name, component.run)
+        """Keep a component running under its own name. One that returns has failed: a library has cancelled
+        a task of it.
+
+        :raises MustEnd: as ``keep`` does.
+        """
+
+        async def run() -> None:
+            await component.run()
+            raise InvariantBroken("it has ended, and nobody has asked for that")
+
+        await self.keep(component.name, run)
 
     async def keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run until it returns; after a failure run it again, later each time.

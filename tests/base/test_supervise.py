@@ -12,7 +12,7 @@ import pytest
 from nodeagent.base import log, supervise
 from nodeagent.base.errors import AlreadyRunning, InvariantBroken, KernelRefused
 from nodeagent.base.latest import Latest
-from nodeagent.base.supervise import Heartbeat, Supervisor
+from nodeagent.base.supervise import Heartbeat, Supervisor, Task
 from nodeagent.base.timeouts import Timeouts
 from tests import virtual
 from tests.conftest import Said
@@ -158,6 +158,34 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure_and_no_end(said
     assert lives == [0, 0]
     (event,) = said(log.SUBSYSTEM_FAILED)
     assert (event["subsystem"], "library" in str(event["error"])) == ("it", True)
+
+
+async def test_a_component_that_ends_because_a_task_of_it_was_cancelled_runs_again(said: Said) -> None:
+    lives: list[int] = []
+    again = anyio.Event()
+
+    async def ends() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await anyio.sleep_forever()
+
+    async def run() -> None:
+        lives.append(len(lives))
+        async with anyio.create_task_group() as group:
+            if len(lives) == 1:
+                group.start_soon(ends)
+            else:
+                again.set()
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Supervisor(Timeouts()).run, Task("it", run))
+        with anyio.fail_after(5):
+            await again.wait()
+        tasks.cancel_scope.cancel()
+    assert lives == [0, 1]
+    assert [event["subsystem"] for event in said(log.SUBSYSTEM_FAILED)] == ["it"]
 
 
 async def test_an_end_that_was_asked_for_is_no_failure(said: Said) -> None:

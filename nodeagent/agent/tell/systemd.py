@@ -89,7 +89,7 @@ class StatusLine:
     async def run(self) -> None:
         """Send the line now, and whenever it has become another one."""
         if not self._notifier.listening:
-            return
+            await anyio.sleep_forever()
         seen, told = -1, ""
         while True:
             seen, _ = await self._snapshots.newer(seen)

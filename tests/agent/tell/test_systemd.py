@@ -149,7 +149,12 @@ async def test_where_nobody_listens_nothing_is_made_up() -> None:
         pytest.fail("not asked")
 
     watchdog = systemd.Watchdog(notifier, dict, timeouts=Timeouts())
-    await systemd.StatusLine(notifier, snapshots, now, watchdog, timeouts=Timeouts()).run()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(systemd.StatusLine(notifier, snapshots, now, watchdog, timeouts=Timeouts()).run)
+        await anyio.wait_all_tasks_blocked()
+        snapshots.ring()
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_reload_stands_between_two_words(tmp_path: Path) -> None:
