@@ -309,7 +309,7 @@ def run(
     try:
         anyio.run(main)
     except BaseExceptionGroup as group:
-        if (one := supervise.alone(group, MustEnd)) is None:
+        if (one := supervise.only_error(group, MustEnd)) is None:
             raise
         raise one from group
 

@@ -197,7 +197,7 @@ async def first_scan(core: Core) -> None:
         error = "the kernel gives no inotify instance; raise fs.inotify.max_user_instances"
         seconds = f"{core.timeouts.directory_check:g}"
         log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=seconds, error=error)
-    await core.events.listening(core.settings.get().timing.resync)
+    await core.events.wait_until_listening(core.settings.get().timing.resync)
     await recoveries.restore(core.root, core.scan_requests)
     await first_specs(core)
     with contextlib.suppress(KernelRefused):  # whoever lends reads it once more

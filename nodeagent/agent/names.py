@@ -75,7 +75,7 @@ class TypeNames:
         from nodeagent.agent.changing import ledger  # here, as in _vgpus
         from nodeagent.kernel.scan import vgpus
 
-        marks = vgpus.marks(self._root)
+        marks = vgpus.read_stamps(self._root)
         listed = any(name and not self._names.get(number) for number, name in shown.items())
         if self._names.keys() >= shown.keys() and marks == self._marks and not listed:
             return {}
@@ -90,7 +90,7 @@ def _vgpus(host: Host) -> dict[str, str]:
         return {}
     from nodeagent.kernel.scan import vgpus  # here: few nodes have NVIDIA's vGPUs
 
-    return vgpus.seen(host)
+    return vgpus.find_types(host)
 
 
 def _to_name(host: Host) -> frozenset[tuple[str, str]]:

@@ -96,7 +96,7 @@ class Observer:
     async def run(self) -> None:
         """Scan whenever something was named, for ever."""
         while True:
-            slow = self._events.slow(self._settings.get().timing.resync)
+            slow = self._events.resync_interval(self._settings.get().timing.resync)
             if not await self.heartbeat.wait(self._gathering.due(slow)):
                 continue
             await self.scan()
@@ -166,7 +166,7 @@ class Observer:
 
     async def scan(self) -> None:
         """Scan what was named until now. Two scans at a time are not allowed."""
-        self._events.tell_losses()
+        self._events.log_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
         specs, error, began = self._scan_requests.specs, None, anyio.current_time()
         nodes = (*before.desired.node_paths, *(cdi.nodes(specs) if specs else ()), *before.given_nodes)

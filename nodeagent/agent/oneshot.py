@@ -127,7 +127,7 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts
 
 
 def _usb(root: Root) -> Mapping[str, UsbDevice]:
-    read = {name: usb.device(root, name) for name in usb.names(root)}
+    read = {name: usb.device(root, name) for name in usb.list_names(root)}
     found = usb.identified(read, {}, True)
     return {device_id: each for device_id, each in sorted(found.items()) if each is not None}
 

@@ -51,7 +51,7 @@ class Event(NamedTuple):
         """The fields that it must have."""
         return tuple(_FIELD.findall(self.text))
 
-    def same(self, fields: Mapping[str, Value]) -> str:
+    def subject(self, fields: Mapping[str, Value]) -> str:
         """The subject of a line: too many lines of one kind on one subject are left out."""
         named = " ".join(_words(fields[name]) for name in _ABOUT if name in fields)
         return named or _words(fields.get("text", ""))

@@ -152,7 +152,7 @@ class RepeatFilter(logging.Filter):
         now = self._clock()
         while self._counts and now - next(iter(self._counts.values()))[0] >= self._seconds:
             del self._counts[next(iter(self._counts))]  # the oldest
-        name, subject = (record.name, str(record.msg)) if kind is None else (kind.name, kind.same(fields))
+        name, subject = (record.name, str(record.msg)) if kind is None else (kind.name, kind.subject(fields))
         most = REPEATED if kind is None or kind.most is None else kind.most
         start, count = self._counts.get((name, subject), (now, 0))
         self._counts[name, subject] = (start, count + 1)

@@ -30,7 +30,7 @@ class Numbers(NamedTuple):
     capabilities: int | None
 
 
-def numbers() -> Numbers:
+def read_numbers() -> Numbers:
     """The numbers of now."""
     import resource  # here: nobody may ever ask
 

@@ -179,7 +179,7 @@ def _must_have_code(error: Exception) -> None:
         ) from error
 
 
-def alone(group: BaseExceptionGroup[BaseException], kind: type[E]) -> E | None:
+def only_error(group: BaseExceptionGroup[BaseException], kind: type[E]) -> E | None:
     """The one error of that kind inside what a task group raised; None if there is anything else in it."""
     taken, rest = group.split(kind)
     one: BaseException | None = taken

@@ -104,6 +104,6 @@ def _of_this_process(options: argparse.Namespace, root: Root, request: Request) 
     try:
         return anyio.run(main)
     except BaseExceptionGroup as group:
-        if (one := supervise.alone(group, NodeagentError)) is None:
+        if (one := supervise.only_error(group, NodeagentError)) is None:
             raise
         raise one from group

@@ -168,6 +168,6 @@ async def opened(
                     await stage.daemon.end()
     except BaseExceptionGroup as group:  # whatever leaves the kubelet's task group is one
         for kind in (DemoFailed, BrokenPipeError):
-            if (one := supervise.alone(group, kind)) is not None:
+            if (one := supervise.only_error(group, kind)) is not None:
                 raise one from group
         raise

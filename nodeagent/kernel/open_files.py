@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from nodeagent.base import threads
 from nodeagent.base.process import HOST_PIDS
-from nodeagent.kernel.root import Root, looked
+from nodeagent.kernel.root import Root, raise_if_out_of_resources
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.host import Host, PciFunction, Sight
 from nodeagent.model.ids import PciAddress, mdev_uuid
@@ -215,7 +215,7 @@ def _opened_by(root: Root, process: str) -> set[Node | None] | None:
     except PermissionError:
         return None
     except OSError as error:
-        looked(error)
+        raise_if_out_of_resources(error)
         return set()
 
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from nodeagent.kernel.root import Root, looked
+from nodeagent.kernel.root import Root, raise_if_out_of_resources
 
 HOST_FILES = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
 BUNDLED = Path(__file__).parent.parent / "data" / "pci.ids"
@@ -55,7 +55,7 @@ def _search(path: str, wanted: frozenset[tuple[str, str]]) -> dict[str, str]:
         with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return {key: text for key, text in _names(data, wanted).items() if text}
     except OSError as error:  # absent or unreadable
-        looked(error)
+        raise_if_out_of_resources(error)
         return {}
     except ValueError:  # empty
         return {}

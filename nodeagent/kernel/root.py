@@ -43,7 +43,7 @@ class Directory:
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
-            looked(error)
+            raise_if_out_of_resources(error)
             raise
 
     def __enter__(self) -> Directory:
@@ -62,7 +62,7 @@ class Directory:
         try:
             return os.listdir(self._path)
         except OSError as error:
-            looked(error)
+            raise_if_out_of_resources(error)
             raise
 
     def text(self, name: str) -> str | None:
@@ -74,7 +74,7 @@ class Directory:
         try:
             fd = os.open(name, os.O_RDONLY, dir_fd=self._fd)
         except OSError as error:
-            looked(error)
+            raise_if_out_of_resources(error)
             return None
         try:
             return os.read(fd, size)
@@ -101,7 +101,7 @@ class Directory:
             with os.scandir(f"{self._path}/{name}") as entries:
                 return tuple([(entry.name, entry.inode()) for entry in entries])
         except OSError as error:
-            looked(error)
+            raise_if_out_of_resources(error)
             return None
 
     def exists(self, name: str) -> bool:
@@ -167,7 +167,7 @@ class Root:
         try:
             return tuple(sorted(os.listdir(self._prefix + path)))
         except OSError as error:
-            looked(error)
+            raise_if_out_of_resources(error)
             return ()
 
     def exists(self, path: str) -> bool:
@@ -175,12 +175,12 @@ class Root:
         return os.access(self._prefix + path, os.F_OK)
 
 
-def gone(error: OSError) -> bool:
+def is_gone(error: OSError) -> bool:
     """True if the error says that the thing is not there (any more)."""
     return error.errno in _GONE
 
 
-def looked(error: OSError) -> None:
+def raise_if_out_of_resources(error: OSError) -> None:
     """Return if the error says something of the thing that was looked at.
 
     :raises KernelRefused: if it says something of this process or the machine only.
@@ -211,7 +211,7 @@ def _text(path: str, dir_fd: int | None = None, most: int = MOST, errors: str = 
     try:
         fd = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
     except OSError as error:
-        looked(error)
+        raise_if_out_of_resources(error)
         return None
     try:
         data = os.read(fd, _ATTRIBUTE)

@@ -152,7 +152,7 @@ async def test_a_change_of_the_host_is_noticed(host: SimulatedHost) -> None:
 
 async def test_where_events_come_from_nothing_is_polled(host: SimulatedHost, said: Said) -> None:
     async with Eyes(host).open(events=True) as eyes:
-        await eyes.events.listening(3600.0)
+        await eyes.events.wait_until_listening(3600.0)
         assert said(log.EVENTS_UNAVAILABLE) == []
         before = eyes.scans
         await eyes.observer.refresh([ONE])

@@ -13,9 +13,9 @@ PATIENCE = 10.0  # seconds
 
 
 def test_the_numbers_are_those_of_this_process() -> None:
-    now = process.numbers()
+    now = process.read_numbers()
     assert 0 < time.time() - now.started < 24 * 3600
-    assert now.started == process.numbers().started
+    assert now.started == process.read_numbers().started
     assert 0 < now.cpu_seconds <= time.process_time() + 1
     assert 5 << 20 < now.resident_bytes < 5 << 30
     assert now.threads == len(os.listdir("/proc/self/task"))
@@ -26,11 +26,11 @@ def test_what_is_opened_and_started_is_counted() -> None:
     for other in threading.enumerate():  # some of another test may be about to end
         if other.name.startswith(threads.NAME):
             other.join(PATIENCE)
-    before, stop = process.numbers(), threading.Event()
+    before, stop = process.read_numbers(), threading.Event()
     descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
     thread = threading.Thread(target=stop.wait)
     thread.start()
-    now = process.numbers()
+    now = process.read_numbers()
     stop.set()
     thread.join()
     for descriptor in descriptors:

@@ -201,10 +201,10 @@ async def test_an_end_that_was_asked_for_is_no_failure(said: Said) -> None:
 def test_what_ended_a_task_group_is_found_inside_unless_something_else_ended_it_too() -> None:
     taken = AlreadyRunning("another one")
     inside = BaseExceptionGroup("outer", [BaseExceptionGroup("inner", [taken])])
-    assert supervise.alone(inside, AlreadyRunning) is taken
+    assert supervise.only_error(inside, AlreadyRunning) is taken
     both = BaseExceptionGroup("outer", [taken, ValueError("a bug")])
-    assert supervise.alone(both, AlreadyRunning) is None
-    assert supervise.alone(BaseExceptionGroup("outer", [ValueError("a bug")]), AlreadyRunning) is None
+    assert supervise.only_error(both, AlreadyRunning) is None
+    assert supervise.only_error(BaseExceptionGroup("outer", [ValueError("a bug")]), AlreadyRunning) is None
 
 
 @virtual.TIME

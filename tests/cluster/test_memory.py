@@ -24,7 +24,7 @@ from nodeagent.base import process
 
 
 def say(what):
-    print(what, process.numbers().resident_bytes, flush=True)
+    print(what, process.read_numbers().resident_bytes, flush=True)
 
 async def main(kubeconfig, *marks):
     say("bare")

@@ -157,8 +157,8 @@ def _told(datagram: bytes) -> None:
     if event is None:
         return
     scan_requests = ScanRequests()
-    uevents.tell(event, scan_requests)
-    named = uevents.key(event)
+    uevents.request_scans(event, scan_requests)
+    named = uevents.device_key(event)
     if named is not None:
         scanner.resolve(frozenset({named}), judging.demo_host())
 

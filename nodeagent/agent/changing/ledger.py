@@ -81,7 +81,7 @@ def _drivers_part(ledger: Ledger) -> Ledger:
 def named(root: Root, host: Host) -> dict[str, str]:
     """Number → name of the vGPU types on the host, also as VFs once listed it; "" if it is not known."""
     known = FILE.peek(root.path(PATH)).names
-    return {number: name or known.get(number, "") for number, name in vgpus.named(root, host).items()}
+    return {number: name or known.get(number, "") for number, name in vgpus.name_types(root, host).items()}
 
 
 class LedgerKeeper:

@@ -70,7 +70,7 @@ def collect(
         holders={each: HolderStatus(str(pod), pod.resource) for each, pod in allocations.holders.items()},
         subsystems={name: text or RUNNING_AGAIN for name, text in core.supervisor.failures.items()},
         problems=(*([late] if late else []), *kubelet.cdi.problems),
-        process=ProcessStatus(*process.numbers()),
+        process=ProcessStatus(*process.read_numbers()),
         configuration=config.status,
         http=http,
         allocating=kubelet.plugins.allocating,

@@ -73,7 +73,7 @@ def _set_vgpu_type(root: Root, action: Action, timeouts: Timeouts) -> None:
     path = f"{device}/{pci.VGPU_TYPE}"
     if root.text(path) == type_id:
         return
-    listed = dict(pci.creatable(root.text(f"{device}/{pci.VGPU_TYPES}") or ""))
+    listed = dict(pci.parse_vgpu_types(root.text(f"{device}/{pci.VGPU_TYPES}") or ""))
     if type_id not in (pci.NO_VGPU, *listed):
         raise write.refused(errno.ENOSPC, path)
     step = Write(path, type_id, f"the type of {address} is another")

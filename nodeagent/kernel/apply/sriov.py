@@ -113,7 +113,7 @@ def _has_vfs(root: Root, address: str, count: int, path: str) -> bool:
     :raises KernelRefused: if some were left behind: then ``path`` must not be used.
     """
     vfs = _vfs(root, address)
-    lost = pci.virtual(root, address).difference(vfs)
+    lost = pci.find_vfs_of(root, address).difference(vfs)
     if len(vfs) != count and lost:
         what = f"{path} is not used: {min(lost)} was left behind when {address} was removed"
         raise KernelRefused(what, _LEFT_BEHIND, path=path)

@@ -97,25 +97,25 @@ class KernelEvents:
         if self._root.is_host:
             from nodeagent.kernel.events import uevents  # here: a simulated host has no use for it
 
-            if uevents.arrive_here(self._root):
+            if uevents.are_received(self._root):
                 await self._read_uevents()
         self._set_armed()
         await anyio.sleep_forever()
 
-    async def listening(self, resync: float) -> None:
+    async def wait_until_listening(self, resync: float) -> None:
         """Wait, but not long, until no change can be missed; report it where the kernel sends no events."""
         with anyio.move_on_after(self._timeouts.event_source_start):
             await self.armed.wait()
         if self.statistics.source == "poll":
             error = "a user namespace of its own gets no kernel events"
-            seconds = f"{self.slow(resync):g}"
+            seconds = f"{self.resync_interval(resync):g}"
             log.event(log.EVENTS_UNAVAILABLE, source="the kernel", seconds=seconds, error=error)
 
-    def slow(self, resync: float) -> float:
+    def resync_interval(self, resync: float) -> float:
         """Seconds between scans without an event; fewer than ``resync`` where the kernel sends none."""
         return min(resync, self._timeouts.host_poll) if self.statistics.source == "poll" else resync
 
-    def tell_losses(self) -> None:
+    def log_losses(self) -> None:
         """Report that events were lost, if that is new."""
         if self.statistics.lost > self._reported_losses:
             self._reported_losses = self.statistics.lost
@@ -141,7 +141,7 @@ class KernelEvents:
                         if event is None:
                             self._request_scan(None)
                         else:
-                            uevents.tell(event, self._scan_requests, usb=self._nodes.includes(NODES))
+                            uevents.request_scans(event, self._scan_requests, usb=self._nodes.includes(NODES))
             finally:
                 self._uevents += reader.events
                 self._lost += reader.lost
@@ -226,7 +226,7 @@ class NodeWatches:
             return frozenset()
         from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for device nodes
 
-        return frozenset(place for path in self._nodes for place in devnodes.places(path))
+        return frozenset(place for path in self._nodes for place in devnodes.watched_directories(path))
 
     def _changed(self, change: Change) -> None:
         path = f"{self._root.host_path(change.directory)}/{change.name}"

@@ -75,7 +75,7 @@ def parse(datagram: bytes) -> Uevent | None:
     return Uevent(action, devpath, dict(pair.split("=", 1) for pair in pairs if "=" in pair))
 
 
-def concerns(event: Uevent) -> bool:
+def affects_scan(event: Uevent) -> bool:
     """True if the event may change what a scan sees; network, block and queue events do not."""
     if event.subsystem in _SUBSYSTEMS or "MDEV_STATE" in event.keys:
         return True
@@ -85,7 +85,7 @@ def concerns(event: Uevent) -> bool:
     return event.subsystem in _MODULES and ("vfio" in name or name == "mdev")
 
 
-def usb_device(event: Uevent) -> str | None:
+def find_usb_device(event: Uevent) -> str | None:
     """The USB device that it is about, or about a part of which; None for all else, as root hubs."""
     if event.subsystem not in _OF_USB:
         return None
@@ -93,7 +93,7 @@ def usb_device(event: Uevent) -> str | None:
     return next((part for part in parts if _USB_DEVICE.fullmatch(part)), None)
 
 
-def key(event: Uevent) -> str | None:
+def device_key(event: Uevent) -> str | None:
     """What to scan: an address, a UUID, a device node or a VFIO device; None: everything."""
     if "PCI_SLOT_NAME" in event.keys:
         return event.keys["PCI_SLOT_NAME"]
@@ -104,7 +104,7 @@ def key(event: Uevent) -> str | None:
     return named or next((part for part in parts if _VFIO_DEVICE.fullmatch(part)), None)
 
 
-def recovery(event: Uevent) -> Verdict | None:
+def parse_recovery(event: Uevent) -> Verdict | None:
     """What the event says of a recovery from a PCI error; None if nothing.
 
     Removal and binding anew end a verdict; an event that a person asked for (SYNTH_UUID) does not.
@@ -121,22 +121,22 @@ def recovery(event: Uevent) -> Verdict | None:
     return Verdict(address, Recovery.RUNNING if running else None)
 
 
-def tell(event: Uevent, scan_requests: ScanRequests, *, usb: bool = False) -> None:
+def request_scans(event: Uevent, scan_requests: ScanRequests, *, usb: bool = False) -> None:
     """Ask for a scan of the device that the event names, and note its verdict.
 
     ``udevadm trigger`` makes one event for each device of the machine: they are gathered to one scan.
     ``usb``: a rule asks for USB devices.
     """
-    verdict = recovery(event)
+    verdict = parse_recovery(event)
     if verdict is not None:
         scan_requests.recovery(*verdict)
-    if concerns(event):
-        scan_requests.add(key(event))
-    elif usb and (name := usb_device(event)) is not None:
+    if affects_scan(event):
+        scan_requests.add(device_key(event))
+    elif usb and (name := find_usb_device(event)) is not None:
         scan_requests.add(scan_key(name))
 
 
-def arrive_here(root: Root) -> bool:
+def are_received(root: Root) -> bool:
     """True if the kernel sends uevents to this process.
 
     It sends them to the network namespaces of the initial user namespace only; in another one

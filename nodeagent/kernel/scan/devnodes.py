@@ -39,7 +39,7 @@ def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
     return {path: node for path, node in found if node is not None}
 
 
-def places(wanted: str) -> tuple[str, ...]:
+def watched_directories(wanted: str) -> tuple[str, ...]:
     """The directories in which a change concerns these nodes or their lasting names."""
     directory, _, name = wanted.rpartition("/")
     if not is_pattern(wanted):

@@ -40,7 +40,7 @@ class Storage(NamedTuple):
     pools: tuple[str, ...]
 
 
-def storage(root: Root) -> Storage:
+def read_storage(root: Root) -> Storage:
     """What is mounted, and what is swapped on."""
     text = root.text(MOUNTS, errors="replace")  # paths are bytes
     mounted = {key: point for keys, point in _mounts(text or "") for key in keys if key}
@@ -65,7 +65,7 @@ def _loops(root: Root) -> Iterator[tuple[str, str]]:
             yield name, _base(path)
 
 
-def uses(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
+def find_uses(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
     """What the host does with these block devices."""
     names = tuple(names)
     found = tuple(use for name in names for use in _of_one(root, name, seen))
@@ -76,7 +76,7 @@ def uses(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
     return HostUses((), tuple(unseen))
 
 
-def opened(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
+def find_open(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
     """Which of these block devices, or of what is on them, a process has open, a VM's for example. Costly."""
     names = tuple(dict.fromkeys(above for name in names for above in _above(root, name, seen)))
     files = open_files.find_open(root, {name: open_files.block_device(root, name) for name in names})
@@ -84,7 +84,7 @@ def opened(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
     return HostUses(found, () if found or files.decisive or not names else ("which processes have it open",))
 
 
-def with_heads(names: Iterable[str], targets: Mapping[str, str]) -> tuple[str, ...]:
+def add_multipath_heads(names: Iterable[str], targets: Mapping[str, str]) -> tuple[str, ...]:
     """The names, and for a path of a multipath NVMe namespace its disk, with the partitions of that."""
     result = dict.fromkeys(names)
     for match in [match for name in result if (match := _PATH_OF_HEAD.fullmatch(name))]:

@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Iterable
 
-from nodeagent.kernel.root import Root, gone, looked
+from nodeagent.kernel.root import Root, is_gone, raise_if_out_of_resources
 from nodeagent.kernel.scan.pci import VFIO
 from nodeagent.kernel.scan.readers import Item, Reader
 from nodeagent.model.host import Group, Host
@@ -25,8 +25,8 @@ def group(root: Root, number: GroupNumber) -> Group | None:
     try:
         members = os.listdir(root.path(f"{path}/devices"))
     except OSError as error:
-        looked(error)
-        return None if gone(error) else Group(number)
+        raise_if_out_of_resources(error)
+        return None if is_gone(error) else Group(number)
     return _group(root, number, path, members)
 
 
@@ -103,8 +103,8 @@ def _follow(number: GroupNumber, now: Group | None, previous: Host) -> Iterable[
         yield from (Item("mdev_parents", name) for name in previous.mdev_parents)
 
 
-def _as_known(root: Root, known: Group) -> bool:
+def _reads_as_known(root: Root, known: Group) -> bool:
     return group(root, known.number) == known
 
 
-READER = Reader("groups", _list, _named, group, _unanswered, _follow, recheck=_as_known)
+READER = Reader("groups", _list, _named, group, _unanswered, _follow, recheck=_reads_as_known)

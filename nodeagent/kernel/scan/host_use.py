@@ -24,7 +24,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from nodeagent.kernel import open_files
-from nodeagent.kernel.root import Root, looked
+from nodeagent.kernel.root import Root, raise_if_out_of_resources
 from nodeagent.kernel.scan import disks, netdevs
 from nodeagent.kernel.scan.pci import DEVICES, NVIDIA_MAJOR, nvidia_minor
 from nodeagent.model.ids import PciAddress, pci_address
@@ -46,20 +46,22 @@ def find_uses(
     """The uses of each of the functions; ``closely``: which processes have devices of theirs open, too."""
     interfaces, blocks = _targets(root, netdevs.INTERFACES), _targets(root, disks.BLOCKS)
     nets, disks_of = _by_function(interfaces), _by_function(blocks)
-    networks, storage = netdevs.networks(root), disks.storage(root)
+    networks, storage = netdevs.read_networks(root), disks.read_storage(root)
     shown = _by_function(_console_devices(root))
 
     def one(address: PciAddress) -> HostUses:
-        names = disks.with_heads(disks_of.get(address, ()), blocks)
+        names = disks.add_multipath_heads(disks_of.get(address, ()), blocks)
         seen = _joined(
             HostUses((_BOOT_VGA,) if root.text(f"{DEVICES}/{address}/boot_vga") == "1" else ()),
-            netdevs.uses(root, nets[address], networks) if address in nets else _elsewhere(root, address),
+            netdevs.find_uses(root, nets[address], networks)
+            if address in nets
+            else _elsewhere(root, address),
             HostUses(tuple(map(_console_use, shown.get(address, ())))),
-            disks.uses(root, names, storage),
+            disks.find_uses(root, names, storage),
         )
         if not closely or any(use.kind in FIRM for use in seen.found):
             return seen
-        return _joined(seen, disks.opened(root, names, storage), open_character_devices(root, address))
+        return _joined(seen, disks.find_open(root, names, storage), open_character_devices(root, address))
 
     return {address: one(address) for address in addresses}
 
@@ -84,7 +86,7 @@ def _by_function(targets: Mapping[str, str]) -> dict[PciAddress, list[str]]:
 
 
 def _elsewhere(root: Root, address: PciAddress) -> HostUses:
-    if not netdevs.hidden(root, f"{DEVICES}/{address}"):
+    if not netdevs.has_hidden_interface(root, f"{DEVICES}/{address}"):
         return HostUses()
     return HostUses((), ("its network interface: it is in another network namespace",))
 
@@ -133,7 +135,7 @@ def _character_devices(root: Root, address: str) -> Iterator[tuple[str, str]]:
     if number is not None and number.isdecimal():
         yield f"nvidia{number}", f"{NVIDIA_MAJOR}:{number}"
     top = root.path(f"{DEVICES}/{address}/")
-    for directory, names, files in os.walk(top, onerror=looked):
+    for directory, names, files in os.walk(top, onerror=raise_if_out_of_resources):
         deep = directory.count("/") - top.count("/") >= _DEPTH
         names[:] = [] if deep else [name for name in names if pci_address(name) != name and name != "block"]
         path = root.host_path(directory)
@@ -145,8 +147,8 @@ def find_usb_uses(root: Root, device: UsbDevice) -> HostUses:
     """The uses of one USB device, and what of them cannot be seen from here."""
     blocks, interfaces = (tuple(_below(root, device, place)) for place in (disks.BLOCKS, netdevs.INTERFACES))
     return _joined(
-        disks.uses(root, blocks, disks.storage(root)) if blocks else HostUses(),
-        netdevs.uses(root, interfaces, netdevs.networks(root)) if interfaces else HostUses(),
+        disks.find_uses(root, blocks, disks.read_storage(root)) if blocks else HostUses(),
+        netdevs.find_uses(root, interfaces, netdevs.read_networks(root)) if interfaces else HostUses(),
         _keyboard_use(root, device) if device.keyboard else HostUses(),
         _console_uses(root, device),
     )
@@ -155,7 +157,7 @@ def find_usb_uses(root: Root, device: UsbDevice) -> HostUses:
 def find_open_usb_disks(root: Root, device: UsbDevice) -> HostUses:
     """Which of its disks, or of what is on them, a process has open. Asked of all processes."""
     blocks = tuple(_below(root, device, disks.BLOCKS))
-    return disks.opened(root, blocks, disks.storage(root)) if blocks else HostUses()
+    return disks.find_open(root, blocks, disks.read_storage(root)) if blocks else HostUses()
 
 
 def _below(root: Root, device: UsbDevice, directory: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodeagent.kernel.root import Directory, Root, gone
+from nodeagent.kernel.root import Directory, Root, is_gone
 from nodeagent.kernel.scan.pci import has_cdev, hexadecimal, natural, vfio_device
 from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, group_of
 from nodeagent.model.host import Host, Mdev, MdevType
@@ -27,7 +27,7 @@ def instance(root: Root, uuid: str) -> Mdev | None:
         with root.directory(f"{DEVICES}/{uuid}") as directory:
             return _instance(root, uuid, directory)
     except OSError as error:
-        return None if gone(error) else Mdev(uuid, unreadable=f"not readable: {error.strerror}")
+        return None if is_gone(error) else Mdev(uuid, unreadable=f"not readable: {error.strerror}")
 
 
 def _instance(root: Root, uuid: str, at: Directory) -> Mdev:
@@ -94,7 +94,7 @@ def _unanswered(key: str, previous: Host) -> Mdev:
     return (previous.mdevs.get(key) or Mdev(key))._replace(unreadable=NOT_READABLE)
 
 
-def _as_known(root: Root, known: Mdev) -> bool:
+def _reads_as_known(root: Root, known: Mdev) -> bool:
     return instance(root, known.uuid) == known
 
 
@@ -123,5 +123,5 @@ def _follow_nothing(_: str, __: object, ___: Host) -> tuple[Item, ...]:
     return ()
 
 
-READER = Reader("mdevs", _list, _named, instance, _unanswered, _follow, recheck=_as_known)
+READER = Reader("mdevs", _list, _named, instance, _unanswered, _follow, recheck=_reads_as_known)
 PARENTS_READER = Reader("mdev_parents", _list_parents, _name_no_parent, types, _known_types, _follow_nothing)

@@ -40,7 +40,7 @@ class Networks(NamedTuple):
     astray: tuple[str, ...]
 
 
-def networks(root: Root) -> Networks | None:
+def read_networks(root: Root) -> Networks | None:
     """Who has addresses and routes; None if that cannot be told of the interfaces in sysfs."""
     if not any(_same_namespace(root) for _ in range(2)):  # interfaces of pods come and go between two reads
         return None
@@ -60,7 +60,7 @@ def networks(root: Root) -> Networks | None:
     return Networks(used, tuple(map(str, astray)))
 
 
-def uses(root: Root, names: Iterable[str], seen: Networks | None) -> HostUses:
+def find_uses(root: Root, names: Iterable[str], seen: Networks | None) -> HostUses:
     """What the host does with these interfaces."""
     found: list[HostUse] = []
     unseen: list[str] = []
@@ -77,7 +77,7 @@ def uses(root: Root, names: Iterable[str], seen: Networks | None) -> HostUses:
     return HostUses(tuple(found), tuple(dict.fromkeys(unseen)))
 
 
-def hidden(root: Root, function: str) -> bool:
+def has_hidden_interface(root: Root, function: str) -> bool:
     """True if the function has an interface that this sysfs does not show: it is in another namespace."""
     places = [function, *(f"{function}/{name}" for name in root.names(function) if name.startswith("virtio"))]
     return any(root.exists(f"{place}/net") and not root.names(f"{place}/net") for place in places)

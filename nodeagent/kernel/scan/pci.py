@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from nodeagent.kernel.root import Directory, Root, gone, read_with_timeout
+from nodeagent.kernel.root import Directory, Root, is_gone, read_with_timeout
 from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, group_of
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
@@ -62,12 +62,12 @@ def function(root: Root, address: PciAddress) -> PciFunction | None:
             halfway = read.vendor is None or read.group is None  # it may have gone while it was read
             return None if halfway and not root.exists(path) else read
     except OSError as error:
-        if gone(error):
+        if is_gone(error):
             return None
         return PciFunction(address, unreadable=f"not readable: {error.strerror}")
 
 
-def fallen(root: Root, address: PciAddress) -> bool:
+def has_fallen_off_bus(root: Root, address: PciAddress) -> bool:
     """True if its configuration space is all ones: it has fallen off the bus. Wakes it if it sleeps."""
     return _read_header(root, address) is False
 
@@ -92,7 +92,7 @@ def _read_header(root: Root, address: PciAddress) -> bool | None:
     return None if not header else header != b"\xff" * _HEADER
 
 
-def as_known(root: Root, known: PciFunction) -> bool:
+def reads_as_known(root: Root, known: PciFunction) -> bool:
     """True if all that can change while the device stays in its place reads as known; quicker than a scan."""
     try:
         with root.directory(f"{DEVICES}/{known.address}") as at:
@@ -159,7 +159,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         answers=config_space_answers(root, address) if awake else None,
         vgpu=vgpu,
         vgpu_type=vgpu_type,
-        vgpu_types=creatable(at.text(VGPU_TYPES) or "") if vgpu else (),
+        vgpu_types=parse_vgpu_types(at.text(VGPU_TYPES) or "") if vgpu else (),
     )
 
 
@@ -184,7 +184,7 @@ def _vgpu_type(at: Directory) -> tuple[bool, str | None]:
     return text is not None, None if text in ("", NO_VGPU) else text
 
 
-def creatable(text: str) -> tuple[tuple[str, str], ...]:
+def parse_vgpu_types(text: str) -> tuple[tuple[str, str], ...]:
     """(id, name) of each type that ``VGPU_TYPES`` lists.
 
     It has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
@@ -270,7 +270,7 @@ def _group_number(text: str | None) -> GroupNumber | None:
     return None if number is None else GroupNumber(number)
 
 
-def virtual(root: Root, physical: str) -> frozenset[str]:
+def find_vfs_of(root: Root, physical: str) -> frozenset[str]:
     """The functions that name this one as their PF, whether it lists them or not."""
     names = root.names(DEVICES)
     return frozenset(name for name in names if root.link(f"{DEVICES}/{name}/physfn") == physical)
@@ -361,4 +361,4 @@ def _follow(address: PciAddress, now: PciFunction | None, previous: Host) -> Ite
     yield from (Item("functions", vf) for vf in sorted(vfs))
 
 
-READER = Reader("functions", _list, _named, function, _unanswered, _follow, recheck=as_known)
+READER = Reader("functions", _list, _named, function, _unanswered, _follow, recheck=reads_as_known)

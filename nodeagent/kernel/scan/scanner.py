@@ -98,7 +98,7 @@ class Scanner:
 
         def read() -> tuple[bool, Sequence[PciAddress]]:
             unchanged = _reads_as_known(self._root, ids, host)
-            return unchanged, [each for each in functions if pci.fallen(self._root, each)]
+            return unchanged, [each for each in functions if pci.has_fallen_off_bus(self._root, each)]
 
         return await threads.call(read)
 

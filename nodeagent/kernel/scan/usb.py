@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from nodeagent.kernel.root import Directory, Root, gone
+from nodeagent.kernel.root import Directory, Root, is_gone
 from nodeagent.kernel.scan.pci import natural
 from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader
 from nodeagent.model.host import Host
@@ -37,7 +37,7 @@ def scan_key(name: str) -> str:
     return _KEY + name
 
 
-def names(root: Root) -> list[str]:
+def list_names(root: Root) -> list[str]:
     """All devices but root hubs; interfaces are listed beside them."""
     return [name for name in root.names(DEVICES) if _NAME.fullmatch(name)]
 
@@ -48,7 +48,7 @@ def device(root: Root, name: str) -> UsbDevice | None:
         with root.directory(f"{DEVICES}/{name}") as directory:
             found = _device(root, name, directory)
     except OSError as error:
-        return None if gone(error) else UsbDevice(name, name, unreadable=f"not readable: {error.strerror}")
+        return None if is_gone(error) else UsbDevice(name, name, unreadable=f"not readable: {error.strerror}")
     if found.vendor is None or found.product is None or found.bus is None or found.number is None:
         return found._replace(unreadable=_UNKNOWN) if root.exists(f"{DEVICES}/{name}") else None
     found = found._replace(present=root.exists(found.node))
@@ -166,9 +166,9 @@ def _follow(_: str, __: object, ___: Host) -> tuple[Item, ...]:
     return ()
 
 
-def _as_known(root: Root, known: UsbDevice) -> bool:
+def _reads_as_known(root: Root, known: UsbDevice) -> bool:
     now = device(root, known.name)
     return now is not None and now._replace(id=known.id) == known
 
 
-READER = Reader("usb", names, _named, device, _unanswered, _follow, recheck=_as_known)
+READER = Reader("usb", list_names, _named, device, _unanswered, _follow, recheck=_reads_as_known)

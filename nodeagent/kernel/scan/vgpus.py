@@ -22,7 +22,7 @@ _TYPE = re.compile(r"<vgpuType\b([^<>]*)>")
 _ATTRIBUTE = re.compile(r"\b(id|name)\s*=\s*\"([^\"]*)\"")
 
 
-def seen(host: Host) -> dict[str, str]:
+def find_types(host: Host) -> dict[str, str]:
     """Number → name of all types that VFs list or have; "" where only the number is known."""
     types: dict[str, str] = {}
     for function in host.functions.values():
@@ -32,9 +32,9 @@ def seen(host: Host) -> dict[str, str]:
     return types
 
 
-def named(root: Root, host: Host) -> dict[str, str]:
+def name_types(root: Root, host: Host) -> dict[str, str]:
     """Number → name of the types that are seen; what a VF lists wins over the file."""
-    types = seen(host)
+    types = find_types(host)
     described = _described(root) if "" in types.values() else {}
     return {number: name or described.get(number, "") for number, name in types.items()}
 
@@ -50,12 +50,12 @@ def _described(root: Root) -> dict[str, str]:
     return types
 
 
-def marks(root: Root) -> tuple[tuple[int, ...], ...]:
+def read_stamps(root: Root) -> tuple[tuple[int, ...], ...]:
     """What differs after the files of types have changed, come or gone; they are not read for it."""
-    return tuple(_mark(root.path(file)) for file in FILES)
+    return tuple(_stamp(root.path(file)) for file in FILES)
 
 
-def _mark(path: str) -> tuple[int, ...]:
+def _stamp(path: str) -> tuple[int, ...]:
     try:
         found = os.stat(path)  # noqa: PTH116 - as in root
     except OSError:

@@ -52,7 +52,7 @@ def keys(name: str, step: str) -> list[str | None]:
     recording = next(path for path in RECORDINGS if path.stem == name)
     wanted = next(many for label, many in steps(recording) if label.startswith(step))
     parsed = [event for one in wanted if (event := uevents.parse(datagram(one))) is not None]
-    return list(dict.fromkeys(uevents.key(event) for event in parsed if uevents.concerns(event)))
+    return list(dict.fromkeys(uevents.device_key(event) for event in parsed if uevents.affects_scan(event)))
 
 
 @asynccontextmanager
@@ -93,11 +93,11 @@ async def test_a_recording_arrives_through_the_reader_complete_and_in_order(reco
 def test_noise_wakes_nobody_and_all_of_vfio_does(recording: Path) -> None:
     for event in events(recording):
         if event.subsystem in NOISE:
-            assert not uevents.concerns(event)
+            assert not uevents.affects_scan(event)
         node = event.keys.get("DEVNAME", "")
         if event.subsystem in ("pci", "vfio", "vfio-dev", "mdev") or node.startswith("vfio/"):
-            assert uevents.concerns(event)
-            assert uevents.key(event) is not None
+            assert uevents.affects_scan(event)
+            assert uevents.device_key(event) is not None
 
 
 @pytest.mark.parametrize("kernel", ["6.1", "6.12", "7.2", "6.12-iommufd"])
@@ -127,7 +127,7 @@ def test_every_step_of_binding_has_its_keys() -> None:
 
 def test_the_course_of_a_recovery_is_told() -> None:
     recording = next(path for path in RECORDINGS if path.stem == "6.12-aer")
-    verdicts = [verdict for event in events(recording) if (verdict := uevents.recovery(event))]
+    verdicts = [verdict for event in events(recording) if (verdict := uevents.parse_recovery(event))]
     assert {verdict.address for verdict in verdicts} == {A}
     running, failed = Recovery.RUNNING, Recovery.FAILED
     assert [verdict.recovery for verdict in verdicts] == [running, None, running, failed]
@@ -151,14 +151,14 @@ def test_what_an_event_says_of_a_recovery(
     action: str, keys: dict[str, str], expected: Verdict | None
 ) -> None:
     event = Uevent(action, "/devices/x", {"SUBSYSTEM": "pci", "PCI_SLOT_NAME": A, **keys})
-    assert uevents.recovery(event) == expected
+    assert uevents.parse_recovery(event) == expected
 
 
 def test_the_key_is_the_innermost_device_of_the_path() -> None:
     path = "/devices/pci0000:00/0000:00:10.0/0000:01:00.0/vfio-dev/vfio0"
-    assert uevents.key(Uevent("add", path, {"SUBSYSTEM": "vfio-dev"})) == A
+    assert uevents.device_key(Uevent("add", path, {"SUBSYSTEM": "vfio-dev"})) == A
     odd = Uevent("add", "/devices/virtual/x/vfio-dev/vfio7", {"SUBSYSTEM": "vfio-dev"})
-    assert uevents.key(odd) == "vfio7"
+    assert uevents.device_key(odd) == "vfio7"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_of_usb_devices_that_is_told_which_makes_one_or_its_use(
     for wished in (True, False):
         scan_requests = ScanRequests()
         scan_requests.take()
-        uevents.tell(event, scan_requests, usb=wished)
+        uevents.request_scans(event, scan_requests, usb=wished)
         assert scan_requests.take() == frozenset(named if wished else ())
 
 
@@ -298,4 +298,4 @@ def test_only_the_initial_user_namespace_gets_events(
     if text is not None:
         (tmp_path / "proc/self").mkdir(parents=True)
         (tmp_path / "proc/self/uid_map").write_text(text)
-    assert uevents.arrive_here(Root(tmp_path)) is expected
+    assert uevents.are_received(Root(tmp_path)) is expected

@@ -104,7 +104,7 @@ def test_a_gpu_of_nvidia_s_is_known_by_its_number_and_without_one_nothing_is_the
     ],
 )
 def test_only_directories_that_matter_are_watched(wanted: str, watched: set[str]) -> None:
-    assert set(devnodes.places(wanted)) == watched
+    assert set(devnodes.watched_directories(wanted)) == watched
 
 
 def numbered(host: SimulatedHost, address: str, number: int) -> None:

@@ -95,9 +95,9 @@ def test_each_change_alone_makes_a_function_unlike_what_is_known(
     known = pci.function(root, A)
     assert known is not None
     assert known.cdev is cdev
-    assert pci.as_known(root, known)
+    assert pci.reads_as_known(root, known)
     change(at, tmp_path)
-    assert not pci.as_known(root, known)
+    assert not pci.reads_as_known(root, known)
 
 
 def test_a_function_that_vfio_takes_is_unlike_what_is_known(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_a_function_that_vfio_takes_is_unlike_what_is_known(tmp_path: Path) -> N
     shutil.rmtree(at / "vfio-dev")
     known = pci.function(root, A)
     assert known is not None
-    assert pci.as_known(root, known)
+    assert pci.reads_as_known(root, known)
     (at / "vfio-dev/vfio0").mkdir(parents=True)
-    assert not pci.as_known(root, known)
+    assert not pci.reads_as_known(root, known)
 
 
 def test_a_vf_tells_of_the_driver_of_its_pf(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_vf_tells_of_the_driver_of_its_pf(tmp_path: Path) -> None:
     before = looks.full()
     assert [before.functions[each].pf_driver for each in (A, vf)] == [None, "i40e"]
     host.bind(A, "vfio-pci")
-    assert not pci.as_known(Root(tmp_path), before.functions[vf])
+    assert not pci.reads_as_known(Root(tmp_path), before.functions[vf])
     after = looks.refresh(before, frozenset({A}))
     assert after.functions[vf].pf_driver == "vfio-pci"
     host.bind(A, None)
@@ -177,8 +177,8 @@ def test_the_configuration_space_is_looked_at_only_where_a_device_is_open_and_aw
     function = pci.function(Root(tmp_path), address)
     assert function is not None
     assert function.answers is answers
-    assert pci.fallen(Root(tmp_path), address)
+    assert pci.has_fallen_off_bus(Root(tmp_path), address)
     config.write_bytes(b"\xff\xff\xff\xff" + bytes(252))
-    assert not pci.fallen(Root(tmp_path), address), "a VF begins like that"
+    assert not pci.has_fallen_off_bus(Root(tmp_path), address), "a VF begins like that"
     config.unlink()
-    assert not pci.fallen(Root(tmp_path), address)
+    assert not pci.has_fallen_off_bus(Root(tmp_path), address)

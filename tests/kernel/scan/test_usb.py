@@ -216,5 +216,5 @@ def test_events_of_devices_and_their_interfaces_wake_if_somebody_wishes_for_them
     for wished in (True, False):
         scan_requests = ScanRequests()
         scan_requests.take()
-        uevents.tell(event, scan_requests, usb=wished)
+        uevents.request_scans(event, scan_requests, usb=wished)
         assert scan_requests.take() == (frozenset({wanted}) if wanted and wished else frozenset())

@@ -124,22 +124,22 @@ def test_names_come_from_vfs_and_from_the_file_of_the_vgpu_manager(host: Simulat
     path.parent.mkdir(parents=True)
     path.write_text(CONFIG)
     root = Root(host.directory)
-    assert vgpus.named(root, scanned(host)) == {"1149": "A & B", "1147": "as the driver says"}
+    assert vgpus.name_types(root, scanned(host)) == {"1149": "A & B", "1147": "as the driver says"}
     give(host, "1150\n", "")
-    assert vgpus.named(root, scanned(host)) == {"1150": ""}
+    assert vgpus.name_types(root, scanned(host)) == {"1150": ""}
     path.write_text("<vgpuType id=")
-    assert vgpus.named(root, scanned(host)) == {"1150": ""}
+    assert vgpus.name_types(root, scanned(host)) == {"1150": ""}
 
 
 def test_names_come_from_the_driver_container_as_well(host: SimulatedHost) -> None:
     give(host, "1149\n", "")
     root = Root(host.directory)
-    before = vgpus.marks(root)
+    before = vgpus.read_stamps(root)
     host.write_file(vgpus.FILES[1], CONFIG.replace("A &amp; B", "of the container"))
-    assert vgpus.named(root, scanned(host)) == {"1149": "of the container"}
-    assert before != vgpus.marks(root) == vgpus.marks(root)
+    assert vgpus.name_types(root, scanned(host)) == {"1149": "of the container"}
+    assert before != vgpus.read_stamps(root) == vgpus.read_stamps(root)
     host.write_file(vgpus.FILE, CONFIG)
-    assert vgpus.named(root, scanned(host)) == {"1149": "A & B"}
+    assert vgpus.name_types(root, scanned(host)) == {"1149": "A & B"}
 
 
 def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
@@ -148,7 +148,7 @@ def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
     os.mkfifo(path)
     found: list[dict[str, str]] = []
     here, root = scanned(host), Root(host.directory)
-    thread = threading.Thread(target=lambda: found.append(vgpus.named(root, here)), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(vgpus.name_types(root, here)), daemon=True)
     thread.start()
     thread.join(timeout=10)
     assert found == [{}]
@@ -161,4 +161,4 @@ def test_lists_of_types_that_never_come_to_an_end_of_a_line_cost_no_time(host: S
     file = Path(host.path(vgpus.FILE))
     file.parent.mkdir(parents=True)
     file.write_text("<vgpuType " * 400_000 + '<vgpuType id="1147" name="NVIDIA A40-1B">')
-    assert vgpus.named(Root(host.directory), scanned(host))["1147"] == "NVIDIA A40-1B"
+    assert vgpus.name_types(Root(host.directory), scanned(host))["1147"] == "NVIDIA A40-1B"
