@@ -102,8 +102,7 @@ def _device(asked: _Asked) -> _Story:
     explanation = devices.explain(device_id, asked.decision)
     if explanation is None:
         raise _no_device(device_id, asked.options)
-    card = cards.explain(device_id, asked.decision.snapshot)
-    return _Story(device_rendering.text(explanation, card), device_rendering.answer(explanation, card))
+    return _Story(device_rendering.text(explanation), explanation)
 
 
 def _port(asked: _Asked) -> _Story:

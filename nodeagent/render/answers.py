@@ -13,46 +13,6 @@ from typing import Any, NamedTuple
 
 from nodeagent.model.access import Check
 from nodeagent.model.readiness import ReadinessLine
-from nodeagent.model.resource import Reason
-from nodeagent.policy.explain.cards import CardExplanation
-from nodeagent.policy.explain.devices import Member
-from nodeagent.policy.explain.why import RuleVerdict
-
-
-class DeviceAnswer(NamedTuple):
-    """All that decides about one device.
-
-    ``to_do`` is what to do for it to be given. ``healthy`` is null if it is not offered. A PCI function has
-    ``address``, ``device`` and ``vgpu_type``, an mdev ``uuid``, ``type`` and ``parent``. ``facts`` are the
-    lines of the text, by their first word. A card that is split has ``split``.
-    """
-
-    id: str
-    device_kind: str
-    verdict: str
-    to_do: str
-    resource: str | None
-    healthy: bool | None
-    reason: Reason | None
-    vendor: str | None
-    vendor_name: str | None
-    device_name: str | None
-    driver: str | None
-    group: int | None
-    viable: bool
-    members: tuple[Member, ...]
-    rules: tuple[RuleVerdict, ...]
-    env: str | None
-    nodes: tuple[str, ...]
-    holder: str | None
-    facts: Mapping[str, str]
-    address: str | None = None
-    device: str | None = None
-    vgpu_type: str | None = None
-    uuid: str | None = None
-    type: str | None = None
-    parent: str | None = None
-    split: CardExplanation | None = None
 
 
 class MachineName(NamedTuple):

@@ -15,14 +15,13 @@ from nodeagent.model.desired import API_VERSION
 from nodeagent.model.problem import Problem
 from nodeagent.model.status import Status
 from nodeagent.policy.explain.cards import CardExplanation
-from nodeagent.policy.explain.devices import DeviceRow
+from nodeagent.policy.explain.devices import DeviceExplanation, DeviceRow
 from nodeagent.policy.explain.groups import GroupExplanation
 from nodeagent.policy.explain.pods import PodExplanation
 from nodeagent.policy.explain.resources import ResourceExplanation
 from nodeagent.policy.explain.rules import RuleExplanation
 from nodeagent.render.answers import (
     AccessAnswer,
-    DeviceAnswer,
     MachineAnswer,
     ReadinessAnswer,
     SettingsAnswer,
@@ -34,7 +33,7 @@ KINDS: Mapping[str, type] = {
     "Status": Status,
     "Plan": PlanAnswer,
     "DryRun": DryRunAnswer,
-    "DeviceExplanation": DeviceAnswer,
+    "DeviceExplanation": DeviceExplanation,
     "CardExplanation": CardExplanation,
     "ResourceExplanation": ResourceExplanation,
     "RuleExplanation": RuleExplanation,

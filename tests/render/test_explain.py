@@ -49,7 +49,7 @@ def test_what_to_do_comes_right_after_a_bad_verdict() -> None:
     assert second.endswith(found.to_do)
     names(second, "0000:65:00.1", "vfio-pci")
     assert any("NOT viable" in line for line in rest)
-    assert [member.role for member in explain.answer(found).members] == ["vfio", "blocks"]
+    assert [member.role for member in found.members] == ["vfio", "blocks"]
     assert any(line.split()[:2] == ["0000:65:00.1", "snd_hda_intel"] for line in rest)
 
 
@@ -67,7 +67,7 @@ def test_a_device_of_which_nothing_is_known_has_a_story_too() -> None:
 
 def test_the_data_say_the_same_as_the_text() -> None:
     found = told(function(A, driver=None))
-    document = json.loads(json.dumps(documents.document(explain.answer(found))))
+    document = json.loads(json.dumps(documents.document(found)))
     assert explain.text(found).splitlines()[0] == f"{A}  {document['verdict']}"
     assert document["reason"]["code"] == "driver-changed"
     names(document["verdict"], GPU, "Unhealthy", document["reason"]["what"])
@@ -75,7 +75,7 @@ def test_the_data_say_the_same_as_the_text() -> None:
     assert (document["healthy"], document["group"], document["holder"]) == (False, 1, "ns/vm")
     assert document["members"] == [{"address": A, "driver": None, "role": "unbound"}]
     assert [each["rule"] for each in document["rules"]] == [f"rule {GPU}"]
-    assert explain.answer(told(function(A, vendor="8086"))).healthy is None
+    assert told(function(A, vendor="8086")).healthy is None
 
 
 def test_an_mdev_has_a_story_too() -> None:
@@ -86,8 +86,7 @@ def test_an_mdev_has_a_story_too() -> None:
     names(text.splitlines()[0], UUID, "nvidia.com/GRID_T4-1Q", "Healthy")
     names(text, "NVIDIA Corporation GRID T4-1Q", "nvidia-222", "nvidia-vgpu-vfio", "0000:65:00.0")
     names(text, f"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q={UUID}", "/dev/vfio/vfio /dev/vfio/50")
-    answer = explain.answer(found)
-    assert (answer.uuid, answer.type, answer.parent) == (UUID, "nvidia-222", "0000:65:00.0")
+    assert (found.uuid, found.type, found.parent) == (UUID, "nvidia-222", "0000:65:00.0")
 
 
 def test_an_nvswitch_says_that_nobody_here_sets_its_partitions_up() -> None:
@@ -100,7 +99,7 @@ def test_an_nvswitch_says_that_nobody_here_sets_its_partitions_up() -> None:
 def test_a_count_of_opens_that_proves_nothing_has_its_note() -> None:
     nobody, hidden, somebody = Sight(whole=True), Sight(), Sight("process 7 (qemu)")
     first, second, third = (
-        explain.answer(told(function(A, enable=1, idle=1, sight=sight))).facts["opens"]
+        told(function(A, enable=1, idle=1, sight=sight)).facts["opens"]
         for sight in (nobody, hidden, somebody)
     )
     assert len({first, second, third}) == 3

@@ -6,8 +6,7 @@ Built from the decisions of the daemon (matches, health, grants), never from a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -15,6 +14,9 @@ from nodeagent.model.host import Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups
+from nodeagent.policy.explain import cards
+from nodeagent.policy.explain.cards import CardExplanation
+from nodeagent.policy.explain.facts import facts_of, identity_of
 from nodeagent.policy.explain.why import RuleVerdict, tell_verdicts, verdicts, why_not_offered
 from nodeagent.policy.offer import grants, kinds
 from nodeagent.policy.offer.turn import Decision
@@ -95,30 +97,40 @@ def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
     return "bridge" if function.bridge else "friendly"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceExplanation:
-    """All that decides about one device."""
+class DeviceExplanation(NamedTuple):
+    """All that decides about one device.
 
-    host_device: HostDevice
-    row: DeviceRow
-    reason: Reason | None  # why it is Unhealthy
-    to_do: str  # for it to be offered and Healthy; "" if nothing, or if nothing is known
+    ``to_do`` is what to do for it to be given. ``healthy`` is null if it is not offered. A PCI function has
+    ``address``, ``device`` and ``vgpu_type``, an mdev ``uuid``, ``type`` and ``parent``. ``facts`` are the
+    lines of the text, by their first word. A card that is split has ``split``.
+    """
+
+    id: str
+    device_kind: str
+    verdict: str
+    to_do: str
+    resource: str | None
+    healthy: bool | None
+    reason: Reason | None
+    vendor: str | None
     vendor_name: str | None
-    members: tuple[Member, ...]
+    device_name: str | None
+    driver: str | None
+    group: int | None
     viable: bool
+    members: tuple[Member, ...]
     rules: tuple[RuleVerdict, ...]
     env: str | None
     nodes: tuple[str, ...]
-
-    @property
-    def verdict(self) -> str:
-        """One sentence: offered and Healthy, and which pod uses it; offered and Unhealthy; or not offered."""
-        if self.row.resource is None:
-            return str(self.row)
-        if self.reason is not None:
-            return f"offered as {self.row.resource}, Unhealthy: {self.reason.what}"
-        held = f", held by {self.row.holder}" if self.row.holder else ""
-        return f"offered as {self.row.resource}, Healthy{held}"
+    holder: str | None
+    facts: Mapping[str, str]
+    address: str | None = None
+    device: str | None = None
+    vgpu_type: str | None = None
+    uuid: str | None = None
+    type: str | None = None
+    parent: str | None = None
+    split: CardExplanation | None = None
 
 
 def rows(decision: Decision) -> Iterator[DeviceRow]:
@@ -166,23 +178,43 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
     members = host.members(host_device.group)
     if not members and isinstance(host_device, PciFunction):
         members = (host_device,)
-    offer = decision.offer_with(device_id)
+    offer, short = decision.offer_with(device_id), row(host_device, decision)
     resource = decision.resources.get(offer.match.resource) if offer else None
     together = [each for each in map(host.device, offer.host_devices) if each] if offer else []
     reason = offer.device.reason if offer else None
-    hint = reason.hint if reason else ""
+    holder = snapshot.holder(device_id)
+    hint = "" if offer else why_not_offered(host_device, snapshot).hint
+    env = grants.environment(resource, together) if resource else ()
     is_usb = isinstance(host_device, UsbDevice)  # the names of its vendors are not looked for
     return DeviceExplanation(
-        host_device,
-        row(host_device, decision),
-        reason,
-        hint if offer else why_not_offered(host_device, snapshot).hint,
-        None if is_usb else snapshot.names.get(host_device.vendor or ""),
-        tuple(members_of(members, host)),
-        is_viable(members),
-        tell_verdicts(host_device, decision),
-        " ".join(f"{key}={value}" for key, value in grants.environment(resource, together))
-        if resource
-        else None,
-        grants.device_nodes(together, resource.iommufd, host) if resource else (),
+        id=host_device.id,
+        device_kind=kinds.of(host_device).rule.kind,
+        verdict=_verdict(short, reason),
+        to_do=reason.hint if reason else hint,
+        resource=short.resource,
+        healthy=None if offer is None else reason is None,
+        reason=reason,
+        vendor=host_device.vendor,
+        vendor_name=None if is_usb else snapshot.names.get(host_device.vendor or ""),
+        device_name=short.name,
+        driver=host_device.driver,
+        group=host_device.group,
+        viable=is_viable(members),
+        members=tuple(members_of(members, host)),
+        rules=tell_verdicts(host_device, decision),
+        env=" ".join(f"{key}={value}" for key, value in env) if resource else None,
+        nodes=grants.device_nodes(together, resource.iommufd, host) if resource else (),
+        holder=str(holder) if holder else None,  # of a device that is not offered, too
+        facts=facts_of(host_device),
+        split=cards.explain(device_id, snapshot),
+        **identity_of(host_device),
     )
+
+
+def _verdict(short: DeviceRow, reason: Reason | None) -> str:
+    """Return one sentence: not offered; offered and Unhealthy; or Healthy, and then which pod uses it."""
+    if short.resource is None:
+        return str(short)
+    if reason is not None:
+        return f"offered as {short.resource}, Unhealthy: {reason.what}"
+    return f"offered as {short.resource}, Healthy{f', held by {short.holder}' if short.holder else ''}"

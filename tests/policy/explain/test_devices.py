@@ -47,7 +47,7 @@ def test_a_healthy_device_says_what_a_pod_would_get() -> None:
     each_names([rule for rule, _ in found.rules], (GPU,))
     assert found.env == f"PCI_RESOURCE_NVIDIA_COM_GPU={A}"
     assert found.nodes == ("/dev/vfio/vfio", "/dev/vfio/1")
-    assert (found.viable, found.row.holder, found.reason) == (True, None, None)
+    assert (found.viable, found.holder, found.reason) == (True, None, None)
 
 
 def test_a_device_that_stands_for_several_functions_comes_with_the_nodes_of_all() -> None:
@@ -108,7 +108,7 @@ def test_discovery_is_asked_last() -> None:
 def test_a_bridge_is_never_given_away() -> None:
     found = told(function(pci_class="060400", driver="pcieport"))
     each_names([found.verdict, *(why for _, why in found.rules)], ("PCI bridge",), ("PCI bridge",))
-    assert found.row.resource is None
+    assert found.resource is None
     assert not found.to_do
 
 
@@ -213,8 +213,27 @@ def test_the_pf_of_vgpus_in_its_group_is_no_hindrance() -> None:
 def test_the_holder_is_named() -> None:
     found = devices.explain(A, turn.first(snapshot(host(function(enable=1)), holders=holders(A))))
     assert found is not None
-    assert found.row.holder == "ns/vm"
+    assert found.holder == "ns/vm"
     names(found.verdict, GPU, "Healthy", "ns/vm")
+
+
+def test_the_holder_of_a_device_that_is_not_offered_is_named_too() -> None:
+    other = function(vendor="8086")
+    found = devices.explain(A, turn.first(snapshot(host(other), holders=holders(A))))
+    assert found is not None
+    assert (found.resource, found.holder) == (None, "ns/vm")
+
+
+def test_a_device_has_the_same_reason_before_and_after_a_rule_names_it() -> None:
+    for card in (
+        function(driver="nouveau"),
+        function(driver=None),
+        function(driver=None, physfn=B, left_behind=True),
+    ):
+        before, after = told(card, wish=Desired()), told(card)
+        assert after.reason is not None
+        assert before.verdict == f"not offered: {after.reason.what}"
+        assert before.to_do == after.to_do == after.reason.hint
 
 
 def test_a_device_that_is_not_there_has_no_story() -> None:
