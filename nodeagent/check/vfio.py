@@ -19,10 +19,10 @@ from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.desired import MdevRule, PciRule
 from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd
 from nodeagent.policy import classes, groups, naming
 from nodeagent.policy.explain.hints import LOAD_VFIO_PCI, expected
-from nodeagent.policy.offer.nodes import CONTAINER_NODE, IOMMUFD_NODE
 
 _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")

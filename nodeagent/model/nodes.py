@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from nodeagent.model.ids import PciAddress
 
+CONTAINER_NODE = "/dev/vfio/vfio"
+IOMMUFD_NODE = "/dev/iommu"
 WILD = frozenset("*?[")
 # as the kernel names them (drivers/vfio/group.c and vfio_main.c), or a directory with such nodes in it
 _OF_GROUPS = re.compile(r"(/run/.+)?/dev(/vfio(/(noiommu-)?\d+|/devices(/.+)?)?)?/?")

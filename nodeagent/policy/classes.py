@@ -7,7 +7,10 @@ neither rules nor groups.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.uses import HostUses
 
 _WORDS = {
     "0108": "an NVMe controller",
@@ -47,6 +50,23 @@ def in_use(function: PciFunction) -> str:
     named = "; ".join(map(str, found[:_SHOWN]))
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return f"in use by the host ({named}{more})"
+
+
+def refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str]]:
+    """Why the device ``name`` stays with its host, and what to do: one pair for each use that keeps it.
+
+    The same for a function that is to be bound and for a USB device that is to be given: what is mounted, up
+    or typed on stays, unless an operator answers for it (``forced``); what could not be seen stays as well.
+    """
+    counting = uses.counting(forced)
+    for use in counting.found:
+        yield f"in use by the host ({use})", "leave it out, or have the host give it up"
+    for unseen in counting.unseen:
+        hint = (
+            "run nodeagent where it can be seen (the host's PID and network namespaces); "
+            f"or name {name} in force if you know better"
+        )
+        yield f"it cannot be seen from here: {unseen}", hint
 
 
 def bind(

@@ -16,7 +16,7 @@ from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import classes, containers, groups, uses
+from nodeagent.policy import classes, containers, groups
 from nodeagent.policy.groups import OpenState
 
 _NVSWITCH = ("10de", "0680")  # with other vendors that class is whatever a chipset has
@@ -69,7 +69,7 @@ def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Pro
 
 def _of_uses(function: PciFunction, forced: bool) -> Iterator[Problem]:
     if function.uses is not None:
-        for refusal in uses.refusals(function.uses, function.address, forced):
+        for refusal in classes.refusals(function.uses, function.address, forced):
             yield _not_bound(*refusal)
 
 

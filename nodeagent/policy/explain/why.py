@@ -17,7 +17,6 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import classes, groups, selectors
 from nodeagent.policy.offer import discovery, health, matches, units
-from nodeagent.policy.offer.checks.inputs import ANY_USE
 from nodeagent.policy.offer.matches import Verdict
 from nodeagent.policy.offer.turn import Decision
 
@@ -53,7 +52,7 @@ def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
     """Return why no rule and no discovery offers the device."""
     if never := _never_offered(host_device):
         return Why(never)
-    reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), ANY_USE)
+    reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), health.ANY_USE)
     if reason is not None and reason.code in _PREVENTS_ANY_USE:
         return Why(reason.what, reason.hint)
     if isinstance(host_device, UsbDevice):

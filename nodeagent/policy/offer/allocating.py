@@ -16,8 +16,9 @@ from nodeagent.model.desired import CdiRule
 from nodeagent.model.host import HostDevice, Kind, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Isolation, Resource
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups
-from nodeagent.policy.offer import direct, grants, kinds, units
+from nodeagent.policy.offer import direct, grants, units
 from nodeagent.policy.offer.turn import Decision
 
 
@@ -204,10 +205,9 @@ def check_usb_nodes(request: Request) -> None:
     resource, decision = request.resource, request.decision
     for device_id in request.device_ids if resource.kind is Kind.USB else ():
         loans = decision.snapshot.loans.get(DeviceId(device_id), ())
-        members = grants.host_devices_of(device_id, decision)
-        if [(loan.id, loan.place) for loan in loans] != [
-            (each.id, kinds.of(each).address(each)) for each in members
-        ]:
+        devices = grants.host_devices_of(device_id, decision)
+        now = [(each.id, each.place) for each in devices if isinstance(each, UsbDevice)]
+        if [(loan.id, loan.place) for loan in loans] != now:
             raise Refused(
                 f"{resource.name}: {device_id}: it was plugged in again, or its set has changed meanwhile",
                 "try the pod again",

@@ -18,7 +18,7 @@ from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import NODES, UsbDevice
 from nodeagent.policy import groups, selectors
-from nodeagent.policy.offer.checks import holding
+from nodeagent.policy.offer.health import WITH_ITS_POD
 from nodeagent.policy.offer.units import announced_numa
 
 
@@ -78,7 +78,7 @@ def _lent(node: DevNode, snapshot: Snapshot) -> Reason | None:
             if node.covers(loan.node) or (loan.name and loan.name in on_the_way):
                 holder = snapshot.holder(head) or UNNAMED
                 what = f"{node.path} is of the USB device {loan.id}, which {holder} has"
-                return Reason(ReasonCode.GROUP_HELD, what, holding.WITH_ITS_POD)
+                return Reason(ReasonCode.GROUP_HELD, what, WITH_ITS_POD)
     return None
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from nodeagent.model.allocation import ByPossession, Holder
 from nodeagent.model.host import Host, differing
 from nodeagent.model.ids import GroupNumber
+from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import units
-from nodeagent.policy.offer.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.policy.offer.units import UnitId
 
 _OF_VFIO = {CONTAINER_NODE, IOMMUFD_NODE}

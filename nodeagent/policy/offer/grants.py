@@ -14,7 +14,9 @@ from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.desired import DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind
+from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd, ReasonCode, Resource
+from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming
 from nodeagent.policy.offer import direct, kinds
 from nodeagent.policy.offer.turn import Decision
@@ -68,8 +70,8 @@ def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple
     """The variables that name these devices to virt-launcher, each kind in its own, in order."""
     by_kind: dict[Kind, list[str]] = {}
     for host_device in host_devices:
-        kind = kinds.of(host_device)
-        by_kind.setdefault(kind.rule.kind, []).append(kind.address(host_device))
+        address = host_device.place if isinstance(host_device, UsbDevice) else host_device.id
+        by_kind.setdefault(kinds.of(host_device).rule.kind, []).append(address)
     return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in by_kind.items())
 
 
@@ -79,9 +81,22 @@ def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Hos
     The memory of a socket (``Host.egm``) goes with all of its GPUs: who has only some of them would share it.
     """
     given = {each.id: each for each in host_devices}
-    paths = [path for each in given.values() for path in kinds.of(each).nodes(each, iommufd, host)]
+    paths = [path for each in given.values() for path in _nodes_of(each, iommufd, host)]
     paths += [path for path, gpus in host.egm if given.keys() >= set(gpus)]
     return tuple(dict.fromkeys(paths))
+
+
+def _nodes_of(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+    """The nodes of a USB device; of a function or mdev those of its group, its own, and those of all VFIO."""
+    if isinstance(host_device, UsbDevice):
+        return (host_device.node,)
+    group = host.groups.get(host_device.group) if host_device.group is not None else None
+    paths = [CONTAINER_NODE] if CONTAINER_NODE in host.nodes else []
+    if iommufd is not Iommufd.ONLY and group is not None and group.node:
+        paths.append(f"/dev/vfio/{group.number}")
+    if iommufd is not Iommufd.NEVER and host_device.cdev and IOMMUFD_NODE in host.nodes:
+        paths += [f"/dev/vfio/devices/{host_device.vfio_device}", IOMMUFD_NODE]
+    return tuple(paths)
 
 
 def cdi_entries(resource: Resource, decision: Decision) -> dict[str, Mapping[str, object]]:

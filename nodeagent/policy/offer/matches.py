@@ -16,7 +16,7 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Names
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
-from nodeagent.policy.offer import kinds
+from nodeagent.policy.offer import discovery, kinds
 
 OFF = "discovery is off"
 INCOMPLETE = "its set is not whole: a selector finds no free device beside it"
@@ -121,7 +121,7 @@ def _kept(rule: DeviceRule, host_device: HostDevice, group: Group | None, desire
     """Why a rule of the KubeVirt CR leaves alone what it picks, in words; None if it takes it."""
     if not rule.permitted:
         return None
-    unready: str | None = kinds.of(host_device).unready(host_device, group)
+    unready = discovery.unready(host_device, group) if isinstance(host_device, PciFunction) else None
     return unready or _virt_handlers(host_device, desired)
 
 

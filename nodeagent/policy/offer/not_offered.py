@@ -20,7 +20,6 @@ from nodeagent.model.resource import Device, Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer import health, kinds, units
-from nodeagent.policy.offer.checks.inputs import ANY_USE
 
 NotOffered = Mapping[ResourceName, tuple[Device, ...]]
 """By resource, in the order of a list; no resource has an empty tuple."""
@@ -46,7 +45,7 @@ def device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
         is_host_device = any(parse(device_id) is not None for parse in (pci_address, mdev_uuid, usb_id))
         gone = is_host_device or _is_of_direct_rule(holder, snapshot)
         return Device(DeviceId(device_id), _gone(holder) if gone else _excluded(holder), holder.numa)
-    reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), ANY_USE)
+    reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), health.ANY_USE)
     reason = reason or _other_type(host_device, holder, snapshot) or _excluded(holder)
     return Device(DeviceId(device_id), reason, units.numa(host_device, snapshot))
 

@@ -27,11 +27,11 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.host import HostDevice
-from nodeagent.model.ids import GroupNumber, ResourceName, pci_order
+from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction
+from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName, pci_order
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import kinds, units
+from nodeagent.policy.offer import units
 from nodeagent.policy.offer.turn import Decision
 
 
@@ -75,7 +75,7 @@ def find_places(
         if host_device is None:
             places[device_id] = NOWHERE
             continue
-        function = kinds.of(host_device).function(host_device, snapshot.host)
+        function = _function_of(host_device, snapshot.host)
         root = "" if function is None else function.pcie_root
         place = Place(numa=host_device.numa_node, root=root)
         if device is None or not device.healthy:  # since a moment ago: the kubelet does not know it yet
@@ -87,6 +87,13 @@ def find_places(
             siblings=_siblings(host_device, resource.name, decision),
         )
     return places
+
+
+def _function_of(host_device: HostDevice, host: Host) -> PciFunction | None:
+    """The function that the device is or is a part of: it sits where that sits."""
+    if isinstance(host_device, Mdev):
+        return host.functions.get(PciAddress(host_device.parent or ""))
+    return host_device if isinstance(host_device, PciFunction) else None
 
 
 def _group_use(

@@ -20,7 +20,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loans, UsbDevice
 from nodeagent.policy import groups
 from nodeagent.policy.offer import health, matches
-from nodeagent.policy.offer.checks.inputs import Unit, Use
+from nodeagent.policy.offer.health import Unit, Use
 from nodeagent.policy.offer.matches import Match
 
 UnitId = GroupNumber | str

@@ -19,8 +19,7 @@ from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import selectors
-from nodeagent.policy.offer import behind, direct
-from nodeagent.policy.offer.checks import usb
+from nodeagent.policy.offer import behind, direct, usb_health
 from nodeagent.policy.offer.matches import Match
 
 NOBODY: Mapping[str, Holder] = MappingProxyType({})
@@ -110,7 +109,7 @@ def _found(
 
 def _usable(device: UsbDevice, rule: UsbRule, had: Collection[str]) -> bool:
     """True if nobody has it, and the host can do without it."""
-    return device.id not in had and device.present and usb.refusal(device, rule.force) is None
+    return device.id not in had and device.present and usb_health.host_use(device, rule.force) is None
 
 
 def _lent(

@@ -22,8 +22,7 @@ from nodeagent.model.resource import Iommufd, Isolation, ReasonCode
 from nodeagent.policy import classes
 from nodeagent.policy.explain import devices
 from nodeagent.policy.explain.devices import DeviceExplanation
-from nodeagent.policy.offer import turn
-from nodeagent.policy.offer.checks import devices as checks
+from nodeagent.policy.offer import health, turn
 from tests.facts import each_names, names
 from tests.policy.samples import GPU, NODES, RULE, UUID, WISH, function, holders, host, mdev, snapshot, vgpu
 
@@ -147,7 +146,7 @@ def test_a_function_on_its_way_out_is_not_to_be_bound_again() -> None:
     leaving = replace(leaving, groups={number: group._replace(node=True)})
     found = devices.explain(A, turn.first(snapshot(leaving, Desired())))
     assert found is not None
-    assert found.to_do == checks.WAITS_HINT
+    assert found.to_do == health.WAITS_HINT
 
 
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:

@@ -11,10 +11,10 @@ import pytest
 from nodeagent.model.allocation import Holder, unnamed
 from nodeagent.model.host import Group, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
+from nodeagent.model.nodes import CONTAINER_NODE
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
 from nodeagent.policy.offer import health
-from nodeagent.policy.offer.checks.inputs import Unit, Use
-from nodeagent.policy.offer.nodes import CONTAINER_NODE
+from nodeagent.policy.offer.health import Unit, Use
 from tests.facts import contains, names
 from tests.policy.samples import GPU, NODES, function, holders
 

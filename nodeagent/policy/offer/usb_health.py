@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be wrong with a USB device: no node, another number than its pod got, the host uses it. Pure."""
+"""Health of USB devices: the checks in their order, as in ``health``. Pure.
+
+Loaded when a USB device is checked, which only rules for USB devices have read.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,26 @@ from fnmatch import fnmatchcase
 from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.ids import DeviceId
 from nodeagent.model.resource import Reason, ReasonCode
-from nodeagent.model.usb import UsbDevice
-from nodeagent.policy import uses
-from nodeagent.policy.offer.checks import holding
-from nodeagent.policy.offer.checks.inputs import Unit, Use
+from nodeagent.model.usb import Loan, UsbDevice
+from nodeagent.policy import classes
+from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, held_as_another, unreadable
 
 
-def node(device: UsbDevice, _: Unit, __: Use) -> Reason | None:
+def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
+    """Why the device cannot be put to this use; None if it is Healthy.
+
+    QEMU takes it from whatever driver has it, so its driver is no obstacle: who uses that is.
+    """
+    return (
+        unreadable(device)
+        or _node(device)
+        or _replugged(device, unit, use)
+        or _held(device, unit, use)
+        or _used_by_host(device, use)
+    )
+
+
+def _node(device: UsbDevice) -> Reason | None:
     """The kernel makes the node with the device; a container may hide it."""
     if device.present:
         return None
@@ -26,12 +42,10 @@ def node(device: UsbDevice, _: Unit, __: Use) -> Reason | None:
     )
 
 
-def replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
+def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     """A pod has the device by a number that it has no more, or a part of its set has gone."""
-    head = DeviceId(use.device_id(device))
-    loans = unit.loans.get(head, ()) if _counts(head, unit) else ()
     present = {each.id: each for each in unit.devices if isinstance(each, UsbDevice)}
-    for loan in loans:
+    for loan in _live_loans(DeviceId(use.device_id(device)), unit):
         now = present.get(loan.id)
         if now is None:
             return Reason(
@@ -49,44 +63,40 @@ def replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     return None
 
 
-def _counts(head: DeviceId, unit: Unit) -> bool:
-    """True while somebody may have it: a loan is on record until it was given back, a moment longer."""
-    return head in unit.holders or not unit.complete
+def _live_loans(head: DeviceId, unit: Unit) -> tuple[Loan, ...]:
+    """The loans while somebody may have them: one is on record until it was given back, a moment longer."""
+    return unit.loans.get(head, ()) if head in unit.holders or not unit.complete else ()
 
 
-def held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
+def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     """A pod has it under another resource, with another device of its set, or by a node of it."""
     own_id = use.device_id(device)
     own = unit.holders.get(own_id)
-    if own is not None and (own.brought or use.resource not in ("", own.resource)):
-        return holding.held_as_another(own)
+    elsewhere = held_as_another(own, use)
+    if elsewhere is not None:
+        return elsewhere
     container = unit.in_containers.get(device.id)
     if container is not None and not (own is not None and own.is_with(container)):
-        what = f"{container} has a node of it, which it got as {container.resource}"
-        return Reason(ReasonCode.GROUP_HELD, what, holding.WITH_ITS_POD)
+        text = f"{container} has a node of it, which it got as {container.resource}"
+        return Reason(ReasonCode.GROUP_HELD, text, WITH_ITS_POD)
     present = {each.id for each in unit.devices}
-    for head, loans in unit.loans.items():
-        if head == own_id or not _counts(head, unit):
-            continue
-        for loan in loans:
+    for head in unit.loans:
+        for loan in _live_loans(head, unit) if head != own_id else ():
             if loan.id == device.id or (loan.place == device.place and loan.id not in present):
-                holder = unit.holders.get(head)
-                return Reason(
-                    ReasonCode.GROUP_HELD,
-                    f"held by {holder or UNNAMED}, which got it with {head}",
-                    holding.WITH_ITS_POD,
-                )
+                holder = unit.holders.get(head) or UNNAMED
+                text = f"held by {holder}, which got it with {head}"
+                return Reason(ReasonCode.GROUP_HELD, text, WITH_ITS_POD)
     return None
 
 
-def used(device: UsbDevice, _: Unit, use: Use) -> Reason | None:
+def _used_by_host(device: UsbDevice, use: Use) -> Reason | None:
     """QEMU takes it from its drivers without asking: what is mounted would be lost."""
-    found = refusal(device, use.force)
-    return None if found is None else Reason(ReasonCode.USED_BY_HOST, *found)
+    refusal = host_use(device, use.force)
+    return None if refusal is None else Reason(ReasonCode.USED_BY_HOST, *refusal)
 
 
-def refusal(device: UsbDevice, force: Iterable[str]) -> tuple[str, str] | None:
+def host_use(device: UsbDevice, force: Iterable[str]) -> tuple[str, str] | None:
     """What the host uses of it, and what to do; None if nothing, or if ``force`` names it."""
     known_as = (device.id, device.name, device.path)
     forced = any(fnmatchcase(name, pattern) for name in known_as for pattern in force)
-    return next(uses.refusals(device.uses, device.id, forced), None)
+    return next(classes.refusals(device.uses, device.id, forced), None)
