@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent explain NAME``: what a name means here, and which story is told of it; not the stories.
+"""``nodeagent explain NAME``: finds what a name means on this node, and prints its explanation.
 
-A device goes by its address or UUID, or by its own node; then come paths, places of rules, resources, parents
-of mdevs and pods. What a resource and a pod are called differs: no namespace has a dot.
+An address, a UUID, a path and the place of a rule are known by their form; other names are those of
+resources, parents of mdevs, pods and rules. A resource has a dot before the slash, the namespace of a pod has
+none. ``policy/explain`` makes the explanations.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _PORT = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
 _PLACE = re.compile(r".+\.ya?ml:[0-9]+")
 
 
-class _Asked(NamedTuple):
-    """What was asked for, and what all is decided from."""
+class _Subject(NamedTuple):
+    """The name that is explained, and the decision and status that explain it."""
 
     name: str
     options: argparse.Namespace
@@ -49,16 +50,16 @@ class _Asked(NamedTuple):
     status: Status | None  # of the daemon, if one answers
 
 
-class _Story(NamedTuple):
-    """What is told: as text, as a record, and what to say of it beside that."""
+class _Answer(NamedTuple):
+    """An explanation as text and as document, and a message for stderr."""
 
     text: str
-    record: Any
+    document: Any
     message: str = ""
 
 
 def explain(options: argparse.Namespace) -> int:
-    """Tell the story of what is called so. :raises NodeagentError: if nothing is."""
+    """Print the explanation of a name. :raises NodeagentError: if nothing has it."""
     name = " ".join(options.subject.split())
     address = pci_address(name)
     basis, first_line = bases.named(options) if address is None else bases.chosen(options, address)
@@ -66,54 +67,54 @@ def explain(options: argparse.Namespace) -> int:
         snapshot = oneshot.with_memory(shell.root_of(options), basis.snapshot)
     else:
         snapshot = replace(basis.snapshot, machine_id="")  # this machine's id says nothing of a saved host
-    story = _story(_with_status(name, options, turn.first(snapshot, basis.matched)))
+    answer = _explain(_with_status(name, options, turn.first(snapshot, basis.matched)))
     if options.output == output.TEXT:
-        return output.answer(output.people(story.text), first_line, story.message)
-    document = documents.document(story.record)
-    return output.answer(output.formed(options.output, document), first_line, story.message)
+        return output.answer(output.people(answer.text), first_line, answer.message)
+    document = documents.document(answer.document)
+    return output.answer(output.formed(options.output, document), first_line, answer.message)
 
 
-def _with_status(name: str, options: argparse.Namespace, decision: Decision) -> _Asked:
-    """The daemon lists what it has served, also when nothing of it is left."""
-    status = None if options.host is not None else _status(options)
+def _with_status(name: str, options: argparse.Namespace, decision: Decision) -> _Subject:
+    """Return the subject; its resources are also those that the daemon lists without any device."""
+    status = None if options.host is not None else _read_status(options)
     if status is not None:
         with suppress(ValueError):
             listed = {**resources.remembered(status, decision), **decision.resources}
             decision = replace(decision, resources=listed)
-    return _Asked(name, options, decision, status)
+    return _Subject(name, options, decision, status)
 
 
-def _status(options: argparse.Namespace) -> Status | None:
+def _read_status(options: argparse.Namespace) -> Status | None:
     try:
         return plain.load(Status, daemon_client.status_or_none(options, shell.root_of(options)))
     except (TypeError, ValueError):
         return None
 
 
-def _story(asked: _Asked) -> _Story:
-    for is_one, tell in _MEANINGS:
-        if is_one(asked.name):
-            return tell(asked)
-    return _named(asked)
+def _explain(subject: _Subject) -> _Answer:
+    for has_form, explain_form in _FORMS:
+        if has_form(subject.name):
+            return explain_form(subject)
+    return _explain_name(subject)
 
 
-def _device(asked: _Asked) -> _Story:
-    device_id = pci_address(asked.name) or mdev_uuid(asked.name) or asked.name
-    explanation = devices.explain(device_id, asked.decision)
+def _explain_device(subject: _Subject) -> _Answer:
+    device_id = pci_address(subject.name) or mdev_uuid(subject.name) or subject.name
+    explanation = devices.explain(device_id, subject.decision)
     if explanation is None:
-        raise _no_device(device_id, asked.options)
-    return _Story(device_rendering.text(explanation), explanation)
+        raise _describe_no_device(device_id, subject.options)
+    return _Answer(device_rendering.text(explanation), explanation)
 
 
-def _port(asked: _Asked) -> _Story:
-    """The USB device that sits there."""
-    usb = asked.decision.snapshot.host.usb.values()
-    there = next((each.id for each in usb if each.name == asked.name), asked.name)
-    return _device(asked._replace(name=there))
+def _explain_port(subject: _Subject) -> _Answer:
+    """Explain the USB device at a port."""
+    usb = subject.decision.snapshot.host.usb.values()
+    there = next((each.id for each in usb if each.name == subject.name), subject.name)
+    return _explain_device(subject._replace(name=there))
 
 
-def _no_device(device_id: str, options: argparse.Namespace) -> NodeagentError:
-    """Why nothing can be said of it; the daemon may list it all the same."""
+def _describe_no_device(device_id: str, options: argparse.Namespace) -> NodeagentError:
+    """Return the error on a device that is not there; the daemon may list it all the same."""
     listed = (
         None if options.host else daemon_client.unhealthy_device(options, shell.root_of(options), device_id)
     )
@@ -122,35 +123,35 @@ def _no_device(device_id: str, options: argparse.Namespace) -> NodeagentError:
     return NodeagentError(f"there is no device {device_id} on this host", "nodeagent scan lists all devices")
 
 
-def _path(asked: _Asked) -> _Story:
-    """A node of VFIO is that of a group or of a device; others are shared out by rules."""
-    path, host = asked.name, asked.decision.snapshot.host
+def _explain_path(subject: _Subject) -> _Answer:
+    """Explain a device node: of a group, of a device, or of a rule."""
+    path, host = subject.name, subject.decision.snapshot.host
     if named := _GROUP.fullmatch(path):
-        return _group(int(named[1]), asked)
+        return _explain_group(int(named[1]), subject)
     if named := _DEVICE.fullmatch(path):
-        return _device(asked._replace(name=_with_node(named[1], path, host)))
-    names = resources.of_node(path, asked.decision)
+        return _explain_device(subject._replace(name=_find_by_node(named[1], path, host)))
+    names = resources.of_node(path, subject.decision)
     if not names:
         raise NodeagentError(
             f"no rule is for {path}",
             "a path is that of VFIO, such as /dev/vfio/12, or stands in a rule: nodeagent config",
         )
-    story = _resource(asked._replace(name=names[0]))
+    answer = _find_resource(subject._replace(name=names[0]))
     others = f"{path} is given as {', '.join(names[1:])}, too" if names[1:] else ""
-    return story._replace(message=others) if story is not None else _unknown_resource(asked)
+    return answer._replace(message=others) if answer is not None else _refuse_name(subject)
 
 
-def _group(number: int, asked: _Asked) -> _Story:
-    explanation = groups.explain(number, asked.decision)
+def _explain_group(number: int, subject: _Subject) -> _Answer:
+    explanation = groups.explain(number, subject.decision)
     if explanation is None:
         raise NodeagentError(
             f"there is no IOMMU group {number} on this host",
             "nodeagent explain DEVICE names that of a device",
         )
-    return _Story(holding.group(explanation), explanation)
+    return _Answer(holding.group(explanation), explanation)
 
 
-def _with_node(vfio_device: str, path: str, host: Host) -> str:
+def _find_by_node(vfio_device: str, path: str, host: Host) -> str:
     found = next(
         (each.id for each in host.devices() if getattr(each, "vfio_device", None) == vfio_device), None
     )
@@ -159,63 +160,68 @@ def _with_node(vfio_device: str, path: str, host: Host) -> str:
     return found
 
 
-def _rule_at(asked: _Asked) -> _Story | None:
-    explanation = rules.at(asked.name, asked.decision)
+def _find_rule(subject: _Subject) -> _Answer | None:
+    explanation = rules.at(subject.name, subject.decision)
     if explanation is None:
         return None
-    return _Story(rule_rendering.text(explanation), explanation)
+    return _Answer(rule_rendering.text(explanation), explanation)
 
 
-def _rule(asked: _Asked) -> _Story:
-    story = _rule_at(asked)
-    if story is None:
-        places = [rule.place for rule in asked.decision.snapshot.desired.rules if rule.place]
+def _explain_rule(subject: _Subject) -> _Answer:
+    answer = _find_rule(subject)
+    if answer is None:
+        places = [rule.place for rule in subject.decision.snapshot.desired.rules if rule.place]
         raise NodeagentError(
-            f"no rule of a resource begins at {asked.name}",
-            _few(places, "rules begin at", "there are no rules"),
+            f"no rule of a resource begins at {subject.name}",
+            _hint_at(places, "rules begin at", "there are no rules"),
         )
-    return story
+    return answer
 
 
-def _named(asked: _Asked) -> _Story:
-    """A resource, a parent of mdevs, a pod or a rule of the KubeVirt CR, whichever there is."""
-    story = _resource(asked) or _parent(asked) or _pod(asked) or _rule_at(asked)
-    if story is not None:
-        return story
-    domain, slash, _ = asked.name.partition("/")
+def _explain_name(subject: _Subject) -> _Answer:
+    """Explain the resource, parent of mdevs, pod or rule of the KubeVirt CR of that name."""
+    answer = _find_resource(subject) or _find_card(subject) or _find_pod(subject) or _find_rule(subject)
+    if answer is not None:
+        return answer
+    domain, slash, _ = subject.name.partition("/")
     if slash and "." not in domain:
-        raise _no_pod(asked)
-    return _unknown_resource(asked)
+        raise _describe_no_pod(subject)
+    return _refuse_name(subject)
 
 
-def _resource(asked: _Asked) -> _Story | None:
-    explanation = resources.explain(asked.name, asked.decision, asked.status)
-    return None if explanation is None else _Story(resource_rendering.text(explanation), explanation)
+def _find_resource(subject: _Subject) -> _Answer | None:
+    explanation = resources.explain(subject.name, subject.decision, subject.status)
+    return None if explanation is None else _Answer(resource_rendering.text(explanation), explanation)
 
 
-def _parent(asked: _Asked) -> _Story | None:
-    card = cards.explain(asked.name, asked.decision.snapshot)
-    return None if card is None else _Story(card_rendering.text(card), card)
+def _find_card(subject: _Subject) -> _Answer | None:
+    card = cards.explain(subject.name, subject.decision.snapshot)
+    return None if card is None else _Answer(card_rendering.text(card), card)
 
 
-def _pod(asked: _Asked) -> _Story | None:
-    explanation = pods.explain(asked.name, asked.decision)
-    return None if explanation is None else _Story(holding.pod(explanation), explanation)
+def _find_pod(subject: _Subject) -> _Answer | None:
+    explanation = pods.explain(subject.name, subject.decision)
+    return None if explanation is None else _Answer(holding.pod(explanation), explanation)
 
 
-def _no_pod(asked: _Asked) -> NodeagentError:
-    snapshot = asked.decision.snapshot
+def _describe_no_pod(subject: _Subject) -> NodeagentError:
+    snapshot = subject.decision.snapshot
     known = pods.known(snapshot)
     if not snapshot.allocations.answered:
-        what = f"who has devices is not known here, so neither is what {asked.name} has"
+        what = f"who has devices is not known here, so neither is what {subject.name} has"
         return NodeagentError(what, "only a running daemon asks the kubelet: nodeagent status")
-    what = f"{asked.name} is neither a resource nor a pod that has a device of this node"
-    return NodeagentError(what, _few(known, "pods that have devices:", "no pod has a device", asked.name))
+    what = f"{subject.name} is neither a resource nor a pod that has a device of this node"
+    return NodeagentError(
+        what, _hint_at(known, "pods that have devices:", "no pod has a device", subject.name)
+    )
 
 
-def _unknown_resource(asked: _Asked) -> _Story:
-    """:raises NodeagentError: always, with what could become one, or with the names that are like it."""
-    name, decision = asked.name, asked.decision
+def _refuse_name(subject: _Subject) -> _Answer:
+    """Refuse a name that nothing has.
+
+    :raises NodeagentError: always, with a suggestion or with the nearest names.
+    """
+    name, decision = subject.name, subject.decision
     possible = suggestions(name, decision.snapshot)
     if possible:
         more = f" (and {len(possible) - 1} more)" if possible[1:] else ""
@@ -223,16 +229,16 @@ def _unknown_resource(asked: _Asked) -> _Story:
     if "/" not in name:
         raise ConfigError(
             f"{name} is no PCI address, UUID, resource, /dev path, pod or rule",
-            _few([*decision.resources, *decision.snapshot.host.mdev_parents], "known here:", "", name),
+            _hint_at([*decision.resources, *decision.snapshot.host.mdev_parents], "known here:", "", name),
         )
     raise NodeagentError(
         f"nothing here is offered as {name}, and no rule, alias or card would make it",
-        _few(tuple(decision.resources), "resources here:", "there are no resources here", name),
+        _hint_at(tuple(decision.resources), "resources here:", "there are no resources here", name),
     )
 
 
-def _few(known: Sequence[str], before: str, without: str, like: str = "") -> str:
-    """At most three of the words, the most like what was asked for, and how many there are."""
+def _hint_at(known: Sequence[str], before: str, without: str, like: str = "") -> str:
+    """Return a hint with at most three of the known names, the nearest first."""
     if not known:
         return without or "nodeagent scan lists what is there"
     return naming.nearest(like, known, before)
@@ -242,10 +248,10 @@ def _is_device(name: str) -> bool:
     return any(of_kind(name) is not None for of_kind in (pci_address, mdev_uuid, usb_id))
 
 
-_MEANINGS: tuple[tuple[Callable[[str], object], Callable[[_Asked], _Story]], ...] = (
-    (_is_device, _device),
-    (_PORT.fullmatch, _port),
-    (lambda name: name.startswith("/dev/"), _path),
-    (_PLACE.fullmatch, _rule),
+_FORMS: tuple[tuple[Callable[[str], object], Callable[[_Subject], _Answer]], ...] = (
+    (_is_device, _explain_device),
+    (_PORT.fullmatch, _explain_port),
+    (lambda name: name.startswith("/dev/"), _explain_path),
+    (_PLACE.fullmatch, _explain_rule),
 )
-"""What a name means by its form alone; all others are looked for."""
+"""Form of a name → what explains it; all other names are looked for."""
