@@ -21,17 +21,10 @@ from nodeagent.policy.offer.matches import Verdict
 from nodeagent.policy.offer.turn import Decision
 
 _NO_RULE = "no rule matches it"
-_PREVENTS_ANY_USE = frozenset(
-    {
-        ReasonCode.UNREADABLE,
-        ReasonCode.GOING_AWAY,
-        ReasonCode.GONE,
-        ReasonCode.FIRMWARE_MAPPED,
-        ReasonCode.NEEDS_TOKEN,
-        ReasonCode.EXCLUDED,
-    }
-)
-"""Reasons that neither a rule nor another driver ends."""
+_ABSENT = frozenset({ReasonCode.UNREADABLE, ReasonCode.GOING_AWAY, ReasonCode.GONE})
+"""Reasons for which nobody can use the device, so nothing else matters."""
+_REFUSED_BY_KERNEL = frozenset({ReasonCode.FIRMWARE_MAPPED, ReasonCode.NEEDS_TOKEN})
+"""Reasons that neither a rule nor another driver of the device ends."""
 
 
 class Why(NamedTuple):
@@ -53,7 +46,7 @@ def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
     if never := _never_offered(host_device):
         return Why(never)
     reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), health.ANY_USE)
-    if reason is not None and reason.code in _PREVENTS_ANY_USE:
+    if reason is not None and reason.code in _ABSENT:
         return Why(reason.what, reason.hint)
     if isinstance(host_device, UsbDevice):
         return _why_usb(host_device, snapshot)
@@ -83,10 +76,12 @@ def _why_usb(device: UsbDevice, snapshot: Snapshot) -> Why:
 
 def _why_function(function: PciFunction, reason: Reason | None, snapshot: Snapshot) -> Why:
     settings, host = snapshot.desired.discovery, snapshot.host
-    text = _not_discovered(function, snapshot, reason)
     ready = groups.ready(function)
+    text = _not_discovered(function, snapshot, None if ready else reason)
     if not ready and (used := classes.in_use(function)):
         return Why(f"{text}; it is {used}")
+    if reason is not None and reason.code in _REFUSED_BY_KERNEL:
+        return Why(text, reason.hint)
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
     if not ready and (parts := classes.carried(function, mdevs)):
         text = f"it carries {parts}, each of which is a device of its own"

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import HostDevice
+from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import ReasonCode
-from nodeagent.policy.explain import devices
+from nodeagent.model.uses import HostUse, HostUses, UseKind
+from nodeagent.policy.explain import devices, why
 from nodeagent.policy.explain.devices import DeviceRow
 from nodeagent.policy.offer import turn
 from tests.facts import names
@@ -81,6 +84,22 @@ def test_an_mdev_that_waits_for_its_removal_says_so() -> None:
 def test_without_discovery_that_is_the_reason() -> None:
     for device in (function(A), mdev()):
         names(row(device, desired=OFF).why, "rule", "discovery")
+
+
+def test_a_device_that_the_host_uses_has_no_advice() -> None:
+    used = HostUses((HostUse(UseKind.NETWORK, "eth0", "default route"),))
+    here = host(function(A, pci_class="020000", driver="e1000e", uses=used))
+    kept = replace(here, groups={n: group._replace(direct=True) for n, group in here.groups.items()})
+    for each in (here, kept):
+        found = why.why_not_offered(each.functions[PciAddress(A)], snapshot(each, Desired()))
+        names(found.text, "network controller", "eth0", "default route")
+        assert found.hint == ""
+
+
+def test_a_device_of_virt_handler_is_said_to_be_its_even_while_it_is_open() -> None:
+    rule = PciRule("x/theirs", (PciSelector(devices=("1eb8",)),), place="KubeVirt CR: pciHostDevices[0]")
+    found = row(function(A, enable=1), desired=Desired(foreign={"10de:1eb8": rule}))
+    names(found.why, "virt-handler", "x/theirs")
 
 
 def test_every_device_of_a_host_has_a_row() -> None:
