@@ -22,7 +22,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd
 from nodeagent.policy import classes, groups, naming
-from nodeagent.policy.explain.hints import LOAD_VFIO_PCI, expected
+from nodeagent.policy.explain.problems import LOAD_VFIO_PCI, expected
 
 _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")

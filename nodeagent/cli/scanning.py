@@ -13,7 +13,7 @@ from nodeagent.model import host_json, problem
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import pci_address
 from nodeagent.model.usb import UsbDevice
-from nodeagent.policy.explain import devices, hints
+from nodeagent.policy.explain import devices, problems
 from nodeagent.policy.explain.devices import DeviceRow
 from nodeagent.policy.offer import turn
 from nodeagent.render import documents, scan
@@ -35,7 +35,7 @@ def show(options: argparse.Namespace) -> int:
     host = basis.snapshot.host
     decision = turn.first(basis.snapshot, basis.matched)
     found = tuple(devices.rows(decision))
-    remarked = (*hints.hints(decision), *problem.of_settings(basis.warnings))
+    remarked = (*problems.find_problems(decision), *problem.of_settings(basis.warnings))
     if options.output not in _SHOWN:
         document = host_json.dump(host) | documents.beside_host(found, remarked)
         return output.answer(output.formed(options.output, document), first_line)

@@ -12,7 +12,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
 from nodeagent.model.problem import Problem, ProblemCode
-from nodeagent.policy.explain import hints
+from nodeagent.policy.explain import problems
 
 
 class Remarks:
@@ -40,7 +40,7 @@ class Remarks:
         if len(self._made_of) != len(parts) or any(
             old is not new for old, new in zip(self._made_of, parts, strict=True)
         ):
-            self._made_of, self._problems = parts, hints.hints(decision)
+            self._made_of, self._problems = parts, problems.find_problems(decision)
         return self._problems
 
     async def run(self) -> None:

@@ -29,7 +29,7 @@ _ANEW = "have the tool that wrote it write it anew, or remove it; container runt
 _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
 
 
-def hints(decision: Decision) -> tuple[Problem, ...]:
+def find_problems(decision: Decision) -> tuple[Problem, ...]:
     """Return all of them: first the problems."""
     return (
         *_without_iommu(decision.snapshot.host, decision.snapshot.desired),

@@ -10,7 +10,7 @@ import pytest
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import HostDevice, MdevType
 from nodeagent.model.problem import Problem, ProblemCode
-from nodeagent.policy.explain import hints
+from nodeagent.policy.explain import problems
 from nodeagent.policy.offer import turn
 from tests.facts import names
 from tests.policy.samples import function, host, mdev, snapshot, vgpu
@@ -23,7 +23,7 @@ READY = {"vfio_loaded": True}
 
 
 def made(*here: HostDevice, desired: Desired = Desired(), **facts: Any) -> list[Problem]:  # noqa: B008
-    return list(hints.hints(turn.first(snapshot(host(*here, **{**READY, **facts}), desired))))
+    return list(problems.find_problems(turn.first(snapshot(host(*here, **{**READY, **facts}), desired))))
 
 
 def codes(*here: HostDevice, desired: Desired = Desired(), **facts: Any) -> list[str]:  # noqa: B008
