@@ -77,9 +77,9 @@ def _too_large(rules: Sequence[Rule]) -> Iterator[Problem]:
     for rule in rules:
         if not isinstance(rule, NodeRule):
             continue
-        from nodeagent.policy.offer import shares  # here: few nodes have rules for such
+        from nodeagent.policy.offer import node_rules  # here: few nodes have rules for such
 
-        longest = ID_LIMIT if rule.paths else len(shares.share_id(rule.path, rule.count - 1))
+        longest = ID_LIMIT if rule.paths else len(node_rules.share_id(rule.path, rule.count - 1))
         most = MESSAGE_LIMIT // (longest + DEVICE_FRAME)
         if longest > ID_LIMIT:
             what = f'"{rule.name}": {rule.path} gives device ids of {longest} characters'

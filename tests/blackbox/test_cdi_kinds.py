@@ -331,8 +331,8 @@ LATE = (
     "nodeagent.agent.cdi_specs",
     "nodeagent.config.imports.cdi",
     "nodeagent.kernel.scan.devnodes",
-    "nodeagent.policy.offer.cdi_names",
-    "nodeagent.policy.offer.shares",
+    "nodeagent.policy.offer.cdi_rules",
+    "nodeagent.policy.offer.node_rules",
 )
 
 
@@ -347,7 +347,7 @@ async def test_a_node_without_such_rules_pays_nothing(gpus: Node, wanted: bool) 
         loaded = {line.rpartition("|")[2].strip() for line in daemon.raw if line.startswith("import time:")}
         assert "nodeagent.policy.offer.grants" in loaded
         assert loaded.intersection(LATE) == (
-            set(LATE) - {"nodeagent.policy.offer.shares"} if wanted else set()
+            set(LATE) - {"nodeagent.policy.offer.node_rules"} if wanted else set()
         )
         assert ((gpus.root / "etc/cdi").stat().st_ino in watched(daemon)) is wanted
         assert ((gpus.root / "dev").stat().st_ino in watched(daemon)) is True, "/dev/iommu is waited for"

@@ -35,7 +35,7 @@ from nodeagent.model.desired import (
 from nodeagent.model.problem import misconfigured
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import contradictions, merge
-from nodeagent.policy.offer import shares
+from nodeagent.policy.offer import node_rules
 from tests.facts import contains, each_names, names
 
 GPU = PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),), place="config.yaml:3")
@@ -96,7 +96,7 @@ def test_an_alias_that_leads_to_a_rule_is_of_its_kind() -> None:
 
 def test_the_largest_count_that_fits_is_taken_and_one_more_is_refused() -> None:
     path = "/dev/net/tun"
-    length = len(shares.share_id(path, 100_000))
+    length = len(node_rules.share_id(path, 100_000))
     most = contradictions.MESSAGE_LIMIT // (length + contradictions.DEVICE_FRAME)
     assert most > 100_000
     assert told([NodeRule("example.com/tun", path, most)]) == []

@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.desired import DirectRule, Rule
+from nodeagent.model.desired import CdiRule, DirectRule, Rule
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName, mdev_uuid, usb_id
+from nodeagent.model.nodes import fits
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import DeviceStatus, ResourceStatus, Status
 from nodeagent.policy.explain import rules
 from nodeagent.policy.explain.rules import RuleExplanation
 from nodeagent.policy.explain.suggestions import Suggestion, suggestions
-from nodeagent.policy.offer import direct
 from nodeagent.policy.offer.turn import Decision
 
 
@@ -106,9 +106,17 @@ def _device(told: DeviceStatus) -> Device:
 
 def of_node(path: str, decision: Decision) -> tuple[str, ...]:
     """The names of the resources that give a device node away."""
-    desired = decision.snapshot.desired
-    rules = (rule for rule in desired.rules if isinstance(rule, DirectRule))
-    return tuple(rule.name for rule in rules if direct.of(rule).names(rule, path, decision.snapshot))
+    rules = (rule for rule in decision.snapshot.desired.rules if isinstance(rule, DirectRule))
+    return tuple(rule.name for rule in rules if _has_node(rule, path, decision.snapshot))
+
+
+def _has_node(rule: DirectRule, path: str, snapshot: Snapshot) -> bool:
+    """True if devices of the rule have the node of that path."""
+    if isinstance(rule, CdiRule):
+        from nodeagent.policy.offer import cdi_rules
+
+        return cdi_rules.has_node(rule, path, snapshot)
+    return any(fits(path, entry.path) for entry in rule.entries)
 
 
 def _without_devices(name: str, wanted: tuple[Rule, ...]) -> Resource | None:

@@ -15,11 +15,12 @@ from typing import NamedTuple
 from nodeagent.model.desired import CdiRule, DeviceRule, DirectRule, MdevSelector, Rule
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.problem import Problem, ProblemCode, note
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.explain import why
 from nodeagent.policy.explain.why import label
-from nodeagent.policy.offer import direct, kinds, matches
+from nodeagent.policy.offer import kinds, matches
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.selectors import Selector
 
@@ -57,7 +58,7 @@ def at(place: str, decision: Decision) -> RuleExplanation | None:
 def explain(rule: Rule, decision: Decision) -> RuleExplanation:
     """Return what becomes of all devices of its kind by the rule; that of nodes has their paths."""
     if isinstance(rule, DirectRule):
-        takes = direct.of(rule).takes(rule, decision.snapshot)
+        takes = _matched_directly(rule, decision.snapshot)
         return RuleExplanation(rule.name, rule.kind, rule.place, takes, {}, _note(rule, takes))
     refusals = {each.id: _refusal(rule, each, decision) for each in _devices_for(rule, decision)}
     takes = tuple(device_id for device_id, refusal in refusals.items() if refusal is None)
@@ -70,6 +71,17 @@ def _note(rule: DirectRule, takes: Sequence[str]) -> str:
         return "" if takes else f"no CDI file here defines such a {rule.spec_kind}"
     given = f"{'each ' if rule.per_path else ''}given to {rule.count} containers at once"
     return given if takes else f"there is no {rule.entries[0].path}"
+
+
+def _matched_directly(rule: DirectRule, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the paths of a rule for nodes, the names of one for CDI devices; few nodes have such rules."""
+    if isinstance(rule, CdiRule):
+        from nodeagent.policy.offer import cdi_rules
+
+        return cdi_rules.matched_names(rule, snapshot)
+    from nodeagent.policy.offer import node_rules
+
+    return node_rules.matched_paths(rule, snapshot)
 
 
 def _devices_for(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
@@ -106,7 +118,7 @@ def unused(decision: Decision) -> Iterator[Problem]:
     for rule in decision.snapshot.desired.rules:
         if not isinstance(rule, DirectRule) and not rule.permitted and rule.selectors:
             yield from _unused_selectors(rule, matched.get(rule.name, ()), decision)
-        elif isinstance(rule, CdiRule) and not direct.of(rule).takes(rule, decision.snapshot):
+        elif isinstance(rule, CdiRule) and not _matched_directly(rule, decision.snapshot):
             missing = f"no file in /etc/cdi or /var/run/cdi defines such a {rule.spec_kind}"
             yield _unused(f'the rule "{rule.name}"', rule, missing)
     yield from _unused_aliases(decision)

@@ -18,7 +18,7 @@ from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Isolation, Resource
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups
-from nodeagent.policy.offer import direct, grants, units
+from nodeagent.policy.offer import grants, units
 from nodeagent.policy.offer.turn import Decision
 
 
@@ -142,7 +142,7 @@ def find_sources(request: Request) -> tuple[str, ...]:
     resource, decision = request.resource, request.decision
     rule = grants.direct_rule(resource, decision)
     if rule is not None:
-        return direct.of(rule).sources(rule, request.device_ids, decision.snapshot)
+        return grants.direct_sources(rule, request.device_ids, decision.snapshot)
     host = decision.snapshot.host
     ids: dict[str, None] = {}
     for host_device in map(host.device, request.device_ids):
@@ -219,7 +219,7 @@ def find_host_functions(request: Request) -> frozenset[PciAddress]:
     resource, decision = request.resource, request.decision
     rule = grants.direct_rule(resource, decision)
     if rule is not None:
-        sources = direct.of(rule).sources(rule, request.device_ids, decision.snapshot)
+        sources = grants.direct_sources(rule, request.device_ids, decision.snapshot)
         return frozenset(PciAddress(each) for each in sources if pci_address(each) == each)
     usb = decision.snapshot.host.usb
     offers = (decision.offer_of(each) for each in request.device_ids if resource.kind is Kind.USB)

@@ -7,14 +7,15 @@ table of holders is compared only when it is another table, and a Host tells its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
 from nodeagent.model.allocation import ByPossession, Holder
+from nodeagent.model.desired import CdiRule, DirectRule, NodeRule
 from nodeagent.model.host import Host, differing
 from nodeagent.model.ids import GroupNumber
-from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
+from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE, DevNode, fits
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.offer import units
@@ -60,6 +61,29 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     if rebuilt:
         judged = {unit: None for unit in judged if unit not in rebuilt}
     return Changed(rebuilt, judged, held)
+
+
+def affects(rule: DirectRule, before: Host, now: Host) -> bool:
+    """True if something differs on which the devices of a rule for nodes or CDI devices depend."""
+    if before.usb is not now.usb:
+        return True
+    nodes: Iterable[DevNode] = now.dev_nodes.values()
+    if isinstance(rule, CdiRule):
+        if before.cdi is not now.cdi or before.dev_nodes is not now.dev_nodes:
+            return True
+    else:
+        paths: set[str] = {*(before.nodes ^ now.nodes)}
+        if before.dev_nodes is not now.dev_nodes:
+            paths |= differing(before.dev_nodes, now.dev_nodes)
+        if any(_names(rule, path) for path in paths):
+            return True
+        nodes = (node for node in nodes if node.functions and _names(rule, node.path))
+    changed = now.changes_since(before).functions
+    return bool(changed) and any(not changed.isdisjoint(node.functions) for node in nodes)
+
+
+def _names(rule: NodeRule, path: str) -> bool:
+    return any(fits(path, entry.path) for entry in rule.entries)
 
 
 def _of_unplugged(before: Snapshot, now: Snapshot, held: frozenset[str]) -> set[GroupNumber]:

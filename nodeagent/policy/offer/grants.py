@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
-from nodeagent.model.desired import DirectRule
+from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd, ReasonCode, Resource
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming
-from nodeagent.policy.offer import direct, kinds
+from nodeagent.policy.offer import kinds
 from nodeagent.policy.offer.turn import Decision
 
 CDI_KIND = "nodeagent.local/vfio"
@@ -154,4 +155,21 @@ def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decisi
     rule = direct_rule(resource, decision)
     if rule is None:
         raise Refused(f"{resource.name} is not offered any more", "remove it from the pod")
-    return direct.of(rule).grant(rule, device_ids, decision.snapshot)
+    if isinstance(rule, CdiRule):
+        from nodeagent.policy.offer import cdi_rules
+
+        return cdi_rules.grant(rule, device_ids, decision.snapshot)
+    from nodeagent.policy.offer import node_rules
+
+    return node_rules.grant(rule, device_ids, decision.snapshot)
+
+
+def direct_sources(rule: DirectRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
+    """The paths and addresses that decide about devices of a rule for nodes or CDI devices."""
+    if isinstance(rule, CdiRule):
+        from nodeagent.policy.offer import cdi_rules
+
+        return cdi_rules.sources(rule, device_ids, snapshot)
+    from nodeagent.policy.offer import node_rules
+
+    return node_rules.sources(rule, device_ids, snapshot)

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.model.desired import DeviceRule, DirectRule, Rule
+from nodeagent.model.desired import CdiRule, DeviceRule, DirectRule, Rule
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Device, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import direct, units
+from nodeagent.policy.offer import units
 from nodeagent.policy.offer.not_offered import NotOffered
 from nodeagent.policy.offer.units import Offer, UnitId
 
@@ -82,10 +82,21 @@ def _resource(
 ) -> Resource:
     not_offered = served.not_offered.get(name, ())
     if isinstance(rule, DirectRule):
-        fresh = direct.of(rule).resource(rule, snapshot)
+        fresh = of_direct_rule(rule, snapshot)
         return replace(fresh, devices=(*fresh.devices, *not_offered)) if not_offered else fresh
     kind = old.kind if old is not None else Kind.PCI
     return _of_devices(Resource(name, kind), rule, served.by_resource.get(name, {}), not_offered)
+
+
+def of_direct_rule(rule: DirectRule, snapshot: Snapshot) -> Resource:
+    """The resource of a rule for nodes or CDI devices; few nodes have one, so its module is imported here."""
+    if isinstance(rule, CdiRule):
+        from nodeagent.policy.offer import cdi_rules
+
+        return cdi_rules.resource(rule, snapshot)
+    from nodeagent.policy.offer import node_rules
+
+    return node_rules.resource(rule, snapshot)
 
 
 def _of_devices(

@@ -19,7 +19,7 @@ from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Resource, Resources
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import changes, direct, not_offered, resources, units
+from nodeagent.policy.offer import changes, not_offered, resources, units
 from nodeagent.policy.offer.changes import Changed
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.not_offered import NotOffered
@@ -101,9 +101,7 @@ def _touched_directly(before: Decision, snapshot: Snapshot) -> dict[ResourceName
     if old is new and not lent:
         return {}
     rules = (rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule))
-    return {
-        ResourceName(rule.name): None for rule in rules if lent or direct.of(rule).touched(rule, old, new)
-    }
+    return {ResourceName(rule.name): None for rule in rules if lent or changes.affects(rule, old, new)}
 
 
 def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
@@ -197,7 +195,7 @@ def _not_offered(
             return True  # by another plugin
         if isinstance(rule, DirectRule):
             if name not in made:
-                made[name] = direct.of(rule).resource(rule, now.snapshot)
+                made[name] = resources.of_direct_rule(rule, now.snapshot)
             return made[name].device(device_id) is not None
         offer = now.offer_of(device_id)
         return offer is not None and offer.match.resource == name

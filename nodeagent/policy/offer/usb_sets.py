@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import DirectRule, UsbRule
+from nodeagent.model.desired import CdiRule, NodeRule, UsbRule
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import selectors
-from nodeagent.policy.offer import behind, direct, usb_health
+from nodeagent.policy.offer import behind, usb_health
 from nodeagent.policy.offer.matches import Match
 
 NOBODY: Mapping[str, Holder] = MappingProxyType({})
@@ -71,8 +71,18 @@ def were_in_containers(had: Iterable[str], snapshot: Snapshot) -> frozenset[str]
 
 
 def _by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[DevNode]]]:
-    rules = (rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule))
-    return {rule.name: direct.of(rule).nodes(rule, snapshot) for rule in rules}
+    """The nodes of each device of a rule for nodes or CDI devices, by resource and id."""
+    found: dict[str, Mapping[str, Sequence[DevNode]]] = {}
+    for rule in snapshot.desired.rules:
+        if isinstance(rule, CdiRule):
+            from nodeagent.policy.offer import cdi_rules
+
+            found[rule.name] = cdi_rules.nodes(rule, snapshot)
+        elif isinstance(rule, NodeRule):
+            from nodeagent.policy.offer import node_rules
+
+            found[rule.name] = node_rules.nodes(rule, snapshot)
+    return found
 
 
 def _had(devices: Iterable[str], snapshot: Snapshot) -> frozenset[str]:

@@ -1,24 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes with a node that leads: what is of the same device, else one after the other."""
+"""Rules for device nodes: ids and health of shares, and which nodes go with a node that leads."""
 
 from __future__ import annotations
 
 import pytest
 
 from nodeagent.model.desired import Desired, NodePath, NodeRule
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, Kind
 from nodeagent.model.nodes import DevNode
+from nodeagent.model.resource import ReasonCode
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import nodeunits
+from nodeagent.policy.offer import node_rules
+from tests.facts import names
+from tests.policy.samples import ids
 
+TUN = NodeRule("devices.example.com/tun", "/dev/net/tun", count=3)
 CAMERAS = tuple(DevNode(f"/dev/video{number}") for number in (10, 2, 0))
+
+
+def _snapshot(*nodes: str) -> Snapshot:
+    """A host that was saved with no more than the names of its nodes."""
+    return Snapshot(Host(nodes=frozenset(nodes)), Desired(rules=(TUN,)))
+
+
+def test_a_node_that_exists_is_offered_as_so_many_healthy_shares() -> None:
+    found = node_rules.resource(TUN, _snapshot("/dev/net/tun"))
+    assert (found.name, found.kind) == (TUN.name, Kind.NODE)
+    assert ids(found.devices) == ["net_tun-0", "net_tun-1", "net_tun-2"]
+    assert all(device.healthy and device.numa is None for device in found.devices)
+
+
+def test_a_node_that_is_missing_is_listed_unhealthy_and_named() -> None:
+    found = node_rules.resource(TUN, _snapshot("/dev/net"))
+    reasons = {device.reason for device in found.devices}
+    (reason,) = reasons
+    assert reason is not None
+    assert reason.code is ReasonCode.NODE_MISSING
+    names(reason.what, "/dev/net/tun")
+
+
+@pytest.mark.parametrize(
+    ("device_id", "share"),
+    [
+        ("net_tun-0", True),
+        ("net_tun-2", True),
+        ("net_tun-3", False),
+        ("net_tun-00", False),
+        ("net_tun-", False),
+        ("net_tun", False),
+        ("net_tun--1", False),
+        ("kvm-0", False),
+        ("", False),
+        ("0000:65:00.0", False),
+    ],
+)
+def test_only_its_own_ids_are_shares_of_a_rule(device_id: str, share: bool) -> None:
+    assert (node_rules.resource(TUN, _snapshot("/dev/net/tun")).device(device_id) is not None) is share
 
 
 def led(*paths: NodePath, nodes: tuple[DevNode, ...]) -> list[list[str]]:
     """The paths of each unit that the first path leads, and what is missing of it after a dash."""
     rule = NodeRule("a.b/c", paths=paths, per_path=True)
     host = Host(dev_nodes={node.path: node for node in nodes})
-    found = nodeunits.units(rule, Snapshot(host, Desired(rules=(rule,))))
+    found = node_rules.units(rule, Snapshot(host, Desired(rules=(rule,))))
     return [
         [*(node.path[5:] for node in unit.nodes), *(f"-{path}" for path in unit.missing)] for unit in found
     ]
@@ -58,6 +102,6 @@ def test_names_in_ids_are_short_and_tell_long_ones_apart() -> None:
     nodes = tuple(DevNode(f"/dev/v{number}", alias=f"v4l/{'x' * 80}{number}") for number in range(2))
     rule = NodeRule("a.b/c", paths=(NodePath("/dev/v*"),), per_path=True, count=2)
     host = Host(dev_nodes={node.path: node for node in nodes})
-    names = [unit.name for unit in nodeunits.units(rule, Snapshot(host, Desired(rules=(rule,))))]
-    assert len(set(names)) == 2
-    assert all(len(name) <= 54 for name in names)
+    found = [unit.name for unit in node_rules.units(rule, Snapshot(host, Desired(rules=(rule,))))]
+    assert len(set(found)) == 2
+    assert all(len(name) <= 54 for name in found)

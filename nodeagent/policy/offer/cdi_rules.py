@@ -2,7 +2,7 @@
 """What CDI files on the host define, as a resource: each name a Device that is given by that name. Pure.
 
 A name goes to the first rule that asks for it. Names that change the same in a container are one device: the
-first one counts (GPUs are often there by number and by UUID).
+first one counts (GPUs are often there by number and by UUID). Loaded when there is such a rule.
 """
 
 from __future__ import annotations
@@ -42,9 +42,14 @@ def device_id(name: str) -> DeviceId:
     return DeviceId(f"{name[: _ID_LIMIT - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}")
 
 
-def takes(rule: CdiRule, snapshot: Snapshot) -> tuple[str, ...]:
-    """The names that the rule takes."""
+def matched_names(rule: CdiRule, snapshot: Snapshot) -> tuple[str, ...]:
+    """The names of the CDI devices that the rule matches."""
     return tuple(entry.name for entry in _taken(rule, snapshot))
+
+
+def has_node(rule: CdiRule, path: str, snapshot: Snapshot) -> bool:
+    """True if one of the devices that the rule matches has the node of that path."""
+    return any(path in entry.device.paths for entry in _taken(rule, snapshot))
 
 
 def grant(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
@@ -65,19 +70,6 @@ def sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tup
 def nodes(rule: CdiRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
     """Id → the nodes that its file names."""
     return {each: _nodes(entry, snapshot.host) for each, entry in _by_id(rule, snapshot).items()}
-
-
-def touched(rule: CdiRule, before: Host, now: Host) -> bool:
-    """True if something differs that the rule depends on."""
-    if before.cdi is not now.cdi or before.dev_nodes is not now.dev_nodes or before.usb is not now.usb:
-        return True
-    changed = now.changes_since(before).functions
-    return bool(changed) and any(not changed.isdisjoint(node.functions) for node in now.dev_nodes.values())
-
-
-def names(rule: CdiRule, path: str, snapshot: Snapshot) -> bool:
-    """True if one of the devices that the rule takes has the node of that path."""
-    return any(path in entry.device.paths for entry in _taken(rule, snapshot))
 
 
 def _by_id(rule: CdiRule, snapshot: Snapshot) -> dict[str, CdiEntry]:

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device nodes (/dev/kvm, /dev/dri/renderD*, …) as resources: equal shares of each unit of nodes. Pure.
+
+A unit has all nodes that a rule names. With ``perPath`` there is one for each node of the first path, which
+leads it. Other nodes go with a leader of the same device, as far as that is known; else the first goes with
+the first, the second with the second, and so on. A node leads once, by the first rule. Loaded when there is
+such a rule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from nodeagent.base.errors import Refused
+from nodeagent.model.allocation import DeviceNode, Grant
+from nodeagent.model.desired import NodePath, NodeRule
+from nodeagent.model.host import Host
+from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.nodes import DevNode, fits, is_pattern
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.policy.offer import behind
+
+_ID_LIMIT = 54  # characters of a name in an id: with a mark, or the number of a share, at most 63
+_DIGITS = re.compile(r"(\d+)")
+
+
+class NodeUnit(NamedTuple):
+    """What one container gets: nodes, each by what names it; ``missing``: what is not there and has to be."""
+
+    name: str
+    parts: tuple[tuple[DevNode, NodePath], ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[DevNode, ...]:
+        """Its nodes."""
+        return tuple(node for node, _ in self.parts)
+
+
+def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
+    """The resource of a rule: ``count`` shares of each unit, Healthy while all of its nodes can be given."""
+    devices: list[Device] = []
+    for unit in units(rule, snapshot):
+        reason, numa = _reason(unit, snapshot), behind.numa(unit.nodes, snapshot.host)
+        devices += [Device(each, reason, numa) for each in _ids(rule, unit)]
+    return Resource(ResourceName(rule.name), rule.kind, tuple(devices))
+
+
+def matched_paths(rule: NodeRule, snapshot: Snapshot) -> tuple[str, ...]:
+    """The paths of its nodes: of those that lead, or of all that one unit is made of."""
+    if rule.per_path:
+        return tuple(node.path for node in _find_leaders(rule, snapshot))
+    found = {node.path: None for unit in units(rule, snapshot) for node in unit.nodes}
+    return tuple(found) or tuple(entry.path for entry in rule.entries)
+
+
+def share_id(path: str, number: int) -> DeviceId:
+    """The id of one share, derived from the path: ``/dev/net/tun`` → ``net_tun-0``, ``net_tun-1``, …"""
+    return DeviceId(f"{_stem(path)}-{number}")
+
+
+def _stem(path: str) -> str:
+    return path.removeprefix("/dev/").strip("/").replace("/", "_")
+
+
+def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
+    """What a container gets for these shares: each node once.
+
+    :raises Refused: if two nodes would be at one path there.
+    """
+    found: dict[str, DeviceNode] = {}
+    for unit in _units_of(rule, device_ids, snapshot):
+        for node, entry in unit.parts:
+            inside = _inside(node, entry)
+            given = DeviceNode(node.real, entry.permissions or rule.permissions, inside)
+            if found.setdefault(inside, given).path != node.real:
+                raise Refused(
+                    f"{rule.name}: {found[inside].path} and {node.real} would both be {inside} there",
+                    "ask for one of them in a container, or let mountPath end with a slash",
+                )
+    plain = (replace(each, inside="") if each.inside == each.path else each for each in found.values())
+    return Grant(nodes=tuple(plain))
+
+
+def _inside(node: DevNode, entry: NodePath) -> str:
+    """Where a container finds a node."""
+    if entry.mount_path.endswith("/"):
+        return entry.mount_path + node.path.rpartition("/")[2]
+    return entry.mount_path or node.path
+
+
+def sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
+    """What decides about these shares: their nodes, and the functions behind them."""
+    chosen = _units_of(rule, device_ids, snapshot)
+    found = [node for unit in chosen for node in unit.nodes]
+    functions = [each.address for each in behind.functions(found, snapshot.host)]
+    return tuple(dict.fromkeys((*(node.path for node in found), *functions)))
+
+
+def nodes(rule: NodeRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
+    """Id of a share → its nodes."""
+    return {each: unit.nodes for each, unit in _by_id(rule, snapshot).items()}
+
+
+def _units_of(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> list[NodeUnit]:
+    known = _by_id(rule, snapshot)
+    return list(dict.fromkeys(known[each] for each in device_ids if each in known))
+
+
+def _by_id(rule: NodeRule, snapshot: Snapshot) -> dict[str, NodeUnit]:
+    return {each: unit for unit in units(rule, snapshot) for each in _ids(rule, unit)}
+
+
+def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
+    """Where each node is a Device, the first share has its name as it is: most have one share only."""
+    if rule.per_path:
+        yield DeviceId(unit.name)
+    for number in range(1 if rule.per_path else 0, rule.count):
+        yield DeviceId(f"{unit.name}-{number}")
+
+
+def _reason(unit: NodeUnit, snapshot: Snapshot) -> Reason | None:
+    if unit.missing:
+        return _missing(unit.missing)
+    return behind.reason(unit.nodes, snapshot)
+
+
+def _missing(paths: tuple[str, ...]) -> Reason:
+    named = ", ".join(paths)
+    hint = "load the kernel module that makes it" if len(paths) == 1 else "load the modules that make them"
+    return Reason(
+        ReasonCode.NODE_MISSING, f"{named} {'does' if len(paths) == 1 else 'do'} not exist on this host", hint
+    )
+
+
+def units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
+    """The units of a rule: one, or with ``perPath`` as many as there are nodes that lead."""
+    if rule.per_path:
+        return _led(rule, snapshot)
+    name = _stem(rule.entries[0].path)
+    parts = [(node, entry) for entry in rule.entries for node in _find_nodes(entry.path, snapshot.host)]
+    there = [entry for _, entry in parts]
+    missing = [entry.path for entry in rule.entries if not entry.optional and entry not in there]
+    return (NodeUnit(_short(name) if rule.paths else name, tuple(parts), tuple(missing)),)
+
+
+def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
+    """The nodes that a path or a pattern means, each once, in the order in which people count."""
+    if not is_pattern(wanted):
+        node = host.dev_nodes.get(wanted)
+        plain = DevNode(wanted) if wanted in host.nodes else None  # of a host that was saved without more
+        return [each for each in (node or plain,) if each is not None]
+    found: dict[str, DevNode] = {}
+    for node in host.dev_nodes.values():
+        if fits(node.path, wanted) and (node.real not in found or not node.target):
+            found[node.real] = node
+    return sorted(found.values(), key=lambda node: _counted(node.path))
+
+
+def _find_leaders(rule: NodeRule, snapshot: Snapshot) -> list[DevNode]:
+    """The nodes that lead a Device of this rule: those that no rule before it has."""
+    taken: set[str] = set()
+    for earlier in snapshot.desired.rules:
+        if earlier.name == rule.name:
+            break
+        if isinstance(earlier, NodeRule) and earlier.per_path:
+            taken |= {node.real for node in _find_nodes(earlier.entries[0].path, snapshot.host)}
+    found = _find_nodes(rule.entries[0].path, snapshot.host)
+    return [node for node in found if node.real not in taken]
+
+
+def _led(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
+    first, *others = rule.entries
+    leading = _find_leaders(rule, snapshot)
+    with_each = [(entry, _followers(entry, leading, snapshot.host)) for entry in others]
+    return tuple(
+        _unit(node, first, [(entry, found[number]) for entry, found in with_each])
+        for number, node in enumerate(leading)
+    )
+
+
+def _unit(leader: DevNode, first: NodePath, others: Sequence[tuple[NodePath, Sequence[DevNode]]]) -> NodeUnit:
+    parts = [(leader, first), *((node, entry) for entry, nodes in others for node in nodes)]
+    missing = [entry.path for entry, nodes in others if not nodes and not entry.optional]
+    name = leader.alias or leader.path.removeprefix("/dev/")
+    return NodeUnit(_short(name.replace("/", "_")), tuple(parts), tuple(missing))
+
+
+def _followers(entry: NodePath, leading: Sequence[DevNode], host: Host) -> list[list[DevNode]]:
+    """For each leader what goes with it of one entry."""
+    found = _find_nodes(entry.path, host)
+    if is_pattern(entry.path) and any(_together(each, node) for each in leading for node in found):
+        return [[node for node in found if _together(each, node)] for each in leading]
+    most = entry.limit or (1 if is_pattern(entry.path) else len(leading))
+    seats = [node for node in found for _ in range(most)]
+    return [seats[number : number + 1] for number in range(len(leading))]
+
+
+def _together(one: DevNode, other: DevNode) -> bool:
+    return one.parent is not None and one.parent == other.parent
+
+
+def _counted(path: str) -> tuple[tuple[int, str], ...]:
+    """video2 before video10."""
+    pieces = _DIGITS.split(path)
+    return tuple((int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces)
+
+
+def _short(name: str) -> str:
+    """A name in an id: what no label may have is replaced, and a long one is cut, with a mark of all."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "nodes"
+    if len(plain) <= _ID_LIMIT:
+        return plain
+    return f"{plain[: _ID_LIMIT - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
