@@ -19,7 +19,7 @@ from nodeagent.base import threads
 from nodeagent.base.latest import Latest
 from nodeagent.base.watch import Change
 from nodeagent.config.imports import cdi as reading
-from nodeagent.kernel.events.source import NodeWatches
+from nodeagent.kernel.events import NodeWatches
 from nodeagent.kernel.root import Root
 from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile

@@ -31,7 +31,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.cluster import account
 from nodeagent.config import Settings
-from nodeagent.kernel.events.source import KernelEvents
+from nodeagent.kernel.events import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.kubelet.device_plugin import Answers, DeviceList

@@ -27,7 +27,7 @@ from nodeagent.base.supervise import Heartbeat
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Settings
 from nodeagent.kernel import aer
-from nodeagent.kernel.events.source import KernelEvents
+from nodeagent.kernel.events import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.scanner import Scanner

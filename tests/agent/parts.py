@@ -17,7 +17,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.config import Settings, Sources, Timing
-from nodeagent.kernel.events.source import KernelEvents
+from nodeagent.kernel.events import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.desired import Desired

@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel.events import uevents
+from nodeagent.kernel import uevents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import scanner
 from nodeagent.kernel.scan_requests import ScanRequests

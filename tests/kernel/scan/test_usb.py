@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.kernel.events import uevents
+from nodeagent.kernel import uevents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import usb
 from nodeagent.kernel.scan_requests import ScanRequests

@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from nodeagent.kernel.events import uevents
+from nodeagent.kernel import uevents
 from nodeagent.sim.kubelet.state import Pod
 from tests.vm.guest import mdev, pci, vfio
 from tests.vm.guest.node import HEALTHY, LOOK, PATIENCE, PROMISED, UNHEALTHY, Node, until

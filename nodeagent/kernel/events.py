@@ -28,7 +28,7 @@ from nodeagent.model.status import EventsStatus
 from nodeagent.model.usb import NODES
 
 if TYPE_CHECKING:
-    from nodeagent.kernel.events.uevents import Reader
+    from nodeagent.kernel.uevents import Reader
 
 _DRIVERS = "/sys/bus/pci/drivers"
 _DEVICE_LISTS = (pci.DEVICES, mdevs.DEVICES, mdevs.PARENTS)
@@ -95,7 +95,7 @@ class KernelEvents:
         self._driver_list.set((_DRIVERS,))
         self._watch_drivers()
         if self._root.is_host:
-            from nodeagent.kernel.events import uevents  # here: a simulated host has no use for it
+            from nodeagent.kernel import uevents  # here: a simulated host has no use for it
 
             if uevents.are_received(self._root):
                 await self._read_uevents()
@@ -130,7 +130,7 @@ class KernelEvents:
         self._request_scan(None)
 
     async def _read_uevents(self) -> None:
-        from nodeagent.kernel.events import uevents
+        from nodeagent.kernel import uevents
 
         with uevents.open_socket() as sock:
             reader = self._reader = uevents.Reader(sock, uevents.from_kernel)

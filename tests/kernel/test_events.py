@@ -18,8 +18,8 @@ import pytest
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
-from nodeagent.kernel.events import uevents
-from nodeagent.kernel.events.source import KernelEvents
+from nodeagent.kernel import uevents
+from nodeagent.kernel.events import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.scan_requests import ScanRequests
@@ -218,7 +218,7 @@ async def test_the_number_of_watches_does_not_grow_with_the_number_of_functions(
 
 @pytest.mark.skipif(not namespaces(), reason="no user namespace to be had")
 def test_where_no_uevents_arrive_devices_are_watched_and_the_rest_is_polled() -> None:
-    command = [*ALONE, sys.executable, "-m", "tests.kernel.events.polling"]
+    command = [*ALONE, sys.executable, "-m", "tests.kernel.polling"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     told, buffer = done.stdout.splitlines()
     assert told == "poll True True"

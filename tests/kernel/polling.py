@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.kernel.events.polling``: what is watched on a host without uevents.
+"""``python -m tests.kernel.polling``: what is watched on a host without uevents.
 
 Run it in a user namespace of its own, where none arrive, and nobody may have a buffer beyond the limit.
 """
@@ -12,8 +12,8 @@ import anyio
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
-from nodeagent.kernel.events import uevents
-from nodeagent.kernel.events.source import KernelEvents
+from nodeagent.kernel import uevents
+from nodeagent.kernel.events import KernelEvents
 from nodeagent.kernel.root import Root
 from tests.hearing import Heard
 from tests.kernel.requesting import HeardScanRequests

@@ -18,16 +18,16 @@ import anyio
 import pytest
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel.events import uevents
-from nodeagent.kernel.events.uevents import Uevent, Verdict
+from nodeagent.kernel import uevents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan_requests import ScanRequests
+from nodeagent.kernel.uevents import Uevent, Verdict
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
 from tests.hearing import Heard
 from tests.limits import free_descriptors
 
-RECORDINGS = sorted((Path(__file__).parents[2] / "machines" / "uevents").glob("*.json"))
+RECORDINGS = sorted((Path(__file__).parents[1] / "machines" / "uevents").glob("*.json"))
 A = PciAddress("0000:01:00.0")
 NOISE = {"net", "queues", "ptp", "block", "nvme", "bdi", "hwmon", "workqueue", "wakeup", "nvme-generic",
          "nvme-subsystem", "graphics", "drm", "vtconsole", "i2c", "iommu"}  # fmt: skip
