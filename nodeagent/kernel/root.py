@@ -217,7 +217,9 @@ def _text(path: str, dir_fd: int | None = None, most: int = MOST, errors: str = 
         data = os.read(fd, _ATTRIBUTE)
         if len(data) == _ATTRIBUTE:
             data += _rest(fd, most)
-        return None if len(data) > most else data.strip().decode(errors=errors)
+            if len(data) > most:
+                return None
+        return data.strip().decode(errors=errors)
     except (OSError, UnicodeDecodeError):
         return None
     finally:
