@@ -51,11 +51,11 @@ def explain(options: argparse.Namespace) -> int:
     asked = _asked(options)
     used = _used(options, asked.crs)
     basis, first_line = bases.chosen(options, cr=used.cr)
-    told = judging.explain_machine(asked.machine, used.cr, turn.first(basis.snapshot, basis.matched))
+    told = judging.explain_machine(asked.machine, used, turn.first(basis.snapshot, basis.matched))
     if options.output == output.TEXT:
-        text = output.people(rendering.text(told, used))
+        text = output.people(rendering.text(told))
     else:
-        text = output.formed(options.output, documents.document(rendering.answer(told, used)))
+        text = output.formed(options.output, documents.document(told))
     return output.answer(text, first_line, asked.message)
 
 

@@ -8,57 +8,10 @@ not here. What would change is told by ``plan_answers``, which documents there a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nodeagent.model.access import Check
 from nodeagent.model.readiness import ReadinessLine
-
-
-class MachineName(NamedTuple):
-    """A virtual machine."""
-
-    kind: str
-    namespace: str
-    name: str
-
-
-class CRAnswer(NamedTuple):
-    """The KubeVirt CR that a machine is judged by, and where it is from: file, api-server, daemon, record."""
-
-    name: str
-    source: str
-
-
-class VmDeviceAnswer(NamedTuple):
-    """A device in the specification of a machine: the list that it stands in, and its name there."""
-
-    list: str
-    name: str
-
-
-@dataclass(frozen=True)  # no tuple: these have a method of the name count
-class AskAnswer:
-    """A resource that a machine asks for, and what its pod would get of this node."""
-
-    resource: str
-    count: int
-    prospect: str
-    devices: tuple[VmDeviceAnswer, ...]
-    env: Mapping[str, str]
-    nodes: tuple[str, ...]
-    cdi: tuple[str, ...]
-    why: tuple[str, ...]
-
-
-class MachineAnswer(NamedTuple):
-    """Whether this node can give a machine what it asks for: now, later, others (have to), never."""
-
-    machine: MachineName
-    prospect: str
-    resources: tuple[AskAnswer, ...]
-    notes: tuple[str, ...]
-    cr: CRAnswer | None
 
 
 class SettingAnswer(NamedTuple):

@@ -17,12 +17,12 @@ from nodeagent.model.status import Status
 from nodeagent.policy.explain.cards import CardExplanation
 from nodeagent.policy.explain.devices import DeviceExplanation, DeviceRow
 from nodeagent.policy.explain.groups import GroupExplanation
+from nodeagent.policy.explain.machines import MachineExplanation
 from nodeagent.policy.explain.pods import PodExplanation
 from nodeagent.policy.explain.resources import ResourceExplanation
 from nodeagent.policy.explain.rules import RuleExplanation
 from nodeagent.render.answers import (
     AccessAnswer,
-    MachineAnswer,
     ReadinessAnswer,
     SettingsAnswer,
 )
@@ -39,7 +39,7 @@ KINDS: Mapping[str, type] = {
     "RuleExplanation": RuleExplanation,
     "GroupExplanation": GroupExplanation,
     "PodExplanation": PodExplanation,
-    "MachineExplanation": MachineAnswer,
+    "MachineExplanation": MachineExplanation,
     "Settings": SettingsAnswer,
     "ClusterCheck": AccessAnswer,
     "Readiness": ReadinessAnswer,

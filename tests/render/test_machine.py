@@ -5,33 +5,33 @@ from __future__ import annotations
 
 import json
 
-from nodeagent.model.allocation import DeviceNode, Grant
-from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, UsedCR, VirtualMachine, VmDevice
-from nodeagent.model.problem import misconfigured
-from nodeagent.policy.explain.machines import Ask, MachineExplanation, Prospect
+from nodeagent.policy.explain.machines import (
+    Ask,
+    AskedDevice,
+    CrName,
+    MachineExplanation,
+    MachineName,
+    Prospect,
+)
 from nodeagent.render import documents, machine
-from nodeagent.render.answers import CRAnswer
 from tests.facts import names
 
-GPU = VmDevice(DeviceList.GPUS, "gpu1", "a.b/gpu")
-DISK = VmDevice(DeviceList.HOST_DEVICES, "", "a.b/nvme")
-GRANT = Grant(
-    (("PCI_RESOURCE_A_B_GPU", "0000:65:00.0"),), (DeviceNode("/dev/vfio/vfio"), DeviceNode("/dev/vfio/1"))
-)
+GPU, DISK = (AskedDevice("GPU", "gpu1"),), (AskedDevice("HostDevice", ""),)
+ENV, NODES = {"PCI_RESOURCE_A_B_GPU": "0000:65:00.0"}, ("/dev/vfio/vfio", "/dev/vfio/1")
+WHY = ("it asks for 1", "0000:66:00.0: held by ns/vm")
 TOLD = MachineExplanation(
-    VirtualMachine("VirtualMachineInstance", "demo", "red", (GPU, DISK)),
+    MachineName("VirtualMachineInstance", "demo", "red"),
+    Prospect.LATER,
     (
-        Ask("a.b/gpu", (GPU,), Prospect.NOW, GRANT),
-        Ask("a.b/nvme", (DISK,), Prospect.LATER, why=("it asks for 1", "0000:66:00.0: held by ns/vm")),
-        Ask("a.b/cdi", (GPU,), Prospect.NOW, Grant(cdi=("x/y=1", "x/y=2"))),
+        Ask("a.b/gpu", 1, Prospect.NOW, GPU, ENV, NODES, (), ()),
+        Ask("a.b/nvme", 1, Prospect.LATER, DISK, {}, (), (), WHY),
+        Ask("a.b/cdi", 1, Prospect.NOW, GPU, {}, (), ("x/y=1", "x/y=2"), ()),
     ),
     ("nobody knows",),
+    None,
 )
-
-NAMELESS = MachineExplanation(VirtualMachine("VirtualMachine", "", ""))
-BROKEN = MachineExplanation(
-    VirtualMachine("VirtualMachine", "", "red", refused=(misconfigured("spec", "x", "y"),))
-)
+NAMELESS = MachineExplanation(MachineName("VirtualMachine", "", ""), Prospect.NOW, (), (), None)
+BROKEN = MachineExplanation(MachineName("VirtualMachine", "", "red"), Prospect.NEVER, (), (), None)
 
 
 def test_the_story_of_a_machine_begins_with_its_worst_verdict() -> None:
@@ -57,7 +57,7 @@ def test_a_machine_that_asks_for_nothing_or_cannot_be_meant_says_so() -> None:
 
 
 def test_the_same_is_there_for_programs() -> None:
-    document = json.loads(json.dumps(documents.document(machine.answer(TOLD))))
+    document = json.loads(json.dumps(documents.document(TOLD)))
     assert document["machine"] == {"kind": "VirtualMachineInstance", "namespace": "demo", "name": "red"}
     assert (document["prospect"], document["notes"]) == ("later", ["nobody knows"])
     assert document["resources"][0] == {
@@ -74,8 +74,7 @@ def test_the_same_is_there_for_programs() -> None:
 
 
 def test_the_cr_that_a_machine_was_judged_by_is_named() -> None:
-    used = UsedCR(KubeVirtCR("kubevirt", "kv"), "record")
-    names(machine.text(TOLD, used), "KubeVirt CR kubevirt/kv")
-    assert machine.answer(TOLD, used).cr == CRAnswer("kubevirt/kv", "record")
-    nameless = UsedCR(KubeVirtCR("", ""), "file")
-    names(machine.text(TOLD, nameless), "KubeVirt CR", "--cr")
+    named = TOLD._replace(cr=CrName("kubevirt/kv", "record"))
+    names(machine.text(named), "KubeVirt CR kubevirt/kv")
+    nameless = TOLD._replace(cr=CrName("", "file"))
+    names(machine.text(nameless), "KubeVirt CR", "--cr")

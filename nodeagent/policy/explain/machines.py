@@ -9,13 +9,14 @@ from the Decision of the daemon, its preferences and its grants; nothing is rese
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from nodeagent.model.allocation import Grant
 from nodeagent.model.host import HostDevice, Kind
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, VirtualMachine, VmDevice
+from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, UsedCR, VirtualMachine, VmDevice
 from nodeagent.model.resource import Reason, ReasonCode, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.explain.why import why_not_offered
@@ -38,49 +39,72 @@ class Prospect(StrEnum):
     NEVER = "never"  # not as things are: a person is needed
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One resource that the machine asks for.
+class MachineName(NamedTuple):
+    """A virtual machine."""
 
-    ``grant`` is what its container would get now; ``why`` has one line for each thing that decides or is odd.
+    kind: str
+    namespace: str
+    name: str
+
+
+class AskedDevice(NamedTuple):
+    """A device in the specification of a machine: the list that it stands in, and its name there."""
+
+    list: str
+    name: str
+
+
+class CrName(NamedTuple):
+    """The KubeVirt CR that a machine is judged by, and where it is from: file, api-server, daemon, record."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)  # no tuple: these have a method of the name count
+class Ask:
+    """A resource that a machine asks for, and what its pod would get of this node.
+
+    ``why`` has one line for each thing that decides or is odd.
     """
 
     resource: str
-    devices: tuple[VmDevice, ...]
+    count: int
     prospect: Prospect
-    grant: Grant = NO_GRANT
-    why: tuple[str, ...] = ()
-
-    @property
-    def count(self) -> int:
-        """How many the pod asks for."""
-        return len(self.devices)
+    devices: tuple[AskedDevice, ...]
+    env: Mapping[str, str]
+    nodes: tuple[str, ...]
+    cdi: tuple[str, ...]
+    why: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MachineExplanation:
-    """The whole story of one machine; ``notes`` are about all of it."""
+class MachineExplanation(NamedTuple):
+    """Whether this node can give a machine what it asks for: now, later, others (have to), never."""
 
-    machine: VirtualMachine
-    asks: tuple[Ask, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def prospect(self) -> Prospect:
-        """That of the machine: as bad as the worst."""
-        order = list(Prospect)
-        found = [Prospect.NEVER] * bool(self.machine.refused) + [ask.prospect for ask in self.asks]
-        return max(found, key=order.index, default=Prospect.NOW)
+    machine: MachineName
+    prospect: Prospect
+    resources: tuple[Ask, ...]
+    notes: tuple[str, ...]
+    cr: CrName | None
 
 
-def explain_machine(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -> MachineExplanation:
-    """What the machine's pod asks for, and what this node says to that; ``cr`` None: none is known."""
+def explain_machine(machine: VirtualMachine, used: UsedCR, decision: Decision) -> MachineExplanation:
+    """Return what the machine's pod asks for and what this node can give, by the CR that is ``used``."""
     by_resource: dict[str, list[VmDevice]] = {}
     for device in machine.devices:
         if device.resource is not None:
             by_resource.setdefault(device.resource, []).append(device)
-    asks = tuple(_ask(resource, tuple(devices), cr, decision) for resource, devices in by_resource.items())
-    return MachineExplanation(machine, asks, tuple(_notes(machine, cr, decision)))
+    asks = tuple(
+        _ask(resource, tuple(devices), used.cr, decision) for resource, devices in by_resource.items()
+    )
+    found = [Prospect.NEVER] * bool(machine.refused) + [ask.prospect for ask in asks]
+    return MachineExplanation(
+        MachineName(machine.kind, machine.namespace, machine.name),
+        max(found, key=list(Prospect).index, default=Prospect.NOW),
+        asks,
+        tuple(_notes(machine, used.cr, decision)),
+        CrName(used.name, used.source) if used.source else None,
+    )
 
 
 def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -> Iterator[str]:
@@ -115,7 +139,22 @@ def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, de
         ask = _present(found, devices, cr, decision)
     if not refused:
         return ask
-    return Ask(resource, devices, Prospect.NEVER, ask.grant, (*refused, *ask.why))
+    return replace(ask, prospect=Prospect.NEVER, why=(*refused, *ask.why))
+
+
+def _explained(
+    resource: str, devices: Sequence[VmDevice], prospect: Prospect, *why: str, grant: Grant = NO_GRANT
+) -> Ask:
+    return Ask(
+        resource,
+        len(devices),
+        prospect,
+        tuple(AskedDevice(device.listed, device.name) for device in devices),
+        dict(grant.envs),
+        tuple(node.path for node in grant.nodes),
+        tuple(grant.cdi),
+        why,
+    )
 
 
 def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
@@ -124,9 +163,9 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
     theirs = [entry for entry in permitting if not entry.external]
     if theirs:
         why = f"virt-handler offers it, not nodeagent ({theirs[0].place} is not external)"
-        return Ask(resource, devices, Prospect.OTHERS, why=(why,))
+        return _explained(resource, devices, Prospect.OTHERS, why)
     if any(rule.name == resource for rule in decision.snapshot.desired.foreign.values()):
-        return Ask(resource, devices, Prospect.OTHERS, why=("virt-handler offers it, not nodeagent",))
+        return _explained(resource, devices, Prospect.OTHERS, "virt-handler offers it, not nodeagent")
     snapshot = decision.snapshot
     fitting = [
         each
@@ -140,7 +179,7 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
         lines.append(f"there are no {meant} on this node, which the KubeVirt CR means by it")
     elif permitting and not any(rule.name == resource for rule in snapshot.desired.rules):
         lines.append("no rule here has this name; write one, or have the CR served: kubevirt.enabled")
-    return Ask(resource, devices, Prospect.NEVER, why=tuple(lines))
+    return _explained(resource, devices, Prospect.NEVER, *lines)
 
 
 def _nearest(resource: str, decision: Decision) -> str:
@@ -166,7 +205,7 @@ def _present(
     """Some devices are listed; those that are Healthy and held by nobody are free."""
     if resource.direct:
         why = "it is for containers: virt-launcher reads no variable for it, and the machine would not start"
-        return Ask(resource.name, devices, Prospect.NEVER, why=(why,))
+        return _explained(resource.name, devices, Prospect.NEVER, why)
     snapshot = decision.snapshot
     holders = {each.id: snapshot.holder(each.id) for each in resource.devices}
     free = [each.id for each in resource.devices if each.healthy and holders[each.id] is None]
@@ -179,10 +218,11 @@ def _present(
     odd = permissions.disagreements(permissions.entries(cr, resource.name), offered, snapshot.names)
     count, short = len(devices), f"it asks for {len(devices)}, and {len(free)} of {len(holders)} are free"
     if len(free) >= count:
-        return Ask(resource.name, devices, Prospect.NOW, _grant(resource, free, count, decision), tuple(odd))
+        grant = _grant(resource, free, count, decision)
+        return _explained(resource.name, devices, Prospect.NOW, *odd, grant=grant)
     later = len(free) + len(waiting) >= count
     lines = (short, *_together(waiting), *_together(broken), *odd)
-    return Ask(resource.name, devices, Prospect.LATER if later else Prospect.NEVER, why=lines)
+    return _explained(resource.name, devices, Prospect.LATER if later else Prospect.NEVER, *lines)
 
 
 def _grant(resource: Resource, free: Sequence[str], count: int, decision: Decision) -> Grant:

@@ -13,7 +13,7 @@ from nodeagent.model.allocation import Knowledge
 from nodeagent.model.configuration import Configuration, KubeVirt
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector, UsbRule, UsbSelector
 from nodeagent.model.host import HostDevice
-from nodeagent.model.kubevirt import KubeVirtCR
+from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import merge
 from nodeagent.policy.explain import machines
@@ -47,19 +47,19 @@ def told(
     machine = door.machine({"kind": "VirtualMachineInstance", "spec": {"domain": {"devices": devices}}})
     assert machine is not None
     decision = turn.first(snapshot(host(*(here or boards())), wish, **known))
-    return machines.explain_machine(machine, cr, decision)
+    return machines.explain_machine(machine, UsedCR(cr), decision)
 
 
 def ask(*asked: str, **other: Any) -> Ask:
-    (found,) = told(*asked, **other).asks
+    (found,) = told(*asked, **other).resources
     return found
 
 
 def test_what_is_free_can_be_given_now_with_one_address_for_each_device() -> None:
     found = ask(GPU, GPU)
     assert (found.resource, found.count, found.prospect, found.why) == (GPU, 2, "now", ())
-    assert found.grant.envs == (("PCI_RESOURCE_NVIDIA_COM_GPU", f"{A},{B}"),)
-    assert [node.path for node in found.grant.nodes] == ["/dev/vfio/vfio", "/dev/vfio/1", "/dev/vfio/2"]
+    assert found.env == {"PCI_RESOURCE_NVIDIA_COM_GPU": f"{A},{B}"}
+    assert found.nodes == ("/dev/vfio/vfio", "/dev/vfio/1", "/dev/vfio/2")
     assert told(GPU, GPU).notes == ()
 
 
@@ -73,8 +73,8 @@ def test_both_lists_ask_for_resources_and_each_is_told_apart() -> None:
         wish=wish,
         cr=replace(cr, gates=frozenset({"HostDevices"})),
     )
-    assert [(each.resource, each.prospect) for each in found.asks] == [(GPU, "now"), (VGPU_NAME, "now")]
-    assert found.asks[1].grant.envs == (("MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q", UUID),)
+    assert [(each.resource, each.prospect) for each in found.resources] == [(GPU, "now"), (VGPU_NAME, "now")]
+    assert found.resources[1].env == {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": UUID}
     assert found.prospect == "now"
 
 
@@ -82,7 +82,7 @@ def test_what_a_pod_holds_comes_back_when_it_is_released() -> None:
     found = ask(GPU, GPU, GPU, holders=holders(A))
     assert found.prospect == "later"
     each_names(found.why, (3, 2), (A, "ns/vm"))
-    assert found.grant.envs == ()
+    assert found.env == {}
 
 
 def test_the_rest_of_a_group_that_a_pod_holds_comes_back_too() -> None:
@@ -139,7 +139,7 @@ def test_what_kubevirt_refuses_is_told_in_its_own_words(lists: Any, gates: Any, 
     cr = replace(CR, gates=frozenset(gates))
     found = told(*lists.pop("asked", ()), cr=cr, **lists)
     assert found.prospect == "never"
-    assert found.asks[0].why[0].startswith(why)
+    assert found.resources[0].why[0].startswith(why)
 
 
 def test_gpus_need_no_feature_gate() -> None:
@@ -154,7 +154,7 @@ def test_without_the_section_kubevirt_permits_everything_and_with_an_empty_one_n
 
 
 def test_one_resource_in_both_lists_gives_one_device_twice() -> None:
-    found = told(GPU, host_devices=(GPU,)).asks[0]
+    found = told(GPU, host_devices=(GPU,)).resources[0]
     assert found.prospect == "never"
     names(found.why[0], "gpus", "hostDevices")
 
@@ -253,7 +253,7 @@ def test_entries_that_kubevirt_would_refuse_and_devices_of_claims_are_notes() ->
     )
     assert machine is not None
     cr = read({"pciHostDevices": [{"pciVendorSelector": "1", "resourceName": "a.b/c"}]})
-    found = machines.explain_machine(machine, cr, turn.first(snapshot(host())))
+    found = machines.explain_machine(machine, UsedCR(cr), turn.first(snapshot(host())))
     assert found.prospect == "never"
     each_names(
         found.notes,
@@ -266,4 +266,4 @@ def test_entries_that_kubevirt_would_refuse_and_devices_of_claims_are_notes() ->
 
 def test_a_machine_that_asks_for_nothing_needs_nothing_of_the_cr() -> None:
     found = told(cr=None)
-    assert (found.asks, found.notes, found.prospect) == ((), (), "now")
+    assert (found.resources, found.notes, found.prospect) == ((), (), "now")

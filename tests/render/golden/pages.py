@@ -15,7 +15,6 @@ from nodeagent.model.cdi import CdiFile
 from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Hints, MdevType, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
-from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
 from nodeagent.model.plan import Plan
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.readiness import ReadinessLine, Verdict
@@ -34,6 +33,7 @@ from nodeagent.model.status import (
 from nodeagent.policy import diagnose
 from nodeagent.policy.explain import devices
 from nodeagent.policy.explain import resources as explaining
+from nodeagent.policy.explain.machines import CrName
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.comparison import Comparison, Counted, DeviceChange, Listed, ResourceChange
 from nodeagent.policy.offer.turn import Decision
@@ -203,7 +203,7 @@ def _explain() -> str:
 
 def _machine() -> str:
     return _sections(
-        pending=machine.text(test_machine.TOLD, UsedCR(KubeVirtCR("kubevirt", "kv"), "record")),
+        pending=machine.text(test_machine.TOLD._replace(cr=CrName("kubevirt/kv", "record"))),
         without_requests=machine.text(test_machine.NAMELESS),
         refused=machine.text(test_machine.BROKEN),
     )
