@@ -21,7 +21,7 @@ import pytest
 
 from nodeagent import config
 from nodeagent.app import Daemon
-from nodeagent.base import log, threads, unix_http
+from nodeagent.base import log, sockets, threads
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.sim import nodes
@@ -68,7 +68,7 @@ async def status(host: SimulatedHost) -> dict[str, Any]:
     with anyio.fail_after(10):
         while True:
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-                found: dict[str, Any] = await threads.call(unix_http.ask, status_socket(host), "/status", 5.0)
+                found: dict[str, Any] = await threads.call(sockets.ask, status_socket(host), "/status", 5.0)
                 return found
             await anyio.sleep(0.01)
 

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 
 from nodeagent import __version__
-from nodeagent.base import process, unix_http
+from nodeagent.base import process, sockets
 from nodeagent.check.findings import AS_ROOT, Finding, Node, note, ok, unseen, wrong
 from nodeagent.kernel import pci_ids
 from nodeagent.kernel.root import Root
@@ -41,7 +41,7 @@ _MORE_INSTANCES = "sysctl fs.inotify.max_user_instances=8192, and a file in /etc
 def ask_daemon(root: Root, socket: str, limit: float) -> Status | Exception:
     """Return the Status of the daemon at a socket, or the OSError or ValueError that there was instead."""
     try:
-        return plain.load(Status, unix_http.ask(root.path(socket), "/status", limit))
+        return plain.load(Status, sockets.ask(root.path(socket), "/status", limit))
     except OSError as error:
         return error
     except (TypeError, ValueError) as error:  # a daemon of another version

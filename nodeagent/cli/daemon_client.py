@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nodeagent import config
-from nodeagent.base import hints, unix_http
+from nodeagent.base import hints, sockets
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.cli import shell
 from nodeagent.kernel.root import Root
@@ -39,7 +39,7 @@ def status(options: argparse.Namespace, root: Root) -> Any:
     """The Status as JSON. :raises NodeagentError: if no daemon answers."""
     path = socket_path(options, root)
     try:
-        return unix_http.ask(path, "/status", options.timeouts.local_socket_answer)
+        return sockets.ask(path, "/status", options.timeouts.local_socket_answer)
     except PermissionError as error:
         raise NodeagentError(_not_permitted(path), hints.for_errno(error, "read")) from error
     except ValueError as error:
@@ -99,7 +99,7 @@ def in_force(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str
     """The daemon's Snapshot and settings, None if no daemon answers; and a line to print first, or ""."""
     path = socket_path(options, root)
     try:
-        document = unix_http.ask(path, "/snapshot", options.timeouts.local_socket_answer)
+        document = sockets.ask(path, "/snapshot", options.timeouts.local_socket_answer)
         from nodeagent.agent.tell import basis  # here: not needed where no daemon answers
 
         found = basis.load(document)
@@ -132,7 +132,7 @@ def request(path: str, wanted: Request, limit: float) -> Answer:
     """
     body = json.dumps(plain.dump(wanted)).encode()
     try:
-        return plain.load(Answer, unix_http.ask(path, "/requests", limit, body))
+        return plain.load(Answer, sockets.ask(path, "/requests", limit, body))
     except PermissionError as error:
         what = f"only root may ask for that, at {path}"
         raise NodeagentError(what, hints.for_errno(error, "read")) from error

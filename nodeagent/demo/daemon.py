@@ -19,7 +19,7 @@ import anyio.to_thread
 from anyio.abc import Process
 
 import nodeagent
-from nodeagent.base import unix_http
+from nodeagent.base import sockets
 from nodeagent.base.errors import NodeagentError
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.sim import files
@@ -85,7 +85,7 @@ class Daemon:
         self.check_alive()
         try:
             document: Mapping[str, Any] = await anyio.to_thread.run_sync(
-                unix_http.ask, f"{self.root}{STATUS_PATH}", "/status", Timeouts().local_socket_answer
+                sockets.ask, f"{self.root}{STATUS_PATH}", "/status", Timeouts().local_socket_answer
             )
         except (OSError, ValueError) as error:
             raise self.failed(f"the daemon's status socket does not answer: {error}") from error

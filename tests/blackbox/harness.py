@@ -23,7 +23,7 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
-from nodeagent.base import threads, unix_http
+from nodeagent.base import sockets, threads
 from nodeagent.base.latest import Latest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import SocketChannel
@@ -274,7 +274,7 @@ class Node:
         with anyio.fail_after(PATIENCE):
             while True:
                 with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-                    found: dict[str, Any] = await threads.call(unix_http.ask, path, "/status", 5.0)
+                    found: dict[str, Any] = await threads.call(sockets.ask, path, "/status", 5.0)
                     return found
                 await anyio.sleep(POLL)
 

@@ -16,7 +16,7 @@ from functools import partial
 import anyio
 import pytest
 
-from nodeagent.base import sockets, threads, unix_http
+from nodeagent.base import sockets, threads
 from nodeagent.sim.drivers import simulated
 from tests.blackbox.harness import NOBODY, PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import AUDIO, BOUND, GPU, OWN, add_card, drivers_of, held_up
@@ -194,7 +194,7 @@ async def test_the_log_says_who_has_asked_for_what_and_what_was_refused(node: No
 async def test_what_is_no_request_is_answered_so_and_changes_nothing(node: Node, question: bytes) -> None:
     add_card(node)
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet(), node.daemon():
-        answer = await threads.call(unix_http.ask, str(node.root / SOCKET), "/requests", 5.0, question)
+        answer = await threads.call(sockets.ask, str(node.root / SOCKET), "/requests", 5.0, question)
         assert answer["error"]
         assert not answer.get("results")
         assert drivers.writes == []
@@ -205,7 +205,7 @@ async def test_a_question_that_does_not_end_is_not_waited_for_nor_one_that_is_to
     add_card(node)
     async with simulated(node.host, GPU, AUDIO), node.kubelet(), node.daemon():
         with pytest.raises((ValueError, OSError)):
-            await threads.call(unix_http.ask, str(node.root / SOCKET), "/requests", 5.0, b" " * (1 << 20))
+            await threads.call(sockets.ask, str(node.root / SOCKET), "/requests", 5.0, b" " * (1 << 20))
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(PATIENCE)
             with sockets.shortened(node.root / SOCKET) as address:

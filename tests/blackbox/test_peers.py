@@ -36,12 +36,12 @@ print("hung up", len(got))
 RUN = """
 import json, os, sys, threading, time
 from nodeagent.cli import main as cli
-from nodeagent.base import unix_http
+from nodeagent.base import sockets
 
 def watch():
     while True:
         try:
-            unix_http.ask(sys.argv[1] + "/run/nodeagent/status.sock", "/status", 5.0)
+            sockets.ask(sys.argv[1] + "/run/nodeagent/status.sock", "/status", 5.0)
             break
         except OSError:
             time.sleep(0.01)

@@ -20,7 +20,7 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from nodeagent.base import unix_http
+from nodeagent.base import sockets
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.demo import cluster, daemon, stage, vgpus
 from nodeagent.demo.daemon import DemoFailed
@@ -131,7 +131,7 @@ def _read_until(process: subprocess.Popen[str], text: str) -> str:
 
 def _daemon(root: Path) -> int:
     """The process id of the daemon on that host, asked of the daemon itself."""
-    return int(unix_http.ask(f"{root}{daemon.STATUS_PATH}", "/status", Timeouts().local_socket_answer)["pid"])
+    return int(sockets.ask(f"{root}{daemon.STATUS_PATH}", "/status", Timeouts().local_socket_answer)["pid"])
 
 
 def _lives(pid: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import nodeagent
-from nodeagent.base import unix_http
+from nodeagent.base import sockets
 from tests.e2e import waiting
 from tests.e2e.processes import Process
 
@@ -69,7 +69,7 @@ class Daemon:
 
     def status(self) -> Any:
         """What ``nodeagent status -o json`` shows."""
-        return unix_http.ask(str(self.host / "run/nodeagent/status.sock"), "/status", 5.0)
+        return sockets.ask(str(self.host / "run/nodeagent/status.sock"), "/status", 5.0)
 
     def device(self, device_id: str) -> Any:
         """The status of one device, or None."""

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nodeagent.base import unix_http
+from nodeagent.base import sockets
 from nodeagent.base.timeouts import Timeouts
 from tests.e2e import kubevirt, sides, waiting
 from tests.e2e.api import Api
@@ -129,7 +129,7 @@ class Fleet:
 
     def _told(self) -> Any:
         try:
-            return unix_http.ask(str(self._socket), "/", Timeouts().local_socket_answer)
+            return sockets.ask(str(self._socket), "/", Timeouts().local_socket_answer)
         except ValueError as error:  # it has ended in the middle of its answer
             raise OSError(str(error)) from error
 

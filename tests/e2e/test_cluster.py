@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.base import unix_http
+from nodeagent.base import sockets
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e import kubevirt, waiting
 from tests.e2e.cluster import NODE, Cluster
@@ -79,7 +79,7 @@ def heard(daemon: Daemon, key: str) -> Any:
 
 def labelled(daemon: Daemon, value: str | None) -> bool:
     """True if the label of the Node is known to decisions with this value."""
-    basis = unix_http.ask(f"{daemon.host}/run/nodeagent/status.sock", "/snapshot", 5.0)
+    basis = sockets.ask(f"{daemon.host}/run/nodeagent/status.sock", "/snapshot", 5.0)
     return dict(basis["snapshot"]["desired"].get("labels", ())).get(LABEL) == value
 
 

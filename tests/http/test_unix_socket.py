@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.base import log, threads, unix_http
+from nodeagent.base import log, sockets, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.http import listeners
@@ -40,7 +40,7 @@ async def serving(path: Path, answer: Callable[[], object] = lambda: {"a": 1}) -
 
 
 async def ask(path: Path) -> object:
-    return await threads.call(unix_http.ask, str(path), "/", LIMIT)
+    return await threads.call(sockets.ask, str(path), "/", LIMIT)
 
 
 async def test_everybody_who_asks_gets_the_document_of_that_moment(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ async def test_a_request_carries_its_process_and_a_body_up_to_a_limit(tmp_path: 
         return Response(200, (), json.dumps(answer).encode())
 
     async def post(length: int) -> object:
-        return await threads.call(unix_http.ask, str(path), "/", LIMIT, b"." * length)
+        return await threads.call(sockets.ask, str(path), "/", LIMIT, b"." * length)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listeners.serve_unix, str(path), echo, Timeouts())

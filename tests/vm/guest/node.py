@@ -24,7 +24,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from nodeagent.base import unix_http
+from nodeagent.base import sockets
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import ListSeen
 from tests.vm.guest import mdev, pci
@@ -257,7 +257,7 @@ class Node:
 
     async def status(self) -> Any:
         """What the daemon tells of itself."""
-        return await anyio.to_thread.run_sync(unix_http.ask, "/run/nodeagent/status.sock", "/status", 5.0)
+        return await anyio.to_thread.run_sync(sockets.ask, "/run/nodeagent/status.sock", "/status", 5.0)
 
     async def told(self, address: str) -> Any:
         """The daemon's own word on a device: id, health, reason; None if it does not list it."""
