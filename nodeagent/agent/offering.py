@@ -20,7 +20,6 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import GroupStatus
-from nodeagent.policy.offer import releases as policy
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 
@@ -65,7 +64,7 @@ class Offering:
             self.one_turn()
             if told != self.resources.version:  # here and not in a turn: no Allocate waits for it
                 told = self.resources.version
-                self._releases.wait_for(policy.awaited(self._decision), by=self.name)
+                self._releases.wait_for(turn.awaited_releases(self._decision), by=self.name)
             self.heartbeat.turned()
             await self.heartbeat.wait(self._snapshots.newer(seen))
 

@@ -26,7 +26,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, Pods, Possession, Reservations, possessions
-from nodeagent.policy.offer.admission import is_other_pod, owners_of
+from nodeagent.policy.offer.allocating import is_other_pod, owners_of
 
 
 class Admission(NamedTuple):

@@ -6,16 +6,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Uses(NamedTuple):
-    """What the settings want of the API server, for the Node of that name."""
-
-    node: str
-    follow: bool = False
-    events: bool = False
-    condition: bool = False
-    remove_stale: bool = False
-
-
 class Right(NamedTuple):
     """One verb on one resource of the API; ``namespace`` and ``name`` "": on all of them.
 

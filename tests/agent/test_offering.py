@@ -19,7 +19,7 @@ from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy.offer import releases
+from nodeagent.policy.offer import turn
 from tests.agent.parts import settings
 
 KVM = ResourceName("example.com/kvm")
@@ -130,7 +130,7 @@ def test_a_missing_node_ends_by_no_release() -> None:
     middle = Middle()
     middle.publish(host=Host())
     middle.offering.one_turn()
-    assert releases.awaited(middle.offering.decision) == frozenset()
+    assert turn.awaited_releases(middle.offering.decision) == frozenset()
 
 
 def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
@@ -145,8 +145,8 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     )
     middle.publish(desired=Desired(rules=(PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),)),)))
     middle.offering.one_turn()
-    assert releases.awaited(middle.offering.decision) == frozenset()
+    assert turn.awaited_releases(middle.offering.decision) == frozenset()
     held = {str(addresses[0]): Holder("ns", "p", ResourceName("example.com/gpu"))}
     middle.publish(allocations=Allocations.of(held, Knowledge.COMPLETE))
     middle.offering.one_turn()
-    assert releases.awaited(middle.offering.decision) == set(addresses)
+    assert turn.awaited_releases(middle.offering.decision) == set(addresses)

@@ -27,7 +27,7 @@ from nodeagent.model.plan import CardPlan, Plan
 from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, WaitingStatus
-from nodeagent.policy import containers
+from nodeagent.policy.change import guards
 from nodeagent.policy.change import plan as planning
 
 Inputs = tuple[Snapshot, frozenset[str], frozenset[str]]
@@ -154,7 +154,7 @@ class ChangeLoop:
         actions, snapshot = [step.action for step in self.plan.waiting], self._snapshots.now
         ids = {each for action in actions for each in action.takes}
         functions = {each for action in actions for each in moved(action)}
-        ids |= {each for each in functions if containers.part_of(PciAddress(each), snapshot)}
+        ids |= {each for each in functions if guards.taken_behind(PciAddress(each), snapshot)}
         self._releases.wait_for(frozenset(ids), by=self.name)
 
     def _log_waiting(self, step: Step) -> None:

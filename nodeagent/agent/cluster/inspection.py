@@ -15,28 +15,47 @@ from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import access, kept, kubevirt, refusals
 from nodeagent.cluster.session import Object, Parameters, Session
 from nodeagent.config import Settings
-from nodeagent.model.access import AccessReport, Check, Right, Uses
+from nodeagent.model.access import AccessReport, Check, Right
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.desired import Following
-from nodeagent.policy import merge, rights
+from nodeagent.policy import merge
 
 VERSION, PLURAL = "kubevirt.io/v1", "kubevirts"
 KUBEVIRTS, NODES = f"/apis/{VERSION}/{PLURAL}", "/api/v1/nodes"
+_FOR_EXPLAIN = "not used by the daemon; for: nodeagent explain vmi NAMESPACE/NAME"
 _INSTALL = "install KubeVirt, or set kubevirt.enabled: false"
 _NONE = "make one, or wait for virt-operator to take it up: kubectl get kubevirt -A"
 
 
-def uses(settings: Settings, node: str) -> Uses:
-    """What the settings want of the API server."""
-    follow, written = settings.configuration.following is not Following.NO, settings.cluster
-    remove = written.stale_resources == "remove"
-    return Uses(node, follow, written.events, written.condition, remove)
+def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
+    """The rights at the API server that the settings ask for; the last is for the command line.
+
+    The ClusterRole of the chart gives these, each only where the settings that need it are on: a new use of
+    the API server is one more row here and one more rule there.
+    """
+    if settings.configuration.following is Following.NO:
+        return
+    for verb in ("list", "watch"):
+        yield Right(verb, "kubevirt.io", PLURAL, purpose="to follow the KubeVirt CR")
+    for verb in ("list", "watch"):
+        yield Right(verb, "", "nodes", name=node, purpose="to follow this Node and its labels")
+    if settings.cluster.events:
+        for verb in ("create", "patch"):
+            yield Right(verb, "", "events", purpose="for cluster.events")
+    writers = {
+        "cluster.condition": settings.cluster.condition,
+        "cluster.staleResources: remove": settings.cluster.stale_resources == "remove",
+    }
+    if any(writers.values()):
+        purpose = " and ".join(key for key, on in writers.items() if on)
+        yield Right("patch", "", "nodes", "status", name=node, purpose=f"for {purpose}")
+    yield Right("get", "kubevirt.io", "virtualmachineinstances", purpose=_FOR_EXPLAIN, required=False)
 
 
 async def inspect(session: Session, settings: Settings, node: str) -> AccessReport:
     """Look at all of it. :raises ClusterUnavailable: if the API server does not answer or know us."""
     user = await access.user(session)
-    found = [await _right(session, need) for need in rights.needed(uses(settings, node))]
+    found = [await _right(session, need) for need in needed_rights(settings, node)]
     known = await access.serves(session, VERSION, PLURAL)
     found.append(Check("object", f"the kind {PLURAL}.kubevirt.io", known, "", _INSTALL))
     nodes = await listed(session, NODES, (("fieldSelector", f"metadata.name={node}"),))

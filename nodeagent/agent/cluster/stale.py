@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,13 @@ from nodeagent.cluster import capacities, pauses, refusals
 from nodeagent.kubelet import checkpoint
 from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.status import ClusterStatus, StaleStatus
-from nodeagent.policy import stale
 
 OFFERED = "/var/lib/nodeagent/offered.json"
 MOST = 256  # names in it
 SHOWN = 16  # names of removed resources
+KNOWN = "the kubelet still knows it, and would write it again"
+UNKNOWN = "whether the kubelet still knows it cannot be read"
+BACK = "it came back after it was removed"
 _HINT = "to have it taken away, set cluster.staleResources: remove"
 
 
@@ -131,14 +133,14 @@ class StaleResources:
         directory = Path(self._core.root.path(self._core.settings.get().kubelet.device_plugin_dir))
         known = await threads.call(checkpoint.known_resources, str(directory / CHECKPOINT))
         offered = resources.get()  # as it is after the wait
-        return tuple(stale.stale(empty, offered, known, self._taken))
+        return tuple(find_stale(empty, offered, known, self._taken))
 
     def _show(self, found: tuple[StaleStatus, ...]) -> None:
         """Say what is new of it, once the kubelet has had its time to forget."""
-        before = {each.resource for each in self._stale if each.why != stale.KNOWN}
+        before = {each.resource for each in self._stale if each.why != KNOWN}
         hint = None if self._mode == "remove" else _HINT
         for each in found:
-            if each.why != stale.KNOWN and each.resource not in before:
+            if each.why != KNOWN and each.resource not in before:
                 log.event(log.STALE_RESOURCE, resource=each.resource, hint=each.why or hint)
         if found != self._stale:
             self._stale = found
@@ -191,3 +193,30 @@ def add_names(known: Collection[str], offered: Iterable[str]) -> tuple[str, ...]
     """All names, each once, the newest last; no more than are kept."""
     new = tuple(dict.fromkeys(offered))
     return (*(name for name in known if name not in new), *sorted(new))[-MOST:]
+
+
+def find_stale(
+    empty: Collection[str],
+    offered: Collection[str],
+    known: Collection[str] | None,
+    removed: Collection[str] = (),
+) -> Iterator[StaleStatus]:
+    """Which of the resources that a Node counts as 0 and 0 are stale, and which of them may be taken away.
+
+    A kubelet knows a resource from the first list of its plugin until five minutes after the plugin, or the
+    kubelet itself, was last started or heard (``endpointStopGracePeriod``). So long it writes the counts anew
+    whenever they differ; after that it never touches the name again, which stays as "0".
+
+    ``empty``: names that we have offered once, and that count 0 and 0. ``offered``: by us, now.
+
+    ``known``: to the kubelet, whoever offers them; None: that cannot be told. ``removed``: by us, before.
+    """
+    for name in empty:
+        if name in offered:
+            continue
+        if known is None:
+            yield StaleStatus(name, UNKNOWN)
+        elif name in known:
+            yield StaleStatus(name, KNOWN)
+        else:
+            yield StaleStatus(name, BACK if name in removed else "")

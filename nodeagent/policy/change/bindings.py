@@ -22,7 +22,7 @@ from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import containers, groups, selectors
+from nodeagent.policy import groups, selectors
 from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
 
@@ -253,7 +253,7 @@ def _missed(members: Sequence[PciFunction], binding: Step | None, snapshot: Snap
         return None
     without = (each for each in members if each.driver is None and _own(each, snapshot.ledger) is not None)
     told = (each for each in without if each.address not in snapshot.behind)
-    missed = [each for each in told if containers.part_of(each.address, snapshot) is not None]
+    missed = [each for each in told if guards.taken_behind(each.address, snapshot) is not None]
     return _giving_back(members, missed, snapshot, "a pod may have what comes with its driver")
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from nodeagent.model.action import Move
-from nodeagent.model.allocation import Allocations, Knowledge
+from nodeagent.model.allocation import UNNAMED, Allocations, Knowledge
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import classes, containers, groups
+from nodeagent.policy import classes, groups
 from nodeagent.policy.groups import OpenState
 
 _NVSWITCH = ("10de", "0680")  # with other vendors that class is whatever a chipset has
@@ -83,7 +83,7 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
     texts += [_left(members[0].group, snapshot)]
     for move in moves:
         address = PciAddress(move.address)
-        texts.append(containers.part_of(address, snapshot) if move.now != move.to else None)
+        texts.append(taken_behind(address, snapshot) if move.now != move.to else None)
         texts.append(_unlooked(snapshot.host.functions[address]))
     allocations = snapshot.allocations
     if _is_doubtful(allocations) or (any(map(groups.ready, members)) and not allocations.complete):
@@ -142,3 +142,34 @@ def taken(address: PciAddress, snapshot: Snapshot) -> str | None:
 def _held(address: PciAddress, function: PciFunction | None, snapshot: Snapshot) -> str | None:
     holder = groups.holder_of(snapshot.allocations, address, None if function is None else function.group)
     return None if holder is None else f"{address} is held by {holder}"
+
+
+def taken_behind(address: PciAddress, snapshot: Snapshot) -> str | None:
+    """What a pod has that is behind a function on a driver of the host, in words; None if nothing.
+
+    A USB device behind its controller, a node of what its driver makes: the pod loses that when the function
+    gets another driver.
+    """
+    if address in snapshot.behind:
+        return f"what is behind {address} was given to a pod a moment ago"
+    if not snapshot.given_nodes_seen:
+        return "what is behind the nodes that pods have is not known yet"
+    if (had := snapshot.had_behind.get(address)) is not None:
+        return f"{had.holder or UNNAMED} has {had.what}, which is behind {address}"
+    return _unknown_behind(snapshot)
+
+
+def _unknown_behind(snapshot: Snapshot) -> str | None:
+    """What a pod has that may be behind any function, in words; None if all is known.
+
+    A node that is not there now may have been of any driver: all changes of host drivers wait for its pod.
+    """
+    if snapshot.unwritten is not None:
+        name, each = snapshot.unwritten
+        holder = snapshot.allocations.holder_of(name, each) or UNNAMED
+        return f"what {holder} has as {each} of {name} is not known yet"
+    if (had := snapshot.undefined_cdi) is not None:
+        return f"{had.holder or UNNAMED} has {had.what}, which is in no CDI file"
+    if (had := snapshot.unplaced) is not None:
+        return f"{had.holder or UNNAMED} has {had.what}, which is not there: its driver is not known"
+    return None

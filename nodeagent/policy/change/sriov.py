@@ -19,7 +19,7 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import containers, groups, naming
+from nodeagent.policy import groups, naming
 from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
 
@@ -145,7 +145,7 @@ def _obstacle(action: Action, function: PciFunction, snapshot: Snapshot) -> str 
 def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
     """What a VF is used for, in words; None if it may go."""
     function = snapshot.host.functions.get(address)
-    taken = guards.taken(address, snapshot) or containers.part_of(address, snapshot)
+    taken = guards.taken(address, snapshot) or guards.taken_behind(address, snapshot)
     taken = taken or _with_mdevs(address, snapshot.host)
     if taken is not None or function is None:
         return taken

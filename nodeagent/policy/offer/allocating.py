@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The questions of an Allocate, in the order in which ``agent.allocate`` asks them. Pure.
 
-Does it matter which pod asks, does another pod have a part of the groups, which parts of the host are read
-again, and which devices may a former container have open?
+Is it another pod than at the Allocate before (``agent.reservations`` asks), does it matter which pod asks,
+does another pod have a part of the groups, which parts of the host are read again, and which devices may a
+former container have open?
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
@@ -28,6 +29,30 @@ class Request(NamedTuple):
     resource: Resource
     device_ids: Sequence[str]
     decision: Decision
+
+
+def is_other_pod(before: Pods, now: Pods, allocated: Collection[Possession]) -> bool:
+    """True if another pod asks ``now`` than ``before``, when this admission was ``allocated`` these.
+
+    No request names its pod, so this is told from two answers of PodResources. The kubelet admits one pod at
+    a time, lists it from right before its admission on, and at a pod's second Allocate lists what the first
+    one allocated (measured on 1.36.3; ``HandlePodAdditions`` in pkg/kubelet/kubelet.go adds a pod right
+    before it admits it). Plain init containers are never listed, and a name may come again, so names and
+    devices are both compared.
+
+    No pod is added while an Allocate is open, so a new name means that the admission is over. A pod that
+    lists other devices than before was allocated them in its own admission, or is a new one of that name.
+    """
+    if not now.keys() <= before.keys():
+        return True
+    owners = owners_of(now, allocated)
+    changed = [name for name, listed in now.items() if listed != before[name] or name in owners]
+    return len(changed) > 1 or any(not now[name] >= before[name] for name in changed)
+
+
+def owners_of(pods: Pods, allocated: Collection[Possession]) -> tuple[str, ...]:
+    """The pods that list some of these devices; none lists those of a plain init container."""
+    return tuple(name for name, listed in pods.items() if not listed.isdisjoint(allocated))
 
 
 def is_shared(request: Request) -> bool:

@@ -15,9 +15,9 @@ from itertools import chain
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.desired import DirectRule
-from nodeagent.model.host import Host, Kind
+from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.resource import Resource, Resources
+from nodeagent.model.resource import ReasonCode, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import changes, not_offered, resources, units
 from nodeagent.policy.offer.changes import Changed
@@ -25,6 +25,16 @@ from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.not_offered import NotOffered
 from nodeagent.policy.offer.resources import ByUnit, Change, Served
 from nodeagent.policy.offer.units import Offer
+
+_ENDS_BY_RELEASE = frozenset(
+    {
+        ReasonCode.GROUP_HELD,
+        ReasonCode.HELD_OUTSIDE,
+        ReasonCode.GONE,
+        ReasonCode.EXCLUDED,
+        ReasonCode.RE_ENUMERATED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,3 +239,29 @@ def _differing(before: NotOffered, now: NotOffered) -> dict[ResourceName, None]:
     if before is now:
         return {}
     return {name: None for name in (*before, *now) if before.get(name) != now.get(name)}
+
+
+def awaited_releases(decision: Decision) -> frozenset[str]:
+    """The functions and mdevs whose release would make a device Healthy, or end its listing.
+
+    Closing a device raises no event, so it is looked for from time to time whether they are still open.
+    """
+    host = decision.snapshot.host
+    waiting = (
+        device.id
+        for resource in decision.resources.values()
+        for device in resource.devices
+        if device.reason is not None and _ends_by_release(device.reason.code, host.device(device.id))
+    )
+    ids: set[str] = set()
+    for device_id in waiting:
+        host_device = host.device(device_id)
+        members = host.devices_in(host_device.group) if host_device is not None else ()
+        ids |= {device_id, *(member.id for member in members)}
+        ids |= {vf for member in members if isinstance(member, PciFunction) for vf in member.vfs}
+    return frozenset(ids)
+
+
+def _ends_by_release(code: ReasonCode, host_device: HostDevice | None) -> bool:
+    """A function that has fallen off the bus, and is still on the host, waits for nobody."""
+    return code in _ENDS_BY_RELEASE and not (code is ReasonCode.GONE and isinstance(host_device, PciFunction))

@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from nodeagent.agent import core as cores
+from nodeagent.agent.cluster import stale
 from nodeagent.agent.cluster.stale import StaleResources
 from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
@@ -22,7 +23,6 @@ from nodeagent.model import resource
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.status import ClusterStatus, StaleStatus
-from nodeagent.policy import stale
 from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import NODES
@@ -188,3 +188,27 @@ async def test_a_name_that_is_offered_again_while_another_is_removed_stays(tmp_p
         await anyio.sleep(MINUTES)
         assert made.counted == {OTHER}
         assert made.patches == 1
+
+
+@pytest.mark.parametrize(
+    ("offered", "known", "removed", "why"),
+    [
+        ((), frozenset[str](), (), ""),
+        ((), frozenset({"example.com/other"}), (), ""),
+        ((), frozenset({OLD}), (), stale.KNOWN),
+        ((), frozenset({OLD}), (OLD,), stale.KNOWN),
+        ((), None, (), stale.UNKNOWN),
+        ((), frozenset[str](), (OLD,), stale.BACK),
+        ((OLD,), frozenset[str](), (), None),
+        ((OLD,), None, (OLD,), None),
+    ],
+)
+def test_a_name_that_counts_nothing(
+    offered: tuple[str, ...], known: frozenset[str] | None, removed: tuple[str, ...], why: str | None
+) -> None:
+    wanted = () if why is None else (StaleStatus(OLD, why),)
+    assert tuple(stale.find_stale((OLD,), offered, known, removed)) == wanted
+
+
+def test_what_counts_something_is_nobody_s_to_judge() -> None:
+    assert tuple(stale.find_stale((), (), frozenset())) == ()

@@ -7,7 +7,7 @@ import pytest
 
 from nodeagent.model.allocation import Pods
 from nodeagent.model.ids import ResourceName
-from nodeagent.policy.offer.admission import is_other_pod
+from nodeagent.policy.offer.allocating import is_other_pod
 
 GPU, USB, OTHER = ResourceName("a.b/gpu"), ResourceName("a.b/usb"), ResourceName("x.y/other")
 NOTHING = frozenset[tuple[ResourceName, str]]()

@@ -11,7 +11,7 @@ from nodeagent.model.allocation import Knowledge
 from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Isolation, ReasonCode
-from nodeagent.policy.offer import releases, turn, units
+from nodeagent.policy.offer import turn, units
 from tests.facts import contains
 from tests.policy.samples import GPU, RULE, UUID, function, holders, host, ids, mdev, reserved, snapshot
 
@@ -119,7 +119,7 @@ def test_a_pf_waits_while_one_of_its_vfs_in_another_group_is_held_or_open() -> N
         assert offer is not None
         assert (offer.device.reason and offer.device.reason.code) == code
         assert decision.offers == turn.first(now).offers
-        assert (VIRTUAL in releases.awaited(decision)) or code is None
+        assert (VIRTUAL in turn.awaited_releases(decision)) or code is None
 
 
 @pytest.mark.parametrize("blocking", [False, True])
