@@ -25,7 +25,7 @@ class ScanRequests:
         self._due: set[str] | None = None  # None: everything
         self.verdicts: Latest[Mapping[PciAddress, Recovery]] = Latest(MappingProxyType({}))
         self._lowest: dict[PciAddress, int] = {}  # count of opens that was seen since the verdict
-        self._rung: Latest[None] = Latest(None)
+        self._changed: Latest[None] = Latest(None)
         self.specs: Mapping[str, CdiFile] = MappingProxyType({})  # what is known of CDI files, by path
 
     @property
@@ -36,7 +36,7 @@ class ScanRequests:
     @property
     def version(self) -> int:
         """Changes with each request."""
-        return self._rung.version
+        return self._changed.version
 
     @property
     def recoveries(self) -> Mapping[PciAddress, Recovery]:
@@ -49,7 +49,7 @@ class ScanRequests:
             self._due = None
         elif self._due is not None:
             self._due.add(key)
-        self._rung.touch()
+        self._changed.touch()
 
     def recovery(self, address: PciAddress, recovery: Recovery | None) -> None:
         """Note a verdict, None if nothing is wrong any more, and ask for a scan."""
@@ -82,7 +82,7 @@ class ScanRequests:
 
     async def newer(self, seen: int) -> None:
         """Wait until the version differs from ``seen``."""
-        await self._rung.newer(seen)
+        await self._changed.newer(seen)
 
 
 def _well(function: PciFunction, verdict: Recovery, opened: bool) -> bool:

@@ -32,10 +32,16 @@ _CLASSES, _USB_DEVICES, _USB = "/sys/class", "/sys/bus/usb/devices", f"{DEV}/bus
 
 
 def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
-    """Path → node, of all paths and all that patterns mean. May block."""
+    """Path → node, of all paths and all that patterns match. May block."""
+    by_pattern: dict[str, bool] = {}
+    for each in wanted:
+        if is_pattern(each):
+            for path in _match(root, each):
+                by_pattern.setdefault(path, True)
+        else:
+            by_pattern[each] = False
     reading = Reading(root)
-    paths = dict.fromkeys(path for each in wanted for path in _meant(root, each))
-    found = ((path, reading.node(path, listed=listed)) for path, listed in _listed(paths, wanted))
+    found = ((path, reading.node(path, listed=listed)) for path, listed in by_pattern.items())
     return {path: node for path, node in found if node is not None}
 
 
@@ -50,21 +56,12 @@ def watched_directories(wanted: str) -> tuple[str, ...]:
     return (directory, *(f"{place}/{kind}" for place in sorted(below) for kind in LASTING))
 
 
-def _meant(root: Root, wanted: str) -> Iterator[str]:
-    if not is_pattern(wanted):
-        yield wanted
-        return
-    directory = wanted.rpartition("/")[0]
+def _match(root: Root, pattern: str) -> Iterator[str]:
+    directory = pattern.rpartition("/")[0]
     target = _inside(root, directory) if directory != DEV else DEV
     for name in () if target is None else root.names(target):
-        if fits(f"{directory}/{name}", wanted):
+        if fits(f"{directory}/{name}", pattern):
             yield f"{directory}/{name}"
-
-
-def _listed(paths: Iterable[str], wanted: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Each path, and whether only patterns mean it: those mean no directories."""
-    literal = {each for each in wanted if not is_pattern(each)}
-    return ((path, path not in literal) for path in paths)
 
 
 def _inside(root: Root, path: str) -> str | None:
