@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import signal
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import ExitStack
 from typing import Any
@@ -31,7 +32,12 @@ Said = Callable[[log.Event], list[dict[str, log.Value]]]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the files of several workers in memory, and remove them: small files keep a disk busy for long."""
+    """Keep the files of several workers in memory, and remove them: small files keep a disk busy for long.
+
+    A shell starts a command in the background with SIGINT ignored, and processes of tests would inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("numprocesses", None) and not config.option.basetemp:
         files = ExitStack()
         place = files.enter_context(places.in_memory("", ROOM))  # a short path: sockets lie below it
