@@ -225,7 +225,7 @@ class Daemon:
 
     async def _change_host(self, group: TaskGroup) -> None:
         if not self.core.root.exists(DRIVERS_RECORD):  # else the daemon before has left drivers to restore
-            await self.core.snapshots.until(lambda now: now.desired.changes_host or self._requested)
+            await self.core.snapshots.until(lambda now: now.spec.changes_host or self._requested)
         await _load("nodeagent.agent.changing.loop", "nodeagent.agent.changing.requests")
         from nodeagent.agent.changing import loop, requests
 
@@ -245,21 +245,21 @@ class Daemon:
 
     async def _prepare_usb(self, group: TaskGroup) -> None:
         if not self.core.root.exists(LOANS_RECORD):  # else the daemon before has left nodes to take back
-            await self.core.snapshots.until(lambda now: NODES in now.desired.node_paths)
+            await self.core.snapshots.until(lambda now: NODES in now.spec.node_paths)
         await _load("nodeagent.agent.usb")
         from nodeagent.agent import usb
 
         self._keep(usb.components(self.core), group)
 
     async def _read_cdi_specs(self, group: TaskGroup) -> None:
-        await self.core.snapshots.until(lambda now: bool(now.desired.cdi_kinds))
+        await self.core.snapshots.until(lambda now: bool(now.spec.cdi_kinds))
         await _load("nodeagent.agent.cdi_specs")
         from nodeagent.agent import cdi_specs
 
         self._keep(cdi_specs.components(self.core), group)
 
     async def _follow_cluster(self, group: TaskGroup) -> None:
-        await self.core.snapshots.until(lambda now: account.reaches(now.desired.following))
+        await self.core.snapshots.until(lambda now: account.reaches(now.spec.following))
         await _load("nodeagent.agent.cluster.follow")
         from nodeagent.agent.cluster import follow
 

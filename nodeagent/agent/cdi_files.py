@@ -19,10 +19,10 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused, Refused
 from nodeagent.kubelet import cdi
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
+from nodeagent.model.spec import Spec
 from nodeagent.policy.offer import grants
 
 _Entries = Mapping[str, cdi.Entry]  # by the name of the device
@@ -34,7 +34,7 @@ class _Source(NamedTuple):
 
     resource: Resource
     host: Host
-    desired: Desired
+    spec: Spec
 
     def same(self, other: _Source | None) -> bool:
         """True if a file from this says what one from the other does."""
@@ -158,7 +158,7 @@ class CdiFiles:
         resource = decision.resources.get(name)
         if resource is None or not resource.cdi:
             return None
-        return _Source(resource, decision.snapshot.host, decision.snapshot.desired)
+        return _Source(resource, decision.snapshot.host, decision.snapshot.spec)
 
     async def _write(self, name: ResourceName, entries: _Entries) -> bool:
         document = grants.cdi_spec(entries)

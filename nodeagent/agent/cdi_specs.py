@@ -23,7 +23,7 @@ from nodeagent.kernel.events import NodeWatches
 from nodeagent.kernel.root import Root
 from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
-from nodeagent.model.desired import Desired
+from nodeagent.model.spec import Spec
 
 _LOOK = "/dev/cdi"  # as the key of a scan request: nodes are looked for, and nothing else
 
@@ -100,12 +100,12 @@ class CdiSpecs:
         """Read whenever something has changed, for ever."""
         while True:
             seen, answers = self._changed.version, self._reader.answers.version
-            desired = self._core.snapshots.now.desired
-            await self._bring_up(desired)
-            await self._until_news(seen, answers, desired)
+            spec = self._core.snapshots.now.spec
+            await self._bring_up(spec)
+            await self._until_news(seen, answers, spec)
 
-    async def _bring_up(self, desired: Desired) -> None:
-        wanted = desired.cdi_kinds
+    async def _bring_up(self, spec: Spec) -> None:
+        wanted = spec.cdi_kinds
         found = await self._reader.read(wanted) if wanted else {}
         self._watch(self._reader.answered if wanted else frozenset())
         nodes, known = cdi.nodes(found), found == self._core.scan_requests.specs
@@ -119,7 +119,7 @@ class CdiSpecs:
             _LOOK
         )  # also where only the watches are new: a node may have gone before
 
-    async def _until_news(self, seen: int, answers: int, desired: Desired) -> None:
+    async def _until_news(self, seen: int, answers: int, spec: Spec) -> None:
         """Until something was written, hangs no more, or is wanted; or for as long as events may be lost."""
         with anyio.move_on_after(self._core.settings.get().timing.resync):
             async with anyio.create_task_group() as group:
@@ -130,11 +130,11 @@ class CdiSpecs:
 
                 group.start_soon(until, self._changed.newer(seen))
                 group.start_soon(until, self._reader.answers.newer(answers))
-                group.start_soon(until, self._other_wishes(desired))
+                group.start_soon(until, self._other_wishes(spec))
 
-    async def _other_wishes(self, desired: Desired) -> None:
+    async def _other_wishes(self, spec: Spec) -> None:
         version = -1
-        while self._core.snapshots.now.desired.cdi_kinds == desired.cdi_kinds:
+        while self._core.snapshots.now.spec.cdi_kinds == spec.cdi_kinds:
             version, _ = await self._core.snapshots.newer(version)
 
     def _watch(self, directories: frozenset[str]) -> None:
@@ -155,6 +155,6 @@ def components(core: Core) -> list[CdiSpecs]:
     return [CdiSpecs(core)]
 
 
-async def first(root: Root, desired: Desired, limit: float) -> Mapping[str, CdiFile]:
+async def first(root: Root, spec: Spec, limit: float) -> Mapping[str, CdiFile]:
     """What there is now: before the first scan, so that nothing is listed that is missing for a moment."""
-    return await Reader(root, {}, limit).read(desired.cdi_kinds)
+    return await Reader(root, {}, limit).read(spec.cdi_kinds)

@@ -185,7 +185,7 @@ class LastGood:
 
 
 class Desire:
-    """The one writer of ``Snapshot.desired``."""
+    """The one writer of ``Snapshot.spec``."""
 
     name = "desired state"
 
@@ -204,5 +204,5 @@ class Desire:
 
     def _publish(self) -> None:
         wishes = self._cluster.get()
-        desired = merge.merge(self._settings.get().configuration, wishes.kubevirt, wishes.labels)
-        self._snapshots.publish(replace(self._snapshots.now, desired=desired))
+        spec = merge.merge(self._settings.get().configuration, wishes.kubevirt, wishes.labels)
+        self._snapshots.publish(replace(self._snapshots.now, spec=spec))

@@ -73,8 +73,8 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     watcher, scan_requests = DirectoryWatcher(root.prefix), ScanRequests()
     cluster = Latest(_said_before(root, settings.get()))
     wishes = cluster.get()
-    desired = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
-    snapshots = Snapshots(Snapshot(desired=desired))
+    spec = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
+    snapshots = Snapshots(Snapshot(spec=spec))
     events = KernelEvents(root, watcher, scan_requests, timeouts)
     chosen = settings.get().configuration.discovery.pci_ids
     names = NameKeeper(root, chosen)
@@ -207,11 +207,11 @@ async def first_scan(core: Core) -> None:
 
 async def first_specs(core: Core) -> None:
     """What CDI files say that rules ask for, before the first scan."""
-    if core.snapshots.now.desired.cdi_kinds:
+    if core.snapshots.now.spec.cdi_kinds:
         from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
 
-        desired, limit = core.snapshots.now.desired, core.timeouts.cdi_directory_read
-        core.scan_requests.specs = await cdi_specs.first(core.root, desired, limit)
+        spec, limit = core.snapshots.now.spec, core.timeouts.cdi_directory_read
+        core.scan_requests.specs = await cdi_specs.first(core.root, spec, limit)
 
 
 async def _lent_before(core: Core) -> None:

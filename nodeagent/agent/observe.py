@@ -109,8 +109,8 @@ class Observer:
         seen, paths, before = -1, tuple[str, ...](), Snapshot()
         while True:
             seen, snapshot = await self._snapshots.newer(seen)
-            if snapshot.desired.node_paths != paths:
-                paths = snapshot.desired.node_paths
+            if snapshot.spec.node_paths != paths:
+                paths = snapshot.spec.node_paths
                 self._events.watch_nodes(paths)
                 self._scan_requests.add(None)
             given = snapshot.allocations.nodes is not before.allocations.nodes
@@ -169,7 +169,7 @@ class Observer:
         self._events.log_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
         specs, error, began = self._scan_requests.specs, None, anyio.current_time()
-        nodes = (*before.desired.node_paths, *(cdi.nodes(specs) if specs else ()), *before.given_nodes)
+        nodes = (*before.spec.node_paths, *(cdi.nodes(specs) if specs else ()), *before.given_nodes)
         try:
             host = await self._scanner.scan(keys, before.host, nodes, self._scan_requests.recoveries, specs)
             self._scan_requests.settle(host)

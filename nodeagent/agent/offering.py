@@ -34,7 +34,7 @@ class Offering:
         self.resources: Latest[Mapping[ResourceName, Resource]] = Latest({})
         self._snapshots = snapshots
         self._releases = releases
-        self._decision = turn.first(Snapshot(Host(), snapshots.now.desired))
+        self._decision = turn.first(Snapshot(Host(), snapshots.now.spec))
         self._groups: tuple[Decision, tuple[GroupStatus, ...]] | None = None
 
     @property
@@ -72,7 +72,7 @@ class Offering:
         """Decide anew what has changed; other wishes count once the nodes that they name were looked for."""
         snapshot = self._snapshots.now
         if not snapshot.seen:
-            snapshot = replace(snapshot, desired=self._decision.snapshot.desired)
+            snapshot = replace(snapshot, spec=self._decision.snapshot.spec)
         if not _same(snapshot, self._decision.snapshot):
             self._decision = turn.following(self._decision, snapshot)
             self.resources.set(self._decision.resources)
@@ -83,7 +83,7 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
     """True if nothing was replaced on which offers depend: equal parts are the same objects."""
     return one is other or (
         one.host is other.host
-        and one.desired is other.desired
+        and one.spec is other.spec
         and one.names is other.names
         and one.allocations is other.allocations
         and one.reservations.admitting == other.reservations.admitting

@@ -23,29 +23,29 @@ from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model import cdi
 from nodeagent.model.cdi import CdiFile
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress, vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Spec
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy.change import ownership
 
 
-async def snapshot(root: Root, desired: Desired, timeouts: Timeouts, saved: Host | None = None) -> Snapshot:
+async def snapshot(root: Root, spec: Spec, timeouts: Timeouts, saved: Host | None = None) -> Snapshot:
     """All that can be known of a saved host, or of the present one, which is scanned.
 
     :raises KernelRefused: if nothing can be read.
     """
-    specs = await _specs(root, desired, timeouts) if saved is None else {}
-    nodes = (*desired.node_paths, *cdi.nodes(specs))
+    specs = await _specs(root, spec, timeouts) if saved is None else {}
+    nodes = (*spec.node_paths, *cdi.nodes(specs))
     host = saved or await _scanned(root, nodes, specs, timeouts)
-    names = await threads.call(_names, root, host, desired)
+    names = await threads.call(_names, root, host, spec)
     if saved is None:
-        return await threads.call(with_memory, root, Snapshot(host, desired, names))
+        return await threads.call(with_memory, root, Snapshot(host, spec, names))
     return Snapshot(
         host,
-        desired,
+        spec,
         names,
         ledger=ownership.learned(Ledger(), host, names),
         machine_id=await threads.call(read_machine_id, root),
@@ -59,17 +59,17 @@ async def _scanned(
     return await runner.scan(None, Host(), nodes, {}, specs)
 
 
-async def _specs(root: Root, desired: Desired, timeouts: Timeouts) -> Mapping[str, CdiFile]:
-    if not desired.cdi_kinds:
+async def _specs(root: Root, spec: Spec, timeouts: Timeouts) -> Mapping[str, CdiFile]:
+    if not spec.cdi_kinds:
         return {}
     from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
 
-    return await cdi_specs.first(root, desired, timeouts.cdi_directory_read)
+    return await cdi_specs.first(root, spec, timeouts.cdi_directory_read)
 
 
-async def with_specs(root: Root, before: Snapshot, desired: Desired, timeouts: Timeouts) -> Snapshot:
+async def with_specs(root: Root, before: Snapshot, spec: Spec, timeouts: Timeouts) -> Snapshot:
     """The same, its Host with what CDI files say that these wishes ask for."""
-    specs = await _specs(root, desired, timeouts)
+    specs = await _specs(root, spec, timeouts)
     if not specs:
         return before
     known = replace(before, host=replace(before.host, cdi={**before.host.cdi, **specs}))
@@ -88,7 +88,7 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
 
 async def with_names(root: Root, before: Snapshot) -> Snapshot:
     """The same with the names of all devices."""
-    names = await threads.call(_names, root, before.host, before.desired)
+    names = await threads.call(_names, root, before.host, before.spec)
     return replace(before, names={**names, **before.names})
 
 
@@ -116,7 +116,7 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts
     function = before.host.functions.get(address)
     if function is None:
         return before
-    names = await threads.call(_names, root, Host({address: function}), before.desired)
+    names = await threads.call(_names, root, Host({address: function}), before.spec)
     with anyio.move_on_after(timeouts.device_hints_read):
         function = function._replace(hints=await threads.call(aer.read_hints, root, address))
     host = replace(before.host, functions={**before.host.functions, address: function})
@@ -132,11 +132,11 @@ def _usb(root: Root) -> Mapping[str, UsbDevice]:
     return {device_id: each for device_id, each in sorted(found.items()) if each is not None}
 
 
-def _names(root: Root, host: Host, desired: Desired) -> Mapping[str, str]:
+def _names(root: Root, host: Host, spec: Spec) -> Mapping[str, str]:
     ids = (
         (function.vendor, function.device)
         for function in host.functions.values()
         if function.vendor and function.device
     )
     types = {vgpu_key(number): name for number, name in ledger.named(root, host).items() if name}
-    return {**pci_ids.names(root, ids, desired.discovery.pci_ids), **types}
+    return {**pci_ids.names(root, ids, spec.discovery.pci_ids), **types}

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.readiness import Verdict
+from nodeagent.model.spec import Spec
 from nodeagent.model.status import Status
 
 AS_ROOT = "run it again as root"
@@ -28,7 +28,7 @@ class Node(NamedTuple):
 
     root: Root
     host: Host
-    desired: Desired
+    spec: Spec
     plugin_dir: str
     pod_resources: str
     status_socket: str

@@ -18,7 +18,7 @@ from nodeagent.check.findings import AS_ROOT, Finding, Node, note, ok, unseen, w
 from nodeagent.kernel import pci_ids
 from nodeagent.kernel.root import Root
 from nodeagent.model import plain
-from nodeagent.model.desired import UsbRule
+from nodeagent.model.spec import UsbRule
 from nodeagent.model.status import Status
 
 _CAPABILITIES = {2: "CAP_DAC_READ_SEARCH", 19: "CAP_SYS_PTRACE"}  # include/uapi/linux/capability.h
@@ -108,7 +108,7 @@ def is_read_only(path: str) -> bool:
 
 def check_usb_nodes(node: Node) -> Finding | None:
     """May the daemon give the nodes of USB devices to QEMU's user? A root shell may more than its service."""
-    if not any(isinstance(rule, UsbRule) for rule in node.desired.rules):
+    if not any(isinstance(rule, UsbRule) for rule in node.spec.rules):
         return None
     held = node.daemon.process.capabilities if isinstance(node.daemon, Status) else None
     if held is not None:

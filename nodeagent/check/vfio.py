@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from nodeagent.check.findings import Finding, Node, note, ok, unseen, wrong
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.pci import DEVICES
-from nodeagent.model.desired import MdevRule, PciRule
 from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd
+from nodeagent.model.spec import MdevRule, PciRule
 from nodeagent.policy import classes, groups, naming
 from nodeagent.policy.explain.problems import LOAD_VFIO_PCI, expected
 
@@ -75,7 +75,7 @@ def check_iommufd(node: Node) -> Finding:
     """Is iommufd there where a resource requires it?"""
     if IOMMUFD_NODE in node.host.nodes:
         return ok(f"there: {IOMMUFD_NODE}")
-    for rule in node.desired.rules:
+    for rule in node.spec.rules:
         if isinstance(rule, PciRule | MdevRule) and rule.iommufd is Iommufd.ONLY:
             return wrong(
                 f"no {IOMMUFD_NODE}, and {rule.name} says iommufd: only",
@@ -114,7 +114,7 @@ def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
 
 def _is_for_vms(group: Group, node: Node) -> bool:
     members = node.host.members(group.number)
-    return any(groups.ready(each) or expected(each, node.host, node.desired) for each in members)
+    return any(groups.ready(each) or expected(each, node.host, node.spec) for each in members)
 
 
 def _is_ready_alone(group: Group, node: Node) -> bool:

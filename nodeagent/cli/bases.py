@@ -65,8 +65,8 @@ def named(options: argparse.Namespace) -> tuple[Basis, str]:
 def _of_shell(options: argparse.Namespace, saved: Host | None = None, cr: KubeVirtCR | None = None) -> Basis:
     root = shell.root_of(options)
     own = shell.settings(options, root)
-    desired = merge.merge(own.configuration, cr)
-    snapshot = anyio.run(oneshot.snapshot, root, desired, options.timeouts, saved)
+    spec = merge.merge(own.configuration, cr)
+    snapshot = anyio.run(oneshot.snapshot, root, spec, options.timeouts, saved)
     return Basis(snapshot, {}, own.values, own.warnings)
 
 

@@ -77,5 +77,5 @@ def must_be_root(root: Root, request: Request) -> None:
 
 def _snapshot(options: argparse.Namespace, root: Root) -> tuple[Snapshot, str]:
     basis, first_line = bases.present(options)
-    fresh = anyio.run(oneshot.snapshot, root, basis.snapshot.desired, options.timeouts)
-    return replace(fresh, desired=basis.snapshot.desired), first_line
+    fresh = anyio.run(oneshot.snapshot, root, basis.snapshot.spec, options.timeouts)
+    return replace(fresh, spec=basis.snapshot.spec), first_line

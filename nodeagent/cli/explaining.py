@@ -170,7 +170,7 @@ def _find_rule(subject: _Subject) -> _Answer | None:
 def _explain_rule(subject: _Subject) -> _Answer:
     answer = _find_rule(subject)
     if answer is None:
-        places = [rule.place for rule in subject.decision.snapshot.desired.rules if rule.place]
+        places = [rule.place for rule in subject.decision.snapshot.spec.rules if rule.place]
         raise NodeagentError(
             f"no rule of a resource begins at {subject.name}",
             _hint_at(places, "rules begin at", "there are no rules"),

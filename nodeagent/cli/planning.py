@@ -62,6 +62,6 @@ def _given(text: str) -> str:
 
 def _must_be_known(snapshot: Snapshot) -> bool:
     """False where only VFs or drivers are planned, which go without."""
-    desired, ledger = snapshot.desired, snapshot.ledger
-    without = desired.sriov or desired.passthrough or ledger.drivers or ledger.asked
-    return desired.mdevs.manage or not without
+    spec, ledger = snapshot.spec, snapshot.ledger
+    without = spec.sriov or spec.passthrough or ledger.drivers or ledger.asked
+    return spec.mdevs.manage or not without

@@ -20,8 +20,8 @@ from nodeagent.config import manifests
 from nodeagent.config.imports import generic_device_plugin, sriov_device_plugin
 from nodeagent.config.imports.sriov_device_plugin import Rule, Translation
 from nodeagent.model.configuration import Configuration
-from nodeagent.model.desired import API_VERSION, DeviceRule, PciRule, UsbRule
 from nodeagent.model.kubevirt import MDEVS, PERMITTED, KubeVirtCR
+from nodeagent.model.spec import API_VERSION, DeviceRule, PciRule, UsbRule
 from nodeagent.policy import permitted
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from nodeagent.agent.tell.basis import Basis
     from nodeagent.kernel.root import Root
-    from nodeagent.model.desired import Desired
     from nodeagent.model.host import Host
+    from nodeagent.model.spec import Spec
 
 
 class _Tried(NamedTuple):
@@ -40,7 +40,7 @@ class _Tried(NamedTuple):
 
     before: Basis
     settings: config.Settings
-    desired: Desired
+    spec: Spec
 
 
 def show(options: argparse.Namespace) -> int:
@@ -52,14 +52,14 @@ def show(options: argparse.Namespace) -> int:
         raise ConfigError("--config and --host both name standard input", "give one of them as a file")
     tried, messages = _tried(options)
     before = turn.first(tried.before.snapshot, tried.before.matched)
-    after = turn.following(before, replace(before.snapshot, desired=tried.desired))
+    after = turn.following(before, replace(before.snapshot, spec=tried.spec))
     snapshot, unknown = planning.complete(after.snapshot, options)
     told = dryrun.DryRun(
         options.config,
         _differing(tried.before.values, tried.settings.values),
         comparison.compared(before, after),
         changes.plan(snapshot),
-        tried.desired.mdevs.manage,
+        tried.spec.mdevs.manage,
     )
     if options.output == output.TEXT:
         text = output.people(dryrun.text(told))
@@ -72,26 +72,26 @@ def _tried(options: argparse.Namespace) -> tuple[_Tried, tuple[str, ...]]:
     root = shell.root_of(options)
     basis, first_line = bases.named(options)
     settings = config.instead(options.config, root.prefix, basis.values)
-    wishes = ClusterWishes() if options.host is not None else _heard(options, root, basis.snapshot.desired)
-    desired = merge.merge(settings.configuration, wishes.kubevirt, wishes.labels)
-    paths, unseen = desired.node_paths, ""
+    wishes = ClusterWishes() if options.host is not None else _heard(options, root, basis.snapshot.spec)
+    spec = merge.merge(settings.configuration, wishes.kubevirt, wishes.labels)
+    paths, unseen = spec.node_paths, ""
     if options.host is None:
         seen = anyio.run(oneshot.with_nodes, root, basis.snapshot, paths)
-        seen = anyio.run(oneshot.with_specs, root, seen, desired, options.timeouts)
+        seen = anyio.run(oneshot.with_specs, root, seen, spec, options.timeouts)
         basis = basis._replace(snapshot=seen)
-    elif missing := _untold(desired, basis.snapshot.host):
+    elif missing := _untold(spec, basis.snapshot.host):
         unseen = f"the saved host does not tell whether there is {', '.join(missing)}: it counts as missing"
-    return _Tried(basis, settings, desired), (first_line, *settings.warnings, unseen)
+    return _Tried(basis, settings, spec), (first_line, *settings.warnings, unseen)
 
 
-def _untold(desired: Desired, host: Host) -> list[str]:
+def _untold(spec: Spec, host: Host) -> list[str]:
     """What a saved host may lack because nobody asked for it then."""
     kinds = {file.kind for file in host.cdi.values()}
-    paths = [path for path in desired.node_paths if not any(fits(each, path) for each in host.nodes)]
-    return [*paths, *(f"a CDI file of {kind}" for kind in sorted(desired.cdi_kinds - kinds))]
+    paths = [path for path in spec.node_paths if not any(fits(each, path) for each in host.nodes)]
+    return [*paths, *(f"a CDI file of {kind}" for kind in sorted(spec.cdi_kinds - kinds))]
 
 
-def _heard(options: argparse.Namespace, root: Root, desired: Desired) -> ClusterWishes:
+def _heard(options: argparse.Namespace, root: Root, spec: Spec) -> ClusterWishes:
     """What the daemon knows of the cluster, by its record, as far as that is in force; nothing without one.
 
     :raises NodeagentError: if it goes by a KubeVirt CR that its record does not have.
@@ -108,7 +108,7 @@ def _heard(options: argparse.Namespace, root: Root, desired: Desired) -> Cluster
             f"the daemon goes by the KubeVirt CR {cr_name}, and {state.PATH} does not tell what it says",
             "only root may read that: try again with sudo" if os.geteuid() else "see nodeagent status",
         )
-    told = known.labels is not None and tuple(known.labels.items()) == desired.labels
+    told = known.labels is not None and tuple(known.labels.items()) == spec.labels
     return ClusterWishes(known.kubevirt if cr_name else None, known.labels if told else None)
 
 

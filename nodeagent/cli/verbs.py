@@ -79,7 +79,7 @@ def plan(options: argparse.Namespace) -> int:
 
     basis, first_line = bases.chosen(options)
     snapshot, unknown = planning.complete(basis.snapshot, options)
-    planned, manage = changes.plan(snapshot), snapshot.desired.mdevs.manage
+    planned, manage = changes.plan(snapshot), snapshot.spec.mdevs.manage
     if options.output == output.TEXT:
         text = output.people(plan.text(planned, manage))
     else:

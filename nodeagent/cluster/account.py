@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodeagent.model.desired import Following
+from nodeagent.model.spec import Following
 
 DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where the kubelet mounts it into each pod
 HOST = "KUBERNETES_SERVICE_HOST"

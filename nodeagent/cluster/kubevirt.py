@@ -15,7 +15,6 @@ from typing import Any
 
 from nodeagent.cluster import fields
 from nodeagent.cluster.fields import Notes, Text
-from nodeagent.model.desired import NodeTypes, WantedType
 from nodeagent.model.kubevirt import (
     DEVELOPER,
     MDEVS,
@@ -29,6 +28,7 @@ from nodeagent.model.kubevirt import (
     PermittedUsb,
 )
 from nodeagent.model.problem import Problem, misconfigured
+from nodeagent.model.spec import NodeTypes, WantedType
 
 KIND = "KubeVirt"
 _PHASES = ("Deployed", "Deploying")  # of several, the one that virt-operator is done with counts

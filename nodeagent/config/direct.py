@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from nodeagent.config import scalars
 from nodeagent.config.problems import Wrong
 from nodeagent.config.shapes import Either, Key, ListOf, Record, Word
-from nodeagent.model.desired import NodePath
 from nodeagent.model.nodes import is_pattern
+from nodeagent.model.spec import NodePath
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

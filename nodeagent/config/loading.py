@@ -21,7 +21,7 @@ from nodeagent.config.reader.effective import Effective
 from nodeagent.config.reader.reading import PLACE
 from nodeagent.config.shapes import Either, ListOf, MapOf, Record, Shape, snake
 from nodeagent.model.configuration import Alias, Configuration, Imported, KubeVirt, Mdevs, Node
-from nodeagent.model.desired import Discovery, Following
+from nodeagent.model.spec import Discovery, Following
 from nodeagent.policy import merge
 
 if TYPE_CHECKING:

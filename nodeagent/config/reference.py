@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.base import pages
 from nodeagent.config import selectors, table
 from nodeagent.config.shapes import ListOf, Record, snake
-from nodeagent.model.desired import CdiRule, NodeRule, PciRule
+from nodeagent.model.spec import CdiRule, NodeRule, PciRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

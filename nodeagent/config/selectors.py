@@ -3,7 +3,7 @@
 
 A list of selectors is OR, the keys of one selector are AND, the values of a key are OR. A selector
 without any value would take every function of the host; nobody means that, so it is refused. Each shape
-says which record of ``model.desired`` is made of it; ``_KINDS`` has one maker for each kind of rule.
+says which record of ``model.spec`` is made of it; ``_KINDS`` has one maker for each kind of rule.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.config import direct, scalars
 from nodeagent.config.problems import Wrong
 from nodeagent.config.shapes import Key, ListOf, Record, snake
-from nodeagent.model.desired import (
+from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.spec import (
     CdiRule,
     MdevRule,
     MdevSelector,
@@ -23,12 +24,11 @@ from nodeagent.model.desired import (
     UsbRule,
     UsbSelector,
 )
-from nodeagent.model.resource import Iommufd, Isolation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nodeagent.model.desired import Rule
+    from nodeagent.model.spec import Rule
 
 
 def _picks_something(values: Mapping[str, object]) -> None:

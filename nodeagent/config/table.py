@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nodeagent.config import scalars, selectors, shapes
 from nodeagent.config.shapes import Either, Key, ListOf, MapOf, Record, Shape, Word
-from nodeagent.model.desired import (
+from nodeagent.model.spec import (
     API_VERSION,
     DISCOVERED_CLASSES,
     Extent,

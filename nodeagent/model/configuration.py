@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from nodeagent.model.desired import (
+from nodeagent.model.problem import Problem
+from nodeagent.model.spec import (
     CardTypes,
     Discovery,
     Following,
@@ -22,7 +23,6 @@ from nodeagent.model.desired import (
     SriovRule,
     WantedType,
 )
-from nodeagent.model.problem import Problem
 
 
 class Alias(NamedTuple):

@@ -14,8 +14,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from nodeagent.base.errors import ConfigError, bounded
 from nodeagent.model import plain
-from nodeagent.model.desired import API_VERSION
 from nodeagent.model.host import Host
+from nodeagent.model.spec import API_VERSION
 
 HEADING = {"apiVersion": API_VERSION, "kind": "Host"}
 _FORMER = {"format": "nodeagent-host/v1"}

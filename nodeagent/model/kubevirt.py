@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
-from nodeagent.model.desired import NodeTypes, WantedType
 from nodeagent.model.problem import Problem
+from nodeagent.model.spec import NodeTypes, WantedType
 
 PERMITTED, MDEVS, MDEVS_OF_NODES, DEVELOPER = SECTIONS = (
     "permittedHostDevices",

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from nodeagent.model.allocation import Allocations, Holder, Possession, Reservations
 from nodeagent.model.cdi import looked_at
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.nodes import DevNode, fits, of_groups
+from nodeagent.model.spec import Spec
 from nodeagent.model.usb import Loans
 
 Names = Mapping[str, str]
@@ -47,7 +47,7 @@ class Snapshot:
     """
 
     host: Host = field(default_factory=Host)
-    desired: Desired = field(default_factory=Desired)
+    spec: Spec = field(default_factory=Spec)
     names: Names = field(default_factory=dict)
     allocations: Allocations = field(default_factory=Allocations)
     reservations: Reservations = field(default_factory=Reservations)
@@ -63,7 +63,7 @@ class Snapshot:
     @property
     def seen(self) -> bool:
         """True if the Host tells of each device node that a rule names whether it exists."""
-        return self.looked_for is None or self.looked_for.issuperset(self.desired.node_paths)
+        return self.looked_for is None or self.looked_for.issuperset(self.spec.node_paths)
 
     @cached_property
     def given_nodes(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class Snapshot:
 
         Found when first asked for: many Snapshots are never asked.
         """
-        wanted = self.desired.node_paths
+        wanted = self.spec.node_paths
         return tuple(path for path in self.given_paths if not any(fits(path, each) for each in wanted))
 
     @cached_property
@@ -150,7 +150,7 @@ class Snapshot:
     @cached_property
     def undefined_cdi(self) -> Had | None:
         """A CDI device that a pod has, of a kind that rules offer, and that no file defines now."""
-        kinds, known = self.desired.cdi_kinds, self.host.cdi_entries
+        kinds, known = self.spec.cdi_kinds, self.host.cdi_entries
         ours = (had for had in self.given_cdi if had.what.partition("=")[0] in kinds)
         return next((had for had in ours if had.what not in known), None)
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodeagent.model.desired import DeviceRule, DirectRule, MdevRule, NodeRule, PciRule, UsbRule
 from nodeagent.model.host import Kind
 from nodeagent.model.problem import Problem, misconfigured
+from nodeagent.model.spec import DeviceRule, DirectRule, MdevRule, NodeRule, PciRule, UsbRule
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from nodeagent.model.configuration import Alias, Configuration, Mdevs
-    from nodeagent.model.desired import Rule
+    from nodeagent.model.spec import Rule
 
 MESSAGE_LIMIT = 3_670_016  # 3.5 MiB; at 4 MiB grpc-go in the kubelet cuts the stream for good
 DEVICE_FRAME = 13  # bytes of a Device on the wire beside its id: tags, lengths, "Unhealthy"

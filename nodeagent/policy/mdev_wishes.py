@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Desired mdevs and vGPUs: configuration, files of other tools, KubeVirt CR → MdevsWanted. Pure.
+"""Spec mdevs and vGPUs: configuration, files of other tools, KubeVirt CR → MdevSpec. Pure.
 
 Of a vgpu-device-manager file one configuration counts: that of the node's label, else the default of the
 settings; errors in the others do not matter. The CR counts where the configuration has no desired mdevs of
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.kubevirt import MdevsConfiguration
 from nodeagent.model.problem import Problem, misconfigured
+from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ VGPU_CONFIG = "nvidia.com/vgpu.config"
 SWITCH = "set mediatedDevicesConfiguration.enabled: false in the KubeVirt CR"
 
 
-def wanted(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevsWanted:
+def wanted(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevSpec:
     """The desired mdevs of a node with these labels; ``manage`` is off where there is an obstacle."""
     wishes = _wishes(configuration, cr, labels)
     for problem in obstacles(configuration, cr, labels):
@@ -38,7 +38,7 @@ def wanted(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) 
 
 
 def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> Iterator[Problem]:
-    """Why no mdev is created or removed, although mdevs are desired."""
+    """Why no mdev is created or removed, although mdevs are spec."""
     _, unusable = choose_vgpu(configuration, labels)
     yield from unusable
     if cr is None or not cr.virt_handler_makes_mdevs:
@@ -56,7 +56,7 @@ def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Label
 
 
 def ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterator[Problem]:
-    """Desired mdevs of the CR that do not count, because the configuration has its own."""
+    """Spec mdevs of the CR that do not count, because the configuration has its own."""
     both = configuration.kubevirt.manage_mdevs and _has_own(configuration)
     if both and cr is not None and cr.mdevs is not None:
         what = "the configuration says itself which mdevs to make, so the KubeVirt CR does not"
@@ -93,11 +93,11 @@ def _chosen_name(configuration: Configuration, labels: Labels) -> str:
     return labels.get(VGPU_CONFIG) or configuration.mdevs.vgpu_config
 
 
-def _wishes(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevsWanted:
+def _wishes(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevSpec:
     """The desired mdevs, whether there is an obstacle or not."""
     written, definitions = configuration.mdevs, configuration.imported.mdevctl
     vgpu, _ = choose_vgpu(configuration, labels)
-    own = MdevsWanted(
+    own = MdevSpec(
         manage=written.manage,
         types=written.types,
         nodes=written.nodes,
@@ -133,12 +133,12 @@ def _external(cr: KubeVirtCR) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.selector for entry in mdevs if entry.external))
 
 
-def _unprotected(wishes: MdevsWanted, cr: KubeVirtCR, labels: Labels) -> Iterator[str]:
+def _unprotected(wishes: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[str]:
     """The wanted types that virt-handler would remove, as far as they are spelled alike."""
     from nodeagent.policy.change import wanted_types  # here: a node that changes nothing goes without
 
     section = cr.mdevs or MdevsConfiguration()
-    asked = wanted_types.for_node(MdevsWanted(types=section.types, nodes=section.nodes), labels)
+    asked = wanted_types.for_node(MdevSpec(types=section.types, nodes=section.nodes), labels)
     kept = {naming.type_called(name) for name in (*_external(cr), *(each.name for each in asked))}
     listed = (
         *wanted_types.for_node(wishes, labels),

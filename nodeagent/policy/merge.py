@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merges the configuration, the KubeVirt CR and the labels of the node into one Desired. Pure.
+"""Merges the configuration, the KubeVirt CR and the labels of the node into one Spec. Pure.
 
 Rules of the configuration come first, then those that the CR permits, discovery last. A CR counts where
 ``kubevirt.enabled`` is not false. Labels of the Node replace those of the settings; there the label of the
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from nodeagent.model.desired import NO_RULES, Desired, DirectRule, PassthroughRule, Rule, SriovRule
+from nodeagent.model.spec import NO_RULES, DirectRule, PassthroughRule, Rule, Spec, SriovRule
 from nodeagent.policy import contradictions, mdev_wishes
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ VIRT_HANDLERS = frozenset(f"devices.kubevirt.io/{name}" for name in ("kvm", "tun
 
 def merge(
     configuration: Configuration, cr: KubeVirtCR | None = None, labels: Mapping[str, str] | None = None
-) -> Desired:
-    """The Desired of a configuration without findings; chains of aliases end at their last name.
+) -> Spec:
+    """The Spec of a configuration without findings; chains of aliases end at their last name.
 
     ``cr`` None or at fault: none is known. ``labels`` None: no cluster has told them.
     """
@@ -43,7 +43,7 @@ def merge(
     rules = _relative(configuration.rules, home)
     here = _labels(configuration, labels)
     targets = {alias.name: alias.target for alias in configuration.aliases}
-    return Desired(
+    return Spec(
         discovery=configuration.discovery,
         aliases=tuple((name, contradictions.last_name(name, targets)) for name in targets),
         rules=rules if entries is None else (*rules, *entries.rules),

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from nodeagent.model.desired import (
+from nodeagent.model.host import Kind
+from nodeagent.model.kubevirt import PermittedMdev, PermittedPci, PermittedUsb
+from nodeagent.model.problem import Problem, misconfigured
+from nodeagent.model.spec import (
     NO_RULES,
     DirectRule,
     MdevRule,
@@ -20,9 +23,6 @@ from nodeagent.model.desired import (
     UsbRule,
     UsbSelector,
 )
-from nodeagent.model.host import Kind
-from nodeagent.model.kubevirt import PermittedMdev, PermittedPci, PermittedUsb
-from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.policy import naming
 from nodeagent.policy.contradictions import claim_variable
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nodeagent.model.configuration import Configuration
-    from nodeagent.model.desired import BySelector, DeviceRule, Rule
     from nodeagent.model.kubevirt import KubeVirtCR, Permitted
+    from nodeagent.model.spec import BySelector, DeviceRule, Rule
 
 EXTERNAL, ALL = "external", "all"  # anything else: none
 SOURCE = "KubeVirt CR"

@@ -12,7 +12,10 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
 
-from nodeagent.model.desired import (
+from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.model.ids import vgpu_key
+from nodeagent.model.snapshot import Names
+from nodeagent.model.spec import (
     DeviceRule,
     DirectRule,
     MdevSelector,
@@ -20,9 +23,6 @@ from nodeagent.model.desired import (
     Rule,
     UsbSelector,
 )
-from nodeagent.model.host import HostDevice, Mdev, PciFunction
-from nodeagent.model.ids import vgpu_key
-from nodeagent.model.snapshot import Names
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, naming
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodeagent.model import plain
-from nodeagent.model.desired import API_VERSION
 from nodeagent.model.problem import Problem
+from nodeagent.model.spec import API_VERSION
 from nodeagent.model.status import Status
 from nodeagent.policy.explain.cards import CardExplanation
 from nodeagent.policy.explain.devices import DeviceExplanation, DeviceRow

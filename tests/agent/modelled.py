@@ -29,17 +29,17 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Possession
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
 from tests import virtual
 from tests.agent.kubelets import Kubelet
 from tests.agent.parts import settings
 from tests.policy.samples import function, host
 
 GPU, USB = ResourceName("example.com/gpu"), ResourceName("example.com/usb")
-WISH = Desired(
+WISH = Spec(
     Discovery(enabled=False),
     (),
     (

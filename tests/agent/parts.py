@@ -20,9 +20,9 @@ from nodeagent.config import Settings, Sources, Timing
 from nodeagent.kernel.events import KernelEvents
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan_requests import ScanRequests
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Spec
 from nodeagent.sim.host import SimulatedHost
 
 LATER = 3600.0
@@ -97,6 +97,6 @@ async def until(snapshots: Snapshots, condition: Callable[[Snapshot], bool]) -> 
                 return snapshot
 
 
-def wanting(desired: Desired) -> Snapshots:
-    """Snapshots of a node on which this is desired."""
-    return Snapshots(Snapshot(desired=desired))
+def wanting(spec: Spec) -> Snapshots:
+    """Snapshots of a node on which this is spec."""
+    return Snapshots(Snapshot(spec=spec))

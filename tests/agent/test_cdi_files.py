@@ -20,10 +20,10 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import cdi
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
 from nodeagent.sim import nodes
 from tests.agent.parts import Eyes
 from tests.conftest import Said
@@ -51,7 +51,7 @@ class Files:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Files]:
-    snapshots = Snapshots(Snapshot(desired=Desired(rules=(RULE,))))
+    snapshots = Snapshots(Snapshot(spec=Spec(rules=(RULE,))))
     async with Eyes(nodes.many(tmp_path / "host", 2), snapshots).open() as eyes:
         files = Files(eyes, tmp_path / "cdi")
         files.offering.one_turn()
@@ -60,7 +60,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Files]:
 
 async def test_a_resource_that_comes_back_gets_its_file_again(node: Files) -> None:
     for rules in ((RULE,), (), (RULE,)):
-        node.publish(desired=Desired(Discovery(enabled=False), rules=rules))
+        node.publish(spec=Spec(Discovery(enabled=False), rules=rules))
         await node.files.follow()
         assert node.path.exists() is bool(rules)
 
@@ -75,7 +75,7 @@ async def test_a_file_that_is_up_to_date_is_not_written_again(node: Files) -> No
 async def test_a_file_follows_the_host_where_the_resource_stays_the_same(node: Files) -> None:
     """A container that starts again reads it: the nodes of its devices may be others by then."""
     modern = replace(RULE, iommufd=Iommufd.AUTO)
-    node.publish(desired=Desired(rules=(modern,)))
+    node.publish(spec=Spec(rules=(modern,)))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.files.run)
         with anyio.fail_after(5):

@@ -14,10 +14,10 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, Sources, Timing
 from nodeagent.model.configuration import Configuration, KubeVirt, Node
-from nodeagent.model.desired import PciRule
 from nodeagent.model.host import Host
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import PciRule
 from tests.cluster import crs
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -34,12 +34,12 @@ async def test_the_newest_configuration_is_merged_and_published_beside_the_rest(
         tasks.start_soon(Desire(cell, Latest(ClusterWishes()), snapshots).run)
         with anyio.fail_after(5):
             seen, snapshot = await snapshots.newer(0)
-            assert snapshot.desired.labels == ((HOSTNAME, "a"),)
+            assert snapshot.spec.labels == ((HOSTNAME, "a"),)
             cell.set(settings(tmp_path, Configuration(rules=(PciRule("a.b/c"),), node=Node("b"))))
             _, snapshot = await snapshots.newer(seen)
         tasks.cancel_scope.cancel()
-    assert snapshot.desired.labels == ((HOSTNAME, "b"),)
-    assert snapshot.desired.rules == (PciRule("a.b/c"),)
+    assert snapshot.spec.labels == ((HOSTNAME, "b"),)
+    assert snapshot.spec.rules == (PciRule("a.b/c"),)
     assert snapshot.host.iommu
 
 
@@ -54,7 +54,7 @@ async def test_settings_that_desire_the_same_wake_nobody(tmp_path: Path) -> None
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert snapshots.version == version
-    assert snapshots.now.desired is before.desired
+    assert snapshots.now.spec is before.spec
 
 
 async def test_what_the_cluster_says_is_merged_too_if_the_settings_let_it_count(tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ async def test_what_the_cluster_says_is_merged_too_if_the_settings_let_it_count(
         await anyio.wait_all_tasks_blocked()
         cluster.set(ClusterWishes(crs.read({"pciHostDevices": [crs.external(crs.T4)]}), {"a": "b"}))
         await anyio.wait_all_tasks_blocked()
-        desired = snapshots.now.desired
-        assert [rule.name for rule in desired.rules] == [crs.T4["resourceName"]]
-        assert desired.labels == (("a", "b"),)
+        spec = snapshots.now.spec
+        assert [rule.name for rule in spec.rules] == [crs.T4["resourceName"]]
+        assert spec.labels == (("a", "b"),)
         cell.set(settings(tmp_path, Configuration(kubevirt=KubeVirt("false"))))
         await anyio.wait_all_tasks_blocked()
-        assert snapshots.now.desired.rules == ()
+        assert snapshots.now.spec.rules == ()
         tasks.cancel_scope.cancel()

@@ -16,9 +16,9 @@ from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.kubelet.device_plugin import DeviceList
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import PciRule, PciSelector
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import ReasonCode
+from nodeagent.model.spec import PciRule, PciSelector
 from nodeagent.sim.kubelet.state import Pod
 from tests.agent.wired import GPU, GPUS, KVM, KVMS, NEIGHBOUR, ONE, TWO, Agent, agent_in
 from tests.conftest import Said

@@ -16,9 +16,9 @@ from nodeagent.base import log
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.model.desired import Desired, NodeRule
 from nodeagent.model.host import PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.spec import NodeRule, Spec
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.agent.parts import Eyes, settings
@@ -163,8 +163,8 @@ async def test_the_nodes_that_are_desired_are_seen_at_the_next_scan(host: Simula
     host.node("/dev/kvm")
     async with Eyes(host).open() as eyes:
         assert "/dev/kvm" not in eyes.now.nodes
-        desired = Desired(rules=(NodeRule("example.com/kvm", "/dev/kvm"),))
-        eyes.snapshots.publish(replace(eyes.snapshots.now, desired=desired))
+        spec = Spec(rules=(NodeRule("example.com/kvm", "/dev/kvm"),))
+        eyes.snapshots.publish(replace(eyes.snapshots.now, spec=spec))
         await eyes.observer.rescan(frozenset({ONE}))
         assert "/dev/kvm" in eyes.now.nodes
 

@@ -14,11 +14,11 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
-from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import NodeRule, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import turn
 from tests.agent.parts import settings
 
@@ -30,7 +30,7 @@ class Middle:
 
     def __init__(self) -> None:
         host = Host(nodes=frozenset({"/dev/kvm"}))
-        self.snapshots = Snapshots(Snapshot(host, Desired(rules=(NodeRule(KVM, "/dev/kvm", 2),))))
+        self.snapshots = Snapshots(Snapshot(host, Spec(rules=(NodeRule(KVM, "/dev/kvm", 2),))))
         self.releases = Releases(settings())
         self.offering = Offering(self.snapshots, self.releases, Timeouts())
 
@@ -66,7 +66,7 @@ def test_a_node_that_nobody_has_looked_for_yet_is_not_said_to_be_missing() -> No
     middle.publish(looked_for=frozenset({"/dev/kvm"}))
     middle.offering.one_turn()
     named = (NodeRule(KVM, "/dev/kvm", 2), NodeRule(tun, "/dev/net/tun"))
-    middle.publish(desired=Desired(rules=named))
+    middle.publish(spec=Spec(rules=named))
     assert middle.offering.one_turn().resources.keys() == {KVM}
     nodes = frozenset({"/dev/kvm", "/dev/net/tun"})
     middle.publish(host=Host(nodes=nodes), looked_for=nodes)
@@ -77,7 +77,7 @@ def test_a_node_that_nobody_has_looked_for_yet_is_not_said_to_be_missing() -> No
     "parts",
     [
         pytest.param({"host": Host()}, id="host"),
-        pytest.param({"desired": Desired()}, id="desired"),
+        pytest.param({"spec": Spec()}, id="spec"),
         pytest.param({"names": {"10de": "x"}}, id="names"),
         pytest.param({"allocations": Allocations.of({"x": Holder("ns", "p", KVM)})}, id="allocations"),
         pytest.param({"reservations": Reservations(admitting=frozenset({"x"}))}, id="settling"),
@@ -143,7 +143,7 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     middle.publish(
         host=Host(functions, {group.number: group}, nodes=frozenset({"/dev/vfio/vfio"}), iommu=True)
     )
-    middle.publish(desired=Desired(rules=(PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),)),)))
+    middle.publish(spec=Spec(rules=(PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),)),)))
     middle.offering.one_turn()
     assert turn.awaited_releases(middle.offering.decision) == frozenset()
     held = {str(addresses[0]): Holder("ns", "p", ResourceName("example.com/gpu"))}

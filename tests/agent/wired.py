@@ -33,10 +33,10 @@ from nodeagent.kubelet.endpoint import Endpoint, EndReason, Registrar
 from nodeagent.kubelet.grpc import SocketServer
 from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
@@ -49,8 +49,8 @@ GPUS = PciRule(GPU, (PciSelector(vendors=("10de",)),))
 KVMS = NodeRule(KVM, "/dev/kvm", 3)
 
 
-def desired(*rules: Any) -> Desired:
-    return Desired(Discovery(enabled=False), (), rules)
+def spec(*rules: Any) -> Spec:
+    return Spec(Discovery(enabled=False), (), rules)
 
 
 class Fragile(Endpoint):
@@ -72,7 +72,7 @@ class Agent:
     def __init__(self, host: SimulatedHost, kubelet: Kubelet, *rules: Any) -> None:
         self.host, self.kubelet = host, kubelet
         known = Allocations(knowledge=Knowledge.COMPLETE)
-        self.snapshots = Snapshots(Snapshot(desired=desired(*rules), allocations=known))
+        self.snapshots = Snapshots(Snapshot(spec=spec(*rules), allocations=known))
         self.eyes = Eyes(host, self.snapshots)
         self.releases = Releases(self.eyes.settings)
         self.offering = Offering(self.snapshots, self.releases, Timeouts())
@@ -127,7 +127,7 @@ class Agent:
 
     def wish(self, *rules: Any) -> None:
         """Other rules."""
-        self.snapshots.publish(replace(self.snapshots.now, desired=desired(*rules)))
+        self.snapshots.publish(replace(self.snapshots.now, spec=spec(*rules)))
 
     def hold(self, **held: Holder) -> None:
         """The kubelet names these holders."""

@@ -10,9 +10,9 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.scan_requests import ScanRequests
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Spec
 from nodeagent.policy.offer import turn
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
@@ -38,14 +38,14 @@ async def figures() -> list[Figure]:
 
 async def _one_change(host: SimulatedHost, runner: Scanner, before: Host, count: int) -> Figure:
     """Decide anew after one driver change, without the reading."""
-    decision = turn.first(Snapshot(before, Desired()))
+    decision = turn.first(Snapshot(before, Spec()))
     address = nodes.address(count // 2)
     times = []
     for driver in ("nvidia", "vfio-pci") * 10:
         host.bind(address, driver)
         now = await runner.scan(frozenset({address}), decision.snapshot.host, (), {})
         began = time.perf_counter()
-        decision = turn.following(decision, Snapshot(now, decision.snapshot.desired))
+        decision = turn.following(decision, Snapshot(now, decision.snapshot.spec))
         times.append(time.perf_counter() - began)
     return Figure(
         f"one changed device of {count:,}, deciding", statistics.median(times) * 1e3, "ms", "the same"

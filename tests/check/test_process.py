@@ -15,8 +15,8 @@ from nodeagent.base import threads
 from nodeagent.check import process
 from nodeagent.check.findings import Finding, Node
 from nodeagent.kernel.root import Root
-from nodeagent.model.desired import Desired, UsbRule
 from nodeagent.model.readiness import Verdict
+from nodeagent.model.spec import Spec, UsbRule
 from nodeagent.model.status import ProcessStatus
 from tests.check.trees import DAEMON, SOCKET, UNIT, make_node, short
 from tests.http.serving import serve_document
@@ -35,7 +35,7 @@ print(process.check_user_namespace(node), process.check_inotify(node))
 _READ_ONLY = 'mount -t tmpfs -o ro none /mnt && exec "$@"'
 NEEDS_NAMESPACES = pytest.mark.skipif(not namespaces(), reason="no user namespaces here")
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root is judged")
-USB, CHOWN = Desired(rules=(UsbRule("a.b/c"),)), 1
+USB, CHOWN = Spec(rules=(UsbRule("a.b/c"),)), 1
 NO_CHOWN = DAEMON._replace(process=ProcessStatus(capabilities=0))
 
 
@@ -49,7 +49,7 @@ def ask(root: Path, *command: str) -> str:
 
 def usb(node: Node) -> Finding:
     """Return the finding on USB nodes where a rule is for USB devices."""
-    found = process.check_usb_nodes(node._replace(desired=USB))
+    found = process.check_usb_nodes(node._replace(spec=USB))
     assert found is not None
     assert short(found[2])
     return found

@@ -15,9 +15,9 @@ import pytest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.check import report
 from nodeagent.kernel.root import Root
-from nodeagent.model.desired import Desired, PciRule
 from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.model.resource import Iommufd
+from nodeagent.model.spec import PciRule, Spec
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.check.trees import DEP, ENABLED, INSTANCES, PLUGINS, UNIT, UNSAFE, WELL, make_node, put, short
 from tests.policy.samples import function
@@ -27,7 +27,7 @@ UNLOADED = replace(WELL, vfio_loaded=False, nodes=frozenset())
 NIC = function(driver="mlx5_vfio_pci", vfio=True)
 OTHER_DRIVER = replace(UNLOADED, functions={NIC.address: NIC})
 PARENT = replace(UNLOADED, mdev_parents={"mtty": ()})
-IOMMUFD = Desired(rules=(PciRule("a.b/c", iommufd=Iommufd.ONLY),))
+IOMMUFD = Spec(rules=(PciRule("a.b/c", iommufd=Iommufd.ONLY),))
 K0S = "/var/lib/k0s/kubelet/pod-resources/kubelet.sock"
 MISC, CPUINFO = "/sys/class/misc/hw_random", "/proc/cpuinfo"
 
@@ -79,7 +79,7 @@ async def test_a_read_that_hangs_is_reported_and_holds_up_no_other_check(tmp_pat
         ("vfio_iommu_type1", Verdict.NOTE, {UNSAFE: None, "/sys/module/x/y": ""}, {}, "modprobe"),
         ("vfio_iommu_type1", Verdict.UNSEEN, {UNSAFE: None}, {}, ""),
         ("iommufd", Verdict.NOTE, {}, {"host": UNLOADED}, ""),
-        ("iommufd", Verdict.WRONG, {}, {"host": UNLOADED, "desired": IOMMUFD}, "CONFIG_IOMMUFD"),
+        ("iommufd", Verdict.WRONG, {}, {"host": UNLOADED, "spec": IOMMUFD}, "CONFIG_IOMMUFD"),
         ("device plugins", Verdict.WRONG, {}, {"plugin_dir": "/absent"}, "systemctl status kubelet"),
         ("device plugins", Verdict.WRONG, {}, {}, "systemctl"),
         ("PodResources", Verdict.WRONG, {}, {}, "systemctl"),

@@ -12,8 +12,8 @@ from nodeagent import __version__
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.check.findings import Node
 from nodeagent.kernel.root import Root
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
+from nodeagent.model.spec import Spec
 from nodeagent.model.status import ProcessStatus
 from tests.render import statuses
 
@@ -62,7 +62,7 @@ def make_node(
     """Return the node, with other texts of files (None: no such file) and other fields."""
     for path, text in {**only, **(changed or {})}.items():
         put(directory, path, text)
-    node = Node(Root(directory), host, Desired(), PLUGINS, PODS, SOCKET, Timeouts(), daemon=DAEMON)
+    node = Node(Root(directory), host, Spec(), PLUGINS, PODS, SOCKET, Timeouts(), daemon=DAEMON)
     return node._replace(**other)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nodeagent.cluster import account
-from nodeagent.model.desired import Following
+from nodeagent.model.spec import Following
 
 POD = {account.HOST: "10.0.0.1"}
 

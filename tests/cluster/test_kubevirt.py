@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.cluster import kubevirt
-from nodeagent.model.desired import NodeTypes, WantedType
 from nodeagent.model.kubevirt import (
     KubeVirtCR,
     MdevsConfiguration,
@@ -19,6 +18,7 @@ from nodeagent.model.kubevirt import (
     PermittedPci,
     PermittedUsb,
 )
+from nodeagent.model.spec import NodeTypes, WantedType
 from tests.cluster.crs import GUIDE, T4, VGPU, document, read
 from tests.facts import names
 

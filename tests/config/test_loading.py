@@ -14,8 +14,8 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.base.timeouts import SCALE
 from nodeagent.config.records import Cluster
 from nodeagent.model.configuration import Alias, Configuration, Node
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.policy import merge
 from tests.facts import each_names, names
 
@@ -38,7 +38,7 @@ class Etc:
     ) -> config.Settings:
         return config.load(config.Sources(str(self.root), flags or {}, environ or {}))
 
-    def desired(self) -> Desired:
+    def spec(self) -> Spec:
         return merge.merge(self.load().configuration)
 
     def lines(self, text: str) -> list[str]:
@@ -119,7 +119,7 @@ def test_a_full_file_is_read_into_the_model(etc: Etc) -> None:
     found = loaded.configuration
     assert found.rules == (gpu, kvm)
     assert [rule.place for rule in found.rules] == [f"{etc.home}/config.yaml:{line}" for line in (5, 14)]
-    assert [rule.place for rule in etc.desired().rules] == ["config.yaml:5", "config.yaml:14"]
+    assert [rule.place for rule in etc.spec().rules] == ["config.yaml:5", "config.yaml:14"]
     place = f"{etc.home}/config.yaml:3"
     assert found.aliases == (Alias("nvidia.com/TU104GL_TESLA_T4", "nvidia.com/t4", place),)
     assert found.discovery == Discovery(True, "id", "example.com", ("0300", "1200"))
@@ -355,9 +355,9 @@ def test_loading_again_sees_the_new_file_and_keeps_nothing_of_the_old(etc: Etc) 
 
 def test_the_name_of_the_node_is_its_hostname_unless_a_label_says_otherwise(etc: Etc) -> None:
     etc.write("config.yaml", "node: {name: node2, labels: {zone: a}}\n")
-    assert dict(etc.desired().labels) == {"kubernetes.io/hostname": "node2", "zone": "a"}
+    assert dict(etc.spec().labels) == {"kubernetes.io/hostname": "node2", "zone": "a"}
     etc.write("config.yaml", "node: {name: node2, labels: {kubernetes.io/hostname: other}}\n")
-    assert dict(etc.desired().labels) == {"kubernetes.io/hostname": "other"}
+    assert dict(etc.spec().labels) == {"kubernetes.io/hostname": "other"}
 
 
 @pytest.mark.parametrize("sign", ["#", "# ?"])

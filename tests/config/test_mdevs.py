@@ -14,14 +14,14 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.config.imports import mdevctl, vgpu_device_manager
 from nodeagent.config.reader import document
 from nodeagent.model.configuration import VgpuConfiguration
-from nodeagent.model.desired import (
+from nodeagent.model.spec import (
     CardTypes,
-    Desired,
     MdevDefinition,
     MdevRule,
     MdevSelector,
     NodeTypes,
     PciSelector,
+    Spec,
     SriovRule,
     WantedType,
 )
@@ -61,7 +61,7 @@ class Node:
         self.write("etc/nodeagent/config.yaml", text)
         return config.load(config.Sources(str(self.root), {}, {}))
 
-    def desired(self, text: str) -> Desired:
+    def spec(self, text: str) -> Spec:
         return merge.merge(self.load(text).configuration)
 
     def defines(self, uuid: str, **definition: object) -> None:
@@ -74,19 +74,19 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_all_wishes_are_read_in_the_order_written(node: Node) -> None:
-    desired = node.desired(FULL)
-    wanted = desired.mdevs
+    spec = node.spec(FULL)
+    wanted = spec.mdevs
     assert (wanted.manage, wanted.adopt, wanted.excluded) == (True, True, ("nvidia-230",))
     assert wanted.types == (WantedType("nvidia-222"), WantedType("GRID T4-1Q", 4))
     labels = (("kubernetes.io/hostname", "node2"),)
     assert wanted.nodes == (NodeTypes(labels, (WantedType("nvidia-234"),)), NodeTypes((), ()))
     selector = MdevSelector(("nvidia-222",), ("GRID T4-1Q",))
-    assert desired.rules == (MdevRule("nvidia.com/GRID_T4-1Q", (selector,), cdi=True),)
-    assert desired.sriov == (SriovRule((PciSelector(addresses=("0000:3b:00.0",)),), 8),)
+    assert spec.rules == (MdevRule("nvidia.com/GRID_T4-1Q", (selector,), cdi=True),)
+    assert spec.sriov == (SriovRule((PciSelector(addresses=("0000:3b:00.0",)),), 8),)
 
 
 def test_wishes_that_are_not_to_be_carried_out_are_fine_for_the_daemon(node: Node) -> None:
-    wanted = node.desired("mdevs: {manage: false, types: [nvidia-222], adopt: true}\n").mdevs
+    wanted = node.spec("mdevs: {manage: false, types: [nvidia-222], adopt: true}\n").mdevs
     assert not wanted.manage
     assert wanted.types == (WantedType("nvidia-222"),)
 
@@ -102,7 +102,7 @@ def test_definitions_of_mdevctl_are_read_where_asked_for(node: Node) -> None:
     node.defines(other, mdev_type="nvidia-222", start="auto", attrs=[])
     node.defines("a" * 8 + UUID[8:], mdev_type="nvidia-222", start="manual")
     node.write("etc/mdevctl.d/scripts.d/callouts/hook", "#!/bin/sh\n")
-    assert node.desired("").mdevs.definitions == ()
+    assert node.spec("").mdevs.definitions == ()
     loaded = node.load(MDEVCTL)
     assert loaded.warnings == ()
     assert merge.merge(loaded.configuration).mdevs.definitions == (
@@ -140,7 +140,7 @@ def test_every_definition_keeps_its_uuid_and_one_left_to_mdevctl_its_card(
 ) -> None:
     node.write(f"etc/mdevctl.d/{PARENT}/{UUID.upper()}", text)
     node.write(f"etc/mdevctl.d/{PARENT}/notes.txt", "")
-    wanted = node.desired(MDEVCTL).mdevs
+    wanted = node.spec(MDEVCTL).mdevs
     assert wanted.defined == {UUID}
     assert len(wanted.definitions) == made
     assert wanted.reserved == reserved
@@ -288,10 +288,10 @@ def test_the_names_of_vgpu_types_are_known(name: str) -> None:
 def test_the_configuration_is_chosen_by_name_or_by_the_label_of_the_node(node: Node) -> None:
     node.write("etc/vgpu.yaml", VGPU)
     both = "mdevs: {vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: mixed}\n"
-    assert len(node.desired(both).mdevs.cards) == 2
+    assert len(node.spec(both).mdevs.cards) == 2
     labels = "node: {labels: {nvidia.com/vgpu.config: default}}\n"
-    assert len(node.desired(f"mdevs: {{vgpuConfigFile: /etc/vgpu.yaml}}\n{labels}").mdevs.cards) == 1
-    assert len(node.desired(f"{both}{labels}").mdevs.cards) == 1, "the label overrides the default"
+    assert len(node.spec(f"mdevs: {{vgpuConfigFile: /etc/vgpu.yaml}}\n{labels}").mdevs.cards) == 1
+    assert len(node.spec(f"{both}{labels}").mdevs.cards) == 1, "the label overrides the default"
 
 
 def test_without_label_and_default_nothing_is_asked_for_and_that_is_a_warning(node: Node) -> None:

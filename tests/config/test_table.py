@@ -15,7 +15,7 @@ import yaml
 
 from nodeagent import config
 from nodeagent.config import reference, scalars, table
-from nodeagent.model.desired import Extent
+from nodeagent.model.spec import Extent
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 

@@ -35,9 +35,9 @@ from nodeagent.config import Sources
 from nodeagent.http import listeners
 from nodeagent.http.server import Request, Response
 from nodeagent.kernel.root import Root
-from nodeagent.model.desired import Desired
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Spec
 from nodeagent.model.status import Status
 
 SOCKET = "sides.sock"
@@ -95,7 +95,7 @@ class Sides:
         seen, last = -1, ""
         while True:
             seen, snapshot = await snapshots.newer(seen)
-            edit = _edit(snapshot.desired)
+            edit = _edit(snapshot.spec)
             if edit != last:
                 last = edit
                 self._edits[edit].append(time.monotonic())
@@ -136,8 +136,8 @@ def _no_status() -> Status:
     raise AssertionError("the settings ask for neither Events nor the condition of the Node")
 
 
-def _edit(desired: Desired) -> str:
-    return next((rule.name for rule in desired.rules if rule.name.startswith(EDIT)), "")
+def _edit(spec: Spec) -> str:
+    return next((rule.name for rule in spec.rules if rule.name.startswith(EDIT)), "")
 
 
 def main(directory: str) -> None:

@@ -80,7 +80,7 @@ def heard(daemon: Daemon, key: str) -> Any:
 def labelled(daemon: Daemon, value: str | None) -> bool:
     """True if the label of the Node is known to decisions with this value."""
     basis = sockets.ask(f"{daemon.host}/run/nodeagent/status.sock", "/snapshot", 5.0)
-    return dict(basis["snapshot"]["desired"].get("labels", ())).get(LABEL) == value
+    return dict(basis["snapshot"]["spec"].get("labels", ())).get(LABEL) == value
 
 
 def devices(daemon: Daemon, resource: str) -> int:

@@ -13,9 +13,9 @@ from nodeagent.base.errors import NodeagentError
 from nodeagent.config import loading
 from nodeagent.kernel.root import Root
 from nodeagent.model import host_json
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Names, Snapshot
+from nodeagent.model.spec import Spec
 from nodeagent.policy import merge
 from nodeagent.policy.change import plan
 from nodeagent.policy.explain import devices, groups
@@ -45,7 +45,7 @@ def demo_host() -> Host:
 
 
 @cache
-def wishes() -> Desired:
+def wishes() -> Spec:
     """Rules, aliases and wishes for vGPUs, beside discovery."""
     with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
         path = Path(directory, "config.yaml")
@@ -61,9 +61,9 @@ def two_lines(error: NodeagentError) -> None:
         assert "\n" not in line and len(line) < 2000, f"no line for people: {line[:200]!r}"
 
 
-def decided(host: Host, desired: Desired | None = None, names: Names | None = None) -> None:
+def decided(host: Host, spec: Spec | None = None, names: Names | None = None) -> None:
     """A host can be decided on, shown, saved and read again; no two Devices of a Resource have one id."""
-    wanted = desired if desired is not None else wishes()
+    wanted = spec if spec is not None else wishes()
     snapshot = Snapshot(host, wanted, names if names is not None else {})
     decision = turn.first(snapshot)
     for name, resource in decision.resources.items():

@@ -15,11 +15,11 @@ import pytest
 
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
-from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import Host, Kind, Recovery, Sight
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, ReasonCode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Discovery, MdevRule, MdevSelector, PciRule, PciSelector, Spec
 from nodeagent.policy import groups
 from nodeagent.policy.explain.devices import explain, rows
 from nodeagent.policy.offer import turn
@@ -32,8 +32,8 @@ from tests.machines.capture import materialise
 
 HOSTS = Path(__file__).parent / "hosts"
 NAMES = sorted(path.stem for path in HOSTS.glob("*.json"))
-WIDE = Desired(Discovery(classes=("01", "02", "03", "05", "12", "ff", "00")))
-EVERYTHING = Desired(rules=(PciRule("example.com/all", (PciSelector(),)),))
+WIDE = Spec(Discovery(classes=("01", "02", "03", "05", "12", "ff", "00")))
+EVERYTHING = Spec(rules=(PciRule("example.com/all", (PciSelector(),)),))
 
 
 @cache
@@ -46,7 +46,7 @@ def captured(name: str) -> Host:
 KNOWN = Allocations(knowledge=Knowledge.COMPLETE)
 
 
-def decided(name: str, wish: Desired = WIDE, held: tuple[str, ...] = ()) -> Decision:
+def decided(name: str, wish: Spec = WIDE, held: tuple[str, ...] = ()) -> Decision:
     holders = {each: Holder("ns", "vm", ResourceName("example.com/all")) for each in held}
     return turn.first(Snapshot(captured(name), wish, {}, Allocations.of(holders, Knowledge.COMPLETE)))
 
@@ -123,7 +123,7 @@ def test_a_removal_that_waits_for_its_holder_is_going_away(name: str) -> None:
 
 @pytest.mark.parametrize("wish", [WIDE, EVERYTHING])
 @pytest.mark.parametrize("name", ["6.12-no-iommu", "6.12-iommufd-no-iommu-unsafe"])
-def test_without_an_iommu_nothing_is_healthy(name: str, wish: Desired) -> None:
+def test_without_an_iommu_nothing_is_healthy(name: str, wish: Spec) -> None:
     found = devices(decided(name, wish))
     assert set(found.values()) <= {ReasonCode.NO_GROUP}
     assert ("01:00.0" in found) is (wish is EVERYTHING or "unsafe" in name)
@@ -167,7 +167,7 @@ def scanned(decision: turn.Decision, *, wide: bool = False) -> str:
 def test_an_instance_whose_removal_is_blocked_is_listed_for_who_holds_it_only(held: bool) -> None:
     ghost, types = "00000003-0000-4000-8000-000000000003", ("mtty-1", "mtty-2", "mdpy-vga", "mbochs-small")
     rule = MdevRule("example.com/all", (MdevSelector(types),))
-    decision = decided("6.12-mdev-remove-blocked", Desired(rules=(rule,)), held=(ghost,) if held else ())
+    decision = decided("6.12-mdev-remove-blocked", Spec(rules=(rule,)), held=(ghost,) if held else ())
     found = devices(decision)
     assert len(found) == 13 + held
     assert {key: code for key, code in found.items() if code is not None} == (
@@ -178,9 +178,7 @@ def test_an_instance_whose_removal_is_blocked_is_listed_for_who_holds_it_only(he
 
 def test_an_mdev_has_a_node_of_its_own_where_the_kernel_makes_one() -> None:
     rule = MdevRule("a.b/c", (MdevSelector(types=("mtty-1",)),), iommufd=Iommufd.ONLY)
-    told = explain(
-        "00000001-0000-4000-8000-000000000001", decided("6.12-iommufd-mdev", Desired(rules=(rule,)))
-    )
+    told = explain("00000001-0000-4000-8000-000000000001", decided("6.12-iommufd-mdev", Spec(rules=(rule,))))
     assert told is not None
     assert told.nodes == ("/dev/vfio/vfio", "/dev/vfio/devices/vfio0", "/dev/iommu")
     assert told.env == "MDEV_PCI_RESOURCE_A_B_C=00000001-0000-4000-8000-000000000001"

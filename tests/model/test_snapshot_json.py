@@ -11,31 +11,31 @@ import pytest
 from nodeagent.base.errors import ConfigError
 from nodeagent.model import snapshot_json
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
-from nodeagent.model.desired import (
-    CardTypes,
-    CdiRule,
-    Desired,
-    Discovery,
-    MdevDefinition,
-    MdevRule,
-    MdevSelector,
-    MdevsWanted,
-    NodePath,
-    NodeRule,
-    NodeTypes,
-    PciRule,
-    PciSelector,
-    SriovRule,
-    WantedType,
-)
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import (
+    CardTypes,
+    CdiRule,
+    Discovery,
+    MdevDefinition,
+    MdevRule,
+    MdevSelector,
+    MdevSpec,
+    NodePath,
+    NodeRule,
+    NodeTypes,
+    PciRule,
+    PciSelector,
+    Spec,
+    SriovRule,
+    WantedType,
+)
 
 ADDRESS, GROUP = PciAddress("0000:01:00.0"), GroupNumber(0)
-DESIRED = Desired(
+DESIRED = Spec(
     Discovery(enabled=False, naming="id", classes=()),
     (("a/b", "c/d"),),
     (
@@ -45,7 +45,7 @@ DESIRED = Desired(
         NodeRule("a/nodes", paths=(NodePath("/dev/v*", "/dev/x", "r", True, 3),), per_path=True),
         CdiRule("a/cdi", "v.com/c", ("a*",), ()),
     ),
-    MdevsWanted(
+    MdevSpec(
         True,
         (WantedType("t-1", 4), WantedType("T4-1Q", short=True)),
         (NodeTypes((("zone", "a"),), (WantedType("t-2"),)),),
@@ -83,7 +83,7 @@ def test_a_snapshot_comes_back_as_it_was(snapshot: Snapshot) -> None:
 
 
 def test_where_a_rule_was_written_comes_along_though_it_does_not_count() -> None:
-    rule = snapshot_json.load(snapshot_json.dump(FULL)).desired.rules[0]
+    rule = snapshot_json.load(snapshot_json.dump(FULL)).spec.rules[0]
     assert isinstance(rule, PciRule)
     assert rule.place == "c:1"
 
@@ -96,7 +96,7 @@ def test_where_a_rule_was_written_comes_along_though_it_does_not_count() -> None
         {},
         {"host": {}},
         {**snapshot_json.dump(FULL), "open": 7},
-        {**snapshot_json.dump(FULL), "desired": {"rules": [{"kind": "scsiRule", "name": "x"}]}},
+        {**snapshot_json.dump(FULL), "spec": {"rules": [{"kind": "scsiRule", "name": "x"}]}},
     ],
     ids=range(6),
 )

@@ -7,12 +7,12 @@ import dataclasses
 
 import pytest
 
-from nodeagent.model import allocation, desired, host, resource
+from nodeagent.model import allocation, host, resource, spec
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import Desired, NodeRule, PciRule
 from nodeagent.model.host import Group, Host, Kind, Mdev, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
+from nodeagent.model.spec import NodeRule, PciRule, Spec
 
 A, B = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
 
@@ -61,14 +61,14 @@ def test_a_holder_is_written_as_people_write_pods() -> None:
 
 def test_desired_names_the_nodes_to_watch() -> None:
     rules = (PciRule("a.b/c"), NodeRule("a.b/kvm", "/dev/kvm"), NodeRule("a.b/tun", "/dev/net/tun"))
-    assert Desired(rules=rules).node_paths == ("/dev/kvm", "/dev/net/tun")
+    assert Spec(rules=rules).node_paths == ("/dev/kvm", "/dev/net/tun")
 
 
 def test_the_place_of_a_rule_is_for_messages_and_makes_no_difference() -> None:
     assert PciRule("a.b/c", place="x.yaml:1") == PciRule("a.b/c", place="y.yaml:2")
 
 
-@pytest.mark.parametrize("module", [allocation, desired, host, resource])
+@pytest.mark.parametrize("module", [allocation, spec, host, resource])
 def test_every_value_is_frozen(module: object) -> None:
     kinds = [each for each in vars(module).values() if dataclasses.is_dataclass(each)]
     assert kinds

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, unnamed
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.snapshot import Names, Snapshot
+from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
 from nodeagent.model.usb import UsbDevice
 
 NODES = frozenset({"/dev/vfio/vfio"})
 GPU = "nvidia.com/gpu"
 RULE = PciRule(GPU, (PciSelector(vendors=("10de",)),))
-WISH = Desired(Discovery(enabled=False), rules=(RULE,))
+WISH = Spec(Discovery(enabled=False), rules=(RULE,))
 
 
 def function(address: str = "0000:65:00.0", group: int | None = 1, **other: Any) -> PciFunction:
@@ -94,7 +94,7 @@ def _has_node(host_device: HostDevice) -> bool:
 
 def snapshot(
     here: Host,
-    wish: Desired = WISH,
+    wish: Spec = WISH,
     *,
     names: Names | None = None,
     holders: Mapping[str, Holder] | None = None,

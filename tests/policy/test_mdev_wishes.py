@@ -19,9 +19,9 @@ from nodeagent.model.configuration import (
     VgpuConfiguration,
     VgpuFile,
 )
-from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, NodeTypes, WantedType
 from nodeagent.model.kubevirt import KubeVirtCR
 from nodeagent.model.problem import misconfigured
+from nodeagent.model.spec import CardTypes, MdevDefinition, MdevSpec, NodeTypes, WantedType
 from nodeagent.policy import merge
 from nodeagent.policy.change import wanted_types
 from nodeagent.sim.mdev_kernel import MdevKernel
@@ -209,7 +209,7 @@ def test_lists_that_the_configuration_does_not_carry_out_do_not_stand_in_the_way
         mdevs=Mdevs(types=listed("228"), adopt=True, exclude=("a",)), kubevirt=MANAGED.kubevirt
     )
     found = merge.merge(idle, read(EXTERNAL, {"mediatedDeviceTypes": ["b", "b"], "enabled": False}))
-    assert found.mdevs == MdevsWanted(
+    assert found.mdevs == MdevSpec(
         manage=True,
         types=(WantedType("b"), WantedType("b")),
         adopt=True,
@@ -261,15 +261,15 @@ def test_what_another_provider_made_of_an_external_type_is_not_taken_over(
 ) -> None:
     kernel = MdevKernel([t4(1)])
     kernel.create("0000:01:00.0", "nvidia-223", FOREIGN)
-    wish = MdevsWanted(manage=True, types=listed("222"), adopt=True, protected=protected)
+    wish = MdevSpec(manage=True, types=listed("222"), adopt=True, protected=protected)
     settle(kernel, wish)
     assert short(kernel) == (["1×223"] if protected else ["16×222"])
 
 
 def test_our_own_devices_of_an_external_type_go_when_nobody_wants_them_any_more() -> None:
     kernel = MdevKernel([t4(1)])
-    settle(kernel, MdevsWanted(manage=True, types=listed("223"), protected=("nvidia-223",)))
+    settle(kernel, MdevSpec(manage=True, types=listed("223"), protected=("nvidia-223",)))
     assert short(kernel) == ["8×223"]
-    settle(kernel, MdevsWanted(manage=True, types=listed("222"), protected=("nvidia-223",)))
+    settle(kernel, MdevSpec(manage=True, types=listed("222"), protected=("nvidia-223",)))
     assert short(kernel) == ["16×222"]
-    assert not planned(kernel, MdevsWanted(manage=True, types=listed("222"))).steps
+    assert not planned(kernel, MdevSpec(manage=True, types=listed("222"))).steps

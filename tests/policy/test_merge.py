@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is desired of a configuration, and what of it does not go together: one name, one meaning."""
+"""What is spec of a configuration, and what of it does not go together: one name, one meaning."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from nodeagent.model.configuration import (
     VgpuConfiguration,
     VgpuFile,
 )
-from nodeagent.model.desired import (
+from nodeagent.model.problem import misconfigured
+from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.spec import (
     CardTypes,
-    Desired,
     Discovery,
     Following,
     MdevDefinition,
     MdevRule,
-    MdevsWanted,
+    MdevSpec,
     NodeRule,
     NodeTypes,
     PciRule,
     PciSelector,
     Rule,
+    Spec,
     SriovRule,
     WantedType,
 )
-from nodeagent.model.problem import misconfigured
-from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.policy import contradictions, merge
 from nodeagent.policy.offer import node_rules
 from tests.facts import contains, each_names, names
@@ -142,7 +142,7 @@ def test_all_that_the_configuration_holds_is_desired() -> None:
         sriov=(SriovRule((), 8),),
         imported=Imported(MdevctlDefinitions((definition,), frozenset("u"), frozenset("p"))),
     )
-    wanted = MdevsWanted(
+    wanted = MdevSpec(
         manage=True,
         types=types,
         nodes=nodes,
@@ -154,7 +154,7 @@ def test_all_that_the_configuration_holds_is_desired() -> None:
     )
     assert merge.findings(configuration) == ()
     assert merge.warnings(configuration) == ()
-    assert merge.merge(configuration) == Desired(
+    assert merge.merge(configuration) == Spec(
         configuration.discovery,
         (),
         (GPU,),

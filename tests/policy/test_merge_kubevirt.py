@@ -11,19 +11,19 @@ import pytest
 
 from nodeagent.model import snapshot_json
 from nodeagent.model.configuration import Alias, Configuration, KubeVirt, Node
-from nodeagent.model.desired import (
-    Desired,
+from nodeagent.model.kubevirt import KubeVirtCR
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import (
     MdevRule,
     MdevSelector,
     NodeRule,
     PciRule,
     PciSelector,
     Rule,
+    Spec,
     UsbRule,
     UsbSelector,
 )
-from nodeagent.model.kubevirt import KubeVirtCR
-from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
 from tests import facts
 from tests.cluster.crs import GUIDE, T4, VGPU, external, read
@@ -32,7 +32,7 @@ NAME, VGPU_NAME = "nvidia.com/TU104GL_Tesla_T4", "nvidia.com/GRID_T4-1Q"
 ON = KubeVirt(enabled="auto")
 
 
-def merged(cr: KubeVirtCR | None, serve: str = "external", **other: Any) -> Desired:
+def merged(cr: KubeVirtCR | None, serve: str = "external", **other: Any) -> Spec:
     return merge.merge(Configuration(kubevirt=ON._replace(serve=serve), **other), cr)
 
 
@@ -280,5 +280,5 @@ def test_what_is_merged_of_a_cr_goes_from_the_daemon_to_its_verbs_and_is_the_sam
     wish = merged(read(GUIDE, {"mediatedDeviceTypes": ["nvidia-222"]}))
     assert wish.permits
     assert wish.foreign
-    document = json.loads(json.dumps(snapshot_json.dump(Snapshot(desired=wish))))
-    assert snapshot_json.load(document).desired == wish
+    document = json.loads(json.dumps(snapshot_json.dump(Snapshot(spec=wish))))
+    assert snapshot_json.load(document).spec == wish

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.desired import MdevSelector, PciRule, PciSelector
+from nodeagent.model.spec import MdevSelector, PciRule, PciSelector
 from nodeagent.policy import selectors
 from tests import facts
 from tests.policy.samples import function, mdev, vgpu

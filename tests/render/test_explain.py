@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import re
 
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import Hints, PciFunction, Sight
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.spec import Spec
 from nodeagent.policy.explain import devices
 from nodeagent.policy.explain.devices import DeviceExplanation
 from nodeagent.policy.offer import turn
@@ -80,7 +80,7 @@ def test_the_data_say_the_same_as_the_text() -> None:
 
 def test_an_mdev_has_a_story_too() -> None:
     here = host(mdev())
-    found = devices.explain(UUID, turn.first(snapshot(here, Desired(), names=NAMES)))
+    found = devices.explain(UUID, turn.first(snapshot(here, Spec(), names=NAMES)))
     assert found is not None
     text = explain.text(found)
     names(text.splitlines()[0], UUID, "nvidia.com/GRID_T4-1Q", "Healthy")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
+from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.policy.explain import resources as policy
 from nodeagent.policy.explain.resources import ResourceExplanation
 from nodeagent.policy.explain.suggestions import Suggestion
@@ -15,7 +15,7 @@ from tests.policy.samples import GPU, WISH, function, holders, host, snapshot
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 
 
-def told(name: str = GPU, wish: Desired = WISH, registered: bool | None = None) -> ResourceExplanation:
+def told(name: str = GPU, wish: Spec = WISH, registered: bool | None = None) -> ResourceExplanation:
     here = host(function(A), function(B, 2), function(C, 3, driver=None))
     found = policy.explain(name, turn.first(snapshot(here, wish, holders=holders(A))))
     assert found is not None
@@ -39,7 +39,7 @@ def test_the_numbers_come_first_and_then_who_has_what_and_what_is_wrong() -> Non
 
 
 def test_shares_of_a_node_are_counted_and_not_all_named() -> None:
-    kvm = Desired(Discovery(enabled=False), rules=(NodeRule("x/kvm", "/dev/kvm", 100),))
+    kvm = Spec(Discovery(enabled=False), rules=(NodeRule("x/kvm", "/dev/kvm", 100),))
     text = resources.text(told("x/kvm", kvm))
     names(text, "kvm-0, kvm-1, kvm-2, kvm-3 and 96 more: /dev/kvm ")
     assert "kvm-4" not in text
@@ -48,7 +48,7 @@ def test_shares_of_a_node_are_counted_and_not_all_named() -> None:
 
 def test_a_resource_of_no_device_says_whether_anything_could_be_one() -> None:
     none = PciRule("x/none", (PciSelector(vendors=("8086",)),))
-    found = told("x/none", Desired(Discovery(enabled=False), rules=(none,)))
+    found = told("x/none", Spec(Discovery(enabled=False), rules=(none,)))
     impossible = resources.text(found)
     possible = resources.text(found._replace(possibilities=(Suggestion("an alias", "see aliases"),)))
     assert "an alias: see aliases" in possible

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodeagent.model.desired import Desired, MdevRule, MdevSelector
 from nodeagent.model.host import Host, MdevType
+from nodeagent.model.spec import MdevRule, MdevSelector, Spec
 from nodeagent.policy.explain import devices
 from nodeagent.policy.offer import turn
 from nodeagent.render import scan
@@ -19,8 +19,8 @@ BLOCKER = function("0000:66:00.1", 1, driver="e1000e", vendor="8086", device="10
 BARE = function("0000:02:00.0", None, driver=None, vendor=None, device=None, pci_class=None, numa_node=None)
 
 
-def lines(here: Host, *, wide: bool = False, desired: Desired = WISH) -> list[str]:
-    decision = turn.first(snapshot(here, desired))
+def lines(here: Host, *, wide: bool = False, spec: Spec = WISH) -> list[str]:
+    decision = turn.first(snapshot(here, spec))
     return scan.text(here, tuple(devices.rows(decision)), wide=wide).splitlines()
 
 
@@ -102,7 +102,7 @@ def test_mdevs_and_the_types_that_can_be_made_have_tables_of_their_own() -> None
 
 def test_an_mdev_says_what_becomes_of_it() -> None:
     rule = MdevRule("a.b/c", (MdevSelector(types=("nvidia-222",)),))
-    found = lines(host(mdev(driver=None)), desired=Desired(rules=(rule,)))
+    found = lines(host(mdev(driver=None)), spec=Spec(rules=(rule,)))
     (row,) = (line for line in found if line.startswith(UUID))
     names(row, "a.b/c: ", "driver")
 

@@ -21,11 +21,11 @@ from nodeagent.agent.tell import devices
 from nodeagent.base import log
 from nodeagent.base.supervise import Component, Heartbeat
 from nodeagent.model.action import Step, moved, occupied
-from nodeagent.model.desired import Desired
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.plan import CardPlan, Plan
 from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Spec
 from nodeagent.model.status import CardStatus, ChangesStatus, FailingStatus, WaitingStatus
 from nodeagent.policy.change import guards
 from nodeagent.policy.change import plan as planning
@@ -79,7 +79,7 @@ class ChangeLoop:
             return
         self.runner.ledger.learn(self.runner.busy)
         snapshot = self._snapshots.now
-        before, self.plan = self.plan, self._with_known_shortfalls(planning.plan(snapshot), snapshot.desired)
+        before, self.plan = self.plan, self._with_known_shortfalls(planning.plan(snapshot), snapshot.spec)
         self._forget_unplanned()
         self._log_news(before)
         self._await_releases()
@@ -104,13 +104,13 @@ class ChangeLoop:
             tuple(problem.what for problem in plan.notes),
         )
 
-    def _with_known_shortfalls(self, plan: Plan, desired: Desired) -> Plan:
+    def _with_known_shortfalls(self, plan: Plan, spec: Spec) -> Plan:
         """With the shortfalls known before of cards that are worked on: their room was read half-way.
 
         Shortfalls of former wishes do not count.
         """
         working = self.runner.working
-        same = self._inputs is not None and self._inputs[0].desired is desired
+        same = self._inputs is not None and self._inputs[0].spec is spec
         known = [each for each in self.plan.problems if same and _is_shortfall(each, working)]
         new = [each for each in plan.problems if not _is_shortfall(each, working)]
         return replace(plan, problems=tuple(dict.fromkeys((*new, *known))))

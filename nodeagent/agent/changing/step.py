@@ -179,7 +179,7 @@ class ChangeRunner:
         """True if the operator still wants the plan, and no pod has got or released a device since."""
         now = self.snapshots.now
         return (
-            now.desired is planned.desired
+            now.spec is planned.spec
             and now.allocations is planned.allocations
             and now.behind == planned.behind
             and now.machine_id == planned.machine_id

@@ -32,8 +32,8 @@ from nodeagent.cluster.watching import Chance, Resource, Watch
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model.configuration import Configuration
-from nodeagent.model.desired import Following
 from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.spec import Following
 from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import merge
 

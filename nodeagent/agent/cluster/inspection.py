@@ -17,7 +17,7 @@ from nodeagent.cluster.session import Object, Parameters, Session
 from nodeagent.config import Settings
 from nodeagent.model.access import AccessReport, Check, Right
 from nodeagent.model.configuration import Configuration
-from nodeagent.model.desired import Following
+from nodeagent.model.spec import Following
 from nodeagent.policy import merge
 
 VERSION, PLURAL = "kubevirt.io/v1", "kubevirts"

@@ -34,7 +34,7 @@ class Remarks:
         """Those of the newest Decision; found again only where what they depend on has changed."""
         decision = self._offering.decision
         snapshot = decision.snapshot
-        parts = (snapshot.host, snapshot.desired, snapshot.names)
+        parts = (snapshot.host, snapshot.spec, snapshot.names)
         if not snapshot.host.generation:
             return ()  # the first scan has failed: an empty Host says nothing
         if len(self._made_of) != len(parts) or any(

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from nodeagent.base import hints
 from nodeagent.config.problems import Wrong
 from nodeagent.model.configuration import MdevctlDefinitions
-from nodeagent.model.desired import MdevDefinition
 from nodeagent.model.ids import mdev_uuid
+from nodeagent.model.spec import MdevDefinition
 
 DIRECTORY = "/etc/mdevctl.d"
 _SCRIPTS = "scripts.d"  # older releases keep their hooks beside the definitions

@@ -16,8 +16,8 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.config.reader import document
 from nodeagent.config.reader.reading import Entry, Items, Member, Scalar, Table, described
 from nodeagent.model.configuration import VgpuConfiguration
-from nodeagent.model.desired import CardTypes, WantedType
 from nodeagent.model.problem import Problem, misconfigured
+from nodeagent.model.spec import CardTypes, WantedType
 from nodeagent.policy import naming
 
 _TIME_SLICED = re.compile(r"[A-Z0-9]+(-[a-zA-Z]+)*-(0|[1-9][0-9]*)[ABCQ]")

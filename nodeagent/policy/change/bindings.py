@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nodeagent.model.action import ActionKind, Move, Step, bind_drivers, restore_drivers
-from nodeagent.model.desired import Extent, PassthroughRule, PciSelector
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Extent, PassthroughRule, PciSelector
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
@@ -45,8 +45,8 @@ HAND = "nodeagent bind"
 
 def plan(snapshot: Snapshot) -> Plan:
     """The plan for all groups in the order of their first functions."""
-    desired, ledger = snapshot.desired, snapshot.ledger
-    ruled = desired.passthrough or any(rule.driver is not None for rule in desired.sriov)
+    spec, ledger = snapshot.spec, snapshot.ledger
+    ruled = spec.passthrough or any(rule.driver is not None for rule in spec.sriov)
     if not ruled and not ledger.drivers and not ledger.asked:
         return Plan()
     wanted = wishes(snapshot)
@@ -92,7 +92,7 @@ def wishes(snapshot: Snapshot) -> Wishes:
     for address in sorted(host.functions, key=order):
         function = host.functions[address]
         rule = (
-            _rule(_on_its_own(function, ledger), snapshot.desired.passthrough)
+            _rule(_on_its_own(function, ledger), snapshot.spec.passthrough)
             or _of_pf(function, snapshot)
             or _by_hand(function, ledger)
         )
@@ -124,7 +124,7 @@ def _rule(function: PciFunction, rules: Iterable[PassthroughRule]) -> Passthroug
 def _of_pf(function: PciFunction, snapshot: Snapshot) -> PassthroughRule | None:
     """What the rule that has made a VF says of its driver."""
     physical = None if function.physfn is None else snapshot.host.functions.get(function.physfn)
-    return None if physical is None else prospects.of_vfs(physical, snapshot.desired)
+    return None if physical is None else prospects.of_vfs(physical, snapshot.spec)
 
 
 def _by_hand(function: PciFunction, ledger: Ledger) -> PassthroughRule | None:
@@ -228,7 +228,7 @@ def _refusals(
 
 def of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[Problem]:
     """A driver that is taken away while it makes VFs may leave them behind, which can crash the kernel."""
-    rule = prospects.rule_of(function, snapshot.desired.sriov)
+    rule = prospects.rule_of(function, snapshot.spec.sriov)
     if rule is not None and rule.num_vfs:
         hint = "take it out of one of the two; its VFs can be bound by passthrough"
         yield wrong(ProblemCode.NOT_BOUND, function.address, "a rule of sriov wants VFs of it", hint)

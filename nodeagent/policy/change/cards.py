@@ -20,12 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Instance
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CardTypes, MdevDefinition, MdevSpec, WantedType
 from nodeagent.policy import groups
 from nodeagent.policy.change import ownership, wanted_types
 
@@ -116,8 +116,8 @@ class Card:
 
 def find_cards(snapshot: Snapshot) -> tuple[Card, ...]:
     """All cards in address order, with what is wanted on each; what is no PCI function comes last."""
-    host, wanted = snapshot.host, snapshot.desired.mdevs
-    listed = wanted_types.for_node(wanted, dict(snapshot.desired.labels))
+    host, wanted = snapshot.host, snapshot.spec.mdevs
+    listed = wanted_types.for_node(wanted, dict(snapshot.spec.labels))
     cards = _read_cards(host, snapshot.ledger)
     mdev_types = [mdev_type for card in cards for mdev_type in card.types.values()]
     rules = {card.address: rules_for(card, wanted.cards, host) for card in cards}
@@ -229,7 +229,7 @@ def _with_owner(
     instance: Instance, snapshot: Snapshot, foreign: Mapping[str, str], protected: Set[str]
 ) -> Instance:
     """Whose it is and which pod has it; ``foreign``: type → why it stays; ``protected`` are not adopted."""
-    wanted = snapshot.desired.mdevs
+    wanted = snapshot.spec.mdevs
     defined = wanted.defined.union(each.uuid for each in wanted.definitions)
     adopted = wanted.adopt and instance.type_id not in protected
     why = foreign.get(instance.type_id or "")
@@ -263,7 +263,7 @@ def _leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
 
 def _card_spec(
     card: Card,
-    wanted: MdevsWanted,
+    wanted: MdevSpec,
     rules: Sequence[CardTypes],
     listed: Sequence[WantedType],
     host: Host,

@@ -22,18 +22,18 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 from nodeagent.model.action import Action, Step, clear_vgpu_type, create_mdev, remove_mdev, set_vgpu_type
-from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.host import Host, MdevType
 from nodeagent.model.plan import CardPlan, Instance, Plan
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy.change import cards, ownership, wanted_types
 from nodeagent.policy.change.cards import Card, Parent
 
 NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither made nor removed without one"
 
 
-def obstacles(wanted: MdevsWanted) -> tuple[Problem, ...]:
+def obstacles(wanted: MdevSpec) -> tuple[Problem, ...]:
     """Why mdevs are not managed although the operator wants it."""
     return (wrong(ProblemCode.CHANGE, "", wanted.obstacle),) if wanted.obstacle else ()
 
@@ -43,12 +43,12 @@ def plan(snapshot: Snapshot) -> Plan:
 
     Nothing at all unless mdevs are managed; without a machine id nobody knows which ones are ours.
     """
-    wanted = snapshot.desired.mdevs
+    wanted = snapshot.spec.mdevs
     if not wanted.manage:
         return Plan(problems=obstacles(wanted))
     if not snapshot.machine_id:
         return Plan(problems=(wrong(ProblemCode.CHANGE, "", NO_MACHINE),))
-    listed = wanted_types.for_node(wanted, dict(snapshot.desired.labels))
+    listed = wanted_types.for_node(wanted, dict(snapshot.spec.labels))
     found = cards.find_cards(snapshot)
     plans = _plan_cards(found, tuple(wanted_types.type_ids(listed, _mdev_types(found))), snapshot)
     problems = [
@@ -315,9 +315,7 @@ def _shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
 # What is wrong with the spec
 
 
-def _problems(
-    wanted: MdevsWanted, listed: Sequence[WantedType], found: Sequence[Card], host: Host
-) -> list[str]:
+def _problems(wanted: MdevSpec, listed: Sequence[WantedType], found: Sequence[Card], host: Host) -> list[str]:
     """What cannot be meant, or not on this node; the rest is done all the same."""
     mdev_types = _mdev_types(found)
     if not mdev_types:

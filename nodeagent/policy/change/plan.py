@@ -18,13 +18,13 @@ _PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, bindings.plan, 
 
 def due(snapshot: Snapshot) -> bool:
     """True if the operator wants a change, in settings or by hand, or wants no more what was changed."""
-    return snapshot.desired.changes_host or snapshot.ledger.to_return
+    return snapshot.spec.changes_host or snapshot.ledger.to_return
 
 
 def plan(snapshot: Snapshot) -> Plan:
     """What is to be done to this host; nothing at all where the operator wants no change."""
     if not due(snapshot):
-        return Plan(problems=mdevs.obstacles(snapshot.desired.mdevs))
+        return Plan(problems=mdevs.obstacles(snapshot.spec.mdevs))
     plans = [planner(snapshot) for planner in _PLANNERS]
     return Plan(
         tuple(step for part in plans for step in part.steps),

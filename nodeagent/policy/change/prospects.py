@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from nodeagent.model.desired import Desired, PassthroughRule, PciSelector, SriovRule
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.spec import PassthroughRule, PciSelector, Spec, SriovRule
 from nodeagent.policy import selectors
 
 _ALL = 0x10000  # routing ids of one segment
@@ -36,9 +36,9 @@ def for_vfio(physical: PciFunction, rule: SriovRule, rules: Sequence[Passthrough
     return all(_bound(each, rules) for each in _coming(physical, rule.num_vfs))
 
 
-def of_vfs(physical: PciFunction, desired: Desired) -> PassthroughRule | None:
+def of_vfs(physical: PciFunction, spec: Spec) -> PassthroughRule | None:
     """What the rule that makes the VFs of a PF says of their driver, as one of ``passthrough``; or None."""
-    rule = rule_of(physical, desired.sriov)
+    rule = rule_of(physical, spec.sriov)
     if rule is None or rule.driver is None:
         return None
     return PassthroughRule(rule.selectors, rule.driver, place=rule.place)

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nodeagent.model.action import Action, Step, restore_autoprobe, run_sriov_manage, set_num_vfs
-from nodeagent.model.desired import Desired, SriovRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Spec, SriovRule
 from nodeagent.policy import groups, naming
 from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
@@ -40,8 +40,8 @@ def plan(snapshot: Snapshot) -> Plan:
     functions = snapshot.host.functions
     for address in sorted(functions, key=order):
         function = functions[address]
-        rule = prospects.rule_of(function, snapshot.desired.sriov)
-        if address in snapshot.ledger.unprobed and not _unprobed(rule, function, snapshot.desired):
+        rule = prospects.rule_of(function, snapshot.spec.sriov)
+        if address in snapshot.ledger.unprobed and not _unprobed(rule, function, snapshot.spec):
             _restore(function, snapshot, steps, waiting)
         if rule is None or len(function.vfs) == rule.num_vfs:
             continue
@@ -50,7 +50,7 @@ def plan(snapshot: Snapshot) -> Plan:
             what, hint = refused
             problems.append(wrong(ProblemCode.CHANGE, address, f"{address}: {what}", hint))
             continue
-        action = _action(rule, function, snapshot.desired)
+        action = _action(rule, function, snapshot.spec)
         obstacle = _impossible(rule, function) or _obstacle(action, function, snapshot)
         if obstacle is None:
             steps.append(Step(action, f"it is to have {rule.num_vfs} VFs"))
@@ -65,19 +65,19 @@ def _by_tool(function: PciFunction) -> bool:
     return function.vendor == "10de" and function.driver == groups.VENDOR_DRIVER
 
 
-def _action(rule: SriovRule, function: PciFunction, desired: Desired) -> Action:
+def _action(rule: SriovRule, function: PciFunction, spec: Spec) -> Action:
     count = 0 if function.vfs else rule.num_vfs
     if _by_tool(function):
         return run_sriov_manage(function.address, count, function.vfs)
-    unprobed = count > 0 and function.autoprobe is not None and _unprobed(rule, function, desired)
+    unprobed = count > 0 and function.autoprobe is not None and _unprobed(rule, function, spec)
     return set_num_vfs(function.address, count, function.vfs, allocatable=function.vfio, unprobed=unprobed)
 
 
-def _unprobed(rule: SriovRule | None, function: PciFunction, desired: Desired) -> bool:
+def _unprobed(rule: SriovRule | None, function: PciFunction, spec: Spec) -> bool:
     """True if no driver of the host is to get the VFs; NVIDIA's tool goes its own way."""
     if rule is None or _by_tool(function):
         return False
-    return prospects.for_vfio(function, rule, desired.passthrough)
+    return prospects.for_vfio(function, rule, spec.passthrough)
 
 
 def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiting: list[Step]) -> None:

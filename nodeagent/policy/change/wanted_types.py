@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.host import MdevType
+from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy import naming
 
 _MIG_SUFFIX = re.compile(r"(MEALL|(NO)?ME|GFX)$")
 
 
-def for_node(wanted: MdevsWanted, labels: Mapping[str, str]) -> tuple[WantedType, ...]:
+def for_node(wanted: MdevSpec, labels: Mapping[str, str]) -> tuple[WantedType, ...]:
     """The list for a node with these labels, without doubles."""
     fitting = [node for node in wanted.nodes if all(labels.get(key) == value for key, value in node.labels)]
     override = [wanted_type for node in fitting for wanted_type in node.types]
@@ -56,9 +56,7 @@ def called(type_names: Iterable[str], mdev_types: Iterable[MdevType]) -> frozens
     )
 
 
-def unclear(
-    wanted: MdevsWanted, listed: Sequence[WantedType], mdev_types: Sequence[MdevType]
-) -> frozenset[str]:
+def unclear(wanted: MdevSpec, listed: Sequence[WantedType], mdev_types: Sequence[MdevType]) -> frozenset[str]:
     """The vGPU types without a name of which it is not known whether they are listed or excluded.
 
     So it is while anything listed or excluded is called by a name that no known type has.

@@ -45,7 +45,7 @@ def _is_shown(host_device: HostDevice, decision: Decision) -> bool:
         return True
     if not isinstance(host_device, PciFunction):
         return False
-    settings = decision.snapshot.desired.discovery
+    settings = decision.snapshot.spec.discovery
     return groups.ready(host_device) or discovery.class_refusal(host_device, settings) is None
 
 

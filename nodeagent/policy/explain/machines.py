@@ -164,7 +164,7 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
     if theirs:
         why = f"virt-handler offers it, not nodeagent ({theirs[0].place} is not external)"
         return _explained(resource, devices, Prospect.OTHERS, why)
-    if any(rule.name == resource for rule in decision.snapshot.desired.foreign.values()):
+    if any(rule.name == resource for rule in decision.snapshot.spec.foreign.values()):
         return _explained(resource, devices, Prospect.OTHERS, "virt-handler offers it, not nodeagent")
     snapshot = decision.snapshot
     fitting = [
@@ -177,7 +177,7 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
     if permitting and not fitting:
         meant = " or ".join(dict.fromkeys(map(permissions.meant, permitting)))
         lines.append(f"there are no {meant} on this node, which the KubeVirt CR means by it")
-    elif permitting and not any(rule.name == resource for rule in snapshot.desired.rules):
+    elif permitting and not any(rule.name == resource for rule in snapshot.spec.rules):
         lines.append("no rule here has this name; write one, or have the CR served: kubevirt.enabled")
     return _explained(resource, devices, Prospect.NEVER, *lines)
 

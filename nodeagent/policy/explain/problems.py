@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeagent.model.desired import Desired, PciRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
+from nodeagent.model.spec import PciRule, Spec
 from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.explain import rules
 from nodeagent.policy.offer import discovery, matches
@@ -32,22 +32,22 @@ _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bo
 def find_problems(decision: Decision) -> tuple[Problem, ...]:
     """Return all of them: first the problems."""
     return (
-        *_without_iommu(decision.snapshot.host, decision.snapshot.desired),
-        *_without_vfio(decision.snapshot.host, decision.snapshot.desired),
+        *_without_iommu(decision.snapshot.host, decision.snapshot.spec),
+        *_without_vfio(decision.snapshot.host, decision.snapshot.spec),
         *_faulty_cdi_files(decision.snapshot.host),
         *rules.unused(decision),
         *_on_host_drivers(decision),
     )
 
 
-def _without_iommu(host: Host, desired: Desired) -> Iterator[Problem]:
-    missed = [each.address for each in host.functions.values() if expected(each, host, desired)]
+def _without_iommu(host: Host, spec: Spec) -> Iterator[Problem]:
+    missed = [each.address for each in host.functions.values() if expected(each, host, spec)]
     if missed and not host.iommu:
         what = f"this host has no active IOMMU: {naming.few(missed)} cannot be given to a VM"
         yield wrong(ProblemCode.NO_IOMMU, "", what, _SWITCH_ON)
 
 
-def _without_vfio(host: Host, desired: Desired) -> Iterator[Problem]:
+def _without_vfio(host: Host, spec: Spec) -> Iterator[Problem]:
     if host.vfio_loaded or not host.iommu:
         return
     missed = [
@@ -55,7 +55,7 @@ def _without_vfio(host: Host, desired: Desired) -> Iterator[Problem]:
         for each in host.functions.values()
         if not groups.ready(each)
         and not _is_split(each, host)
-        and (_is_wanted(each, desired) or (each.driver is None and _is_discoverable(each, desired)))
+        and (_is_wanted(each, spec) or (each.driver is None and _is_discoverable(each, spec)))
     ]
     if missed:
         what = f"the driver vfio-pci is not loaded: {naming.few(missed)} cannot be given to a VM"
@@ -70,12 +70,12 @@ def _faulty_cdi_files(host: Host) -> Iterator[Problem]:
 
 
 def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
-    host, desired = decision.snapshot.host, decision.snapshot.desired
+    host, spec = decision.snapshot.host, decision.snapshot.spec
     by_driver: dict[str, list[str]] = {}
     for function in host.functions.values():
         if function.driver is None or groups.ready(function) or function.address in decision.matched:
             continue
-        if _is_discoverable(function, desired) and not _is_split(function, host):
+        if _is_discoverable(function, spec) and not _is_split(function, host):
             by_driver.setdefault(function.driver, []).append(function.address)
     for driver, addresses in by_driver.items():
         count = len(addresses)
@@ -84,28 +84,28 @@ def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
         yield note(ProblemCode.HOST_DRIVER, what, _LOOK, driver)
 
 
-def expected(function: PciFunction, host: Host, desired: Desired) -> bool:
+def expected(function: PciFunction, host: Host, spec: Spec) -> bool:
     """Return True if the function is to be assigned as a whole, whatever driver it has now."""
-    wanted = _is_discoverable(function, desired) or _is_wanted(function, desired)
+    wanted = _is_discoverable(function, spec) or _is_wanted(function, spec)
     return wanted and not _is_split(function, host)
 
 
-def _is_discoverable(function: PciFunction, desired: Desired) -> bool:
+def _is_discoverable(function: PciFunction, spec: Spec) -> bool:
     """Return True if discovery would match it on a VFIO driver."""
-    if not desired.discovery.enabled or function.bridge or matches.given_away(function, desired):
+    if not spec.discovery.enabled or function.bridge or matches.given_away(function, spec):
         return False
-    return discovery.class_refusal(function, desired.discovery) is None
+    return discovery.class_refusal(function, spec.discovery) is None
 
 
-def _is_wanted(function: PciFunction, desired: Desired) -> bool:
+def _is_wanted(function: PciFunction, spec: Spec) -> bool:
     """Return True if a rule would match it on vfio-pci."""
     if function.bridge:
         return False
-    if f"{function.vendor}:{function.device}" in desired.permits:
+    if f"{function.vendor}:{function.device}" in spec.permits:
         return True
     return any(
         selectors.mismatch(selector._replace(drivers=()), function) is None
-        for rule in desired.rules
+        for rule in spec.rules
         if isinstance(rule, PciRule) and not rule.permitted
         for selector in rule.selectors
         if not selector.vgpu_types and (not selector.drivers or VFIO_PCI in selector.drivers)

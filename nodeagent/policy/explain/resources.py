@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.desired import CdiRule, DirectRule, Rule
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName, mdev_uuid, usb_id
 from nodeagent.model.nodes import fits
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule, DirectRule, Rule
 from nodeagent.model.status import DeviceStatus, ResourceStatus, Status
 from nodeagent.policy.explain import rules
 from nodeagent.policy.explain.rules import RuleExplanation
@@ -52,7 +52,7 @@ def explain(name: str, decision: Decision, status: Status | None = None) -> Reso
     ``status`` of the daemon says whether the kubelet knows the resource.
     """
     snapshot = decision.snapshot
-    resource = decision.resources.get(ResourceName(name)) or _without_devices(name, snapshot.desired.rules)
+    resource = decision.resources.get(ResourceName(name)) or _without_devices(name, snapshot.spec.rules)
     if resource is None:
         return None
     served = (each for each in (status.resources if status else ()) if each.name == name)
@@ -106,7 +106,7 @@ def _device(told: DeviceStatus) -> Device:
 
 def of_node(path: str, decision: Decision) -> tuple[str, ...]:
     """The names of the resources that give a device node away."""
-    rules = (rule for rule in decision.snapshot.desired.rules if isinstance(rule, DirectRule))
+    rules = (rule for rule in decision.snapshot.spec.rules if isinstance(rule, DirectRule))
     return tuple(rule.name for rule in rules if _has_node(rule, path, decision.snapshot))
 
 

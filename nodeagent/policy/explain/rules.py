@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nodeagent.model.desired import CdiRule, DeviceRule, DirectRule, MdevSelector, Rule
 from nodeagent.model.host import HostDevice, Mdev, PciFunction
 from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, MdevSelector, Rule
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.explain import why
@@ -45,13 +45,13 @@ class RuleExplanation(NamedTuple):
 
 def named(name: str, decision: Decision) -> tuple[RuleExplanation, ...]:
     """Return the rules of that resource, in their order."""
-    return tuple(explain(rule, decision) for rule in decision.snapshot.desired.rules if rule.name == name)
+    return tuple(explain(rule, decision) for rule in decision.snapshot.spec.rules if rule.name == name)
 
 
 def at(place: str, decision: Decision) -> RuleExplanation | None:
     """Return the rule that begins at "config.yaml:12", which may have its folder; None without one."""
     places = (place, place.rpartition("/")[2])
-    found = (rule for rule in decision.snapshot.desired.rules if rule.place in places)
+    found = (rule for rule in decision.snapshot.spec.rules if rule.place in places)
     return next((explain(rule, decision) for rule in found), None)
 
 
@@ -115,7 +115,7 @@ def unused(decision: Decision) -> Iterator[Problem]:
     for device_id, match in decision.matched.items():
         if (host_device := decision.snapshot.host.device(device_id)) is not None:
             matched.setdefault(match.resource, []).append(host_device)
-    for rule in decision.snapshot.desired.rules:
+    for rule in decision.snapshot.spec.rules:
         if not isinstance(rule, DirectRule) and not rule.permitted and rule.selectors:
             yield from _unused_selectors(rule, matched.get(rule.name, ()), decision)
         elif isinstance(rule, CdiRule) and not _matched_directly(rule, decision.snapshot):
@@ -185,12 +185,12 @@ def _possible_mdevs(decision: Decision) -> list[Mdev]:
 
 
 def _unused_aliases(decision: Decision) -> Iterator[Problem]:
-    desired, found = decision.snapshot.desired, _discovered_names(decision)
-    aliases = dict(desired.aliases)
+    spec, found = decision.snapshot.spec, _discovered_names(decision)
+    aliases = dict(spec.aliases)
     used = {aliases[name] for name in aliases if any(by == "" for by, _ in found.get(name, ()))}
-    for name, target in desired.aliases:
+    for name, target in spec.aliases:
         if target not in used:
-            if not desired.discovery.enabled:
+            if not spec.discovery.enabled:
                 reason = matches.OFF
             elif name in found:
                 ids = naming.few(sorted(device_id for _, device_id in found[name]))
@@ -204,12 +204,12 @@ def _unused_aliases(decision: Decision) -> Iterator[Problem]:
 
 def _discovered_names(decision: Decision) -> Mapping[str, Sequence[tuple[str, str]]]:
     """Return name of discovery → each device: the rule that matches it instead ("": none), and its id."""
-    desired, names = decision.snapshot.desired, decision.snapshot.names
+    spec, names = decision.snapshot.spec, decision.snapshot.names
     found: dict[str, list[tuple[str, str]]] = {}
     for device_id, match in decision.matched.items():
         host_device = decision.snapshot.host.device(device_id)
         if host_device is not None and host_device.vendor and not isinstance(host_device, UsbDevice):
-            name = matches.unaliased_name(host_device, desired, names)
-            by = "" if match.resource == dict(desired.aliases).get(name, name) else match.rule.name
+            name = matches.unaliased_name(host_device, spec, names)
+            by = "" if match.resource == dict(spec.aliases).get(name, name) else match.rule.name
             found.setdefault(name, []).append((by, device_id))
     return found

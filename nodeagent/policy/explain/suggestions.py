@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nodeagent.model.desired import Desired
 from nodeagent.model.host import HostDevice, Mdev, MdevType
 from nodeagent.model.ids import PciAddress, vgpu_key
 from nodeagent.model.snapshot import Names, Snapshot
+from nodeagent.model.spec import Spec
 from nodeagent.policy import groups
 from nodeagent.policy.change.cards import Card, Parent, find_cards
 from nodeagent.policy.explain.why import label
@@ -29,19 +29,19 @@ class Suggestion(NamedTuple):
 def suggestions(name: str, snapshot: Snapshot) -> tuple[Suggestion, ...]:
     """Return all, the nearest first: an alias, virt-handler, cards, functions on another driver."""
     return (
-        *_from_names(name, snapshot.desired),
+        *_from_names(name, snapshot.spec),
         *_from_cards(name, snapshot),
         *_from_functions(name, snapshot),
     )
 
 
-def _from_names(name: str, desired: Desired) -> Iterator[Suggestion]:
-    for old, new in desired.aliases:
+def _from_names(name: str, spec: Spec) -> Iterator[Suggestion]:
+    for old, new in spec.aliases:
         if old == name:
             yield Suggestion(f"an alias gives it the name {new}", f"ask for that: nodeagent explain {new}")
         if new == name:
             yield Suggestion(f"an alias makes it of {old}", f"no device is discovered as {old}")
-    theirs = next((rule for rule in desired.foreign.values() if rule.name == name), None)
+    theirs = next((rule for rule in spec.foreign.values() if rule.name == name), None)
     if theirs is not None:
         yield Suggestion(
             f"virt-handler offers it ({label(theirs.name, theirs.place)})", "kubectl describe node shows it"
@@ -72,13 +72,13 @@ def _imagine(parent: Parent, mdev_type: MdevType, snapshot: Snapshot) -> tuple[H
 def _matches_as(name: str, imagined: HostDevice | None, names: Names, snapshot: Snapshot) -> bool:
     if imagined is None:
         return False
-    match = matches.match_of(imagined, None, snapshot.desired, names)
+    match = matches.match_of(imagined, None, snapshot.spec, names)
     return match is not None and match.resource == name
 
 
 def _missing_for_type(card: Card, type_id: str, snapshot: Snapshot) -> str:
     """Return why the card has no instance of the type: the first thing that has to change."""
-    wanted, room = snapshot.desired.mdevs, card.room(type_id)
+    wanted, room = snapshot.spec.mdevs, card.room(type_id)
     present = [each.type_id or "unknown type" for each in card.instances]
     if not room:
         has = ", ".join(f"{present.count(each)} of {each}" for each in dict.fromkeys(present))

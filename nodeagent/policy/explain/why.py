@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.desired import Discovery, UsbRule
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Discovery, UsbRule
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import classes, groups, selectors
 from nodeagent.policy.offer import discovery, health, matches, units
@@ -67,7 +67,7 @@ def _never_offered(host_device: HostDevice) -> str:
 def _why_usb(device: UsbDevice, snapshot: Snapshot) -> Why:
     name = f'serials: ["{device.serial}"]' if device.serial else f'ports: ["{device.name}"]'
     text = _NO_RULE
-    for rule, refusal in matches.verdicts(device, None, snapshot.desired, snapshot.names):
+    for rule, refusal in matches.verdicts(device, None, snapshot.spec, snapshot.names):
         if rule is not None and selectors.picks(rule, device):
             text = refusal or f"{rule.name}: {matches.INCOMPLETE}"
             break
@@ -75,7 +75,7 @@ def _why_usb(device: UsbDevice, snapshot: Snapshot) -> Why:
 
 
 def _why_function(function: PciFunction, reason: Reason | None, snapshot: Snapshot) -> Why:
-    settings, host = snapshot.desired.discovery, snapshot.host
+    settings, host = snapshot.spec.discovery, snapshot.host
     ready = groups.ready(function)
     text = _not_discovered(function, snapshot, None if ready else reason)
     if not ready and (used := classes.in_use(function)):
@@ -101,12 +101,12 @@ def _why_function(function: PciFunction, reason: Reason | None, snapshot: Snapsh
 
 def _not_discovered(host_device: HostDevice, snapshot: Snapshot, reason: Reason | None = None) -> str:
     """Return why discovery does not match a device that no rule matches."""
-    desired = snapshot.desired
-    if not desired.discovery.enabled:
+    spec = snapshot.spec
+    if not spec.discovery.enabled:
         return f"{_NO_RULE}, and {matches.OFF}"
-    if reason is not None and not _class_refusal(host_device, desired.discovery):
+    if reason is not None and not _class_refusal(host_device, spec.discovery):
         return reason.what
-    return matches.discoverable(host_device, _group(host_device, snapshot.host), desired) or "not decided yet"
+    return matches.discoverable(host_device, _group(host_device, snapshot.host), spec) or "not decided yet"
 
 
 def _class_refusal(host_device: HostDevice, settings: Discovery) -> str | None:
@@ -127,7 +127,7 @@ def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
     """Return the rules that were asked for the device, up to the one that matches it, with their refusals."""
     snapshot, offer, asked = decision.snapshot, decision.offer_with(host_device.id), []
     group = _group(host_device, snapshot.host)
-    for rule, refusal in matches.verdicts(host_device, group, snapshot.desired, snapshot.names):
+    for rule, refusal in matches.verdicts(host_device, group, snapshot.spec, snapshot.names):
         if refusal is None and isinstance(rule, UsbRule) and (offer is None or offer.match.rule != rule):
             refusal = matches.INCOMPLETE
         asked.append((rule, refusal))

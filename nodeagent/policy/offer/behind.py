@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from nodeagent.model.allocation import UNNAMED
-from nodeagent.model.desired import UsbRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.nodes import DevNode, of_groups
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import UsbRule
 from nodeagent.model.usb import NODES, UsbDevice
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer.health import WITH_ITS_POD
@@ -55,7 +55,7 @@ def _of_group(node: DevNode) -> Reason:
 def _offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule] | None:
     """The USB device of which this is a node, or that of a driver of it, and the rule that offers it."""
     for device in usb(node, snapshot.host):
-        rules = (rule for rule in snapshot.desired.rules if isinstance(rule, UsbRule))
+        rules = (rule for rule in snapshot.spec.rules if isinstance(rule, UsbRule))
         rule = next((rule for rule in rules if selectors.picks(rule, device)), None)
         if rule is not None:
             return device, rule

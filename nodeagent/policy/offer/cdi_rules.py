@@ -14,12 +14,12 @@ from fnmatch import fnmatchcase
 from nodeagent.model import cdi
 from nodeagent.model.allocation import Grant
 from nodeagent.model.cdi import CdiEntry
-from nodeagent.model.desired import CdiRule
 from nodeagent.model.host import Host
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule
 from nodeagent.policy.offer import behind
 
 _ID_LIMIT = 63
@@ -78,7 +78,7 @@ def _by_id(rule: CdiRule, snapshot: Snapshot) -> dict[str, CdiEntry]:
 
 def _taken(rule: CdiRule, snapshot: Snapshot) -> Iterator[CdiEntry]:
     earlier: list[CdiRule] = []
-    for other in snapshot.desired.rules:
+    for other in snapshot.spec.rules:
         if other.name == rule.name:
             break
         if isinstance(other, CdiRule) and other.spec_kind == rule.spec_kind:

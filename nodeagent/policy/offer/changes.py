@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between two Snapshots of one Desired, as far as offers depend on it. Pure.
+"""What differs between two Snapshots of one Spec, as far as offers depend on it. Pure.
 
 Parts of a Snapshot that did not change are the same objects, so nothing is walked that did not change: a
 table of holders is compared only when it is another table, and a Host tells its changes itself.
@@ -12,11 +12,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from nodeagent.model.allocation import ByPossession, Holder
-from nodeagent.model.desired import CdiRule, DirectRule, NodeRule
 from nodeagent.model.host import Host, differing
 from nodeagent.model.ids import GroupNumber
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE, DevNode, fits
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule, DirectRule, NodeRule
 from nodeagent.policy import groups
 from nodeagent.policy.offer import units
 from nodeagent.policy.offer.units import UnitId

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.desired import Desired, Discovery
 from nodeagent.model.host import Group, Kind, Mdev, PciFunction
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
+from nodeagent.model.spec import Discovery, Spec
 from nodeagent.policy import classes, groups, naming, selectors
 
 NVIDIA = "10de"
@@ -32,16 +32,16 @@ class Label(NamedTuple):
     domain: str = ""
 
 
-def mdev_refusal(mdev: Mdev, _: Group | None, __: Desired) -> str | None:
+def mdev_refusal(mdev: Mdev, _: Group | None, __: Spec) -> str | None:
     """Why discovery leaves an mdev alone, in words; None if it takes it."""
     return None if mdev.type_id is not None else "its type cannot be read"
 
 
-def function_refusal(function: PciFunction, group: Group | None, desired: Desired) -> str | None:
+def function_refusal(function: PciFunction, group: Group | None, spec: Spec) -> str | None:
     """Why discovery leaves a PCI function alone, in words; None if it takes it."""
     if groups.vgpu_of(function) is not None:
         return None if function.vendor is not None else "its vendor id cannot be read"
-    refused = class_refusal(function, desired.discovery) or unready(function, group)
+    refused = class_refusal(function, spec.discovery) or unready(function, group)
     if refused is None and (function.vendor is None or function.device is None):
         return "its vendor or device id cannot be read"
     return refused

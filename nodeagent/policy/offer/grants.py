@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
-from nodeagent.model.desired import CdiRule, DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule, DirectRule
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming
 from nodeagent.policy.offer import kinds
@@ -143,7 +143,7 @@ def host_devices_of(device_id: str, decision: Decision) -> tuple[HostDevice, ...
 
 def direct_rule(resource: Resource, decision: Decision) -> DirectRule | None:
     """The rule that makes the devices of the resource itself; None if there is none (any more)."""
-    rules = (rule for rule in decision.snapshot.desired.rules if isinstance(rule, DirectRule))
+    rules = (rule for rule in decision.snapshot.spec.rules if isinstance(rule, DirectRule))
     return next((rule for rule in rules if rule.name == resource.name), None)
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
-from nodeagent.model.desired import Desired, DeviceRule, MdevRule, PciRule, UsbRule
 from nodeagent.model.host import Group, HostDevice, Kind, Mdev, PciFunction
 from nodeagent.model.snapshot import Names
+from nodeagent.model.spec import DeviceRule, MdevRule, PciRule, Spec, UsbRule
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import discovery
@@ -29,7 +29,7 @@ class DeviceKind(Generic[D]):
     rule: type[DeviceRule]  # the rules that are for it
     type_of: Callable[[D], str | None]  # its type of mdev or vGPU; None: it has none
     selectors: Callable[[D], Iterable[str]]  # by which the KubeVirt CR may name it
-    refusal: Callable[[D, Group | None, Desired], str | None]  # of discovery, in words
+    refusal: Callable[[D, Group | None, Spec], str | None]  # of discovery, in words
     text: Callable[[D, Names], str | None]  # what people call it
     label: Callable[[D, Names], Label]  # what its resource is called after
 

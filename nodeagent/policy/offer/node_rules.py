@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
-from nodeagent.model.desired import NodePath, NodeRule
 from nodeagent.model.host import Host
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.nodes import DevNode, fits, is_pattern
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import NodePath, NodeRule
 from nodeagent.policy.offer import behind
 
 _ID_LIMIT = 54  # characters of a name in an id: with a mark, or the number of a share, at most 63
@@ -165,7 +165,7 @@ def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
 def _find_leaders(rule: NodeRule, snapshot: Snapshot) -> list[DevNode]:
     """The nodes that lead a Device of this rule: those that no rule before it has."""
     taken: set[str] = set()
-    for earlier in snapshot.desired.rules:
+    for earlier in snapshot.spec.rules:
         if earlier.name == rule.name:
             break
         if isinstance(earlier, NodeRule) and earlier.per_path:

@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import chain
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import DirectRule
 from nodeagent.model.host import Host, HostDevice
 from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName, mdev_uuid, pci_address, usb_id
 from nodeagent.model.resource import Device, Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import DirectRule
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer import health, kinds, units
 
@@ -52,14 +52,14 @@ def device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
 
 def _is_of_direct_rule(holder: Holder, snapshot: Snapshot) -> bool:
     """True if there is a rule for nodes or CDI devices that would offer the device if it were there."""
-    rules = (rule for rule in snapshot.desired.rules if rule.name == holder.resource)
+    rules = (rule for rule in snapshot.spec.rules if rule.name == holder.resource)
     return any(isinstance(rule, DirectRule) and rule.each_alone for rule in rules)
 
 
 def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> Reason | None:
     """Why a rule by type does not offer the device any more, if it is for its type."""
     type_id = kinds.of(host_device).type_of(host_device)
-    rules = [rule for rule in snapshot.desired.rules if rule.name == holder.resource]
+    rules = [rule for rule in snapshot.spec.rules if rule.name == holder.resource]
     if type_id is None or not rules:
         return None
     if any(selectors.picks(rule, host_device, snapshot.names) for rule in rules):

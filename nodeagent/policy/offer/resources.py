@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.model.desired import CdiRule, DeviceRule, DirectRule, Rule
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Device, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, Rule
 from nodeagent.policy.offer import units
 from nodeagent.policy.offer.not_offered import NotOffered
 from nodeagent.policy.offer.units import Offer, UnitId
@@ -61,7 +61,7 @@ def renewed(
     """
     if not touched:
         return before
-    rules = {ResourceName(rule.name): rule for rule in reversed(snapshot.desired.rules)}
+    rules = {ResourceName(rule.name): rule for rule in reversed(snapshot.spec.rules)}
     ours = {name for name, rule in rules.items() if name in before or not _of_all_nodes(rule)}
     result = dict(before)
     for name in touched:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import DirectRule
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import ReasonCode, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import DirectRule
 from nodeagent.policy.offer import changes, not_offered, resources, units
 from nodeagent.policy.offer.changes import Changed
 from nodeagent.policy.offer.matches import Match
@@ -75,8 +75,8 @@ def following(before: Decision, snapshot: Snapshot) -> Decision:
     """The Decision of ``snapshot`` after ``before``."""
     snapshot = not_offered.with_unplugged(before.snapshot, snapshot)
     matched = _remembered(before, snapshot.host)
-    if (before.snapshot.desired, before.snapshot.names) != (snapshot.desired, snapshot.names):
-        matched = matched if before.snapshot.desired == snapshot.desired else {}
+    if (before.snapshot.spec, before.snapshot.names) != (snapshot.spec, snapshot.names):
+        matched = matched if before.snapshot.spec == snapshot.spec else {}
         touched = _all_names(before, snapshot)
         before = _anew(before, snapshot)
     else:
@@ -96,11 +96,11 @@ def following(before: Decision, snapshot: Snapshot) -> Decision:
 
 def _nothing_of(snapshot: Snapshot) -> Snapshot:
     """The Snapshot to begin with: of the same wishes and names, and of no host."""
-    return Snapshot(Host(), snapshot.desired, snapshot.names)
+    return Snapshot(Host(), snapshot.spec, snapshot.names)
 
 
 def _all_names(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]:
-    rules = (ResourceName(rule.name) for rule in snapshot.desired.rules)
+    rules = (ResourceName(rule.name) for rule in snapshot.spec.rules)
     return dict.fromkeys((*before.resources, *rules, *before.by_resource))
 
 
@@ -110,7 +110,7 @@ def _touched_directly(before: Decision, snapshot: Snapshot) -> dict[ResourceName
     lent = before.snapshot.loans != snapshot.loans  # a node of what is lent is no container's
     if old is new and not lent:
         return {}
-    rules = (rule for rule in snapshot.desired.rules if isinstance(rule, DirectRule))
+    rules = (rule for rule in snapshot.spec.rules if isinstance(rule, DirectRule))
     return {ResourceName(rule.name): None for rule in rules if lent or changes.affects(rule, old, new)}
 
 
@@ -139,7 +139,7 @@ def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
 def _anew(before: Decision, snapshot: Snapshot) -> Decision:
     """A beginning for other wishes or other names; new texts of pci.ids make nobody forget anything."""
     begin = Decision(_nothing_of(snapshot))
-    if before.snapshot.desired == snapshot.desired:
+    if before.snapshot.spec == snapshot.spec:
         served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
         return replace(begin, resources=before.resources, by_resource=served)
     held = {holder.resource for _, holder in snapshot.held()}
@@ -196,7 +196,7 @@ def _not_offered(
 ) -> NotOffered:
     """Devices in use that their resource does not offer any more; only those that may differ are checked."""
     made: dict[ResourceName, Resource] = {}
-    backwards = reversed(now.snapshot.desired.rules)  # the first of a name counts
+    backwards = reversed(now.snapshot.spec.rules)  # the first of a name counts
     rules = {ResourceName(rule.name): rule for rule in backwards}
 
     def is_offered(device_id: str, holder: Holder) -> bool:

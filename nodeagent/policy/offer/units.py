@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import UsbRule
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_order
 from nodeagent.model.resource import Device, Isolation
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import UsbRule
 from nodeagent.model.usb import Loans, UsbDevice
 from nodeagent.policy import groups
 from nodeagent.policy.offer import health, matches
@@ -59,7 +59,7 @@ def decide(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match] = N
         return _usb_offers(unit, snapshot)
     taken: list[_Taken] = []
     for host_device in unit.devices:
-        match = matches.match_of(host_device, unit.group, snapshot.desired, snapshot.names)
+        match = matches.match_of(host_device, unit.group, snapshot.spec, snapshot.names)
         match = match or matched.get(host_device.id)
         if match is not None:
             taken.append((host_device, match))

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import CdiRule, NodeRule, UsbRule
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule, NodeRule, UsbRule
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import selectors
 from nodeagent.policy.offer import behind, usb_health
@@ -33,7 +33,7 @@ def taken(
     """All that rules take of these devices; some are ``in_containers``."""
     free = {each.id: each for each in sorted(devices, key=_in_order) if _may_be_given(each)}
     had = _had(free, snapshot).union(in_containers)
-    for rule in snapshot.desired.rules:
+    for rule in snapshot.spec.rules:
         if isinstance(rule, UsbRule):
             match = Match(ResourceName(rule.name), rule)
             for members in _found(rule, free, had, snapshot):
@@ -73,7 +73,7 @@ def were_in_containers(had: Iterable[str], snapshot: Snapshot) -> frozenset[str]
 def _by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[DevNode]]]:
     """The nodes of each device of a rule for nodes or CDI devices, by resource and id."""
     found: dict[str, Mapping[str, Sequence[DevNode]]] = {}
-    for rule in snapshot.desired.rules:
+    for rule in snapshot.spec.rules:
         if isinstance(rule, CdiRule):
             from nodeagent.policy.offer import cdi_rules
 

@@ -29,11 +29,11 @@ from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
-from nodeagent.model.desired import Desired, MdevsWanted, SriovRule, WantedType
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import MdevSpec, Spec, SriovRule, WantedType
 from nodeagent.model.status import ChangesStatus
 from nodeagent.policy.change import ownership
 from nodeagent.sim.cards import SimulatedCards, add_card, simulated
@@ -63,10 +63,10 @@ def uuid(card: str, type_id: str, index: int) -> str:
     return ownership.uuid_of(MACHINE, card, type_id, index)
 
 
-def wanted(*names: str, sriov: tuple[SriovRule, ...] = ()) -> Desired:
+def wanted(*names: str, sriov: tuple[SriovRule, ...] = ()) -> Spec:
     """Types to make, in order."""
     types = tuple(WantedType(name) for name in names)
-    return Desired(mdevs=MdevsWanted(manage=True, types=types), sriov=sriov)
+    return Spec(mdevs=MdevSpec(manage=True, types=types), sriov=sriov)
 
 
 class Changing:
@@ -119,7 +119,7 @@ class Changing:
     def begin_anew(self) -> None:
         """The whole daemon begins anew; operators and pods want what they wanted."""
         now = self.eyes.snapshots.now
-        begin = Snapshot(desired=now.desired, allocations=now.allocations)
+        begin = Snapshot(spec=now.spec, allocations=now.allocations)
         self._begin(begin, self.eyes.watcher)
 
     @property
@@ -164,7 +164,7 @@ class Changing:
 
     def want(self, *names: str, sriov: tuple[SriovRule, ...] = ()) -> None:
         """The operator changes the list of types."""
-        self.publish(desired=wanted(*names, sriov=sriov))
+        self.publish(spec=wanted(*names, sriov=sriov))
 
     def hold(self, *uuids: str) -> None:
         """What pods hold now, and nothing else."""

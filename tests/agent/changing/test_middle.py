@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base import log
-from nodeagent.model.desired import Desired, MdevsWanted, WantedType
 from nodeagent.model.host import MdevType
+from nodeagent.model.spec import MdevSpec, Spec, WantedType
 from tests.agent.changing.changing import FIRST, SECOND, node, t4
 from tests.conftest import Said
 from tests.facts import each_names
@@ -36,9 +36,9 @@ async def test_nothing_more_is_made_once_somebody_else_has_made_an_mdev_on_the_c
 
 async def test_room_that_was_read_in_the_middle_of_our_work_is_no_problem(tmp_path: Path, said: Said) -> None:
     """What is counted and what is free are read one after the other, and may lack each other's newest."""
-    everything = Desired(mdevs=MdevsWanted(manage=True, types=(WantedType("nvidia-222", 16),)))
+    everything = Spec(mdevs=MdevSpec(manage=True, types=(WantedType("nvidia-222", 16),)))
     async with node(tmp_path, t4(FIRST)) as changing, changing.run() as group:
-        changing.publish(desired=everything)
+        changing.publish(spec=everything)
         await changing.until(lambda: FIRST in changing.runner.working and bool(changing.cards.instances))
         host = changing.now.host
         full = tuple(MdevType(each.type_id, each.name, 0) for each in host.mdev_parents[FIRST])
@@ -51,9 +51,9 @@ async def test_room_that_was_read_in_the_middle_of_our_work_is_no_problem(tmp_pa
 
 
 async def test_what_does_not_fit_is_told_when_the_work_is_done(tmp_path: Path, said: Said) -> None:
-    too_many = Desired(mdevs=MdevsWanted(manage=True, types=(WantedType("nvidia-228", 3),)))
+    too_many = Spec(mdevs=MdevSpec(manage=True, types=(WantedType("nvidia-228", 3),)))
     async with node(tmp_path, t4(FIRST)) as changing, changing.run():
-        changing.publish(desired=too_many)
+        changing.publish(spec=too_many)
         await changing.until_counts((FIRST, "nvidia-228", 2))
         await changing.until_at_rest()
         await changing.until(lambda: bool(changing.plan.problems))
@@ -64,9 +64,9 @@ async def test_what_does_not_fit_is_told_when_the_work_is_done(tmp_path: Path, s
 async def test_what_was_told_before_the_work_is_not_told_anew_for_a_reading_in_the_middle(
     tmp_path: Path, said: Said
 ) -> None:
-    too_many = Desired(mdevs=MdevsWanted(manage=True, types=(WantedType("nvidia-228", 3),)))
+    too_many = Spec(mdevs=MdevSpec(manage=True, types=(WantedType("nvidia-228", 3),)))
     async with node(tmp_path, t4(FIRST)) as changing, changing.run() as group:
-        changing.publish(desired=too_many)
+        changing.publish(spec=too_many)
         await changing.until(lambda: FIRST in changing.runner.working)
         host = changing.now.host
         full = tuple(MdevType(each.type_id, each.name, 0) for each in host.mdev_parents[FIRST])
@@ -94,12 +94,12 @@ async def test_each_change_is_told_once(tmp_path: Path, said: Said) -> None:
 async def test_what_did_not_fit_is_no_problem_any_more_when_it_is_not_wanted_in_the_middle_of_the_work(
     tmp_path: Path, later: tuple[WantedType, ...] | None
 ) -> None:
-    too_many = Desired(mdevs=MdevsWanted(manage=True, types=(WantedType("nvidia-228", 3),)))
+    too_many = Spec(mdevs=MdevSpec(manage=True, types=(WantedType("nvidia-228", 3),)))
     async with node(tmp_path, t4(FIRST)) as changing, changing.run() as group:
-        changing.publish(desired=too_many)
+        changing.publish(spec=too_many)
         await changing.until(lambda: FIRST in changing.runner.working and bool(changing.plan.problems))
-        wanted = MdevsWanted() if later is None else MdevsWanted(manage=True, types=later)
-        changing.publish(desired=Desired(mdevs=wanted))
+        wanted = MdevSpec() if later is None else MdevSpec(manage=True, types=later)
+        changing.publish(spec=Spec(mdevs=wanted))
         changing.loop.one_turn(group)
         assert changing.plan.problems == ()
         await changing.until_at_rest()

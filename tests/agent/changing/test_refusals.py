@@ -12,7 +12,7 @@ import pytest
 from nodeagent.base import log
 from nodeagent.base.timeouts import Backoff
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.desired import Desired, MdevsWanted, WantedType
+from nodeagent.model.spec import MdevSpec, Spec, WantedType
 from nodeagent.model.status import ResultsStatus
 from nodeagent.policy.change import ownership
 from nodeagent.sim import files, refusals
@@ -80,7 +80,7 @@ async def test_instances_that_die_at_once_are_made_anew_ever_more_slowly(tmp_pat
         changing.cards.kernel.stillborn = True
         changing.forget(backoff=Backoff(first=0.1, limit=300.0))
         one = (WantedType("nvidia-228", 1),)
-        changing.publish(desired=Desired(mdevs=MdevsWanted(manage=True, types=one)))
+        changing.publish(spec=Spec(mdevs=MdevSpec(manage=True, types=one)))
         async with changing.run():
             await changing.until(lambda: [each.tries for each in changing.status.failing] == [3])
         assert len(said(log.ACTION_FAILED)) == 1
@@ -98,7 +98,7 @@ async def test_what_is_not_wanted_any_more_fails_no_more(tmp_path: Path) -> None
             await changing.until(lambda: not changing.status.failing)
             changing.want("nvidia-222")
             await changing.until(lambda: bool(changing.status.failing))
-            changing.publish(desired=Desired())
+            changing.publish(spec=Spec())
             await changing.until(lambda: not changing.status.failing)
 
 
@@ -110,7 +110,7 @@ async def test_what_is_refused_late_when_nothing_is_managed_any_more_does_not_st
         changing.forget(deadline=0.1, backoff=SLOW)
         async with changing.run():
             await changing.until(lambda: len(changing.status.late) == 1)
-            changing.publish(desired=Desired())
+            changing.publish(spec=Spec())
             await changing.until(lambda: changing.plan.cards == ())
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.status.under_way)

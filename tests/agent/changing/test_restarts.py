@@ -11,8 +11,8 @@ import pytest
 
 from nodeagent.agent.changing import ledger
 from nodeagent.kernel.scan import vgpus
-from nodeagent.model.desired import Desired, MdevsWanted, WantedType
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.spec import MdevSpec, Spec, WantedType
 from nodeagent.sim import files, refusals
 from nodeagent.sim.mdev_kernel import Card, Type
 from tests.agent.changing.changing import FIRST, SECOND, SLOW, Changing, node, restarted, t4
@@ -77,7 +77,7 @@ async def test_a_vgpu_type_that_somebody_else_has_set_is_adopted_by_its_name(tmp
         changing.cards.show()
         files.write(f"{tmp_path}{vgpus.FILE}", '<vgpuType id="1" name="NVIDIA A40-12Q"/>')
         types = (WantedType("NVIDIA A40-12Q"),)
-        changing.publish(desired=Desired(mdevs=MdevsWanted(manage=True, types=types, adopt=True)))
+        changing.publish(spec=Spec(mdevs=MdevSpec(manage=True, types=types, adopt=True)))
         async with restarted(changing):
             await changing.until(lambda: bool(changing.plan.cards))
             (card,) = changing.plan.cards

@@ -207,7 +207,7 @@ async def test_what_is_not_wanted_any_more_in_the_last_moment_is_not_set(tmp_pat
         made.begin(SET)
         while not made.types:  # on record, and being saved
             await anyio.lowlevel.checkpoint()
-        made.changing.publish(desired=wanted("nvidia-228"))
+        made.changing.publish(spec=wanted("nvidia-228"))
         await made.until_free()
         assert (made.runner.writes, made.types) == (0, {})
         assert made.runner.busy == frozenset()
@@ -219,7 +219,7 @@ async def test_what_is_wanted_again_in_the_last_moment_is_not_cleared(tmp_path: 
         made.begin(CLEAR)
         while VF not in made.changing.now.reservations.withdrawn:
             await anyio.lowlevel.checkpoint()
-        made.changing.publish(desired=wanted("nvidia-228"))
+        made.changing.publish(spec=wanted("nvidia-228"))
         await made.until_free()
         assert (made.runner.writes, made.types) == (1, {VF: "557"})
         assert made.changing.now.reservations.withdrawn == frozenset()

@@ -13,10 +13,10 @@ from nodeagent.agent.tell import basis
 from nodeagent.agent.tell.basis import Basis
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import Value
-from nodeagent.model.desired import Desired, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import PciRule, PciSelector, Spec
 from nodeagent.policy.explain import devices
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
@@ -54,9 +54,9 @@ def host(driver: str, mdev_type: str) -> Host:
     )
 
 
-def decided(desired: Desired) -> Decision:
+def decided(spec: Spec) -> Decision:
     """A function has lost its VFIO driver since it was offered, and an mdev has another type."""
-    first = turn.first(Snapshot(host("vfio-pci", "nvidia-222"), desired, {"10de": "NVIDIA Corporation"}))
+    first = turn.first(Snapshot(host("vfio-pci", "nvidia-222"), spec, {"10de": "NVIDIA Corporation"}))
     return turn.following(first, replace(first.snapshot, host=host("nouveau", "nvidia-223")))
 
 
@@ -66,15 +66,15 @@ def returned(decision: Decision) -> Basis:
 
 
 @pytest.mark.parametrize(
-    "desired",
+    "spec",
     [
-        Desired(),
-        Desired(rules=(PciRule("a.b/c", (PciSelector(addresses=(OTHER,)),), place="config.yaml:3"),)),
+        Spec(),
+        Spec(rules=(PciRule("a.b/c", (PciSelector(addresses=(OTHER,)),), place="config.yaml:3"),)),
     ],
     ids=["discovery", "a rule"],
 )
-def test_the_verdicts_in_another_process_are_the_daemons(desired: Desired) -> None:
-    daemon = decided(desired)
+def test_the_verdicts_in_another_process_are_the_daemons(spec: Spec) -> None:
+    daemon = decided(spec)
     there = returned(daemon)
     here = turn.first(there.snapshot, there.matched)
     assert here.offers == daemon.offers
@@ -87,7 +87,7 @@ def test_the_verdicts_in_another_process_are_the_daemons(desired: Desired) -> No
 
 
 def test_settings_come_with_their_sources_and_warnings() -> None:
-    there = returned(decided(Desired()))
+    there = returned(decided(Spec()))
     assert (there.values, there.warnings) == (VALUES, ("odd",))
 
 

@@ -7,11 +7,11 @@ from nodeagent.agent.tell import devices
 from nodeagent.base import log
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Allocations, Holder, Reservations, unnamed
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, Kind, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 from tests.conftest import Said
@@ -29,7 +29,7 @@ HELD = Reason(ReasonCode.GROUP_HELD, "IOMMU group held by ns/p", "")
 
 def snapshot(sound: Holder | None = None) -> Snapshot:
     """``sound`` holds the function of that name."""
-    return Snapshot(HOST, Desired(), allocations=Allocations.of({SOUND: sound} if sound else {}))
+    return Snapshot(HOST, Spec(), allocations=Allocations.of({SOUND: sound} if sound else {}))
 
 
 def resource(*listed: Device) -> Resource:
@@ -66,7 +66,7 @@ def test_a_group_that_two_pods_have_is_no_use_as_it_should_be(said: Said) -> Non
 
 def test_what_was_given_names_the_pod_only_where_the_kubelet_does(said: Said) -> None:
     given = {str(CARD): Holder("ns", "p", GPU), str(SOUND): unnamed(GPU, None)}
-    now = Snapshot(HOST, Desired(), reservations=Reservations(pending=given))
+    now = Snapshot(HOST, Spec(), reservations=Reservations(pending=given))
     devices.allocated(resource(), [CARD], now)
     devices.allocated(resource(), [SOUND], now)
     first, second = said(log.ALLOCATED)
@@ -124,7 +124,7 @@ def why_gone(said: Said, now: Decision, gone: str = CARD, kind: Kind = Kind.PCI)
 def decided(*rules: PciRule) -> Decision:
     functions = {CARD: PciFunction(CARD, driver="vfio-pci", group=SEVEN)}
     host = Host(functions=functions, groups={SEVEN: Group(SEVEN, (CARD,))}, generation=1)
-    return turn.first(Snapshot(host, Desired(Discovery(enabled=False), (), rules)))
+    return turn.first(Snapshot(host, Spec(Discovery(enabled=False), (), rules)))
 
 
 def test_only_what_the_host_has_no_more_is_said_to_have_left(said: Said) -> None:

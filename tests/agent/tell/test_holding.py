@@ -17,10 +17,10 @@ from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder, unnamed
-from nodeagent.model.desired import Desired, NodeRule
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import NodeRule, Spec
 from tests.agent.parts import settings
 from tests.conftest import Said
 
@@ -42,8 +42,8 @@ class Node:
 
     def wish(self, *names: ResourceName) -> None:
         """Rules of these names, before anything is decided from them."""
-        desired = Desired(rules=tuple(NodeRule(name, "/dev/port", 2) for name in names))
-        self.snapshots.publish(replace(self.snapshots.now, desired=desired))
+        spec = Spec(rules=tuple(NodeRule(name, "/dev/port", 2) for name in names))
+        self.snapshots.publish(replace(self.snapshots.now, spec=spec))
 
     async def hold(self, holders: Mapping[str, Holder], brought: Mapping[str, Holder] | None = None) -> None:
         """The kubelet names these, and whoever follows that has done so."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from nodeagent.model.action import Action, ActionKind
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
-from nodeagent.model.desired import Desired, MdevsWanted, NodeTypes, WantedType
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import MdevSpec, NodeTypes, Spec, WantedType
 from nodeagent.policy.change import mdevs
 from nodeagent.policy.change.ownership import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
@@ -54,9 +54,9 @@ def intel() -> Card:
     return Card("0000:00:02.0", INTEL_TYPES)
 
 
-def wanted(*types: str | WantedType, **other: Any) -> MdevsWanted:
+def wanted(*types: str | WantedType, **other: Any) -> MdevSpec:
     """The wish for these types: numbers are NVIDIA's ("222")."""
-    return MdevsWanted(manage=True, types=listed(*types), **other)
+    return MdevSpec(manage=True, types=listed(*types), **other)
 
 
 def listed(*types: str | WantedType) -> tuple[WantedType, ...]:
@@ -77,7 +77,7 @@ def holder(*instances: str) -> dict[str, Holder]:
     return {each: Holder("ns", "vm", ResourceName("nvidia.com/GRID_T4-1B")) for each in instances}
 
 
-def snapshot(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Snapshot:
+def snapshot(kernel: MdevKernel, wish: MdevSpec, **other: Any) -> Snapshot:
     """One in which the kubelet has told everything, and all that is held is held by a pod.
 
     ``other``: parts of the Snapshot that are different; ``labels`` are the node's, ``holders`` who has what.
@@ -86,19 +86,19 @@ def snapshot(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Snapshot:
     holders = other.pop("holders", None)
     known = Snapshot(
         kernel.host(),
-        Desired(mdevs=wish, labels=labels),
+        Spec(mdevs=wish, labels=labels),
         allocations=Allocations.of(holder(*kernel.held) if holders is None else holders, Knowledge.COMPLETE),
         machine_id=MACHINE,
     )
     return replace(known, **other)
 
 
-def planned(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
+def planned(kernel: MdevKernel, wish: MdevSpec, **other: Any) -> Plan:
     """The plan of now; ``other`` as in ``snapshot``."""
     return mdevs.plan(snapshot(kernel, wish, **other))
 
 
-def settle(kernel: MdevKernel, wish: MdevsWanted, **other: Any) -> Plan:
+def settle(kernel: MdevKernel, wish: MdevSpec, **other: Any) -> Plan:
     """Do what the plans say until there is nothing more to do; the last plan."""
     made: dict[str, str] = other.pop("made", {})
     record: Ledger = other.pop("record", Ledger())
@@ -147,7 +147,7 @@ def short(kernel: MdevKernel) -> list[str]:
     return ["-" if each is None else f"{each[1]}×{each[0].removeprefix('nvidia-')}" for each in told]
 
 
-def adopting(wish: MdevsWanted) -> MdevsWanted:
+def adopting(wish: MdevSpec) -> MdevSpec:
     """The same wish, with the right to foreign instances."""
     return wish._replace(adopt=True)
 

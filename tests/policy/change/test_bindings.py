@@ -11,12 +11,12 @@ import pytest
 
 from nodeagent.model.action import ActionKind, Move
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.desired import Desired, Extent, PassthroughRule, PciSelector, SriovRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Extent, PassthroughRule, PciSelector, Spec, SriovRule
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import bindings, guards
 from tests import ROOT
@@ -45,8 +45,8 @@ def here(*functions: PciFunction, **other: Any) -> Host:
 
 
 def planned(on: Host, *rules: PassthroughRule, known: Snapshot = KNOWN, ledger: Ledger | None = None) -> Plan:
-    desired = Desired(passthrough=rules)
-    return bindings.plan(replace(known, host=on, desired=desired, ledger=ledger or Ledger()))
+    spec = Spec(passthrough=rules)
+    return bindings.plan(replace(known, host=on, spec=spec, ledger=ledger or Ledger()))
 
 
 def moves(plan: Plan) -> Sequence[Move]:
@@ -275,9 +275,9 @@ def test_what_was_refused_waits_for_its_time() -> None:
 
 def test_a_function_of_which_vfs_are_wanted_is_not_taken_from_the_driver_that_makes_them() -> None:
     on = here(gpu(sriov_capable=True))
-    wish = Desired(passthrough=(RULE,), sriov=(SriovRule((PciSelector(addresses=(GPU,)),), 4),))
-    plan = bindings.plan(replace(KNOWN, host=on, desired=wish))
+    wish = Spec(passthrough=(RULE,), sriov=(SriovRule((PciSelector(addresses=(GPU,)),), 4),))
+    plan = bindings.plan(replace(KNOWN, host=on, spec=wish))
     assert plan.steps == ()
     each_names([each.what for each in plan.problems], (GPU, "sriov", "VFs"))
     none = replace(wish.sriov[0], num_vfs=0)
-    assert bindings.plan(replace(KNOWN, host=on, desired=wish._replace(sriov=(none,)))).steps
+    assert bindings.plan(replace(KNOWN, host=on, spec=wish._replace(sriov=(none,)))).steps

@@ -9,12 +9,12 @@ import pytest
 
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.desired import Desired, Extent, PassthroughRule, PciSelector
 from nodeagent.model.host import Host
 from nodeagent.model.ids import VFIO_PCI, PciAddress
 from nodeagent.model.ledger import Asked, Ledger
 from nodeagent.model.request import Asking, Became, Request
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import Extent, PassthroughRule, PciSelector, Spec
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import byhand
 from nodeagent.policy.change.bindings import HAND
@@ -38,8 +38,8 @@ def planned(
     ledger: Ledger | None = None,
     known: Snapshot = KNOWN,
 ) -> GroupPlan:
-    desired = Desired(passthrough=rules)
-    snapshot = replace(known, host=on, desired=desired, ledger=ledger or Ledger())
+    spec = Spec(passthrough=rules)
+    snapshot = replace(known, host=on, spec=spec, ledger=ledger or Ledger())
     (group,) = byhand.plan(request, snapshot)
     return group
 

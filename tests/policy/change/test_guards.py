@@ -9,11 +9,11 @@ import pytest
 
 from nodeagent.model.allocation import UNNAMED, Allocations, Holder
 from nodeagent.model.cdi import CdiDevice, CdiFile
-from nodeagent.model.desired import CdiRule, Desired, NodePath, NodeRule
 from nodeagent.model.host import Host
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule, NodePath, NodeRule, Spec
 from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy.change import guards
 from tests.facts import contains, names
@@ -94,7 +94,7 @@ def test_only_those_nodes_are_looked_for_that_no_rule_names() -> None:
     known = held("ttyX-0", nodes=("/dev/ttyX", "/dev/kvm", "/dev/vfio/7", "/srv/file"))
     assert known.given_nodes == ("/dev/kvm", "/dev/ttyX")
     rules = NodeRule("example.com/a", paths=(NodePath("/dev/tty*"),))
-    assert replace(known, desired=Desired(rules=(rules,))).given_nodes == ("/dev/kvm",)
+    assert replace(known, spec=Spec(rules=(rules,))).given_nodes == ("/dev/kvm",)
     lent = replace(FREE, loans=LOANS)
     assert lent.given_nodes == ("/dev/bus/usb/001/004", "/dev/bus/usb/001/005")
 
@@ -158,8 +158,8 @@ def test_a_cdi_device_that_no_file_has_may_be_behind_any_function_if_rules_offer
     kind: str, unknown: bool
 ) -> None:
     """The daemon was started anew since, and the file is torn."""
-    rules = Desired(rules=(CdiRule(ResourceName("example.com/cuda"), kind),))
-    known = replace(held("gpu0", cdi=(GPU_0,)), desired=rules, host=files())
+    rules = Spec(rules=(CdiRule(ResourceName("example.com/cuda"), kind),))
+    known = replace(held("gpu0", cdi=(GPU_0,)), spec=rules, host=files())
     found = guards.taken_behind(CARD, known)
     assert contains(found, "ns/one", GPU_0, "CDI") is unknown
     assert unknown or found is None

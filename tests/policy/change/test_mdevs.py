@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.desired import WantedType
+from nodeagent.model.spec import WantedType
 from nodeagent.sim.mdev_kernel import Card, MdevKernel
 from tests.facts import each_names, names
 from tests.policy.change.splitting import adopting, intel, on, planned, settle, short, t4, v100, wanted

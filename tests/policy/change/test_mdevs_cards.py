@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nodeagent.model.action import ActionKind, clear_vgpu_type, set_vgpu_type
-from nodeagent.model.desired import CardTypes, Desired, MdevsWanted, WantedType
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CardTypes, MdevSpec, Spec, WantedType
 from nodeagent.policy.change.ownership import learned
 from nodeagent.policy.explain import devices
 from nodeagent.policy.offer import turn
@@ -35,7 +35,7 @@ FIRST = "0000:01:00.0"
 T4_8 = WantedType("T4-1B", 8, short=True)
 
 
-def given(*cards: CardTypes, types: tuple[str, ...] = ()) -> MdevsWanted:
+def given(*cards: CardTypes, types: tuple[str, ...] = ()) -> MdevSpec:
     return wanted(*types)._replace(cards=cards)
 
 
@@ -194,9 +194,7 @@ def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, m
     plan = planned(MdevKernel([]), wanted("222"), host=here)
     action = set_vgpu_type("0000:65:00.0" if "physfn" not in other else "0000:65:00.4", "0000:65:00.4", "222")
     assert [step.action for step in plan.steps] == [action] * makes
-    assert (
-        "GRID T4-1B" in scan.text(here, tuple(devices.rows(turn.first(Snapshot(here, Desired())))))
-    ) == makes
+    assert ("GRID T4-1B" in scan.text(here, tuple(devices.rows(turn.first(Snapshot(here, Spec())))))) == makes
 
 
 def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.desired import MdevDefinition, MdevsWanted, WantedType
+from nodeagent.model.spec import MdevDefinition, MdevSpec, WantedType
 from nodeagent.sim.mdev_kernel import Card, MdevKernel
 from tests.facts import each_names
 from tests.policy.change.splitting import T4_TYPES, planned, settle, short, t4, vgpu_card, wanted
@@ -15,7 +15,7 @@ PF = "0000:81:00.0"
 FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 
-def defined(*definitions: tuple[str, str, str]) -> MdevsWanted:
+def defined(*definitions: tuple[str, str, str]) -> MdevSpec:
     found = tuple(MdevDefinition(uuid, parent, f"nvidia-{number}") for uuid, parent, number in definitions)
     return wanted("223")._replace(definitions=found)
 

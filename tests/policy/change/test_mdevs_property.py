@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.model.action import Action, ActionKind
-from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
+from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy.change.ownership import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.policy.change.splitting import planned, result, short
@@ -44,7 +44,7 @@ def some_cards() -> list[Card]:
 names = st.sampled_from(["t-1", "t-2", "t-3", "t-4", "Two_words", "1", "2", "unknown"])
 counts = st.sampled_from([None, None, None, 1, 2])
 lists = st.lists(st.builds(WantedType, names, counts), max_size=4).map(tuple)
-wishes = lists.map(lambda types: MdevsWanted(manage=True, types=types))
+wishes = lists.map(lambda types: MdevSpec(manage=True, types=types))
 
 
 class Changes(RuleBasedStateMachine):
@@ -53,13 +53,13 @@ class Changes(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.kernel = MdevKernel(some_cards())
-        self.wish = MdevsWanted(manage=True)
+        self.wish = MdevSpec(manage=True)
         self.made: dict[str, str] = {}
         self.record = Ledger()
         self.failed: dict[str, str] = {}
 
     @rule(wish=wishes)
-    def the_operator_wants(self, wish: MdevsWanted) -> None:
+    def the_operator_wants(self, wish: MdevSpec) -> None:
         self.wish = wish
 
     @rule(data=st.data())
@@ -189,9 +189,7 @@ def test_whatever_happens_the_last_wish_comes_true_and_nothing_foreign_or_held_i
 
 @settings(deadline=None, max_examples=40)
 @given(wishes, st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=8))
-def test_a_deal_cut_short_anywhere_ends_as_one_in_peace(
-    wish: MdevsWanted, cuts: list[tuple[int, int]]
-) -> None:
+def test_a_deal_cut_short_anywhere_ends_as_one_in_peace(wish: MdevSpec, cuts: list[tuple[int, int]]) -> None:
     peaceful, troubled = Changes(), Changes()
     peaceful.wish = troubled.wish = wish._replace()
     for first, kept in cuts:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from nodeagent.model.action import ActionKind, create_mdev, remove_mdev, set_vgpu_type
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.desired import MdevsWanted, WantedType
 from nodeagent.model.plan import Plan
+from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy.change import guards, ownership
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.facts import contains, each_names, names
@@ -29,7 +29,7 @@ FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 def test_nothing_is_done_unless_it_is_asked_for() -> None:
     kernel = MdevKernel([t4(1)])
     settle(kernel, wanted("222"))
-    wish = MdevsWanted(types=listed("223"))
+    wish = MdevSpec(types=listed("223"))
     assert planned(kernel, wish) == Plan()
 
 

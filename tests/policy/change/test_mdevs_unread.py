@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.model.desired import CardTypes, MdevDefinition, MdevsWanted, WantedType
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
+from nodeagent.model.spec import CardTypes, MdevDefinition, MdevSpec, WantedType
 from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.facts import each_names, names
 from tests.policy.change.splitting import adopting, planned, settle, short, t4, wanted
@@ -25,7 +25,7 @@ def without_parents(kernel: MdevKernel, *unread: str) -> Host:
     return replace(here, mdev_parents={p: types for p, types in here.mdev_parents.items() if p not in unread})
 
 
-def first_plan(kernel: MdevKernel, wish: MdevsWanted) -> Plan:
+def first_plan(kernel: MdevKernel, wish: MdevSpec) -> Plan:
     return planned(kernel, wish, host=without_parents(kernel, FIRST))
 
 

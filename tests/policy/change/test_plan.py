@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodeagent.model.desired import Desired, MdevsWanted, PciSelector, SriovRule
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import MdevSpec, PciSelector, Spec, SriovRule
 from nodeagent.policy.change import mdevs, plan
 from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.policy.change.splitting import snapshot, t4, wanted
@@ -23,7 +23,7 @@ def both() -> Snapshot:
     mdevs_only = snapshot(MdevKernel([t4(1)]), wanted("228"))
     there = function(PF, 1, driver="ice", sriov_capable=True)
     host = replace(mdevs_only.host, functions={**mdevs_only.host.functions, PF: there})
-    return replace(mdevs_only, host=host, desired=mdevs_only.desired._replace(sriov=(RULE,)))
+    return replace(mdevs_only, host=host, spec=mdevs_only.spec._replace(sriov=(RULE,)))
 
 
 def test_vfs_come_before_what_is_made_on_them() -> None:
@@ -38,17 +38,17 @@ def test_without_a_machine_id_only_vfs_are_planned_and_that_is_said() -> None:
 
 
 def test_a_machine_id_is_not_missed_where_no_mdevs_are_managed() -> None:
-    planned = plan.plan(replace(both(), machine_id="", desired=Desired(sriov=(RULE,))))
+    planned = plan.plan(replace(both(), machine_id="", spec=Spec(sriov=(RULE,))))
     assert (len(planned.steps), planned.problems) == (1, ())
 
 
 def test_where_nothing_is_to_be_changed_there_is_no_plan() -> None:
-    assert plan.plan(replace(both(), desired=Desired())) == Plan()
+    assert plan.plan(replace(both(), spec=Spec())) == Plan()
 
 
 def test_an_obstacle_to_wishes_for_mdevs_is_a_problem_beside_the_vfs_and_alone() -> None:
-    kept = MdevsWanted(obstacle="virt-handler makes them; tell it not to")
+    kept = MdevSpec(obstacle="virt-handler makes them; tell it not to")
     for rules in ((RULE,), ()):
-        planned = plan.plan(replace(both(), desired=Desired(mdevs=kept, sriov=rules)))
+        planned = plan.plan(replace(both(), spec=Spec(mdevs=kept, sriov=rules)))
         assert [each.what for each in planned.problems] == ["virt-handler makes them; tell it not to"]
         assert len(planned.steps) == len(rules)

@@ -10,12 +10,12 @@ import pytest
 
 from nodeagent.model.action import Move, bind_drivers, restore_autoprobe, set_num_vfs
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.desired import Desired, PassthroughRule, PciSelector, SriovRule
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import PassthroughRule, PciSelector, Spec, SriovRule
 from nodeagent.policy.change import bindings, prospects, sriov
 from tests.facts import names
 from tests.policy.samples import function, host
@@ -103,39 +103,37 @@ def test_addresses_that_the_card_does_not_tell_before_pick_nothing(told: dict[st
     assert prospects.for_vfio(physical(**told), RULE, rules(devices=("1889",)))
 
 
-def planned(here: Host, desired: Desired, ledger: Ledger = NOTHING) -> Plan:
+def planned(here: Host, spec: Spec, ledger: Ledger = NOTHING) -> Plan:
     known = Snapshot(allocations=Allocations.of({}, Knowledge.COMPLETE), host=here, ledger=ledger)
-    return sriov.plan(replace(known, desired=desired))
+    return sriov.plan(replace(known, spec=spec))
 
 
 @pytest.mark.parametrize(("autoprobe", "unprobed"), [(True, True), (False, True), (None, False)])
 def test_the_switch_is_to_be_off_wherever_there_is_one(autoprobe: bool | None, unprobed: bool) -> None:
-    (step,) = planned(host(physical(autoprobe=autoprobe)), Desired(sriov=(BY_RULE,))).steps
+    (step,) = planned(host(physical(autoprobe=autoprobe)), Spec(sriov=(BY_RULE,))).steps
     assert step.action == set_num_vfs(PF, 9, unprobed=unprobed)
 
 
 def test_the_switch_is_not_changed_for_the_host_nor_to_remove_vfs_nor_on_nvidias_driver() -> None:
-    (step,) = planned(host(physical()), Desired(sriov=(RULE,))).steps
+    (step,) = planned(host(physical()), Spec(sriov=(RULE,))).steps
     assert step.action == set_num_vfs(PF, 9)
     here = host(physical(vfs=(VF,)), function(VF, 2, physfn=PF, driver=None))
-    (step,) = planned(here, Desired(sriov=(BY_RULE,))).steps
+    (step,) = planned(here, Spec(sriov=(BY_RULE,))).steps
     assert step.action == set_num_vfs(PF, 0, (VF,))
     gpu = replace(host(physical(vendor="10de", driver="nvidia", total_vfs=9)), sriov_manage=True)
-    assert [each.action.kind for each in planned(gpu, Desired(sriov=(BY_RULE,))).steps] == [
-        "run-sriov-manage"
-    ]
+    assert [each.action.kind for each in planned(gpu, Spec(sriov=(BY_RULE,))).steps] == ["run-sriov-manage"]
 
 
 def test_the_switch_goes_back_when_nobody_wants_it_off_and_only_where_it_was_ours() -> None:
     here = host(physical(autoprobe=False, vfs=()))
     ours = Ledger(unprobed=frozenset((PF,)))
-    assert [each.action for each in planned(here, Desired(), ours).steps] == [restore_autoprobe(PF)]
-    back = planned(here, Desired(sriov=(RULE,)), ours).steps
+    assert [each.action for each in planned(here, Spec(), ours).steps] == [restore_autoprobe(PF)]
+    back = planned(here, Spec(sriov=(RULE,)), ours).steps
     assert [each.action for each in back] == [restore_autoprobe(PF), set_num_vfs(PF, 9)]
-    assert [each.action for each in planned(here, Desired(sriov=(BY_RULE,)), ours).steps] == [
+    assert [each.action for each in planned(here, Spec(sriov=(BY_RULE,)), ours).steps] == [
         set_num_vfs(PF, 9, unprobed=True)
     ]
-    assert planned(here, Desired()) == Plan()
+    assert planned(here, Spec()) == Plan()
 
 
 def test_a_switch_that_was_refused_is_tried_again_later() -> None:
@@ -153,7 +151,7 @@ def test_the_vfs_of_a_rule_with_a_driver_are_bound_to_it_unless_another_rule_pic
     known = Snapshot(allocations=Allocations.of({}, Knowledge.COMPLETE), host=here)
     wish = replace(BY_RULE, num_vfs=1, driver="mlx5_vfio_pci")
     for passthrough, driver in ((), "mlx5_vfio_pci"), (rules(addresses=(VF,)), "vfio-pci"):
-        desired = Desired(sriov=(wish,), passthrough=passthrough)
-        (step,) = bindings.plan(replace(known, desired=desired)).steps
+        spec = Spec(sriov=(wish,), passthrough=passthrough)
+        (step,) = bindings.plan(replace(known, spec=spec)).steps
         assert step.action == bind_drivers(VF, (Move(VF, None, driver, None),), (), ())
-    assert bindings.plan(replace(known, desired=Desired(sriov=(replace(wish, driver=None),)))) == Plan()
+    assert bindings.plan(replace(known, spec=Spec(sriov=(replace(wish, driver=None),)))) == Plan()

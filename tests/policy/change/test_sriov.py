@@ -10,11 +10,11 @@ import pytest
 
 from nodeagent.model.action import Action, run_sriov_manage, set_num_vfs
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.desired import Desired, PciSelector, SriovRule
 from nodeagent.model.host import Host, Mdev, PciFunction, Sight
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import PciSelector, Spec, SriovRule
 from nodeagent.policy.change import guards, sriov
 from tests.facts import each_names, names
 from tests.policy.samples import function, holders, host, reserved
@@ -37,7 +37,7 @@ def virtual(**other: Any) -> PciFunction:
 
 def planned(here: Host, rules: tuple[SriovRule, ...] = RULES, known: Snapshot = KNOWN) -> Plan:
     """The plan for this host under these rules; ``known`` is what else there is to know."""
-    return sriov.plan(replace(known, host=here, desired=Desired(sriov=rules)))
+    return sriov.plan(replace(known, host=here, spec=Spec(sriov=rules)))
 
 
 def held(*ids: str) -> Snapshot:

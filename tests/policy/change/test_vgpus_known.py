@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.model.action import Action, ActionKind
-from nodeagent.model.desired import MdevsWanted
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.plan import Plan
+from nodeagent.model.spec import MdevSpec
 from nodeagent.policy.change.ownership import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
 from tests.facts import each_names
@@ -44,7 +44,7 @@ class Node:
         for vf in self.vfs:
             self.kernel.set_vgpu_type(vf, type_id)
 
-    def plan(self, wish: MdevsWanted) -> Plan:
+    def plan(self, wish: MdevSpec) -> Plan:
         here = self.kernel.host()
         self.record = learned(self.record, here, self.named)
         return planned(self.kernel, wish, ledger=self.record)
@@ -64,7 +64,7 @@ class Node:
                 types[action.address] = type_id
         self.record = self.record._replace(types=types)
 
-    def settle(self, wish: MdevsWanted) -> Plan:
+    def settle(self, wish: MdevSpec) -> Plan:
         for _ in range(12):
             plan = self.plan(wish)
             if not plan.steps:
@@ -118,7 +118,7 @@ def test_what_others_set_is_adopted_where_its_name_or_number_is_wanted(name: str
     "wish",
     [wanted("NVIDIA A40-12Q"), wanted("2", excluded=("NVIDIA A40-12Q",)), wanted("2", "NVIDIA A40-12Q")],
 )
-def test_what_others_set_stays_while_its_name_is_not_known_and_a_name_may_mean_it(wish: MdevsWanted) -> None:
+def test_what_others_set_stays_while_its_name_is_not_known_and_a_name_may_mean_it(wish: MdevSpec) -> None:
     node = Node(card(81))
     node.planned("1")
     plan = node.plan(adopting(wish))
@@ -159,8 +159,8 @@ trouble = st.tuples(
 )
 def test_the_end_does_not_depend_on_what_was_held_in_between(
     cards: list[tuple[Type, ...]],
-    before: MdevsWanted,
-    after: MdevsWanted,
+    before: MdevSpec,
+    after: MdevSpec,
     troubles: list[tuple[int, bool, int, int]],
 ) -> None:
     peaceful, troubled = (Node(*(card(81 + n, found) for n, found in enumerate(cards))) for _ in range(2))

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodeagent.model.desired import Desired, MdevsWanted
 from nodeagent.model.host import MdevType
 from nodeagent.model.ledger import Ledger
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import MdevSpec, Spec
 from nodeagent.policy.change import ownership
 from nodeagent.policy.explain import cards
 from tests.policy.samples import UUID, function, holders, host, mdev, snapshot, vgpu
@@ -24,7 +24,7 @@ def split(**wanted: object) -> Snapshot:
     here = host(
         function(CARD, driver="nvidia"), mdev(), mdev(OURS, 51, driver=None), mdev_parents={CARD: TYPES}
     )
-    wish = Desired(mdevs=MdevsWanted(**wanted))  # type: ignore[arg-type]  # of the test's own
+    wish = Spec(mdevs=MdevSpec(**wanted))  # type: ignore[arg-type]  # of the test's own
     return replace(snapshot(here, wish, holders=holders(UUID)), machine_id=MACHINE)
 
 

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.model.desired import (
-    Desired,
+from nodeagent.model.host import PciFunction
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.resource import Iommufd, Isolation, ReasonCode
+from nodeagent.model.spec import (
     Discovery,
     MdevRule,
     MdevSelector,
     NodeRule,
     PciRule,
     PciSelector,
+    Spec,
 )
-from nodeagent.model.host import PciFunction
-from nodeagent.model.ids import PciAddress
-from nodeagent.model.resource import Iommufd, Isolation, ReasonCode
 from nodeagent.policy import classes
 from nodeagent.policy.explain import devices
 from nodeagent.policy.explain.devices import DeviceExplanation
@@ -29,7 +29,7 @@ from tests.policy.samples import GPU, NODES, RULE, UUID, WISH, function, holders
 A, B = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.1")
 
 
-def told(*functions: PciFunction, wish: Desired = WISH, address: PciAddress = A) -> DeviceExplanation:
+def told(*functions: PciFunction, wish: Spec = WISH, address: PciAddress = A) -> DeviceExplanation:
     found = devices.explain(address, turn.first(snapshot(host(*functions), wish)))
     assert found is not None
     return found
@@ -50,7 +50,7 @@ def test_a_healthy_device_says_what_a_pod_would_get() -> None:
 
 
 def test_a_device_that_stands_for_several_functions_comes_with_the_nodes_of_all() -> None:
-    bundle = Desired(rules=(replace(RULE, isolation=Isolation.BUNDLE, iommufd=Iommufd.ONLY),))
+    bundle = Spec(rules=(replace(RULE, isolation=Isolation.BUNDLE, iommufd=Iommufd.ONLY),))
     host_devices = [function(each, cdev=True, vfio_device=f"vfio{n}") for n, each in enumerate((A, B))]
     here = host(*host_devices, nodes=NODES | {"/dev/iommu"})
     found = devices.explain(B, turn.first(snapshot(here, bundle)))
@@ -81,7 +81,7 @@ def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() 
         NodeRule("a.b/kvm", "/dev/kvm"),
     )
     card = function(driver="nvidia")
-    found = told(card, wish=Desired(rules=rules))
+    found = told(card, wish=Spec(rules=rules))
     names(found.verdict, "nvidia", "VFIO driver")
     assert found.to_do == classes.bind(card)
     each_names(
@@ -94,12 +94,12 @@ def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() 
 
 
 def test_asking_ends_with_the_rule_that_takes_it() -> None:
-    wish = Desired(rules=(PciRule("a.b/one", (PciSelector(vendors=("8086",)),)), RULE, PciRule("a.b/last")))
+    wish = Spec(rules=(PciRule("a.b/one", (PciSelector(vendors=("8086",)),)), RULE, PciRule("a.b/last")))
     each_names([rule for rule, _ in told(function(), wish=wish).rules], ("a.b/one",), (GPU,))
 
 
 def test_discovery_is_asked_last() -> None:
-    found = told(function(), wish=Desired(Discovery()))
+    found = told(function(), wish=Spec(Discovery()))
     assert [rule for rule, _ in found.rules] == ["discovery"]
     names(found.verdict, "Healthy")
 
@@ -112,7 +112,7 @@ def test_a_bridge_is_never_given_away() -> None:
 
 
 def test_a_bridge_of_the_class_of_an_nvswitch_is_for_a_rule_to_name() -> None:
-    found = told(function(pci_class="068000", vendor="8086", driver=None), wish=Desired())
+    found = told(function(pci_class="068000", vendor="8086", driver=None), wish=Spec())
     names(found.verdict, "bridge", "0680")
     names(found.to_do, "rule", f'pci: [{{addresses: ["{A}"]}}]')
 
@@ -121,21 +121,21 @@ def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
     free = host(function(driver=None))
     kept = replace(free, groups={n: group._replace(direct=True) for n, group in free.groups.items()})
     for here, bind in ((free, True), (kept, False)):
-        found = devices.explain(A, turn.first(snapshot(here, Desired())))
+        found = devices.explain(A, turn.first(snapshot(here, Spec())))
         assert found is not None
         assert ("vfio-pci" in found.to_do) is bind
         assert ("firmware's setup" in found.to_do) is not bind
 
 
 def test_a_vf_of_a_pf_on_vfio_is_not_to_be_bound_but_its_pf_is_to_be_looked_at() -> None:
-    found = told(function(driver=None, physfn=B, pf_driver="vfio-pci"), wish=Desired())
+    found = told(function(driver=None, physfn=B, pf_driver="vfio-pci"), wish=Spec())
     names(found.to_do, "PF", B)
     assert A not in found.to_do
 
 
 @pytest.mark.parametrize("pf_driver", ["vfio-pci", "nvme"])
 def test_a_vf_that_was_left_behind_comes_with_the_warning_whoever_takes_it(pf_driver: str) -> None:
-    found = told(function(driver=None, physfn=B, pf_driver=pf_driver, left_behind=True), wish=Desired())
+    found = told(function(driver=None, physfn=B, pf_driver=pf_driver, left_behind=True), wish=Spec())
     assert found.to_do == told(function(physfn=B, left_behind=True)).to_do
     names(found.to_do, "reboot", B)
 
@@ -144,46 +144,46 @@ def test_a_function_on_its_way_out_is_not_to_be_bound_again() -> None:
     leaving = host(function(driver=None, enable=1, pci_class="010802"))
     number, group = next(iter(leaving.groups.items()))
     leaving = replace(leaving, groups={number: group._replace(node=True)})
-    found = devices.explain(A, turn.first(snapshot(leaving, Desired())))
+    found = devices.explain(A, turn.first(snapshot(leaving, Spec())))
     assert found is not None
     assert found.to_do == health.WAITS_HINT
 
 
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
     disk = function(pci_class="010802", driver="nvme")
-    found = told(disk, wish=Desired())
+    found = told(disk, wish=Spec())
     names(found.verdict, "NVMe controller", "010802")
     names(found.to_do, "rule", f'pci: [{{addresses: ["{A}"]}}]', classes.bind(disk))
 
 
 def test_the_audio_function_of_a_card_goes_with_it_and_needs_no_rule() -> None:
     audio = function(B, device="10f8", pci_class="040300")
-    found = told(function(), audio, wish=Desired(), address=B)
+    found = told(function(), audio, wish=Spec(), address=B)
     names(found.verdict, "audio device", A)
     assert found.to_do == ""
 
 
 def test_the_audio_function_that_blocks_its_card_is_to_be_bound_as_well() -> None:
     audio = function(B, device="10f8", pci_class="040300", driver="snd_hda_intel")
-    found = told(function(), audio, wish=Desired(), address=B)
+    found = told(function(), audio, wish=Spec(), address=B)
     names(found.to_do, B, "vfio-pci", A)
 
 
 def test_the_audio_function_of_a_card_that_the_host_uses_sends_to_its_card() -> None:
     audio = function(B, device="10f8", pci_class="040300", driver="snd_hda_intel")
-    found = told(function(driver="i915"), audio, wish=Desired(), address=B)
+    found = told(function(driver="i915"), audio, wish=Spec(), address=B)
     names(found.to_do, f"nodeagent explain {A}")
 
 
 @pytest.mark.parametrize("other", [function("0000:66:00.0"), function(A, 2), function(A, pci_class="0c0330")])
 def test_an_audio_function_that_goes_with_no_card_is_named_in_a_rule(other: PciFunction) -> None:
-    found = told(function(B, pci_class="040300"), other, wish=Desired(), address=B)
+    found = told(function(B, pci_class="040300"), other, wish=Spec(), address=B)
     names(found.to_do, "rule", f'pci: [{{addresses: ["{B}"]}}]')
 
 
 def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
     here = host(function(driver="nvidia"), mdev(), mdev("53764d0e-85a0-42b4-af5c-2046b460b1dd", group=51))
-    found = devices.explain(A, turn.first(snapshot(here, Desired())))
+    found = devices.explain(A, turn.first(snapshot(here, Spec())))
     assert found is not None
     names(found.verdict, "2 mdevs")
     names(found.to_do, "2 mdevs", A, "vfio-pci")
@@ -229,7 +229,7 @@ def test_a_device_has_the_same_reason_before_and_after_a_rule_names_it() -> None
         function(driver=None),
         function(driver=None, physfn=B, left_behind=True),
     ):
-        before, after = told(card, wish=Desired()), told(card)
+        before, after = told(card, wish=Spec()), told(card)
         assert after.reason is not None
         assert before.verdict == f"not offered: {after.reason.what}"
         assert before.to_do == after.to_do == after.reason.hint
@@ -241,7 +241,7 @@ def test_a_device_that_is_not_there_has_no_story() -> None:
 
 def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
     other = MdevRule("a.b/two", (MdevSelector(types=("nvidia-223",)), MdevSelector(names=("GRID T4-2Q",))))
-    wish = Desired(Discovery(enabled=False), rules=(RULE, other, MdevRule("a.b/none")))
+    wish = Spec(Discovery(enabled=False), rules=(RULE, other, MdevRule("a.b/none")))
     found = devices.explain(UUID, turn.first(snapshot(host(mdev()), wish)))
     assert found is not None
     names(found.verdict, "discovery", "off")
@@ -255,7 +255,7 @@ def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
 
 
 def test_a_vf_without_a_vgpu_type_says_so() -> None:
-    found = told(vgpu(A, vgpu_type=None), wish=Desired())
+    found = told(vgpu(A, vgpu_type=None), wish=Spec())
     each_names(asked(found), ("discovery", "VF", "vGPU type"))
 
 

@@ -11,9 +11,9 @@ import pytest
 from nodeagent.cluster import machines as door
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.configuration import Configuration, KubeVirt
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector, UsbRule, UsbSelector
 from nodeagent.model.host import HostDevice
 from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
+from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec, UsbRule, UsbSelector
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import merge
 from nodeagent.policy.explain import machines
@@ -36,7 +36,7 @@ def boards(*more: HostDevice, **other: Any) -> tuple[HostDevice, ...]:
 def told(
     *asked: str,
     here: tuple[HostDevice, ...] = (),
-    wish: Desired = WISH,
+    wish: Spec = WISH,
     cr: KubeVirtCR | None = CR,
     host_devices: tuple[str, ...] = (),
     **known: Any,
@@ -181,11 +181,11 @@ def test_a_selector_that_means_nothing_here_is_named() -> None:
     ("wish", "facts", "why"),
     [
         (WISH, {}, (GPU, "Healthy")),
-        (Desired(), {"driver": "nvidia"}, ("nvidia", "VFIO driver")),
+        (Spec(), {"driver": "nvidia"}, ("nvidia", "VFIO driver")),
     ],
 )
 def test_a_device_that_the_cr_means_and_the_node_does_not_offer_so_says_what_it_is(
-    wish: Desired, facts: Any, why: tuple[str, ...]
+    wish: Spec, facts: Any, why: tuple[str, ...]
 ) -> None:
     cr = read({"pciHostDevices": [external(T4)]})
     found = ask(NAME, cr=cr, wish=wish, here=(function(A, **facts),))
@@ -219,7 +219,7 @@ def test_a_vgpu_on_a_vf_is_meant_by_its_ids_and_by_the_name_of_its_type() -> Non
 
 
 def test_shares_of_a_device_node_start_no_machine() -> None:
-    wish = Desired(Discovery(enabled=False), rules=(NodeRule(GPU, "/dev/vfio/vfio", 4),))
+    wish = Spec(Discovery(enabled=False), rules=(NodeRule(GPU, "/dev/vfio/vfio", 4),))
     found = ask(GPU, wish=wish)
     assert found.prospect == "never"
     names(found.why[0], "virt-launcher", "containers")
@@ -227,7 +227,7 @@ def test_shares_of_a_device_node_start_no_machine() -> None:
 
 def test_usb_devices_are_for_host_devices_alone() -> None:
     stick = UsbDevice("46f4:0001-A", "1-1", "a:1", 1, 4, "46f4", "0001", "A", present=True)
-    wish = Desired(Discovery(enabled=False), rules=(UsbRule(GPU, (UsbSelector(vendors=("46f4",)),)),))
+    wish = Spec(Discovery(enabled=False), rules=(UsbRule(GPU, (UsbSelector(vendors=("46f4",)),)),))
     assert ask(here=(stick,), wish=wish, cr=None, host_devices=(GPU,)).prospect == "now"
     found = ask(GPU, here=(stick,), wish=wish, cr=None)
     assert found.prospect == "never"

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import Desired, NodeRule
 from nodeagent.model.ids import ResourceName
+from nodeagent.model.spec import NodeRule, Spec
 from nodeagent.policy.explain import pods
 from nodeagent.policy.explain.pods import PodExplanation
 from nodeagent.policy.offer import turn
@@ -20,7 +20,7 @@ def told(pod: str = "ns/vm", **held: str) -> PodExplanation | None:
     """Of a host with two GPUs, B without a driver; ``held``: a short name → its resource, all by ns/vm."""
     ids = {"a": A, "b": B, "share": "kvm-0", "foreign": "x1", "gone": "0000:99:00.0"}
     given = {ids[key]: Holder("ns", "vm", ResourceName(name)) for key, name in held.items()}
-    wish = Desired(rules=(RULE, NodeRule("x/kvm", "/dev/kvm", 2)))
+    wish = Spec(rules=(RULE, NodeRule("x/kvm", "/dev/kvm", 2)))
     here = host(function(A), function(B, 2, driver=None), nodes=frozenset({"/dev/vfio/vfio", "/dev/kvm"}))
     return pods.explain(pod, turn.first(snapshot(here, wish, holders=given)))
 
@@ -43,7 +43,7 @@ def test_shares_of_a_node_and_what_others_gave_are_there_too() -> None:
 
 
 def test_what_is_given_by_cdi_has_names_and_no_nodes() -> None:
-    wish = Desired(rules=(replace(RULE, cdi=True),))
+    wish = Spec(rules=(replace(RULE, cdi=True),))
     found = pods.explain("ns/vm", turn.first(snapshot(host(function(A)), wish, holders=holders(A))))
     assert found is not None
     assert found.resources[0].cdi == (f"nodeagent.local/vfio={A}",)

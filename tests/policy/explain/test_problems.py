@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import HostDevice, MdevType
 from nodeagent.model.problem import Problem, ProblemCode
+from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
 from nodeagent.policy.explain import problems
 from nodeagent.policy.offer import turn
 from tests.facts import names
@@ -22,16 +22,16 @@ OFF = Discovery(enabled=False)
 READY = {"vfio_loaded": True}
 
 
-def made(*here: HostDevice, desired: Desired = Desired(), **facts: Any) -> list[Problem]:  # noqa: B008
-    return list(problems.find_problems(turn.first(snapshot(host(*here, **{**READY, **facts}), desired))))
+def made(*here: HostDevice, spec: Spec = Spec(), **facts: Any) -> list[Problem]:  # noqa: B008
+    return list(problems.find_problems(turn.first(snapshot(host(*here, **{**READY, **facts}), spec))))
 
 
-def codes(*here: HostDevice, desired: Desired = Desired(), **facts: Any) -> list[str]:  # noqa: B008
-    return [remark.code for remark in made(*here, desired=desired, **facts)]
+def codes(*here: HostDevice, spec: Spec = Spec(), **facts: Any) -> list[str]:  # noqa: B008
+    return [remark.code for remark in made(*here, spec=spec, **facts)]
 
 
-def wants(selector: PciSelector) -> Desired:
-    return Desired(OFF, rules=(PciRule("a.b/c", (selector,)),))
+def wants(selector: PciSelector) -> Spec:
+    return Spec(OFF, rules=(PciRule("a.b/c", (selector,)),))
 
 
 def test_a_node_on_which_all_is_well_has_no_remarks() -> None:
@@ -43,7 +43,7 @@ def test_without_an_iommu_what_is_wanted_or_discoverable_is_named() -> None:
     assert (first.code, first.wrong) == (ProblemCode.NO_IOMMU, True)
     assert GPU.address in first.what
     assert NET.address not in first.what
-    (wanted,) = made(GPU, NET, desired=wants(PciSelector(vendors=("8086",))), iommu=False)
+    (wanted,) = made(GPU, NET, spec=wants(PciSelector(vendors=("8086",))), iommu=False)
     assert NET.address in wanted.what
 
 
@@ -63,7 +63,7 @@ def test_without_an_iommu_nothing_is_said_where_nobody_misses_it(here: tuple[Hos
     ],
 )
 def test_vfio_pci_is_missed_where_a_rule_wants_a_whole_function(selector: PciSelector, missed: bool) -> None:
-    found = codes(GPU, desired=wants(selector), vfio_loaded=False)
+    found = codes(GPU, spec=wants(selector), vfio_loaded=False)
     assert (ProblemCode.NO_VFIO in found) is missed
 
 
@@ -74,7 +74,7 @@ def test_vfio_pci_is_missed_where_discovery_would_take_what_nobody_has() -> None
 
 def test_vfio_pci_is_not_missed_where_another_vfio_driver_has_the_function() -> None:
     other = function(driver="nvgrace_gpu_vfio_pci", vfio=True)
-    assert codes(other, desired=wants(PciSelector(vendors=("10de",))), vfio_loaded=False) == []
+    assert codes(other, spec=wants(PciSelector(vendors=("10de",))), vfio_loaded=False) == []
 
 
 def test_functions_on_a_host_driver_are_counted_by_driver() -> None:
@@ -100,4 +100,4 @@ def test_a_card_that_offers_mdevs_is_no_function_on_a_host_driver() -> None:
 
 
 def test_what_a_rule_takes_is_told_as_a_device_and_not_here() -> None:
-    assert codes(GPU, desired=wants(PciSelector(vendors=("10de",)))) == []
+    assert codes(GPU, spec=wants(PciSelector(vendors=("10de",)))) == []

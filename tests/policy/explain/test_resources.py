@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.model.allocation import Knowledge
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import ReasonCode
+from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.model.status import DeviceStatus, ResourceStatus
 from nodeagent.policy.explain import resources
 from nodeagent.policy.explain.resources import ResourceExplanation
@@ -23,7 +23,7 @@ OFF = Discovery(enabled=False)
 
 def told(
     name: str = GPU,
-    wish: Desired = WISH,
+    wish: Spec = WISH,
     knowledge: Knowledge = Knowledge.COMPLETE,
     under: str = GPU,
 ) -> ResourceExplanation | None:
@@ -56,14 +56,14 @@ def test_what_a_pod_holds_by_another_resource_is_not_held_by_this_one() -> None:
 
 def test_a_rule_makes_its_name_known_where_nothing_has_it() -> None:
     cr = PciRule("x/none", (PciSelector(vendors=("8086",), devices=("1111",)),), permitted=True)
-    found = told("x/none", Desired(OFF, rules=(cr,), permits={"8086:1111": cr}))
+    found = told("x/none", Spec(OFF, rules=(cr,), permits={"8086:1111": cr}))
     assert found is not None
     assert (found.capacity, [each.takes for each in found.rules]) == (0, [()])
     assert told("x/nobody") is None
 
 
 def test_a_path_leads_to_all_resources_that_share_it_out() -> None:
-    wish = Desired(OFF, rules=(NodeRule("x/a", "/dev/kvm"), NodeRule("x/b", "/dev/kvm"), *WISH.rules))
+    wish = Spec(OFF, rules=(NodeRule("x/a", "/dev/kvm"), NodeRule("x/b", "/dev/kvm"), *WISH.rules))
     decision = turn.first(snapshot(host(), wish))
     assert resources.of_node("/dev/kvm", decision) == ("x/a", "x/b")
     assert resources.of_node("/dev/tun", decision) == ()

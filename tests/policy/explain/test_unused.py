@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import HostDevice, MdevType
 from nodeagent.model.problem import Problem, ProblemCode
+from nodeagent.model.spec import Discovery, MdevRule, MdevSelector, PciRule, PciSelector, Spec
 from nodeagent.policy.explain import rules as explaining
 from nodeagent.policy.offer import turn
 from tests.facts import contains, names
@@ -20,16 +20,16 @@ ALL = PciRule("a.b/all", (PciSelector(vendors=("10de",)),), place="config.yaml:2
 def ruled(
     *rules: PciRule | MdevRule, here: tuple[HostDevice, ...] = (A, B), **facts: object
 ) -> list[Problem]:
-    desired = Desired(rules=rules)
-    return list(explaining.unused(turn.first(snapshot(host(*here, **facts), desired, names=NAMES))))
+    spec = Spec(rules=rules)
+    return list(explaining.unused(turn.first(snapshot(host(*here, **facts), spec, names=NAMES))))
 
 
 def pci(*selectors: PciSelector, permitted: bool = False) -> PciRule:
     return PciRule("a.b/gpu", selectors, place="config.yaml:4", permitted=permitted)
 
 
-def renamed(*aliases: tuple[str, str], desired: Desired = Desired()) -> list[str]:  # noqa: B008
-    wanted = desired._replace(aliases=aliases)
+def renamed(*aliases: tuple[str, str], spec: Spec = Spec()) -> list[str]:  # noqa: B008
+    wanted = spec._replace(aliases=aliases)
     return [
         each.what
         for each in explaining.unused(turn.first(snapshot(host(A, B), wanted, names=NAMES)))
@@ -93,10 +93,10 @@ def test_an_alias_that_renames_nothing_names_the_nearest_name() -> None:
 
 
 def test_an_alias_of_what_a_rule_takes_names_the_rule() -> None:
-    (what,) = renamed((NAME, "a.b/t4"), desired=Desired(rules=(ALL,)))
+    (what,) = renamed((NAME, "a.b/t4"), spec=Spec(rules=(ALL,)))
     names(what, NAME, "a.b/all", A.address)
 
 
 def test_an_alias_without_discovery_says_that() -> None:
-    (what,) = renamed((NAME, "a.b/t4"), desired=Desired(Discovery(enabled=False)))
+    (what,) = renamed((NAME, "a.b/t4"), spec=Spec(Discovery(enabled=False)))
     names(what, NAME, "discovery")

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.host import HostDevice
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import ReasonCode
+from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
 from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.explain import devices, why
 from nodeagent.policy.explain.devices import DeviceRow
@@ -22,23 +22,23 @@ from tests.policy.samples import GPU, UUID, WISH, function, holders, host, mdev,
 
 NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
 A, B = "0000:65:00.0", "0000:65:00.1"
-OFF = Desired(discovery=Discovery(enabled=False))
+OFF = Spec(discovery=Discovery(enabled=False))
 
 
-def row(*here: HostDevice, desired: Desired = WISH, held: Mapping[str, Holder] | None = None) -> DeviceRow:
+def row(*here: HostDevice, spec: Spec = WISH, held: Mapping[str, Holder] | None = None) -> DeviceRow:
     """That of the first device."""
-    decision = turn.first(snapshot(host(*here), desired, names=NAMES, holders=held))
+    decision = turn.first(snapshot(host(*here), spec, names=NAMES, holders=held))
     return devices.row(here[0], decision)
 
 
 def test_what_is_offered_says_as_what_by_whom_and_its_name() -> None:
-    found = row(function(A), desired=Desired())
+    found = row(function(A), spec=Spec())
     name = "nvidia.com/TU104GL_TESLA_T4"
     assert (found.id, found.resource, found.by, found.why, found.holder) == (A, name, "discovery", "", None)
     assert found.name == "TU104GL [Tesla T4]"
     assert (found.offered, str(found)) == (True, name)
     rule = PciRule("a.b/gpu", (PciSelector(vendors=("10de",)),))
-    ruled = row(function(A), desired=Desired(rules=(rule,)))
+    ruled = row(function(A), spec=Spec(rules=(rule,)))
     assert (ruled.resource, ruled.by) == ("a.b/gpu", "rule a.b/gpu")
 
 
@@ -68,7 +68,7 @@ def test_what_is_unhealthy_says_why() -> None:
     ids=["class", "no class", "driver", "no driver", "VF", "bridge", "unreadable"],
 )
 def test_what_nobody_takes_says_why(device: HostDevice, why: tuple[str, ...]) -> None:
-    found = row(device, desired=Desired())
+    found = row(device, spec=Spec())
     assert not found.offered
     names(found.why, *why)
     assert found.why in str(found)
@@ -83,7 +83,7 @@ def test_an_mdev_that_waits_for_its_removal_says_so() -> None:
 
 def test_without_discovery_that_is_the_reason() -> None:
     for device in (function(A), mdev()):
-        names(row(device, desired=OFF).why, "rule", "discovery")
+        names(row(device, spec=OFF).why, "rule", "discovery")
 
 
 def test_a_device_that_the_host_uses_has_no_advice() -> None:
@@ -91,14 +91,14 @@ def test_a_device_that_the_host_uses_has_no_advice() -> None:
     here = host(function(A, pci_class="020000", driver="e1000e", uses=used))
     kept = replace(here, groups={n: group._replace(direct=True) for n, group in here.groups.items()})
     for each in (here, kept):
-        found = why.why_not_offered(each.functions[PciAddress(A)], snapshot(each, Desired()))
+        found = why.why_not_offered(each.functions[PciAddress(A)], snapshot(each, Spec()))
         names(found.text, "network controller", "eth0", "default route")
         assert found.hint == ""
 
 
 def test_a_device_of_virt_handler_is_said_to_be_its_even_while_it_is_open() -> None:
     rule = PciRule("x/theirs", (PciSelector(devices=("1eb8",)),), place="KubeVirt CR: pciHostDevices[0]")
-    found = row(function(A, enable=1), desired=Desired(foreign={"10de:1eb8": rule}))
+    found = row(function(A, enable=1), spec=Spec(foreign={"10de:1eb8": rule}))
     names(found.why, "virt-handler", "x/theirs")
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Allocations, Holder, Reservations
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Isolation
+from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import allocating, turn
 from nodeagent.policy.offer.allocating import Request
 from nodeagent.policy.offer.turn import Decision
@@ -25,7 +25,7 @@ A, B = "0000:65:00.0", "0000:66:00.0"
 def first(*functions: Any, **options: Any) -> Decision:
     """The decision about these functions of one resource."""
     rule = PciRule(GPU, (PciSelector(vendors=("10de",)),), **options)
-    return turn.first(snapshot(host(*functions), Desired(Discovery(enabled=False), rules=(rule,))))
+    return turn.first(snapshot(host(*functions), Spec(Discovery(enabled=False), rules=(rule,))))
 
 
 def request(decision: Decision, *device_ids: str) -> Request:
@@ -67,6 +67,6 @@ def test_it_matters_who_asks_for_what_somebody_has_already(isolation: Isolation)
     decision = first(function(A), isolation=isolation)
     assert not allocating.is_contended(request(decision, A))
     held = turn.following(
-        decision, snapshot(decision.snapshot.host, decision.snapshot.desired, holders=holders(A))
+        decision, snapshot(decision.snapshot.host, decision.snapshot.spec, holders=holders(A))
     )
     assert allocating.is_contended(request(held, A))

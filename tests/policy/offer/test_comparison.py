@@ -5,21 +5,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodeagent.model.desired import Desired, NodeRule, PciRule, PciSelector
 from nodeagent.model.resource import ReasonCode
+from nodeagent.model.spec import NodeRule, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import comparison, turn
 from nodeagent.policy.offer.comparison import Comparison, Counted
 from tests.policy.samples import GPU, WISH, function, holders, host, snapshot
 
 A, B = "0000:65:00.0", "0000:66:00.0"
 OTHER = "a.b/other"
-RENAMED = Desired(rules=(PciRule(OTHER, (PciSelector(vendors=("10de",)),)),))
+RENAMED = Spec(rules=(PciRule(OTHER, (PciSelector(vendors=("10de",)),)),))
 
 
-def compared(desired: Desired, *, before: Desired = WISH, held: bool = False) -> Comparison:
+def compared(spec: Spec, *, before: Spec = WISH, held: bool = False) -> Comparison:
     here = host(function(A), function(B, group=2, driver="nvidia"))
     old = turn.first(snapshot(here, before, holders=holders(A) if held else None))
-    return comparison.compared(old, turn.following(old, replace(old.snapshot, desired=desired)))
+    return comparison.compared(old, turn.following(old, replace(old.snapshot, spec=spec)))
 
 
 def test_equal_wishes_differ_in_nothing() -> None:
@@ -48,8 +48,8 @@ def test_a_held_device_is_listed_under_both_names_and_its_pod_is_touched() -> No
 
 def test_shares_of_one_node_under_two_names_are_told_apart() -> None:
     one = NodeRule("a.b/kvm", "/dev/kvm", 2)
-    both = Desired(rules=(one, NodeRule("c.d/kvm", "/dev/kvm", 1)))
-    found = compared(both, before=Desired(rules=(one,)))
+    both = Spec(rules=(one, NodeRule("c.d/kvm", "/dev/kvm", 1)))
+    found = compared(both, before=Spec(rules=(one,)))
     assert [(each.name, each.before, each.after) for each in found.resources] == [
         ("c.d/kvm", None, Counted(1, 0))
     ]

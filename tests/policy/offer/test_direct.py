@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.cdi import CdiDevice, CdiFile
-from nodeagent.model.desired import CdiRule, Desired, Discovery, NodePath, NodeRule
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule, Discovery, NodePath, NodeRule, Spec
 from nodeagent.policy.offer import turn
 
 CAMERA, PART = ResourceName("a.b/camera"), ResourceName("a.b/part")
@@ -28,7 +28,7 @@ HELD = {
 }
 WHOLE = Snapshot(
     Host(dev_nodes=NODES, cdi={FILE.path: FILE}),
-    Desired(Discovery(enabled=False), rules=RULES),
+    Spec(Discovery(enabled=False), rules=RULES),
     allocations=Allocations.of(HELD, Knowledge.COMPLETE),
 )
 
@@ -56,8 +56,8 @@ def test_what_is_held_stays_listed_when_its_rule_goes_though_another_plugin_s_po
     others = {nic.resource: dict.fromkeys(HELD, nic)}
     hidden = Allocations({**WHOLE.allocations.table, **others}, Knowledge.COMPLETE)
     before = turn.first(replace(WHOLE, allocations=hidden))
-    wanted = Desired(Discovery(enabled=False), rules=(replace(RULES[0], name="a.b/new"),))
-    after = turn.following(before, replace(before.snapshot, desired=wanted))
+    wanted = Spec(Discovery(enabled=False), rules=(replace(RULES[0], name="a.b/new"),))
+    after = turn.following(before, replace(before.snapshot, spec=wanted))
     assert listed(after, CAMERA) == {"video1": ReasonCode.EXCLUDED}
     assert listed(after, PART) == {"v.com/part=one": ReasonCode.EXCLUDED}
     nobody = replace(hidden, table=others)

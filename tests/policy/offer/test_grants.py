@@ -9,9 +9,9 @@ import pytest
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
 from tests.facts import names
@@ -23,9 +23,7 @@ ENV = "PCI_RESOURCE_NVIDIA_COM_GPU"
 
 def decided(*functions: Any, nodes: frozenset[str] = NODES, **options: Any) -> Decision:
     rule = PciRule(GPU, (PciSelector(vendors=("10de",)),), **options)
-    return turn.first(
-        snapshot(host(*functions, nodes=nodes), Desired(Discovery(enabled=False), rules=(rule,)))
-    )
+    return turn.first(snapshot(host(*functions, nodes=nodes), Spec(Discovery(enabled=False), rules=(rule,))))
 
 
 def granted(decision: Decision, *device_ids: str, name: str = GPU) -> Grant:
@@ -119,7 +117,7 @@ def test_an_unhealthy_device_is_refused_with_its_reason_and_what_to_do() -> None
 
 def test_shares_of_a_node_give_the_node_once_with_its_permissions() -> None:
     rule = NodeRule("devices.example.com/kvm", "/dev/kvm", count=2, permissions="rw")
-    here = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Desired(rules=(rule,))))
+    here = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Spec(rules=(rule,))))
     assert granted(here, "kvm-1", "kvm-0", name=rule.name) == Grant(nodes=(DeviceNode("/dev/kvm", "rw"),))
     with pytest.raises(Refused):
         granted(here, "kvm-2", name=rule.name)
@@ -127,15 +125,15 @@ def test_shares_of_a_node_give_the_node_once_with_its_permissions() -> None:
 
 def test_a_resource_that_has_lost_its_rule_refuses() -> None:
     rule = NodeRule("devices.example.com/kvm", "/dev/kvm")
-    before = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Desired(rules=(rule,))))
-    after = turn.following(before, snapshot(host(), Desired()))
+    before = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Spec(rules=(rule,))))
+    after = turn.following(before, snapshot(host(), Spec()))
     with pytest.raises(Refused, match=rule.name):
         grants.grant(before.resources[ResourceName(rule.name)], ["kvm-0"], after)
 
 
 def test_a_device_that_has_just_gone_is_refused() -> None:
     before = decided(function(A))
-    after = turn.following(before, snapshot(host(), before.snapshot.desired))
+    after = turn.following(before, snapshot(host(), before.snapshot.spec))
     with pytest.raises(Refused, match=A):
         grants.grant(before.resources[ResourceName(GPU)], [A], after)
 

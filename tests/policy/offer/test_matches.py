@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.spec import Discovery, MdevRule, MdevSelector, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import matches
 from tests.facts import names
 from tests.policy.samples import GPU, RULE, WISH, function, mdev, vgpu
@@ -18,16 +18,16 @@ T4 = "nvidia.com/TU104GL_TESLA_T4"
 GROUP = Group(GroupNumber(1), ("0000:65:00.0",), node=True)
 
 
-def resource(found: PciFunction, desired: Desired = WISH) -> str | None:
-    match = matches.match_of(found, GROUP, desired, NAMES)
+def resource(found: PciFunction, spec: Spec = WISH) -> str | None:
+    match = matches.match_of(found, GROUP, spec, NAMES)
     return None if match is None else match.resource
 
 
 def test_the_first_rule_that_picks_a_function_has_it() -> None:
     second = PciRule("example.com/second", (PciSelector(),))
-    assert resource(function(), Desired(rules=(RULE, second))) == GPU
-    assert resource(function(), Desired(rules=(second, RULE))) == "example.com/second"
-    assert resource(function(vendor="8086"), Desired(rules=(RULE, second))) == "example.com/second"
+    assert resource(function(), Spec(rules=(RULE, second))) == GPU
+    assert resource(function(), Spec(rules=(second, RULE))) == "example.com/second"
+    assert resource(function(vendor="8086"), Spec(rules=(RULE, second))) == "example.com/second"
 
 
 def test_a_rule_takes_a_function_whatever_its_driver_is() -> None:
@@ -37,12 +37,12 @@ def test_a_rule_takes_a_function_whatever_its_driver_is() -> None:
 
 def test_discovery_takes_what_no_rule_wants() -> None:
     other = PciRule("example.com/nic", (PciSelector(vendors=("8086",)),))
-    assert resource(function(), Desired(rules=(other,))) == T4
+    assert resource(function(), Spec(rules=(other,))) == T4
 
 
 @pytest.mark.parametrize("pci_class", ["030000", "030200", "038000", "068000", "120000"])
 def test_discovery_takes_display_3d_nvswitch_and_accelerators(pci_class: str) -> None:
-    assert resource(function(pci_class=pci_class), Desired()) == T4
+    assert resource(function(pci_class=pci_class), Spec()) == T4
 
 
 @pytest.mark.parametrize("vendor", ["8086", "1022", None])
@@ -50,49 +50,49 @@ def test_a_bridge_of_the_class_of_an_nvswitch_is_discovered_for_nvidia_alone(ven
     """Class 0680 is any other bridge: chipsets have some that a node lives on."""
     other = function(vendor=vendor, pci_class="068000")
     for classes in (("0680",), ("06",), ("068000",)):
-        desired = Desired(Discovery(classes=classes))
-        assert resource(other, desired) is None
-        names(matches.discoverable(other, GROUP, desired), "bridge", "0680")
-        assert resource(function(pci_class="068000"), desired) == T4
+        spec = Spec(Discovery(classes=classes))
+        assert resource(other, spec) is None
+        names(matches.discoverable(other, GROUP, spec), "bridge", "0680")
+        assert resource(function(pci_class="068000"), spec) == T4
     named = PciRule("example.com/bridge", (PciSelector(classes=("0680",)),))
-    assert resource(other, Desired(rules=(named,))) == "example.com/bridge"
+    assert resource(other, Spec(rules=(named,))) == "example.com/bridge"
 
 
 @pytest.mark.parametrize("pci_class", ["040300", "0c0330", "0c8000", "020000", "010802", "060000", None])
 def test_audio_usb_and_other_classes_ride_along_unoffered(pci_class: str | None) -> None:
-    assert resource(function(pci_class=pci_class), Desired()) is None
+    assert resource(function(pci_class=pci_class), Spec()) is None
 
 
 @pytest.mark.parametrize(
-    ("found", "desired", "why"),
+    ("found", "spec", "why"),
     [
-        (function(), Desired(Discovery(enabled=False)), ("discovery",)),
-        (function(pci_class="040300"), Desired(), ("class", "040300")),
-        (function(driver="nvidia"), Desired(), ("driver", "nvidia")),
-        (function(driver=None), Desired(), ("VFIO driver",)),
-        (function(device=None), Desired(), ("vendor", "device id")),
+        (function(), Spec(Discovery(enabled=False)), ("discovery",)),
+        (function(pci_class="040300"), Spec(), ("class", "040300")),
+        (function(driver="nvidia"), Spec(), ("driver", "nvidia")),
+        (function(driver=None), Spec(), ("VFIO driver",)),
+        (function(device=None), Spec(), ("vendor", "device id")),
     ],
 )
 def test_discovery_says_why_it_leaves_a_function_alone(
-    found: PciFunction, desired: Desired, why: tuple[str, ...]
+    found: PciFunction, spec: Spec, why: tuple[str, ...]
 ) -> None:
-    names(matches.discoverable(found, GROUP, desired), *why)
-    assert resource(found, desired) is None
+    names(matches.discoverable(found, GROUP, spec), *why)
+    assert resource(found, spec) is None
 
 
 def test_discovery_takes_a_function_that_is_going_away_while_it_is_open() -> None:
-    assert resource(function(driver=None, enable=1), Desired()) == T4
-    assert matches.match_of(function(driver=None, enable=1), None, Desired(), NAMES) is None
+    assert resource(function(driver=None, enable=1), Spec()) == T4
+    assert matches.match_of(function(driver=None, enable=1), None, Spec(), NAMES) is None
 
 
 def test_bridges_are_never_taken_not_even_by_a_rule_for_all() -> None:
-    everything = Desired(Discovery(classes=("06",)), rules=(PciRule("a.b/all", (PciSelector(),)),))
+    everything = Spec(Discovery(classes=("06",)), rules=(PciRule("a.b/all", (PciSelector(),)),))
     assert resource(function(pci_class="060400"), everything) is None
 
 
 def test_an_alias_renames_a_discovered_name_but_no_rule() -> None:
     aliases = ((T4, "nvidia.com/t4"), (GPU, "example.com/other"))
-    assert resource(function(), Desired(aliases=aliases)) == "nvidia.com/t4"
+    assert resource(function(), Spec(aliases=aliases)) == "nvidia.com/t4"
     assert resource(function(), WISH._replace(aliases=aliases)) == GPU
 
 
@@ -105,20 +105,20 @@ def test_an_alias_renames_a_discovered_name_but_no_rule() -> None:
     ],
 )
 def test_the_style_of_discovered_names_is_a_wish(discovery: Discovery, name: str) -> None:
-    assert resource(function(), Desired(discovery)) == name
+    assert resource(function(), Spec(discovery)) == name
 
 
 def test_the_options_of_a_rule_hold_for_discovered_devices_of_that_name() -> None:
     options = PciRule(T4, isolation=Isolation.BUNDLE, iommufd=Iommufd.AUTO, cdi=True)
-    match = matches.match_of(function(), GROUP, Desired(rules=(options,)), NAMES)
+    match = matches.match_of(function(), GROUP, Spec(rules=(options,)), NAMES)
     assert match == matches.Match(ResourceName(T4), options)
-    plain = matches.match_of(function(), GROUP, Desired(), NAMES)
+    plain = matches.match_of(function(), GROUP, Spec(), NAMES)
     assert plain == matches.Match(ResourceName(T4), PciRule(T4))
 
 
 def test_the_options_of_a_rule_hold_for_no_other_name() -> None:
     other = PciRule("example.com/nic", (PciSelector(vendors=("8086",)),), cdi=True)
-    match = matches.match_of(function(), GROUP, Desired(rules=(other,)), NAMES)
+    match = matches.match_of(function(), GROUP, Spec(rules=(other,)), NAMES)
     assert match == matches.Match(ResourceName(T4), PciRule(T4))
 
 
@@ -145,7 +145,7 @@ def test_a_rule_of_the_cr_takes_only_what_is_ready_for_a_virtual_machine(
 ) -> None:
     """The CR is for all nodes: on this one the same card may be meant for the host."""
     rule = from_cr("a.b/x", "1eb8")
-    wish = Desired(Discovery(enabled=False), rules=(rule,), permits={"10de:1eb8": rule})
+    wish = Spec(Discovery(enabled=False), rules=(rule,), permits={"10de:1eb8": rule})
     assert resource(found, wish) == ("a.b/x" if takes else None)
     (_, refusal), *_ = matches.verdicts(found, GROUP, wish, NAMES)
     assert (refusal is None) is takes
@@ -155,21 +155,21 @@ def test_what_the_cr_gives_to_virt_handler_is_left_by_discovery_and_by_rules_of_
     foreign = {"10de:1eb8": from_cr("a.b/theirs", "1eb8")}
     ours = from_cr("a.b/ours", "1eb8")
     for wish in (
-        Desired(foreign=foreign),
-        Desired(rules=(ours,), permits={"10de:1eb8": ours}, foreign=foreign),
+        Spec(foreign=foreign),
+        Spec(rules=(ours,), permits={"10de:1eb8": ours}, foreign=foreign),
     ):
         assert resource(function(), wish) is None
         for _, told in matches.verdicts(function(), GROUP, wish, NAMES):
             names(told, "virt-handler's", "a.b/theirs", "KubeVirt CR: pciHostDevices[0]")
     assert resource(function(), WISH._replace(foreign=foreign)) == GPU
-    assert resource(function(device="1eb9"), Desired(foreign=foreign)) == "nvidia.com/1eb9"
+    assert resource(function(device="1eb9"), Spec(foreign=foreign)) == "nvidia.com/1eb9"
 
 
 def test_an_mdev_is_virt_handlers_by_the_name_of_its_type_however_both_are_written() -> None:
     theirs = MdevRule("a.b/theirs", (MdevSelector(names=("GRID_T4-1Q",)),), permitted=True)
     ours = MdevRule("a.b/ours", (MdevSelector(names=("nvidia-222",)),), permitted=True)
     found = mdev()
-    wish = Desired(rules=(ours,), permits={"nvidia-222": ours})
+    wish = Spec(rules=(ours,), permits={"nvidia-222": ours})
     taken = matches.match_of(found, None, wish, {})
     assert taken is not None
     assert taken.resource == "a.b/ours"
@@ -178,6 +178,6 @@ def test_an_mdev_is_virt_handlers_by_the_name_of_its_type_however_both_are_writt
 
 def test_of_thousands_of_rules_of_the_cr_only_those_that_name_the_device_are_asked() -> None:
     rules = {f"10de:{n:04x}": from_cr(f"a.b/x{n}", f"{n:04x}") for n in range(0x1EB0, 0x1EC0)}
-    wish = Desired(rules=tuple(rules.values()), permits=rules)
+    wish = Spec(rules=tuple(rules.values()), permits=rules)
     asked = [rule for rule, _ in matches.verdicts(function(), GROUP, wish, NAMES)]
     assert asked == [rules["10de:1eb8"], None]

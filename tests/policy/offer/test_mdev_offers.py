@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from nodeagent.base.errors import Refused
-from nodeagent.model.desired import Desired, Discovery, MdevRule, MdevSelector, PciRule, PciSelector
 from nodeagent.model.host import Group, Host, Kind, Mdev
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
+from nodeagent.model.spec import Discovery, MdevRule, MdevSelector, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import grants, turn
 from nodeagent.policy.offer.turn import Decision
 from tests.facts import names
@@ -22,17 +22,17 @@ OTHER = UUID[:-1] + "d"
 T4_1Q = "nvidia.com/GRID_T4-1Q"
 VGPU = "nvidia.com/NVIDIA_A40-1B"
 NAMES = {"10de": "NVIDIA Corporation", "8086": "Intel Corporation", "vgpu:1147": "NVIDIA A40-1B"}
-ALL = Desired()
+ALL = Spec()
 RULE = MdevRule("example.com/vgpu", (MdevSelector(types=("nvidia-222",)),))
-RULED = Desired(Discovery(enabled=False), rules=(RULE,))
+RULED = Spec(Discovery(enabled=False), rules=(RULE,))
 
 
-def decided(*host_devices: Any, wish: Desired = ALL, **other: Any) -> Decision:
+def decided(*host_devices: Any, wish: Spec = ALL, **other: Any) -> Decision:
     return turn.first(snapshot(host(*host_devices), wish, names=NAMES, **other))
 
 
 def after(before: Decision, now: Host, **other: Any) -> Decision:
-    return turn.following(before, snapshot(now, before.snapshot.desired, names=NAMES, **other))
+    return turn.following(before, snapshot(now, before.snapshot.spec, names=NAMES, **other))
 
 
 def reasons(decision: Decision) -> dict[str, dict[str, ReasonCode | None]]:
@@ -74,14 +74,14 @@ def test_the_domain_is_that_of_the_parents_vendor(
 
 
 def test_id_style_names_an_mdev_by_its_type_id() -> None:
-    wish = Desired(Discovery(naming="id", prefix="a.b"))
+    wish = Spec(Discovery(naming="id", prefix="a.b"))
     assert list(reasons(decided(mdev(), wish=wish))) == ["a.b/nvidia-222"]
 
 
 def test_a_rule_takes_mdevs_of_several_types_for_one_resource() -> None:
     rule = replace(RULE, selectors=(MdevSelector(types=("nvidia-222",)), MdevSelector(names=("GRID T4-2Q",))))
     second = mdev(OTHER, 51, type_id="nvidia-223", type_name="GRID T4-2Q")
-    found = decided(mdev(), second, wish=Desired(rules=(rule,)))
+    found = decided(mdev(), second, wish=Spec(rules=(rule,)))
     assert reasons(found) == {RULE.name: {UUID: None, OTHER: None}}
 
 
@@ -92,7 +92,7 @@ def test_without_discovery_only_rules_offer_mdevs() -> None:
 
 def test_a_rule_for_functions_takes_no_mdev_and_a_rule_for_mdevs_no_function() -> None:
     every = PciRule("a.b/pci", (PciSelector(),))
-    found = decided(mdev(), function(), wish=Desired(Discovery(enabled=False), rules=(every, RULE)))
+    found = decided(mdev(), function(), wish=Spec(Discovery(enabled=False), rules=(every, RULE)))
     assert reasons(found) == {"a.b/pci": {"0000:65:00.0": None}, RULE.name: {UUID: None}}
 
 
@@ -155,7 +155,7 @@ def test_an_mdev_whose_new_type_nobody_offers_stays_listed_with_the_reason() -> 
 def test_a_held_mdev_of_another_type_is_listed_until_its_release() -> None:
     rules = (RULE, MdevRule("example.com/two", (MdevSelector(types=("nvidia-223",)),)))
     held = holders(UUID, resource=RULE.name)
-    before = decided(mdev(), wish=Desired(Discovery(enabled=False), rules=rules), holders=held)
+    before = decided(mdev(), wish=Spec(Discovery(enabled=False), rules=rules), holders=held)
     now = after(before, host(mdev(type_id="nvidia-223")), holders=held)
     assert reasons(now) == {
         RULE.name: {UUID: ReasonCode.MDEV_TYPE_CHANGED},
@@ -181,7 +181,7 @@ def test_an_mdev_whose_removal_waits_is_going_away_until_it_has_gone(held: Any) 
 def test_a_holder_keeps_an_mdev_listed_that_was_on_its_way_out_before_the_start() -> None:
     rule = MdevRule(T4_1Q, (MdevSelector(types=("nvidia-222",)),))
     held = holders(UUID, resource=T4_1Q)
-    found = turn.first(snapshot(leaving(), Desired(rules=(rule,)), holders=held))
+    found = turn.first(snapshot(leaving(), Spec(rules=(rule,)), holders=held))
     assert reasons(found) == {T4_1Q: {UUID: ReasonCode.GOING_AWAY}}
 
 
@@ -194,7 +194,7 @@ def test_an_mdev_that_has_gone_stays_listed_while_a_pod_holds_it() -> None:
 
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_each_mdev_is_a_device_of_its_own(isolation: Isolation) -> None:
-    wish = Desired(rules=(replace(RULE, isolation=isolation),))
+    wish = Spec(rules=(replace(RULE, isolation=isolation),))
     assert reasons(decided(mdev(), mdev(OTHER, 51), wish=wish)) == {RULE.name: {UUID: None, OTHER: None}}
 
 
@@ -217,7 +217,7 @@ def test_the_node_of_its_own_is_given_only_where_iommufd_is_asked_for(
     iommufd: Iommufd, paths: list[str]
 ) -> None:
     here = host(mdev(vfio_device="vfio3", cdev=True), nodes=NODES | {"/dev/iommu"})
-    found = turn.first(snapshot(here, Desired(rules=(replace(RULE, iommufd=iommufd),))))
+    found = turn.first(snapshot(here, Spec(rules=(replace(RULE, iommufd=iommufd),))))
     given = grants.grant(found.resources[ResourceName(RULE.name)], [UUID], found)
     assert [node.path for node in given.nodes] == paths
 
@@ -229,7 +229,7 @@ def test_an_mdev_that_is_not_there_is_refused() -> None:
 
 
 def test_mdevs_and_functions_that_share_a_name_are_told_apart_by_their_variables() -> None:
-    wish = Desired(rules=(PciRule("a.b/c", (PciSelector(),)),), aliases=((T4_1Q, "a.b/c"),))
+    wish = Spec(rules=(PciRule("a.b/c", (PciSelector(),)),), aliases=((T4_1Q, "a.b/c"),))
     found = decided(function(), mdev(), wish=wish)
     given = grants.grant(found.resources[ResourceName("a.b/c")], [UUID, "0000:65:00.0"], found)
     assert dict(given.envs) == {"PCI_RESOURCE_A_B_C": "0000:65:00.0", "MDEV_PCI_RESOURCE_A_B_C": UUID}
@@ -251,10 +251,10 @@ def test_a_vf_with_a_vgpu_type_is_a_pci_device_named_after_the_type() -> None:
 
 def test_named_by_ids_or_by_a_rule_a_type_without_a_name_is_given() -> None:
     other = vgpu(vgpu_type="1148")
-    by_id = decided(other, wish=Desired(Discovery(naming="id")))
+    by_id = decided(other, wish=Spec(Discovery(naming="id")))
     assert reasons(by_id) == {"nvidia.com/nvidia-1148": {VF: None}}
     rule = PciRule("a.b/vf", (PciSelector(vgpu_types=("1148",)),))
-    assert reasons(decided(other, wish=Desired(rules=(rule,)))) == {"a.b/vf": {VF: None}}
+    assert reasons(decided(other, wish=Spec(rules=(rule,)))) == {"a.b/vf": {VF: None}}
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_type_that_is_cleared_or_changed_is_told_and_ends_by_itself(open_vfio:
 def test_a_rule_by_type_lets_go_of_a_vf_that_became_another_one() -> None:
     one = PciRule("a.b/one", (PciSelector(vgpu_types=("1147",)),))
     two = PciRule("a.b/two", (PciSelector(vgpu_types=("nvidia-1148",)),))
-    wish = Desired(Discovery(enabled=False), rules=(one, two))
+    wish = Spec(Discovery(enabled=False), rules=(one, two))
     before = decided(vgpu(), wish=wish)
     assert reasons(before) == {"a.b/one": {VF: None}}
     assert reasons(after(before, host(vgpu(vgpu_type="1148")))) == {"a.b/two": {VF: None}}
@@ -294,7 +294,7 @@ def test_a_rule_by_type_lets_go_of_a_vf_that_became_another_one() -> None:
 
 
 def test_a_rule_by_ids_takes_a_vf_whatever_its_type_and_waits_for_one() -> None:
-    wish = Desired(Discovery(enabled=False), rules=(PciRule("a.b/vf", (PciSelector(devices=("1eb8",)),)),))
+    wish = Spec(Discovery(enabled=False), rules=(PciRule("a.b/vf", (PciSelector(devices=("1eb8",)),)),))
     assert reasons(decided(vgpu(vgpu_type="1149"), wish=wish)) == {"a.b/vf": {VF: None}}
     assert reasons(decided(vgpu(vgpu_type=None), wish=wish)) == {"a.b/vf": {VF: ReasonCode.MDEV_TYPE_CHANGED}}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.desired import Desired, NodePath, NodeRule
 from nodeagent.model.host import Host, Kind
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import NodePath, NodeRule, Spec
 from nodeagent.policy.offer import node_rules
 from tests.facts import names
 from tests.policy.samples import ids
@@ -20,7 +20,7 @@ CAMERAS = tuple(DevNode(f"/dev/video{number}") for number in (10, 2, 0))
 
 def _snapshot(*nodes: str) -> Snapshot:
     """A host that was saved with no more than the names of its nodes."""
-    return Snapshot(Host(nodes=frozenset(nodes)), Desired(rules=(TUN,)))
+    return Snapshot(Host(nodes=frozenset(nodes)), Spec(rules=(TUN,)))
 
 
 def test_a_node_that_exists_is_offered_as_so_many_healthy_shares() -> None:
@@ -62,7 +62,7 @@ def led(*paths: NodePath, nodes: tuple[DevNode, ...]) -> list[list[str]]:
     """The paths of each unit that the first path leads, and what is missing of it after a dash."""
     rule = NodeRule("a.b/c", paths=paths, per_path=True)
     host = Host(dev_nodes={node.path: node for node in nodes})
-    found = node_rules.units(rule, Snapshot(host, Desired(rules=(rule,))))
+    found = node_rules.units(rule, Snapshot(host, Spec(rules=(rule,))))
     return [
         [*(node.path[5:] for node in unit.nodes), *(f"-{path}" for path in unit.missing)] for unit in found
     ]
@@ -102,6 +102,6 @@ def test_names_in_ids_are_short_and_tell_long_ones_apart() -> None:
     nodes = tuple(DevNode(f"/dev/v{number}", alias=f"v4l/{'x' * 80}{number}") for number in range(2))
     rule = NodeRule("a.b/c", paths=(NodePath("/dev/v*"),), per_path=True, count=2)
     host = Host(dev_nodes={node.path: node for node in nodes})
-    found = [unit.name for unit in node_rules.units(rule, Snapshot(host, Desired(rules=(rule,))))]
+    found = [unit.name for unit in node_rules.units(rule, Snapshot(host, Spec(rules=(rule,))))]
     assert len(set(found)) == 2
     assert all(len(name) <= 54 for name in found)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Reservations
-from nodeagent.model.desired import PciRule, PciSelector
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import PciRule, PciSelector
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.prefer import NOWHERE, GroupUse, Place, choose, find_places
 from tests.policy.samples import GPU, WISH, function, host, reserved, snapshot
@@ -216,7 +216,7 @@ def places_of(
     ids: list[str], now: Snapshot, *released: str, name: str = GPU, same_pod: bool = False
 ) -> dict[str, Place]:
     """The places of these devices of a resource."""
-    decision = turn.first(replace(now, desired=BOARDS))
+    decision = turn.first(replace(now, spec=BOARDS))
     resource = decision.resources[ResourceName(name)]
     return find_places(ids, resource, decision, frozenset(released), same_pod=same_pod)
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from nodeagent.model.allocation import Allocations, Knowledge, Reservations
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Isolation, ReasonCode, Resource
+from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 from tests.facts import names
 from tests.policy.samples import GPU, NODES, RULE, WISH, function, holders, host, ids, reserved, snapshot
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
-ALL = Desired()  # discovery alone
+ALL = Spec()  # discovery alone
 T4 = "pci-10de.nodeagent/1eb8"
 KVM = NodeRule("devices.example.com/kvm", "/dev/kvm", count=2)
 
@@ -28,7 +28,7 @@ def listed(decision: Decision, name: str = GPU) -> dict[str, ReasonCode | None]:
     return {device.id: device.reason.code if device.reason else None for device in devices}
 
 
-def turns(*hosts: Host, wish: Desired = WISH) -> Decision:
+def turns(*hosts: Host, wish: Spec = WISH) -> Decision:
     decision = turn.first(snapshot(hosts[0], wish))
     for each in hosts[1:]:
         decision = turn.following(decision, snapshot(each, wish))
@@ -43,14 +43,14 @@ def test_a_rule_that_finds_nothing_is_a_resource_with_an_empty_list() -> None:
 def test_an_entry_of_the_cr_that_finds_nothing_here_is_no_resource_of_this_node() -> None:
     """The CR is for all nodes: what others have is not shown on this one."""
     rule = PciRule(GPU, (PciSelector(("10de",), ("1eb8",)),), permitted=True)
-    wish = Desired(rules=(rule,), permits={"10de:1eb8": rule})
+    wish = Spec(rules=(rule,), permits={"10de:1eb8": rule})
     assert turns(host(), wish=wish).resources == {}
     assert listed(turns(host(), host(function(A)), wish=wish)) == {A: None}
     assert listed(turns(host(function(A)), host(), wish=wish)) == {}
 
 
 def test_two_ids_with_one_name_are_one_resource() -> None:
-    wish = Desired(aliases=((T4, GPU), ("pci-10de.nodeagent/20f1", GPU)))
+    wish = Spec(aliases=((T4, GPU), ("pci-10de.nodeagent/20f1", GPU)))
     found = turns(host(function(A, 1), function(B, 2, device="20f1")), wish=wish)
     assert listed(found) == {A: None, B: None}
     assert list(found.resources) == [GPU]
@@ -84,7 +84,7 @@ def test_a_device_that_goes_before_the_kubelet_has_named_its_pod_stays_as_well()
 def test_a_resource_whose_rule_goes_right_after_an_allocate_keeps_what_was_given() -> None:
     given = reserved([A])
     decision = turn.first(replace(snapshot(host(function(A))), reservations=given))
-    other = snapshot(host(function(A)), Desired(Discovery(enabled=False)))
+    other = snapshot(host(function(A)), Spec(Discovery(enabled=False)))
     decision = turn.following(decision, replace(other, reservations=given))
     assert listed(decision) == {A: ReasonCode.EXCLUDED}
 
@@ -139,11 +139,11 @@ def test_new_names_keep_a_resource_that_is_empty_and_end_what_was_released() -> 
 
 def test_a_resource_whose_rule_is_gone_goes_and_takes_its_memories_along() -> None:
     decision = turn.first(snapshot(host(function(A))))
-    assert dict(turn.following(decision, snapshot(host(function(A)), Desired())).resources).keys() == {T4}
+    assert dict(turn.following(decision, snapshot(host(function(A)), Spec())).resources).keys() == {T4}
 
 
 def test_a_resource_whose_rule_is_gone_waits_for_the_pod_that_holds_of_it() -> None:
-    here, rest = host(function(A, 1), function(B, 2)), Desired(Discovery(enabled=False))
+    here, rest = host(function(A, 1), function(B, 2)), Spec(Discovery(enabled=False))
     decision = turn.first(snapshot(here, holders=holders(A)))
     decision = turn.following(decision, snapshot(here, rest, holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.EXCLUDED}
@@ -152,7 +152,7 @@ def test_a_resource_whose_rule_is_gone_waits_for_the_pod_that_holds_of_it() -> N
 
 def test_a_device_that_moves_to_another_resource_is_given_there_only_after_its_release() -> None:
     here, name = host(function(A)), "example.com/new"
-    moved = Desired(rules=(PciRule(name, RULE.selectors),))
+    moved = Spec(rules=(PciRule(name, RULE.selectors),))
     decision = turn.first(snapshot(here, holders=holders(A)))
     decision = turn.following(decision, snapshot(here, moved, holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.EXCLUDED}
@@ -164,7 +164,7 @@ def test_a_device_that_moves_to_another_resource_is_given_there_only_after_its_r
 
 def test_a_held_function_that_disappears_into_a_bundle_stays_listed() -> None:
     here = host(function(A), function(B))
-    bundle = Desired(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
+    bundle = Spec(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
     decision = turn.first(snapshot(here, holders=holders(B)))
     decision = turn.following(decision, snapshot(here, bundle, holders=holders(B)))
     assert listed(decision) == {A: ReasonCode.GROUP_HELD, B: ReasonCode.EXCLUDED}
@@ -179,7 +179,7 @@ def test_a_function_that_moves_to_another_group_is_remembered_there() -> None:
 
 def test_a_change_touches_only_its_own_group_and_resource() -> None:
     rules = (RULE, PciRule("example.com/nic", (PciSelector(vendors=("8086",)),)), KVM)
-    wish = Desired(WISH.discovery, rules=rules)
+    wish = Spec(WISH.discovery, rules=rules)
     one, two, nic = function(A, 1), function(B, 2), function(C, 3, vendor="8086")
     here = host(one, two, nic)
     before = turn.first(snapshot(here, wish))
@@ -224,7 +224,7 @@ def test_the_pod_that_is_being_admitted_may_take_more_of_a_group_but_of_no_resou
 
 
 def test_a_node_comes_and_goes_with_its_path() -> None:
-    wish = Desired(rules=(KVM,))
+    wish = Spec(rules=(KVM,))
     absent, present = host(), host(nodes=NODES | {KVM.path})
     gone = turns(present, absent, wish=wish)
     assert set(listed(gone, KVM.name).values()) == {ReasonCode.NODE_MISSING}
@@ -233,31 +233,31 @@ def test_a_node_comes_and_goes_with_its_path() -> None:
 
 def test_new_numbers_for_a_node_are_heard_while_a_pod_holds_a_share() -> None:
     held = holders("kvm-1", resource=KVM.name)
-    before = turn.first(snapshot(host(), Desired(rules=(KVM,)), holders=held))
-    more = turn.following(before, snapshot(host(), Desired(rules=(replace(KVM, count=3),)), holders=held))
+    before = turn.first(snapshot(host(), Spec(rules=(KVM,)), holders=held))
+    more = turn.following(before, snapshot(host(), Spec(rules=(replace(KVM, count=3),)), holders=held))
     assert list(listed(more, KVM.name)) == ["kvm-0", "kvm-1", "kvm-2"]
-    fewer = turn.following(before, snapshot(host(), Desired(rules=(replace(KVM, count=1),)), holders=held))
+    fewer = turn.following(before, snapshot(host(), Spec(rules=(replace(KVM, count=1),)), holders=held))
     assert listed(fewer, KVM.name) == {"kvm-0": ReasonCode.NODE_MISSING, "kvm-1": ReasonCode.EXCLUDED}
 
 
 def test_a_node_whose_rule_is_gone_offers_no_share_but_the_one_that_is_held() -> None:
     here = host(nodes=NODES | {KVM.path})
     held = holders("kvm-1", resource=KVM.name)
-    before = turn.first(snapshot(here, Desired(rules=(KVM,)), holders=held))
-    after = turn.following(before, snapshot(here, Desired(), holders=held))
+    before = turn.first(snapshot(here, Spec(rules=(KVM,)), holders=held))
+    after = turn.following(before, snapshot(here, Spec(), holders=held))
     assert listed(after, KVM.name) == {"kvm-1": ReasonCode.EXCLUDED}
     assert after.resources[ResourceName(KVM.name)].kind is Kind.NODE
-    assert dict(turn.following(after, snapshot(here, Desired())).resources) == {}
+    assert dict(turn.following(after, snapshot(here, Spec())).resources) == {}
 
 
 def test_options_of_a_rule_reach_the_resource() -> None:
     rule = replace(RULE, isolation=Isolation.NONE, cdi=True)
-    found = turns(host(), wish=Desired(WISH.discovery, rules=(rule,))).resources[ResourceName(GPU)]
+    found = turns(host(), wish=Spec(WISH.discovery, rules=(rule,))).resources[ResourceName(GPU)]
     assert (found.isolation, found.cdi, found.devices) == (Isolation.NONE, True, ())
 
 
 def test_an_offer_is_found_by_the_id_of_its_device_only() -> None:
-    bundle = Desired(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
+    bundle = Spec(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
     decision = turns(host(function(A), function(B)), wish=bundle)
     found = decision.offer_of(A)
     assert found is not None

@@ -15,8 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, by_possession, unnamed
-from nodeagent.model.desired import (
-    Desired,
+from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction, Recovery
+from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
+from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import (
     Discovery,
     MdevRule,
     MdevSelector,
@@ -24,11 +27,8 @@ from nodeagent.model.desired import (
     PciRule,
     PciSelector,
     Rule,
+    Spec,
 )
-from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction, Recovery
-from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
-from nodeagent.model.resource import Iommufd, Isolation
-from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.resources import ByUnit
 from nodeagent.policy.offer.turn import Decision
@@ -79,7 +79,7 @@ holdings = st.dictionaries(
     st.builds(Holder, st.just("ns"), st.sampled_from(["x", "y"]), st.sampled_from(NAMES)),
 )
 wishes = st.builds(
-    partial(Desired),  # of a bare named tuple all fields would be drawn
+    partial(Spec),  # of a bare named tuple all fields would be drawn
     st.builds(partial(Discovery), enabled=st.booleans(), naming=st.sampled_from(["id", "name"])),
     rules=st.lists(st.sampled_from(RULES), unique=True).map(tuple),
 )
@@ -197,12 +197,12 @@ steps = st.one_of(
         ),
     ),
     st.tuples(st.just("knowledge"), st.sampled_from(Knowledge)),
-    st.tuples(st.just("desired"), wishes),
+    st.tuples(st.just("spec"), wishes),
     st.tuples(st.just("names"), st.sampled_from([{}, {"10de": "NVIDIA Corporation"}])),
 )
 START = Snapshot(
     Host(nodes=NODES, iommu=True, numa_nodes=frozenset({0, 1}), release="6.1.0"),
-    Desired(rules=RULES),
+    Spec(rules=RULES),
     allocations=Allocations(knowledge=Knowledge.COMPLETE),
 )
 
@@ -216,7 +216,7 @@ def known(host: Host) -> set[str]:
 def anew(after: Decision) -> Decision:
     """Every unit decided and every resource built anew, from the memories of ``after`` alone."""
     served: dict[ResourceName, ByUnit] = {name: {} for name in after.resources}
-    begin = Snapshot(Host(), after.snapshot.desired, after.snapshot.names)
+    begin = Snapshot(Host(), after.snapshot.spec, after.snapshot.names)
     return turn.following(Decision(begin, by_resource=served, matched=after.matched), after.snapshot)
 
 
@@ -267,7 +267,7 @@ def test_what_a_change_does_not_concern_stays_the_same_object(chain: list[tuple[
         before, decision = decision, turn.following(decision, snapshot)
         for name, resource in decision.resources.items():
             old = before.resources.get(name)
-            assert resource is old or resource != old or step[0] == "desired"
+            assert resource is old or resource != old or step[0] == "spec"
         again = turn.following(decision, snapshot)
         assert all(again.resources[name] is found for name, found in decision.resources.items())
         assert again.resources.keys() == decision.resources.keys()

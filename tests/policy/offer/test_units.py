@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.model.allocation import Knowledge
-from nodeagent.model.desired import Desired, Discovery, PciRule, PciSelector
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Isolation, ReasonCode
+from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import turn, units
 from tests.facts import contains
 from tests.policy.samples import GPU, RULE, UUID, function, holders, host, ids, mdev, reserved, snapshot
@@ -19,8 +19,8 @@ ONE = GroupNumber(1)
 PAIR = (function("0000:65:00.0"), function("0000:66:00.0"))
 
 
-def wish(isolation: Isolation) -> Desired:
-    return Desired(Discovery(enabled=False), rules=(replace(RULE, isolation=isolation),))
+def wish(isolation: Isolation) -> Spec:
+    return Spec(Discovery(enabled=False), rules=(replace(RULE, isolation=isolation),))
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_isolation_decides_what_a_device_stands_for(
 def test_a_bundle_holds_only_what_its_own_rule_takes() -> None:
     audio = function("0000:65:00.1", pci_class="040300", vendor="1022")
     other = PciRule("example.com/audio", (PciSelector(vendors=("1022",)),))
-    desired = Desired(Discovery(enabled=False), rules=(*wish(Isolation.BUNDLE).rules, other))
-    found = units.decide(ONE, snapshot(host(PAIR[0], audio, PAIR[1]), desired))
+    spec = Spec(Discovery(enabled=False), rules=(*wish(Isolation.BUNDLE).rules, other))
+    found = units.decide(ONE, snapshot(host(PAIR[0], audio, PAIR[1]), spec))
     by_name = {offer.match.resource: offer.host_devices for offer in found}
     assert by_name == {GPU: ("0000:65:00.0", "0000:66:00.0"), "example.com/audio": ("0000:65:00.1",)}
 
@@ -127,10 +127,10 @@ def test_whoever_is_told_to_bind_a_function_hears_of_the_mdevs_that_it_carries_n
     card = function(driver="nvidia")
     functions = (card, function("0000:65:00.1")) if blocking else (card,)
     rule = replace(RULE, selectors=(PciSelector(addresses=(functions[-1].address,)),))
-    desired = Desired(Discovery(enabled=False), rules=(rule,))
+    spec = Spec(Discovery(enabled=False), rules=(rule,))
     empty = host(*functions)
     full = replace(empty, mdevs={UUID: mdev(group=None)})  # nothing else is another object
-    first = turn.first(snapshot(empty, desired))
+    first = turn.first(snapshot(empty, spec))
     then = turn.following(first, replace(first.snapshot, host=full))
     last = turn.following(then, first.snapshot)
     hints = [

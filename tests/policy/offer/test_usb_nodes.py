@@ -13,11 +13,11 @@ import pytest
 
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.cdi import CdiDevice, CdiFile
-from nodeagent.model.desired import CdiRule, Desired, NodePath, NodeRule, UsbRule, UsbSelector
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import CdiRule, NodePath, NodeRule, Spec, UsbRule, UsbSelector
 from nodeagent.model.usb import UsbDevice
 from nodeagent.policy.offer import turn
 
@@ -54,7 +54,7 @@ def calls_in(work: Callable[[], Any]) -> int:
 
 def calls_of_a_turn(rule: NodeRule | CdiRule, count: int) -> int:
     """Those of the turn in which one more pod has a node, while others have all but that."""
-    snapshot = Snapshot(host(count), Desired(rules=(rule, BY_USB)))
+    snapshot = Snapshot(host(count), Spec(rules=(rule, BY_USB)))
     first = turn.first(snapshot)
     holders: dict[str, Holder] = {
         each.id: Holder("ns", each.id, TTYS) for each in first.resources[TTYS].devices
@@ -80,7 +80,7 @@ def test_a_link_that_leads_to_a_usb_device_by_now_was_not_given_to_whoever_had_a
     held = Allocations.of(
         {"mine-0": Holder("ns", "box", TTYS)}, Knowledge.COMPLETE, nodes={TTYS: {"mine-0": (other.node,)}}
     )
-    before = turn.first(Snapshot(here, Desired(rules=(rule, BY_USB)), allocations=held))
+    before = turn.first(Snapshot(here, Spec(rules=(rule, BY_USB)), allocations=held))
     now = replace(before.snapshot, host=replace(here, dev_nodes={"/dev/mine": leads}))
     for decision in (turn.following(before, now), turn.first(now)):
         sticks = decision.resources[ResourceName(BY_USB.name)].devices

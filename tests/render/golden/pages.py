@@ -12,7 +12,6 @@ from nodeagent.model.access import AccessReport, Check
 from nodeagent.model.allocation import Holder
 from nodeagent.model.bootfile import BootFile, BootFiles, FileFate
 from nodeagent.model.cdi import CdiFile
-from nodeagent.model.desired import Desired, Discovery, NodeRule, PciRule, PciSelector
 from nodeagent.model.host import Hints, MdevType, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.plan import Plan
@@ -20,6 +19,7 @@ from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.model.request import Became, Result
 from nodeagent.model.resource import Reason, ReasonCode
+from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.model.status import (
     ClusterStatus,
     ConfigurationStatus,
@@ -157,7 +157,7 @@ def _device(*found: PciFunction, held: bool = False) -> str:
 
 
 def _mdev() -> str:
-    told = devices.explain(UUID, turn.first(snapshot(host(mdev()), Desired(), names=NAMES)))
+    told = devices.explain(UUID, turn.first(snapshot(host(mdev()), Spec(), names=NAMES)))
     assert told is not None
     return explain.text(told)
 
@@ -174,7 +174,7 @@ def _explain() -> str:
     here = host(
         function("0000:65:00.0"), function("0000:66:00.0", 2), function("0000:67:00.0", 3, driver=None)
     )
-    several = Desired(
+    several = Spec(
         Discovery(enabled=False),
         rules=(
             PciRule(GPU, (PciSelector(vendors=("10de",)),)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Desired: what the operator wants, merged from all sources.
+"""Spec: what the operator wants, merged from all sources.
 
 Order that a person wrote is data: tuples from end to end. ``place`` says where a person wrote a thing
 ("config.yaml:12"), for messages only.
@@ -228,7 +228,7 @@ class MdevDefinition(NamedTuple):
     type_id: str
 
 
-class MdevsWanted(NamedTuple):
+class MdevSpec(NamedTuple):
     """What the operator wants of mdevs and vendor vGPUs. ``manage`` False: nothing is made or removed.
 
     On a card, ``definitions`` go before ``cards``, and these before the node's types: those of all
@@ -303,7 +303,7 @@ class Following(Enum):
     YES = "yes"
 
 
-class Desired(NamedTuple):
+class Spec(NamedTuple):
     """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen.
 
     ``permits`` are those of the ``rules`` that come from the KubeVirt CR. ``foreign`` are rules that
@@ -313,7 +313,7 @@ class Desired(NamedTuple):
     discovery: Discovery = Discovery()
     aliases: tuple[tuple[str, str], ...] = ()
     rules: tuple[Rule, ...] = ()
-    mdevs: MdevsWanted = MdevsWanted()
+    mdevs: MdevSpec = MdevSpec()
     sriov: tuple[SriovRule, ...] = ()
     passthrough: tuple[PassthroughRule, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
