@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import anyio
+from grpclib.exceptions import GRPCError
 
 from nodeagent.base import log
 from nodeagent.base.errors import KubeletUnavailable, bounded
@@ -84,6 +85,10 @@ class Registrar:
         except KubeletAway:
             self.refused = True
             self.note_away()
+            raise
+        except KubeletUnavailable as error:
+            if isinstance(error.__cause__, GRPCError):  # the kubelet's own answer: it is there
+                self.note_back()
             raise
         finally:
             channel.close()

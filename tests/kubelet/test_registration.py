@@ -71,6 +71,19 @@ async def test_a_refusal_has_the_kubelets_text(kubelet: Kubelet, endpoint: str) 
         await registered(kubelet, endpoint)
 
 
+async def test_a_kubelet_that_answers_with_an_error_is_back(kubelet: Kubelet, endpoint: str) -> None:
+    registrar = Registrar(str(kubelet.socket), Timeouts())
+    await kubelet.stop()
+    with pytest.raises(KubeletUnavailable, match="Connection refused"):
+        await registrar.register(ONE, endpoint, OPTIONS)
+    assert registrar.refused
+    await kubelet.start()
+    kubelet.faults.set("refuse-register", "no room")
+    with pytest.raises(KubeletUnavailable, match="no room"):
+        await registrar.register(ONE, endpoint, OPTIONS)
+    assert not registrar.refused
+
+
 async def test_a_bad_name_is_refused_by_the_kubelet(kubelet: Kubelet, endpoint: str) -> None:
     with pytest.raises(KubeletUnavailable, match='the ResourceName "one" is invalid'):
         await registered(kubelet, endpoint, "one")
