@@ -42,9 +42,9 @@ from nodeagent.http.listeners import NetworkListener
 from nodeagent.http.routes import LocalRoutes, NetworkRoutes
 from nodeagent.http.server import Handler
 from nodeagent.kernel.root import Root
-from nodeagent.model.ledger import DRIVERS_RECORD
+from nodeagent.model.host import LOANS_RECORD, NODES
+from nodeagent.model.snapshot import DRIVERS_RECORD
 from nodeagent.model.status import Status
-from nodeagent.model.usb import LOANS_RECORD, NODES
 
 if TYPE_CHECKING:  # few nodes load these
     from nodeagent.agent.changing.loop import ChangeLoop

@@ -21,8 +21,7 @@ from nodeagent.base.watch import Change
 from nodeagent.config.imports import cdi as reading
 from nodeagent.kernel.events import NodeWatches
 from nodeagent.kernel.root import Root
-from nodeagent.model import cdi
-from nodeagent.model.cdi import CdiFile
+from nodeagent.model.nodes import CdiFile, cdi_nodes
 from nodeagent.model.spec import Spec
 
 _LOOK = "/dev/cdi"  # as the key of a scan request: nodes are looked for, and nothing else
@@ -108,7 +107,7 @@ class CdiSpecs:
         wanted = spec.cdi_kinds
         found = await self._reader.read(wanted) if wanted else {}
         self._watch(self._reader.answered if wanted else frozenset())
-        nodes, known = cdi.nodes(found), found == self._core.scan_requests.specs
+        nodes, known = cdi_nodes(found), found == self._core.scan_requests.specs
         if known and nodes == self._looked_for:
             return
         self._nodes.set_nodes(nodes)

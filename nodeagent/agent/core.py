@@ -37,9 +37,9 @@ from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.kubelet.device_plugin import Answers, DeviceList
 from nodeagent.kubelet.endpoint import Endpoint, Registrar
 from nodeagent.kubelet.socket_dir import SocketDir
+from nodeagent.model.host import LOANS_RECORD
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.usb import LOANS_RECORD
 from nodeagent.policy import merge
 
 RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot

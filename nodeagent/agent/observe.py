@@ -32,9 +32,9 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.scan_requests import ScanRequests
-from nodeagent.model import cdi
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
+from nodeagent.model.nodes import cdi_nodes
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import NO_DURATIONS, Durations, HostStatus
 from nodeagent.policy import groups
@@ -169,7 +169,7 @@ class Observer:
         self._events.log_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
         specs, error, began = self._scan_requests.specs, None, anyio.current_time()
-        nodes = (*before.spec.node_paths, *(cdi.nodes(specs) if specs else ()), *before.given_nodes)
+        nodes = (*before.spec.node_paths, *(cdi_nodes(specs) if specs else ()), *before.given_nodes)
         try:
             host = await self._scanner.scan(keys, before.host, nodes, self._scan_requests.recoveries, specs)
             self._scan_requests.settle(host)

@@ -21,14 +21,11 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes, host_use, usb
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.scan_requests import ScanRequests
-from nodeagent.model import cdi
-from nodeagent.model.cdi import CdiFile
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, UsbDevice
 from nodeagent.model.ids import PciAddress, vgpu_key
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.nodes import CdiFile, cdi_nodes
+from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import Spec
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy.change import ownership
 
 
@@ -38,7 +35,7 @@ async def snapshot(root: Root, spec: Spec, timeouts: Timeouts, saved: Host | Non
     :raises KernelRefused: if nothing can be read.
     """
     specs = await _specs(root, spec, timeouts) if saved is None else {}
-    nodes = (*spec.node_paths, *cdi.nodes(specs))
+    nodes = (*spec.node_paths, *cdi_nodes(specs))
     host = saved or await _scanned(root, nodes, specs, timeouts)
     names = await threads.call(_names, root, host, spec)
     if saved is None:
@@ -73,7 +70,7 @@ async def with_specs(root: Root, before: Snapshot, spec: Spec, timeouts: Timeout
     if not specs:
         return before
     known = replace(before, host=replace(before.host, cdi={**before.host.cdi, **specs}))
-    return await with_nodes(root, known, cdi.nodes(specs))
+    return await with_nodes(root, known, cdi_nodes(specs))
 
 
 def with_memory(root: Root, before: Snapshot) -> Snapshot:

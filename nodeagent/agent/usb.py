@@ -31,8 +31,8 @@ from nodeagent.kernel import open_files
 from nodeagent.kernel.apply import usb_owner
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import host_use
+from nodeagent.model.host import LOANS_RECORD, Loan, Loans, UsbDevice
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.usb import LOANS_RECORD, Loan, Loans, UsbDevice
 from nodeagent.policy.offer import usb_sets
 
 Members = Mapping[DeviceId, Sequence[UsbDevice]]

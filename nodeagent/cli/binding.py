@@ -18,9 +18,8 @@ from nodeagent.base.errors import AlreadyRunning, ConfigError, NodeagentError
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import booting, daemon_client, output, shell
 from nodeagent.kernel.root import Root
-from nodeagent.model.bootfile import BootFiles
+from nodeagent.model.change import Answer, Asking, Became, BootFiles, Request
 from nodeagent.model.ids import VFIO_PCI, vfio_driver
-from nodeagent.model.request import Answer, Asking, Became, Request
 from nodeagent.policy.change import byhand
 from nodeagent.render import byhand as rendering
 from nodeagent.render import documents

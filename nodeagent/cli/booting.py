@@ -18,8 +18,7 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.cli import bases, output, shell
 from nodeagent.kernel import boot_files
 from nodeagent.kernel.root import Root
-from nodeagent.model.bootfile import BootFiles
-from nodeagent.model.request import Became, Request
+from nodeagent.model.change import Became, BootFiles, Request
 from nodeagent.policy.change import atboot
 from nodeagent.render import byhand, documents
 

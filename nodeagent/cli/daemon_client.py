@@ -18,7 +18,7 @@ from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.cli import shell
 from nodeagent.kernel.root import Root
 from nodeagent.model import plain
-from nodeagent.model.request import Answer, Request
+from nodeagent.model.change import Answer, Request
 
 if TYPE_CHECKING:
     import argparse

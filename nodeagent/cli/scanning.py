@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import bases, output
 from nodeagent.model import host_json, problem
-from nodeagent.model.host import PciFunction
+from nodeagent.model.host import PciFunction, UsbDevice
 from nodeagent.model.ids import pci_address
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy.explain import devices, problems
 from nodeagent.policy.explain.devices import DeviceRow
 from nodeagent.policy.offer import turn

@@ -19,7 +19,7 @@ from pathlib import Path
 from nodeagent.base import files
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
-from nodeagent.model.bootfile import AtBoot, BootFile, BootFiles, FileFate
+from nodeagent.model.change import AtBoot, BootFile, BootFiles, FileFate
 
 MODPROBE = "/etc/modprobe.d/nodeagent-vfio.conf"
 UDEV = "/etc/udev/rules.d/10-nodeagent-vfio.rules"

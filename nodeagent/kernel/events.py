@@ -22,10 +22,10 @@ from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci, usb
 from nodeagent.kernel.scan_requests import ScanRequests
+from nodeagent.model.host import NODES
 from nodeagent.model.ids import mdev_uuid, pci_address
 from nodeagent.model.nodes import fits
 from nodeagent.model.status import EventsStatus
-from nodeagent.model.usb import NODES
 
 if TYPE_CHECKING:
     from nodeagent.kernel.uevents import Reader

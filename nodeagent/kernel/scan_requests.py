@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from nodeagent.base.latest import Latest
-from nodeagent.model.cdi import CdiFile
 from nodeagent.model.host import Host, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.nodes import CdiFile
 
 
 class ScanRequests:

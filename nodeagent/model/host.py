@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host: what is. An immutable snapshot of the node's devices, groups, drivers, mdevs and nodes.
+"""Host: an immutable snapshot of the node's devices, groups, drivers, mdevs and nodes.
 
 Every device is kept, also the unusable: deciding is the business of ``policy``. Unknown is None, never 0
-or "". Built by ``kernel.scan``; what did not change is the same object in the next Host, so that
-a comparison of two Hosts is cheap: identity tells what changed.
+or "". Built by ``kernel.scan``. An object that did not change is the same one in the next Host, so that a
+comparison of two Hosts is cheap: identity tells the changes. A HostUse is evidence, no verdict.
+
+The number of a USB device on its bus is no identity: it is another one after each re-plug, and after a reset.
+So a device is known by its serial number, and by its port where it has none, or shares it.
 """
 
 from __future__ import annotations
@@ -16,12 +19,139 @@ from itertools import compress
 from operator import is_not
 from typing import NamedTuple, TypeVar
 
-from nodeagent.model import cdi
-from nodeagent.model.cdi import CdiEntry, CdiFile
-from nodeagent.model.ids import UUID_LENGTH, GroupNumber, PciAddress, mdev_uuid
-from nodeagent.model.nodes import DevNode
-from nodeagent.model.usb import UsbDevice
-from nodeagent.model.uses import HostUses
+from nodeagent.model.ids import UUID_LENGTH, DeviceId, GroupNumber, PciAddress, mdev_uuid, pci_address
+from nodeagent.model.nodes import CdiEntry, CdiFile, DevNode, resolve_cdi_names
+
+
+class UseKind(StrEnum):
+    """In which way a host uses one of its own devices."""
+
+    NETWORK = "network"  # an interface that is up with an address, carries a route, or is part of another
+    MOUNTED = "mounted"
+    SWAP = "swap"
+    STACKED = "stacked"  # below md, LVM or another device mapper of which nothing is mounted or swapped on
+    OPEN = "open"  # a process has the disk itself, or a character device below the function, open
+    DISPLAY = "display"  # the firmware shows its messages there
+    KEYBOARD = "keyboard"  # what is typed there goes to the console
+
+
+FIRM = frozenset({UseKind.MOUNTED, UseKind.SWAP, UseKind.OPEN})
+"""Uses that nobody can answer for."""
+
+
+class HostUse(NamedTuple):
+    """One use that a host makes of a function: ``eth0``, ``default route``."""
+
+    kind: UseKind
+    what: str
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.what}, {self.how}"
+
+
+class HostUses(NamedTuple):
+    """What a host was seen to use of a function, and what of that could not be seen, in words.
+
+    Both empty: everything was seen, and it uses nothing.
+    """
+
+    found: tuple[HostUse, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    def counting(self, forced: bool) -> HostUses:
+        """What of it keeps the host's driver on the function; ``forced``: an operator answers for the rest.
+
+        What is mounted, swapped on or open stays in any case: to take it away would lose data, or hang.
+        """
+        return HostUses(tuple(use for use in self.found if use.kind in FIRM)) if forced else self
+
+
+NODES = "/dev/bus/usb"
+LOANS_RECORD = "/run/nodeagent/usb-loans.json"
+"""The directory of their nodes: a scan that is asked for it looks for USB devices, and no other one does."""
+_HUB = "09"
+_KEYBOARD = "030101"  # a keyboard that firmware can use, too: its boot protocol
+
+
+class UsbInterface(NamedTuple):
+    """One function of a USB device: class, subclass and protocol ("080650"), and the driver that has it."""
+
+    code: str
+    driver: str | None = None
+
+
+class UsbDevice(NamedTuple):
+    """One USB device (kernel Documentation/ABI/testing/sysfs-bus-usb); hubs are devices as well."""
+
+    id: str  # "46f4:0001-<serial>", or "46f4:0001@<path>"
+    name: str  # "1-1.2": bus and ports
+    path: str = ""  # the same from the controller on, which stays so over reboots: "0000:00:04.0-usb-0:1.2"
+    bus: int | None = None
+    number: int | None = None  # on the bus: another one after each re-plug
+    vendor: str | None = None  # "46f4"
+    product: str | None = None  # "0001"
+    serial: str | None = None
+    text: str | None = None  # what the device calls itself
+    device_class: str | None = None  # "00": its interfaces tell
+    interfaces: tuple[UsbInterface, ...] = ()
+    numa_node: int | None = None  # of its controller
+    present: bool = False  # its node exists
+    uses: HostUses = HostUses()  # by the host itself
+    unreadable: str | None = None  # why nothing more is known of it
+
+    @property
+    def group(self) -> GroupNumber | None:
+        """None: no IOMMU tells USB devices apart."""
+        return None
+
+    @property
+    def driver(self) -> str | None:
+        """The drivers of its interfaces."""
+        names = dict.fromkeys(each.driver for each in self.interfaces if each.driver is not None)
+        return ", ".join(names) or None
+
+    @property
+    def hub(self) -> bool:
+        """True for what carries other devices: it is never given away."""
+        return self.device_class == _HUB or any(each.code.startswith(_HUB) for each in self.interfaces)
+
+    @property
+    def keyboard(self) -> bool:
+        """True if one of its interfaces is a keyboard."""
+        return any(each.code == _KEYBOARD for each in self.interfaces)
+
+    @property
+    def controller(self) -> PciAddress | None:
+        """The PCI function of its bus; None where that is no PCI function, or not known."""
+        address = self.path.partition("-usb-")[0]
+        return PciAddress(address) if pci_address(address) == address else None
+
+    @property
+    def node(self) -> str:
+        """The path of its device node."""
+        return f"{NODES}/{self.bus or 0:03}/{self.number or 0:03}"
+
+    @property
+    def place(self) -> str:
+        """Bus and number, as virt-launcher reads them."""
+        return f"{self.bus}:{self.number}"
+
+
+class Loan(NamedTuple):
+    """One device as it was given: its id, node, number on the bus, ports; and whose the node was before."""
+
+    id: str
+    node: str
+    place: str
+    user: int = 0
+    group: int = 0
+    name: str = ""  # bus and ports; records of before have none
+
+
+Loans = Mapping[DeviceId, tuple[Loan, ...]]
+"""The id of a Device → the USB devices that its pod has been given with it, until it lets go."""
+
 
 K = TypeVar("K")
 
@@ -284,7 +414,7 @@ class Host:
     @cached_property
     def cdi_entries(self) -> Mapping[str, CdiEntry]:
         """Qualified name → what CDI files say of it. Found when first asked for: most nodes have no rule."""
-        return cdi.entries(self.cdi)
+        return resolve_cdi_names(self.cdi)
 
     @cached_property
     def usb_names(self) -> Mapping[str, UsbDevice]:

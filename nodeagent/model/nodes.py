@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device node as the kernel shows it: where its links lead, and which hardware stands behind it.
+"""Device nodes as the kernel shows them, and CDI specification files, which name device nodes.
 
-Known of the nodes that rules or CDI files name, and of no others. A path without a node is not there.
+A DevNode says where the links of a path lead, and which hardware stands behind it. Known of the nodes that
+rules or CDI files name, and of no others. A path without a node is not there. CDI files (Container Device
+Interface) are written by other tools and read by runtimes, whose rules are followed here: a file with any
+error counts for nothing, a directory of a higher rank goes before, and a name that one directory has twice is
+that of no device.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -70,3 +75,76 @@ def fits(path: str, wanted: str) -> bool:
     directory, _, name = path.rpartition("/")
     place, _, pattern = wanted.rpartition("/")
     return directory == place and fnmatchcase(name, pattern)
+
+
+class CdiDevice(NamedTuple):
+    """One device of a file. ``nodes`` have to exist; ``edits`` is the same for those that change the same.
+
+    ``numbered`` nodes need not: the file has their numbers, by which runtimes make them.
+    """
+
+    name: str
+    nodes: tuple[str, ...] = ()
+    edits: str = ""
+    numbered: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of its nodes."""
+        return (*self.nodes, *self.numbered)
+
+
+class CdiFile(NamedTuple):
+    """A file, or a directory that cannot be read (then it has a ``fault`` and nothing else).
+
+    ``fault``: why nothing of it counts, with the place in it; its devices are then those that it had before.
+    ``rank`` is that of its directory, ``stamp`` tells whether it was written again.
+    """
+
+    path: str
+    kind: str = ""
+    devices: tuple[CdiDevice, ...] = ()
+    fault: str = ""
+    rank: int = 0
+    stamp: tuple[int, ...] = ()
+
+
+class CdiEntry(NamedTuple):
+    """What a qualified name (``nvidia.com/gpu=0``) stands for. ``rivals``: files that have it as well."""
+
+    name: str
+    device: CdiDevice
+    file: CdiFile
+    rivals: tuple[str, ...] = ()
+
+
+def resolve_cdi_names(files: Mapping[str, CdiFile]) -> dict[str, CdiEntry]:
+    """Qualified name → what it stands for, in the order of files and of devices in them."""
+    found: dict[str, CdiEntry] = {}
+    for file in sorted(files.values(), key=lambda file: (bool(file.fault), file.rank, file.path)):
+        for device in file.devices:
+            name = f"{file.kind}={device.name}"
+            found[name] = _counting(found.get(name), CdiEntry(name, device, file))
+    return found
+
+
+def cdi_nodes(files: Mapping[str, CdiFile]) -> tuple[str, ...]:
+    """The nodes of all devices; only places of device nodes are looked at."""
+    named = (path for file in files.values() for device in file.devices for path in device.paths)
+    return tuple(path for path in dict.fromkeys(named) if is_node_path(path))
+
+
+def is_node_path(path: str) -> bool:
+    """True for a path in /dev, or in a /dev below /run: that of a driver in a container."""
+    return "/../" not in path and (path.startswith("/dev/") or (path.startswith("/run/") and "/dev/" in path))
+
+
+def _counting(before: CdiEntry | None, now: CdiEntry) -> CdiEntry:
+    """Which of two counts; the later file is of the same rank or a higher one, or is at fault."""
+    if before is None:
+        return now
+    if now.file.fault:
+        return before
+    if before.file.rank == now.file.rank:
+        return before._replace(rivals=(*before.rivals, now.file.path))
+    return now._replace(rivals=before.rivals)  # runtimes drop a name that was twice in a lower one, too

@@ -2,7 +2,9 @@
 """Snapshot: everything that decisions depend on, at one moment, as one frozen value.
 
 The daemon, ``scan``, ``plan`` and ``explain`` decide from a Snapshot, by the same functions. Its parts are
-immutable, and an equal part is the same object in the next Snapshot: so identity tells what has changed.
+immutable, and an equal part is the same object in the next Snapshot: so identity tells what has changed. Its
+Ledger has the changes and observations of nodeagent that the host itself does not show for ever; kept on disk
+by ``agent.changing.ledger``, and an empty one means that nothing on the host is known to be ours.
 """
 
 from __future__ import annotations
@@ -11,16 +13,47 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Allocations, Holder, Possession, Reservations
-from nodeagent.model.cdi import looked_at
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, Loans
 from nodeagent.model.ids import GroupNumber, PciAddress
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.nodes import DevNode, fits, of_groups
+from nodeagent.model.nodes import DevNode, fits, is_node_path, of_groups
 from nodeagent.model.spec import Spec
-from nodeagent.model.usb import Loans
+
+DRIVERS_RECORD = "/run/nodeagent/drivers.json"
+"""The file of ``drivers``, ``asked`` and ``unprobed``; it exists while there is something to give back."""
+
+
+class Asked(NamedTuple):
+    """The VFIO driver that somebody has asked for by hand, and for which device: slots get other ones."""
+
+    driver: str
+    vendor: str | None = None
+    device: str | None = None
+
+
+class Ledger(NamedTuple):
+    """``types``: VF → the vGPU type that we set; ``names``: type → name; ``listed``: VF → all it ever listed.
+
+    ``drivers``: function that we bind → its own driver, "" for none; ``asked``: function → what was asked for
+    it by hand (``nodeagent bind``). ``unprobed``: the PFs whose ``sriov_drivers_autoprobe`` we have switched
+    off. Functions go by their addresses, types by their ids.
+    """
+
+    types: Mapping[str, str] = MappingProxyType({})
+    names: Mapping[str, str] = MappingProxyType({})
+    listed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    drivers: Mapping[str, str] = MappingProxyType({})
+    asked: Mapping[str, Asked] = MappingProxyType({})
+    unprobed: frozenset[str] = frozenset()
+
+    @property
+    def to_return(self) -> bool:
+        """True if there is anything that the host gets back when nobody wants it changed any more."""
+        return bool(self.drivers or self.asked or self.unprobed)
+
 
 Names = Mapping[str, str]
 """Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
@@ -78,7 +111,7 @@ class Snapshot:
     def given_paths(self) -> tuple[str, ...]:
         """The nodes that pods were given, by whatever name, but for those of VFIO."""
         found = sorted({path for _, paths in self._given() for path in paths})
-        return tuple(path for path in found if looked_at(path) and not of_groups(path))
+        return tuple(path for path in found if is_node_path(path) and not of_groups(path))
 
     @cached_property
     def unplaced(self) -> Had | None:
@@ -88,7 +121,10 @@ class Snapshot:
         nothing_tells = (
             Had(path, had.holder)
             for had, path in given
-            if looked_at(path) and not of_groups(path) and path not in usb and _is_unplaced(nodes.get(path))
+            if is_node_path(path)
+            and not of_groups(path)
+            and path not in usb
+            and _is_unplaced(nodes.get(path))
         )
         return next(nothing_tells, None)
 

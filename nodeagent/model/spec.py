@@ -13,10 +13,9 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
-from nodeagent.model.host import Kind
+from nodeagent.model.host import NODES, Kind
 from nodeagent.model.ids import VFIO_PCI
 from nodeagent.model.resource import Iommufd, Isolation
-from nodeagent.model.usb import NODES
 
 API_VERSION = "nodeagent/v1"
 """Of the configuration file, and of every document that a verb answers with."""

@@ -234,7 +234,7 @@ class CardStatus(NamedTuple):
 
 
 class WaitingStatus(NamedTuple):
-    """A change of the host that waits, and what for; ``kind`` is one of ``model.action.KINDS``."""
+    """A change of the host that waits, and what for; ``kind`` is one of ``model.change.ActionKind``."""
 
     card: str
     action: str

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.uses import HostUses
+from nodeagent.model.host import Host, HostUses, PciFunction
 
 _WORDS = {
     "0108": "an NVMe controller",

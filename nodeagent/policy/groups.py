@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from enum import Enum, auto
 
 from nodeagent.model.allocation import Allocations, Holder
-from nodeagent.model.host import Group, Host, HostDevice, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, PciFunction, UsbDevice
 from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
-from nodeagent.model.usb import UsbDevice
 
 VENDOR_DRIVER = "nvidia"
 TOKEN_DRIVER = "vfio-pci"

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
 
-from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.model.host import HostDevice, Mdev, PciFunction, UsbDevice
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
 from nodeagent.model.spec import (
@@ -23,7 +23,6 @@ from nodeagent.model.spec import (
     Rule,
     UsbSelector,
 )
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, naming
 
 Selector = PciSelector | MdevSelector | UsbSelector

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nodeagent.model.bootfile import BootFile, BootFiles
-from nodeagent.model.request import Became, Result
+from nodeagent.model.change import Became, BootFile, BootFiles, Result
 
 SHOWN = 4  # functions that are named before the rest is only counted
 

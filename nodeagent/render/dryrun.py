@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.config import table
-from nodeagent.model.plan import Plan
+from nodeagent.model.change import Plan
 from nodeagent.policy.offer.comparison import Comparison, Counted, DeviceChange, Listed
 from nodeagent.render import plan as plans
 from nodeagent.render.plan_answers import (

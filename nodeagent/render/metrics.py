@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from nodeagent.model.action import ActionKind
+from nodeagent.model.change import ActionKind
 from nodeagent.model.status import ANSWERS, BOUNDS, Durations, ResourceStatus, Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from nodeagent.model import plain
-from nodeagent.model.action import ActionKind, Step
-from nodeagent.model.plan import CardPlan, Instance, Plan
+from nodeagent.model.change import ActionKind, CardPlan, Instance, Plan, Step
 from nodeagent.render.plan_answers import CardAnswer, ExistingAnswer, PlanAnswer, StepAnswer
 
 SHOWN = 4  # alike lines that are shown before the rest is only counted

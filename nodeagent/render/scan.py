@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from nodeagent.model.cdi import CdiFile
-from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction
-from nodeagent.model.usb import UsbDevice
+from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction, UsbDevice
+from nodeagent.model.nodes import CdiFile
 from nodeagent.policy import groups
 from nodeagent.policy.explain.devices import DeviceRow, is_blocked, members_of
 from nodeagent.render.table import table

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nodeagent.base.errors import InvariantBroken, KernelRefused
-from nodeagent.model.action import Action, ActionKind
+from nodeagent.model.change import Action, ActionKind
 from nodeagent.model.host import Group, Host, Mdev, MdevType, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
 

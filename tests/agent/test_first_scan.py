@@ -8,8 +8,8 @@ from pathlib import Path
 from nodeagent.agent import core, usb
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
+from nodeagent.model.host import LOANS_RECORD, Loan
 from nodeagent.model.ids import DeviceId
-from nodeagent.model.usb import LOANS_RECORD, Loan
 from nodeagent.sim import nodes
 from tests.agent.parts import settings
 

@@ -12,9 +12,8 @@ import pytest
 
 from nodeagent.check import vfio
 from nodeagent.check.findings import Finding
-from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.host import Host, HostUse, HostUses, PciFunction, UseKind
 from nodeagent.model.readiness import Verdict
-from nodeagent.model.uses import HostUse, HostUses, UseKind
 from tests.check.trees import make_node, put, short
 from tests.facts import contains, names
 from tests.policy.samples import function, host

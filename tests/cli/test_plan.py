@@ -15,7 +15,7 @@ from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.cli import main
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model import host_json
-from nodeagent.model.ledger import Ledger
+from nodeagent.model.snapshot import Ledger
 from nodeagent.sim import files
 from nodeagent.sim.cards import SimulatedCards, add_card
 from nodeagent.sim.host import SimulatedHost

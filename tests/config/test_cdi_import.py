@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.config.imports import cdi
 from nodeagent.config.problems import Wrong
-from nodeagent.model.cdi import CdiDevice, CdiFile, entries
+from nodeagent.model.nodes import CdiDevice, CdiFile, resolve_cdi_names
 
 HEAD = "cdiVersion: 0.5.0\nkind: v.com/c\n"
 ALSO_COMMON = HEAD + "containerEdits: {deviceNodes: [{path: /dev/ctl}]}\ndevices: "
@@ -126,5 +126,5 @@ A, B = CdiDevice("a", ("/dev/a",), "1"), CdiDevice("a", ("/dev/b",), "2")
 def test_of_files_with_one_name_that_of_the_later_directory_counts(
     files: list[CdiFile], counts: str, rivals: tuple[str, ...]
 ) -> None:
-    entry = entries({file.path: file for file in files})["k/c=a"]
+    entry = resolve_cdi_names({file.path: file for file in files})["k/c=a"]
     assert (entry.file.path, entry.rivals) == (counts, rivals)

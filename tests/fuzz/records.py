@@ -13,7 +13,7 @@ from nodeagent.agent.changing import ledger
 from nodeagent.agent.cluster import state
 from nodeagent.base import files
 from nodeagent.base.files import StateFile
-from nodeagent.model.ledger import Ledger
+from nodeagent.model.snapshot import Ledger
 from tests.fuzz import mutations
 from tests.fuzz.running import Target
 

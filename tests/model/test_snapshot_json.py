@@ -13,9 +13,8 @@ from nodeagent.model import snapshot_json
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
-from nodeagent.model.ledger import Ledger
 from nodeagent.model.resource import Iommufd, Isolation
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import (
     CardTypes,
     CdiRule,

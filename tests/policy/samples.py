@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, unnamed
-from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction, UsbDevice
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.snapshot import Names, Snapshot
 from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
-from nodeagent.model.usb import UsbDevice
 
 NODES = frozenset({"/dev/vfio/vfio"})
 GPU = "nvidia.com/gpu"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nodeagent.model.action import ActionKind
+from nodeagent.model.change import ActionKind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.status import (
     AllocationsStatus,

@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import re
 
-from nodeagent.model.action import Step, create_mdev, set_num_vfs
-from nodeagent.model.plan import Plan
+from nodeagent.model.change import Plan, Step, create_mdev, set_num_vfs
 from nodeagent.render import documents, plan
 from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.facts import names

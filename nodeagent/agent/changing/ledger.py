@@ -31,9 +31,9 @@ from nodeagent.kernel.machine_id import read_machine_id
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model import plain
-from nodeagent.model.action import Action, ActionKind
+from nodeagent.model.change import Action, ActionKind
 from nodeagent.model.host import Host
-from nodeagent.model.ledger import DRIVERS_RECORD, Asked, Ledger
+from nodeagent.model.snapshot import DRIVERS_RECORD, Asked, Ledger
 from nodeagent.policy.change import ownership
 
 PATH = "/run/nodeagent/vgpu-types.json"

@@ -20,9 +20,8 @@ from nodeagent.agent.core import Core
 from nodeagent.agent.tell import devices
 from nodeagent.base import log
 from nodeagent.base.supervise import Component, Heartbeat
-from nodeagent.model.action import Step, moved, occupied
+from nodeagent.model.change import CardPlan, Plan, Step, moved, occupied
 from nodeagent.model.ids import PciAddress, pci_address
-from nodeagent.model.plan import CardPlan, Plan
 from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec

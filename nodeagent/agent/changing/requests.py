@@ -33,11 +33,10 @@ from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import host_use
 from nodeagent.model import plain
-from nodeagent.model.action import Step, occupied
+from nodeagent.model.change import Answer, Became, Request, Result, Step, occupied
+from nodeagent.model.host import HostUses
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.ledger import Asked
-from nodeagent.model.request import Answer, Became, Request, Result
-from nodeagent.model.uses import HostUses
+from nodeagent.model.snapshot import Asked
 from nodeagent.policy.change import byhand
 from nodeagent.policy.change.byhand import GroupPlan
 

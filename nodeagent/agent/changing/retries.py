@@ -18,7 +18,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Backoff
-from nodeagent.model.action import Step
+from nodeagent.model.change import Step
 from nodeagent.model.status import ResultsStatus
 
 _SCAN_AGAIN = (errno.ENOSPC, errno.EEXIST)
@@ -35,7 +35,7 @@ class Failure:
 
 
 class Retries:
-    """The failures by attempt, see ``model.action``."""
+    """The failures by attempt, see ``model.change``."""
 
     name = "retries"
 

@@ -29,7 +29,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import open_files
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.scan import mdevs
-from nodeagent.model.action import Action, Step, moved, occupied
+from nodeagent.model.change import Action, Step, moved, occupied
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import cards

@@ -23,7 +23,7 @@ from nodeagent.model.status import (
 )
 
 FEW = 3  # Events of one reason that are sent one by one
-CREATES = frozenset({"create-mdev", "set-vgpu-type"})  # of model.action, which only nodes load that use it
+CREATES = frozenset({"create-mdev", "set-vgpu-type"})  # of model.change, which only nodes load that use it
 REMOVES = frozenset({"remove-mdev", "clear-vgpu-type"})
 _DEVICE, _CONFIGURATION = "device", "configuration"
 _MORE = "nodeagent status on the node lists all of them, with what to do"

@@ -21,7 +21,7 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.config.problems import Wrong
 from nodeagent.config.reader import document
 from nodeagent.config.reader.reading import Entry, Items, Scalar
-from nodeagent.model.cdi import CdiDevice, CdiFile
+from nodeagent.model.nodes import CdiDevice, CdiFile
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # the later one goes before
 _ENDINGS = (".json", ".yaml")

@@ -16,7 +16,7 @@ from nodeagent.kernel.apply import bind, sriov, write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
-from nodeagent.model.action import Action, ActionKind
+from nodeagent.model.change import Action, ActionKind
 
 
 def apply(root: Root, action: Action, timeouts: Timeouts) -> None:

@@ -20,7 +20,7 @@ from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import host_use, mdevs, pci
-from nodeagent.model.action import Action, Move
+from nodeagent.model.change import Action, Move
 from nodeagent.model.ids import PciAddress, vfio_driver
 
 _DRIVERS = "/sys/bus/pci/drivers"

@@ -25,7 +25,7 @@ from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
-from nodeagent.model.action import Action
+from nodeagent.model.change import Action
 
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
     errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",

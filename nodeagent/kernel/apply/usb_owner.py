@@ -14,7 +14,7 @@ import stat
 from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
-from nodeagent.model.usb import Loan
+from nodeagent.model.host import Loan
 
 QEMU = 107  # user and group of virt-launcher's QEMU (KubeVirt pkg/util/util.go, NonRootUID)
 _MAJOR = 189  # USB_DEVICE_MAJOR in the kernel: 128 numbers to a bus

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root
-from nodeagent.model.uses import HostUse, HostUses, UseKind
+from nodeagent.model.host import HostUse, HostUses, UseKind
 
 BLOCKS = "/sys/class/block"
 MOUNTS = "/proc/1/mountinfo"

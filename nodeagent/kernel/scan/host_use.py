@@ -27,9 +27,8 @@ from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root, raise_if_out_of_resources
 from nodeagent.kernel.scan import disks, netdevs
 from nodeagent.kernel.scan.pci import DEVICES, NVIDIA_MAJOR, nvidia_minor
+from nodeagent.model.host import FIRM, HostUse, HostUses, UsbDevice, UseKind
 from nodeagent.model.ids import PciAddress, pci_address
-from nodeagent.model.usb import UsbDevice
-from nodeagent.model.uses import FIRM, HostUse, HostUses, UseKind
 
 _FRAMEBUFFERS = "/sys/class/graphics"
 _TERMINALS = "/sys/class/tty"

@@ -19,7 +19,7 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from nodeagent.kernel.root import Root
-from nodeagent.model.uses import HostUse, HostUses, UseKind
+from nodeagent.model.host import HostUse, HostUses, UseKind
 
 T = TypeVar("T")
 

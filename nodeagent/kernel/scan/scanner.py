@@ -31,12 +31,9 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import assembly, groups, mdevs, pci, usb
 from nodeagent.kernel.scan.readers import Item, Reader
 from nodeagent.kernel.scan_requests import ScanRequests
-from nodeagent.model.cdi import CdiFile
-from nodeagent.model.host import Host, PciFunction, Recovery
+from nodeagent.model.host import NODES, Host, HostUses, PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.nodes import DevNode
-from nodeagent.model.usb import NODES
-from nodeagent.model.uses import HostUses
+from nodeagent.model.nodes import CdiFile, DevNode
 
 NO_SPECS: Final[Mapping[str, CdiFile]] = MappingProxyType({})
 COMMON_NODES = ("/dev/vfio/vfio", "/dev/iommu")

@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from nodeagent.kernel.root import Directory, Root, is_gone
 from nodeagent.kernel.scan.pci import natural
 from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, UsbDevice, UsbInterface
 from nodeagent.model.ids import pci_address, usb_id
-from nodeagent.model.usb import UsbDevice, UsbInterface
 
 DEVICES = "/sys/bus/usb/devices"
 _KEY = "usb:"

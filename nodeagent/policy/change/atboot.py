@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nodeagent.base.errors import NodeagentError
-from nodeagent.model.bootfile import AtBoot
-from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.change import AtBoot, Became, Request, Result
+from nodeagent.model.host import Host, HostUses, PciFunction, UseKind
 from nodeagent.model.ids import VFIO_PCI, PciAddress
-from nodeagent.model.request import Became, Request, Result
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.uses import HostUses, UseKind
 from nodeagent.policy import groups
 from nodeagent.policy.change import bindings, byhand, guards
 

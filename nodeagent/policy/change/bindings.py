@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nodeagent.model.action import ActionKind, Move, Step, bind_drivers, restore_drivers
+from nodeagent.model.change import ActionKind, Move, Plan, Step, bind_drivers, restore_drivers
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.plan import Plan
 from nodeagent.model.problem import Problem, ProblemCode, wrong
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import Extent, PassthroughRule, PciSelector
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.change import guards, prospects

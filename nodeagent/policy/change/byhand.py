@@ -16,14 +16,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.base.errors import ConfigError, NodeagentError
-from nodeagent.model.bootfile import AtBoot
+from nodeagent.model.change import Asking, AtBoot, Became, Plan, Request, Result
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
-from nodeagent.model.ledger import Asked
-from nodeagent.model.plan import Plan
 from nodeagent.model.problem import ProblemCode, wrong
-from nodeagent.model.request import Asking, Became, Request, Result
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Asked, Snapshot
 from nodeagent.model.spec import PciSelector
 from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.change import bindings, guards

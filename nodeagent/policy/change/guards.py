@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from nodeagent.model.action import Move
 from nodeagent.model.allocation import UNNAMED, Allocations, Knowledge
+from nodeagent.model.change import Move
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.problem import Problem, ProblemCode, wrong

@@ -21,9 +21,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
-from nodeagent.model.action import Action, Step, clear_vgpu_type, create_mdev, remove_mdev, set_vgpu_type
+from nodeagent.model.change import (
+    Action,
+    CardPlan,
+    Instance,
+    Plan,
+    Step,
+    clear_vgpu_type,
+    create_mdev,
+    remove_mdev,
+    set_vgpu_type,
+)
 from nodeagent.model.host import Host, MdevType
-from nodeagent.model.plan import CardPlan, Instance, Plan
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, WantedType

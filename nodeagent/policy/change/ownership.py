@@ -14,8 +14,7 @@ from collections.abc import Set
 
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, vgpu_key
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.snapshot import Names
+from nodeagent.model.snapshot import Ledger, Names
 
 NAMESPACE = uuid.UUID("5c3f4a0e-7d0b-5a53-9a67-6e6f64656167")
 INDEXES = 0x10000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodeagent.model.plan import Plan
+from nodeagent.model.change import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import bindings, mdevs, sriov
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nodeagent.model.action import Action, Step, restore_autoprobe, run_sriov_manage, set_num_vfs
+from nodeagent.model.change import Action, Plan, Step, restore_autoprobe, run_sriov_manage, set_num_vfs
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.plan import Plan
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec, SriovRule

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.plan import Instance
+from nodeagent.model.change import Instance
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import cards
 

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from nodeagent.model.host import Host, HostDevice, PciFunction
+from nodeagent.model.host import Host, HostDevice, PciFunction, UsbDevice
 from nodeagent.model.resource import Reason, ReasonCode
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups
 from nodeagent.policy.explain import cards
 from nodeagent.policy.explain.cards import CardExplanation

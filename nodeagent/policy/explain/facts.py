@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nodeagent.model.host import HostDevice, Mdev, PciFunction
-from nodeagent.model.usb import UsbDevice
+from nodeagent.model.host import HostDevice, Mdev, PciFunction, UsbDevice
 from nodeagent.policy import classes, groups
 from nodeagent.policy.groups import OpenState
 from nodeagent.policy.offer import discovery

@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.model.host import HostDevice, Mdev, PciFunction, UsbDevice
 from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, MdevSelector, Rule
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.explain import why
 from nodeagent.policy.explain.why import label

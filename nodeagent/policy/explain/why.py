@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction, UsbDevice
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Discovery, UsbRule
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import classes, groups, selectors
 from nodeagent.policy.offer import discovery, health, matches, units
 from nodeagent.policy.offer.matches import Verdict

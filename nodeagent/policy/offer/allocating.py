@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import Holder, Pods, Possession, possessions, unnamed
-from nodeagent.model.host import HostDevice, Kind, PciFunction
+from nodeagent.model.host import HostDevice, Kind, PciFunction, UsbDevice
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Isolation, Resource
 from nodeagent.model.spec import CdiRule
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, units
 from nodeagent.policy.offer.turn import Decision

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from nodeagent.model.allocation import UNNAMED
-from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.host import NODES, Host, PciFunction, UsbDevice
 from nodeagent.model.nodes import DevNode, of_groups
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import UsbRule
-from nodeagent.model.usb import NODES, UsbDevice
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer.health import WITH_ITS_POD
 from nodeagent.policy.offer.units import announced_numa

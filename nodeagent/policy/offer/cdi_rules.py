@@ -11,12 +11,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from nodeagent.model import cdi
 from nodeagent.model.allocation import Grant
-from nodeagent.model.cdi import CdiEntry
 from nodeagent.model.host import Host
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.nodes import DevNode
+from nodeagent.model.nodes import CdiEntry, DevNode, is_node_path
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule
@@ -62,7 +60,7 @@ def sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tup
     """What decides about these devices: the nodes that their files name, and the functions behind them."""
     known, host = _by_id(rule, snapshot), snapshot.host
     chosen = [known[each] for each in device_ids if each in known]
-    paths = (path for entry in chosen for path in entry.device.paths if cdi.looked_at(path))
+    paths = (path for entry in chosen for path in entry.device.paths if is_node_path(path))
     functions = (each.address for entry in chosen for each in behind.functions(_nodes(entry, host), host))
     return tuple(dict.fromkeys((*paths, *functions)))
 
@@ -126,7 +124,7 @@ def _missing(entry: CdiEntry, host: Host) -> Reason | None:
     missing = [path for path in entry.device.nodes if path not in host.dev_nodes]
     if not missing:
         return None
-    if not cdi.looked_at(missing[0]):
+    if not is_node_path(missing[0]):
         what = f"{entry.file.path} names {missing[0]}, which is in no /dev and is not looked at"
         return Reason(ReasonCode.NODE_MISSING, what, "let its tool name nodes below /dev")
     return Reason(

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import Refused
 from nodeagent.model.allocation import DeviceNode, Grant
-from nodeagent.model.host import Host, HostDevice, Kind
+from nodeagent.model.host import Host, HostDevice, Kind, UsbDevice
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, DirectRule
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming
 from nodeagent.policy.offer import kinds
 from nodeagent.policy.offer.turn import Decision

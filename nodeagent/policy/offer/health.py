@@ -14,11 +14,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import Group, HostDevice, Mdev, PciFunction, Recovery, VfioDevice
+from nodeagent.model.host import Group, HostDevice, Loans, Mdev, PciFunction, Recovery, VfioDevice
 from nodeagent.model.ids import pci_order
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
-from nodeagent.model.usb import Loans
 from nodeagent.policy import classes, groups
 from nodeagent.policy.offer import discovery
 

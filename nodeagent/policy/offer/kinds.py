@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
-from nodeagent.model.host import Group, HostDevice, Kind, Mdev, PciFunction
+from nodeagent.model.host import Group, HostDevice, Kind, Mdev, PciFunction, UsbDevice
 from nodeagent.model.snapshot import Names
 from nodeagent.model.spec import DeviceRule, MdevRule, PciRule, Spec, UsbRule
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, naming
 from nodeagent.policy.offer import discovery
 from nodeagent.policy.offer.discovery import Label

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from nodeagent.model.host import Group, HostDevice, Kind, PciFunction
+from nodeagent.model.host import Group, HostDevice, Kind, PciFunction, UsbDevice
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Names
 from nodeagent.model.spec import BySelector, DeviceRule, Spec, UsbRule
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import discovery, kinds
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nodeagent.model.host import HostDevice, Mdev, PciFunction
+from nodeagent.model.host import HostDevice, Mdev, PciFunction, UsbDevice
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.kubevirt import (
     HOST_DEVICES,
@@ -21,7 +21,6 @@ from nodeagent.model.kubevirt import (
     PermittedUsb,
 )
 from nodeagent.model.snapshot import Names
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import groups, naming
 
 _NO_GATE = "Host Devices feature gate is not enabled in kubevirt-config"

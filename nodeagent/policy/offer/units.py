@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction
+from nodeagent.model.host import Group, Host, HostDevice, Loans, Mdev, PciFunction, UsbDevice
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_order
 from nodeagent.model.resource import Device, Isolation
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import UsbRule
-from nodeagent.model.usb import Loans, UsbDevice
 from nodeagent.policy import groups
 from nodeagent.policy.offer import health, matches
 from nodeagent.policy.offer.health import Unit, Use

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from nodeagent.model.allocation import UNNAMED
+from nodeagent.model.host import Loan, UsbDevice
 from nodeagent.model.ids import DeviceId
 from nodeagent.model.resource import Reason, ReasonCode
-from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import classes
 from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, held_as_another, unreadable
 

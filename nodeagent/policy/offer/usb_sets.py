@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from nodeagent.model.allocation import Holder
+from nodeagent.model.host import Loan, UsbDevice
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, NodeRule, UsbRule
-from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy import selectors
 from nodeagent.policy.offer import behind, usb_health
 from nodeagent.policy.offer.matches import Match

@@ -29,9 +29,9 @@ from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
+from nodeagent.model.change import Plan
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.kubevirt import ClusterWishes
-from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, Spec, SriovRule, WantedType
 from nodeagent.model.status import ChangesStatus

@@ -13,9 +13,8 @@ from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import set_num_vfs
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.change import set_num_vfs
+from nodeagent.model.snapshot import Ledger, Snapshot
 from tests import exhausted
 from tests.facts import names
 

@@ -14,7 +14,7 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base import log
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.ledger import Ledger
+from nodeagent.model.snapshot import Ledger
 from nodeagent.model.spec import PciSelector, SriovRule
 from nodeagent.sim import files, refusals
 from nodeagent.sim.mdev_kernel import Card, Type

@@ -12,7 +12,7 @@ from nodeagent.agent.changing.retries import Retries
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Backoff, Timeouts
-from nodeagent.model.action import Step, create_mdev, remove_mdev
+from nodeagent.model.change import Step, create_mdev, remove_mdev
 from nodeagent.model.snapshot import Snapshot
 
 FIRST, SECOND = (

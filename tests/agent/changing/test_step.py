@@ -22,7 +22,7 @@ from nodeagent.agent.changing.step import ChangeRunner
 from nodeagent.base import log, threads
 from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import Step, clear_vgpu_type, create_mdev, set_num_vfs, set_vgpu_type
+from nodeagent.model.change import Step, clear_vgpu_type, create_mdev, set_num_vfs, set_vgpu_type
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import ResultsStatus
 from tests import exhausted

@@ -9,8 +9,8 @@ import pytest
 
 from nodeagent.agent.cluster import node_events
 from nodeagent.agent.cluster.node_events import FEW, EventReason, NodeEvent, compare_cards
-from nodeagent.model.action import ActionKind
 from nodeagent.model.allocation import UNNAMED
+from nodeagent.model.change import ActionKind
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import (
     NO_CHANGES,

@@ -16,7 +16,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import (
+from nodeagent.model.change import (
     Action,
     clear_vgpu_type,
     create_mdev,

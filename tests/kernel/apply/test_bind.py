@@ -13,7 +13,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import Action, Move, bind_drivers, restore_drivers
+from nodeagent.model.change import Action, Move, bind_drivers, restore_drivers
 from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names

@@ -19,7 +19,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
-from nodeagent.model.action import Action, run_sriov_manage
+from nodeagent.model.change import Action, run_sriov_manage
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
 from tests.sim.vfs import SimulatedVfs, add_sriov_manage

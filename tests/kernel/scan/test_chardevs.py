@@ -9,8 +9,8 @@ import pytest
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import host_use, pci
+from nodeagent.model.host import HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import each_names
 

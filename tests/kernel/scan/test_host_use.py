@@ -11,8 +11,8 @@ import pytest
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import host_use
+from nodeagent.model.host import HostUses, UseKind
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.uses import HostUses, UseKind
 from tests.facts import each_names
 from tests.machines.capture import materialise
 

@@ -12,8 +12,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import usb
 from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model import host_json
-from nodeagent.model.host import Host
-from nodeagent.model.usb import NODES, UsbDevice
+from nodeagent.model.host import NODES, Host, UsbDevice
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.usb import HUB, KEYBOARD, STICK, Plug
 from tests.looking import Looks

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.model.bootfile import AtBoot
-from nodeagent.model.host import Host
+from nodeagent.model.change import Asking, AtBoot, Became, Request
+from nodeagent.model.host import Host, HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.request import Asking, Became, Request
-from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import atboot
 from nodeagent.policy.change.atboot import BootPlan
 from tests.facts import each_names, names

@@ -9,15 +9,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nodeagent.model.action import ActionKind, Move
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.host import Host, PciFunction
+from nodeagent.model.change import ActionKind, Move, Plan
+from nodeagent.model.host import Host, HostUse, HostUses, PciFunction, UseKind
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.plan import Plan
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import Extent, PassthroughRule, PciSelector, Spec, SriovRule
-from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import bindings, guards
 from tests import ROOT
 from tests.facts import contains, each_names, names

@@ -9,13 +9,11 @@ import pytest
 
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.host import Host
+from nodeagent.model.change import Asking, Became, Request
+from nodeagent.model.host import Host, HostUse, HostUses, UseKind
 from nodeagent.model.ids import VFIO_PCI, PciAddress
-from nodeagent.model.ledger import Asked, Ledger
-from nodeagent.model.request import Asking, Became, Request
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Asked, Ledger, Snapshot
 from nodeagent.model.spec import Extent, PassthroughRule, PciSelector, Spec
-from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.change import byhand
 from nodeagent.policy.change.bindings import HAND
 from nodeagent.policy.change.byhand import GroupPlan

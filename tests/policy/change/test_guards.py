@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.model.allocation import UNNAMED, Allocations, Holder
-from nodeagent.model.cdi import CdiDevice, CdiFile
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, Loan, UsbDevice
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
-from nodeagent.model.nodes import DevNode
+from nodeagent.model.nodes import CdiDevice, CdiFile, DevNode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, NodePath, NodeRule, Spec
-from nodeagent.model.usb import Loan, UsbDevice
 from nodeagent.policy.change import guards
 from tests.facts import contains, names
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.action import ActionKind, clear_vgpu_type, set_vgpu_type
+from nodeagent.model.change import ActionKind, clear_vgpu_type, set_vgpu_type
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import CardTypes, MdevSpec, Spec, WantedType
 from nodeagent.policy.change.ownership import learned
 from nodeagent.policy.explain import devices

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.model.action import Action, ActionKind
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.plan import Plan
+from nodeagent.model.change import Action, ActionKind, Plan
+from nodeagent.model.snapshot import Ledger
 from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy.change.ownership import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type

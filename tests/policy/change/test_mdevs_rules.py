@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from nodeagent.model.action import ActionKind, create_mdev, remove_mdev, set_vgpu_type
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.plan import Plan
+from nodeagent.model.change import ActionKind, Plan, create_mdev, remove_mdev, set_vgpu_type
 from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy.change import guards, ownership
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type

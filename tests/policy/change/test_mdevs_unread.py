@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from nodeagent.model.change import Plan
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.plan import Plan
 from nodeagent.model.spec import CardTypes, MdevDefinition, MdevSpec, WantedType
 from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.facts import each_names, names

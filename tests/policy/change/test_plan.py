@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nodeagent.model.change import Plan
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, PciSelector, Spec, SriovRule
 from nodeagent.policy.change import mdevs, plan

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.action import Move, bind_drivers, restore_autoprobe, set_num_vfs
 from nodeagent.model.allocation import Allocations, Knowledge
+from nodeagent.model.change import Move, Plan, bind_drivers, restore_autoprobe, set_num_vfs
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.plan import Plan
-from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import PassthroughRule, PciSelector, Spec, SriovRule
 from nodeagent.policy.change import bindings, prospects, sriov
 from tests.facts import names

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model.action import Action, run_sriov_manage, set_num_vfs
 from nodeagent.model.allocation import Allocations, Knowledge
+from nodeagent.model.change import Action, Plan, run_sriov_manage, set_num_vfs
 from nodeagent.model.host import Host, Mdev, PciFunction, Sight
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.plan import Plan
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import PciSelector, Spec, SriovRule
 from nodeagent.policy.change import guards, sriov

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.model.action import Action, ActionKind
+from nodeagent.model.change import Action, ActionKind, Plan
 from nodeagent.model.ids import vgpu_key
-from nodeagent.model.ledger import Ledger
-from nodeagent.model.plan import Plan
+from nodeagent.model.snapshot import Ledger
 from nodeagent.model.spec import MdevSpec
 from nodeagent.policy.change.ownership import learned
 from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type

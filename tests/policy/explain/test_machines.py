@@ -11,10 +11,9 @@ import pytest
 from nodeagent.cluster import machines as door
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.configuration import Configuration, KubeVirt
-from nodeagent.model.host import HostDevice
+from nodeagent.model.host import HostDevice, UsbDevice
 from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
 from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec, UsbRule, UsbSelector
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy import merge
 from nodeagent.policy.explain import machines
 from nodeagent.policy.explain.machines import Ask, MachineExplanation

@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import HostDevice
+from nodeagent.model.host import HostDevice, HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
-from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy.explain import devices, why
 from nodeagent.policy.explain.devices import DeviceRow
 from nodeagent.policy.offer import turn

@@ -6,10 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
-from nodeagent.model.cdi import CdiDevice, CdiFile
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.nodes import DevNode
+from nodeagent.model.nodes import CdiDevice, CdiFile, DevNode
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, Discovery, NodePath, NodeRule, Spec

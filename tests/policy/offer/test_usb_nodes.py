@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
-from nodeagent.model.cdi import CdiDevice, CdiFile
-from nodeagent.model.host import Host
+from nodeagent.model.host import Host, UsbDevice
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.nodes import DevNode
+from nodeagent.model.nodes import CdiDevice, CdiFile, DevNode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, NodePath, NodeRule, Spec, UsbRule, UsbSelector
-from nodeagent.model.usb import UsbDevice
 from nodeagent.policy.offer import turn
 
 TTYS, KIND = ResourceName("example.com/tty"), "vendor.example/tty"

@@ -13,13 +13,11 @@ import pytest
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.configuration import Configuration, KubeVirt
-from nodeagent.model.host import Host
+from nodeagent.model.host import NODES, Host, HostUse, HostUses, Loan, UsbDevice, UseKind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import ReasonCode, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import UsbRule, UsbSelector
-from nodeagent.model.usb import NODES, Loan, UsbDevice
-from nodeagent.model.uses import HostUse, HostUses, UseKind
 from nodeagent.policy import merge
 from nodeagent.policy.offer import grants, turn, units
 from nodeagent.sim.host import SimulatedHost

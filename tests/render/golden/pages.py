@@ -10,14 +10,12 @@ from pathlib import Path
 from nodeagent.config import Value
 from nodeagent.model.access import AccessReport, Check
 from nodeagent.model.allocation import Holder
-from nodeagent.model.bootfile import BootFile, BootFiles, FileFate
-from nodeagent.model.cdi import CdiFile
+from nodeagent.model.change import Became, BootFile, BootFiles, FileFate, Plan, Result
 from nodeagent.model.host import Hints, MdevType, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
-from nodeagent.model.plan import Plan
+from nodeagent.model.nodes import CdiFile
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.readiness import ReadinessLine, Verdict
-from nodeagent.model.request import Became, Result
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.model.status import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.action import (
+from nodeagent.model.change import (
     Action,
     Move,
     clear_vgpu_type,

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Action: one change of the host, as a value. ``policy.change`` plans it, ``kernel.apply`` carries it out.
+"""Changes of the host as values: one action, the plan of all, requests by hand, and the files for a boot.
 
-Each kind has a function that makes it, and all that others need to know is a field. A new kind is a member of
-ActionKind, such a function, a planner in ``policy.change`` and a writer in ``kernel.apply``.
+``policy.change`` plans the actions, ``agent.changing`` and ``kernel.apply`` carry them out, and ``nodeagent
+plan`` prints them. Each kind of Action has a function that makes it, and all that others need to know is a
+field. A new kind is a member of ActionKind, such a function, a planner in ``policy.change`` and a writer in
+``kernel.apply``. A Plan holds all kinds of change; it is made from a Snapshot, and good for that Snapshot
+only. ``nodeagent bind`` and ``release`` send a Request, through a socket as plain data (``plain``) where a
+daemon does the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
-from nodeagent.model.ids import pci_order, vfio_driver
+from nodeagent.model.allocation import Holder
+from nodeagent.model.ids import VFIO_PCI, GroupNumber, pci_order, vfio_driver
+from nodeagent.model.problem import Problem
 
 _SRIOV_LOCK = "sriov_numvfs"  # device of all changes of VFs: the kernel holds one lock for them
 
@@ -271,3 +278,138 @@ class Step:
     def place(self) -> tuple[str, str | None]:
         """Card and type: what a refusal is logged for, however many attempts there are refused."""
         return self.action.card, self.action.type_id
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What exists on a card: an mdev by its UUID, or a vGPU by the address of its VF.
+
+    ``foreign`` says why nodeagent may not remove it: "not ours".
+    """
+
+    id: str
+    parent: str
+    type_id: str | None
+    group: GroupNumber | None = None
+    name: str | None = None  # of its type
+    dead: bool = False  # without a driver: nobody can use it (Linux, drivers/vfio/mdev)
+    vgpu: bool = False
+    foreign: str | None = None
+    holder: Holder | None = None
+    leaving: bool = False  # its removal is under way already, and waits
+
+    @property
+    def own(self) -> bool:
+        """True if nodeagent may remove it."""
+        return self.foreign is None
+
+
+@dataclass(frozen=True, slots=True)
+class CardPlan:
+    """What becomes of one card: the type that it is for (None: none), what exists on it, and its steps."""
+
+    address: str
+    type_id: str | None
+    instances: tuple[Instance, ...] = ()
+    notes: tuple[str, ...] = ()  # for a person
+    removals: tuple[Step, ...] = ()
+    creations: tuple[Step, ...] = ()
+    waiting: tuple[Step, ...] = ()
+    shortfalls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, what must wait, how each card stands, and what is wrong with the spec.
+
+    A problem without a hint ends with another configuration. A SHORTFALL says how much fits on a card: while
+    the card is worked on, that says nothing. ``notes`` are on types for other cards than this node has.
+    """
+
+    steps: tuple[Step, ...] = ()
+    waiting: tuple[Step, ...] = ()
+    cards: tuple[CardPlan, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Problem, ...] = ()
+
+
+class Asking(StrEnum):
+    """What is asked for."""
+
+    BIND = "bind"
+    RELEASE = "release"
+
+
+class Request(NamedTuple):
+    """``names``: addresses, patterns of them, or ids ``vendor:device``; ``driver``: to bind to.
+
+    ``at_boot``: functions that a boot has given to VFIO by files of ours: they stay so until the next one.
+    """
+
+    asking: Asking
+    names: tuple[str, ...]
+    driver: str = VFIO_PCI
+    dry_run: bool = False
+    at_boot: tuple[str, ...] = ()
+
+
+class Became(StrEnum):
+    """What became of a group of functions."""
+
+    DONE = "done"
+    PLANNED = "would be done"
+    NOTHING = "nothing to do"
+    REFUSED = "refused"
+    LATE = "not done yet"
+
+
+class Result(NamedTuple):
+    """One IOMMU group: the ``functions`` of it that were named, or follow, and what became of them.
+
+    ``refusals``: why not, and what to do about it.
+    """
+
+    functions: tuple[str, ...]
+    became: Became
+    what: str = ""
+    refusals: Mapping[str, str] = MappingProxyType({})
+
+
+class Answer(NamedTuple):
+    """The results; or the ``error`` for which nothing was looked at, with what to do."""
+
+    results: tuple[Result, ...] = ()
+    error: str = ""
+    hint: str = ""
+
+
+class AtBoot(NamedTuple):
+    """A function that is to have a VFIO driver from boot on; another device at its address is not."""
+
+    address: str
+    vendor: str
+    device: str
+    driver: str
+
+
+class FileFate(StrEnum):
+    """What becomes of a file."""
+
+    WRITTEN = "written"
+    REMOVED = "removed"
+
+
+class BootFile(NamedTuple):
+    """A file to write whole, or to remove: then ``text`` is empty."""
+
+    path: str
+    fate: FileFate
+    text: str = ""
+    runs: bool = False
+
+
+class BootFiles(NamedTuple):
+    """The files that change, in order; ``then`` is the command that makes a new initramfs of them, or ""."""
+
+    files: tuple[BootFile, ...] = ()
+    then: str = ""
