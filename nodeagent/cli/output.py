@@ -15,9 +15,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from nodeagent.base import hints
+from nodeagent.base import hints, terminal
 from nodeagent.base.errors import NodeagentError
-from nodeagent.render import folding
 
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
 TEXT, WIDE, NAME = "text", "wide", "name"
@@ -47,7 +46,7 @@ def say(message: str, prefix: str = "") -> None:
 def people(text: str, stream: TextIO | None = None, *, wide: bool = False) -> str:
     """The text as it goes to people on the stream, which is stdout if none is given."""
     if not wide:
-        text = folding.folded(text, folding.columns(stream or sys.stdout, os.environ))
+        text = terminal.folded(text, terminal.columns(stream or sys.stdout, os.environ))
     return text.encode("ascii", "backslashreplace").decode() if _is_plain() else text
 
 

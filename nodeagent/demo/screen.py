@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from nodeagent.render import folding
-from nodeagent.render.table import BOLD, DIM, GREEN, RED, Paint, table
+from nodeagent.base import terminal
+from nodeagent.base.terminal import BOLD, DIM, GREEN, RED, Paint, table
 
 WIDTH = 79  # columns, where the verdict begins in a pipe
 _VERDICT = len(" ok, 12345 ms ")
@@ -45,14 +45,14 @@ class Screen:
 
     def do(self, what: str) -> None:
         """Say what happens now, and start the clock."""
-        self.say(folding.folded(f"   do      {what}", self._columns))
+        self.say(terminal.folded(f"   do      {what}", self._columns))
         self._done_at = time.monotonic()
 
     def expect(self, what: str) -> None:
         """Say what must come of it; the verdict follows on the same line."""
         self._expected = what
         width = self._columns - _VERDICT if self._columns else WIDTH
-        *others, last = folding.folded(f"   expect  {what}", self._columns and width).split("\n")
+        *others, last = terminal.folded(f"   expect  {what}", self._columns and width).split("\n")
         self._write("\n".join([*others, last.ljust(width)]))
 
     def kept(self) -> None:
@@ -70,7 +70,7 @@ class Screen:
 
     def show(self, text: str) -> None:
         """Show what somebody else has to say, below what was just said."""
-        self.say(self._paint(folding.folded(textwrap.indent(text.strip("\n"), _INDENT), self._columns), DIM))
+        self.say(self._paint(terminal.folded(textwrap.indent(text.strip("\n"), _INDENT), self._columns), DIM))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Show a table."""

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import anyio
 
+from nodeagent.base import terminal
+from nodeagent.base.terminal import Paint
 from nodeagent.demo import cluster, daemon, passthrough, stage, vgpus
 from nodeagent.demo.acting import Act
 from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
-from nodeagent.render import folding
-from nodeagent.render.table import Paint
 
 PATIENCE = 15.0  # seconds; what is shown takes less than one of them
 FINE, FAILED = 0, 1
@@ -35,7 +35,7 @@ def run(keep: bool, page: bool = False, patience: float = PATIENCE) -> int:
     failed.
     """
     environ = dict(os.environ)
-    paint, columns = Paint.of(sys.stdout, environ), folding.columns(sys.stdout, environ)
+    paint, columns = Paint.of(sys.stdout, environ), terminal.columns(sys.stdout, environ)
     screen = Screen(sys.stdout, paint, columns)
     with tempfile.TemporaryDirectory(prefix="nodeagent-demo-") as directory:
         return anyio.run(_perform, directory, screen, _Wishes(keep, page, patience))

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from nodeagent.base.terminal import table
 from nodeagent.policy.explain.cards import CardExplanation, CardInstance
-from nodeagent.render.table import table
 
 
 def text(card: CardExplanation) -> str:

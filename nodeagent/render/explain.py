@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nodeagent.base.terminal import table
 from nodeagent.model.host import Kind
 from nodeagent.policy.explain.devices import DeviceExplanation, is_blocked
 from nodeagent.render import cards
-from nodeagent.render.table import table
 
 
 def text(explanation: DeviceExplanation) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nodeagent.base.terminal import table
 from nodeagent.policy.explain.groups import GroupExplanation
 from nodeagent.policy.explain.pods import PodExplanation, PodResource
 from nodeagent.render import explain
-from nodeagent.render.table import table
 
 _OF_MDEV = "mdev"
 

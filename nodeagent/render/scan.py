@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from nodeagent.base.terminal import table
 from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction, UsbDevice
 from nodeagent.model.nodes import CdiFile
 from nodeagent.policy import groups
 from nodeagent.policy.explain.devices import DeviceRow, is_blocked, members_of
-from nodeagent.render.table import table
 
 LONGEST_NAME = 26  # characters of a name that is not asked for in full
 _FATE = "WHAT BECOMES OF IT"

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from nodeagent.base.terminal import table
 from nodeagent.render.answers import SettingAnswer, SettingsAnswer
-from nodeagent.render.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

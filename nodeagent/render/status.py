@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
+from nodeagent.base.terminal import table
 from nodeagent.model.resource import WAITS
 from nodeagent.model.status import (
     ClusterStatus,
@@ -19,7 +20,6 @@ from nodeagent.model.status import (
 from nodeagent.policy import diagnose
 from nodeagent.render import remarks, times
 from nodeagent.render.rules import few
-from nodeagent.render.table import table
 
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET")
 _WIDE = ("DEVICE", "RESOURCE", "HEALTH", "NUMA", "HELD BY")

@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio
 
-from nodeagent.render.table import table
+from nodeagent.base.terminal import table
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.bench import (

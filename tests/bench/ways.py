@@ -20,8 +20,8 @@ from pathlib import Path
 
 import anyio
 
+from nodeagent.base.terminal import table
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.render.table import table
 from nodeagent.sim import cards, nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet

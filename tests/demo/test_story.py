@@ -21,12 +21,12 @@ import anyio.to_thread
 import pytest
 
 from nodeagent.base import sockets
+from nodeagent.base.terminal import Paint
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.demo import cluster, daemon, stage, vgpus
 from nodeagent.demo.daemon import DemoFailed
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import GPU, TESLA, USB, Stage
-from nodeagent.render.table import Paint
 from tests import fetching
 from tests.facts import names
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines that are too long for a terminal, folded between words: below their column, or a little further in.
+"""Text for terminals: aligned columns, long lines folded between words, colour.
 
-A word is never broken, so that what is copied is whole: a name that is longer than the terminal is wide goes
-beyond its edge. Knows nothing of what the lines say.
+Commands and the demo use it. A folded line goes on below its column, or a little further in. A word is never
+broken, so that a copied name is whole: a name that is longer than the terminal is wide goes beyond its edge.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 _GAP = re.compile(r"(?<=\S)  +(?=\S)")  # between the cells of a table
@@ -19,9 +19,25 @@ _ROOMY = 40  # columns, in which it reads well
 _FURTHER = 2  # columns
 _NARROWEST = 40  # columns of a terminal, below which no table is of use
 
+RED, GREEN, YELLOW, BOLD, DIM = "31", "32", "33", "1", "2"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:
+    """Columns as wide as their widest cell; the last one is not padded."""
+    lines = [tuple(head), *(tuple(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        indent
+        + "  ".join(
+            cell if column == len(head) - 1 else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
 
 def columns(stream: TextIO | None, environ: Mapping[str, str]) -> int:
-    """How wide the terminal behind the stream is; 0 if it is none, or its width is of no use."""
+    """The width of the terminal behind the stream; 0 if it is none, or its width is of no use."""
     if stream is None or not stream.isatty():
         return 0
     try:
@@ -43,13 +59,13 @@ def _folded(line: str, width: int) -> Iterator[str]:
         yield line
         return
     *others, last = [0, *(gap.end() for gap in _GAP.finditer(line))]
-    cell, columns = line[last:], others[1:]
+    cell, starts = line[last:], others[1:]
     longest = max(map(len, cell.split()), default=0)
-    whole = next((each for each in reversed(columns) if each + len(cell) <= width), None)
+    whole = next((each for each in reversed(starts) if each + len(cell) <= width), None)
     if whole is None and last and width - last >= max(_NARROW, longest):
         yield from _wrapped(line, width, last)
         return
-    roomy = (each for each in reversed(columns) if width - each >= max(_ROOMY, longest))
+    roomy = (each for each in reversed(starts) if width - each >= max(_ROOMY, longest))
     below = whole or next(roomy, None)
     if below is None:
         yield from _wrapped(line, width, len(line) - len(line.lstrip()) + _FURTHER)
@@ -62,3 +78,19 @@ def _wrapped(line: str, width: int, further: int) -> list[str]:
     return textwrap.wrap(
         line, width, subsequent_indent=" " * further, break_long_words=False, break_on_hyphens=False
     )
+
+
+class Paint:
+    """Colours a text, or leaves it alone."""
+
+    def __init__(self, coloured: bool) -> None:
+        self.coloured = coloured
+
+    @classmethod
+    def of(cls, stream: TextIO, environ: dict[str, str]) -> Paint:
+        """Colour on a terminal that can, unless NO_COLOR is set (no-color.org)."""
+        able = stream.isatty() and environ.get("TERM", "dumb") != "dumb" and not environ.get("NO_COLOR")
+        return cls(able)
+
+    def __call__(self, text: str, colour: str) -> str:
+        return f"\x1b[{colour}m{text}\x1b[0m" if self.coloured else text

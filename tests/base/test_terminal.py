@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long lines on a terminal: folded between words, below their column, and never inside a word."""
+"""Columns, colour, and long lines: folded between words, below their column, and never inside a word."""
 
 from __future__ import annotations
 
+import io
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.render.folding import folded
+from nodeagent.base.terminal import RED, Paint, folded, table
 
 ROW = "0000:3b:00.1  10     vfio-pci  TU106 High Definition Au..  not offered: class 0403 not discovered"
 
@@ -52,3 +55,40 @@ def test_nothing_is_lost_and_only_long_words_exceed(text: str, width: int) -> No
     told = folded(text, width)
     assert told.split() == text.split()
     assert all(len(line) <= width or len(line.split()) <= 1 for line in told.split("\n"))
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_columns_are_as_wide_as_their_widest_cell_and_no_line_ends_in_blanks() -> None:
+    text = table(("NAME", "N", "WHAT"), [("a", "100", ""), ("longer", "1", "x")], indent="  ")
+    assert text.splitlines() == ["  NAME    N    WHAT", "  a       100", "  longer  1    x"]
+
+
+@pytest.mark.parametrize("row", [("1",), ("1", "2", "3")])
+def test_a_row_of_another_length_is_a_mistake_of_ours(row: tuple[str, ...]) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        table(("A", "B"), [row])
+
+
+@pytest.mark.parametrize(
+    ("stream", "environ", "coloured"),
+    [
+        (Terminal(), {"TERM": "xterm"}, True),
+        (Terminal(), {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (Terminal(), {"TERM": "xterm", "NO_COLOR": ""}, True),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (Terminal(), {}, False),
+        (io.StringIO(), {"TERM": "xterm"}, False),
+    ],
+)
+def test_colour_is_for_terminals_that_want_it(
+    stream: io.StringIO, environ: dict[str, str], coloured: bool
+) -> None:
+    paint = Paint.of(stream, environ)
+    assert paint.coloured is coloured
+    assert paint("x", RED) == ("\x1b[31mx\x1b[0m" if coloured else "x")
