@@ -18,7 +18,7 @@ from nodeagent.agent.core import Core
 from nodeagent.base import threads
 from nodeagent.base.latest import Latest
 from nodeagent.base.watch import Change
-from nodeagent.config.imports import cdi as reading
+from nodeagent.config import cdi_files as reading
 from nodeagent.kernel.events import NodeWatches
 from nodeagent.kernel.root import Root
 from nodeagent.model.nodes import CdiFile, cdi_nodes

@@ -30,9 +30,7 @@ _SOCKET = "status.socket"
 
 def socket_path(options: argparse.Namespace, root: Root) -> str:
     """The path of the daemon's socket. :raises ConfigError: if the flag for it is wrong."""
-    from nodeagent.config import single
-
-    return root.path(single.value(_SOCKET, shell.sources(options, root)))
+    return root.path(config.load_one(_SOCKET, shell.sources(options, root)))
 
 
 def status(options: argparse.Namespace, root: Root) -> Any:

@@ -16,9 +16,8 @@ from nodeagent import config
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import output
 from nodeagent.cluster import kubevirt
-from nodeagent.config import manifests
-from nodeagent.config.imports import generic_device_plugin, sriov_device_plugin
-from nodeagent.config.imports.sriov_device_plugin import Rule, Translation
+from nodeagent.config import device_plugins, manifests
+from nodeagent.config.device_plugins import Rule, Translation
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.kubevirt import MDEVS, PERMITTED, KubeVirtCR
 from nodeagent.model.spec import API_VERSION, DeviceRule, PciRule, UsbRule
@@ -60,12 +59,8 @@ def _parts(document: Any, path: str) -> Iterator[dict[str, Any]]:
         for name, text in texts.items() if isinstance(texts, dict) else ():
             for each in manifests.parsed(str(text), f"{path}: {name}"):
                 yield from _parts(each, path)
-    elif _is_plugins(document) or _is_kubevirts(document):
+    elif device_plugins.is_known(document) or _is_kubevirts(document):
         yield document
-
-
-def _is_plugins(document: dict[str, Any]) -> bool:
-    return sriov_device_plugin.LIST in document or generic_device_plugin.is_one(document)
 
 
 def _is_kubevirts(document: dict[str, Any]) -> bool:
@@ -76,10 +71,8 @@ def _is_kubevirts(document: dict[str, Any]) -> bool:
 def _document(sources: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     rules, mdevs, notes = list[Rule](), dict[str, Any](), list[str]()
     for source in sources:
-        if sriov_device_plugin.LIST in source:
-            found = sriov_device_plugin.translated(source)
-        elif generic_device_plugin.is_one(source):
-            found = generic_device_plugin.translated(source)
+        if device_plugins.is_known(source):
+            found = device_plugins.translate(source)
         else:
             cr = _cr(source)
             found = _permitted(cr)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings: one table feeds flags, environment, files, schema and reference.
 
-Use ``config.load``; the rest of the package is how it is done: ``table`` (what there is), ``scalars``,
-``shapes``, ``selectors`` (what values look like), ``reader`` (what was written, and who wins), ``imports``
-(files of other tools), ``loading`` (all of that in order, and the records that are made of it).
+Use ``config.load``; the other modules do its work: ``table`` lists the settings, ``scalars``, ``shapes`` and
+``selectors`` describe their values, ``sources`` and ``reading`` read files, variables and flags, ``mdevctl``
+and ``vgpu_device_manager`` read files of other tools, ``loading`` does all of that in order.
 """
 
 from __future__ import annotations
 
-from nodeagent.config.loading import again, check_file, instead, load
+from nodeagent.config.loading import again, check_file, instead, load, load_one
 from nodeagent.config.problems import ConfigErrors, more
-from nodeagent.config.reader.sources import Sources, add_flags, flags_from
 from nodeagent.config.records import Cdi, Http, Kubelet, Log, Settings, Status, Timing, Value
+from nodeagent.config.sources import Sources, add_flags, flags_from
 from nodeagent.config.table import schema
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "flags_from",
     "instead",
     "load",
+    "load_one",
     "more",
     "schema",
 ]

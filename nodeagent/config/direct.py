@@ -18,7 +18,7 @@ from nodeagent.model.spec import NodePath
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nodeagent.config.reader.reading import Scalar
+    from nodeagent.config.reading import Scalar
 
 MOST = 1_000_000  # shares
 _PART = r"[A-Za-z0-9_.:@+-]+"

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.files import Damaged, StateFile
-from nodeagent.config import loading, table
+from nodeagent.config import loading, sources, table
 from nodeagent.config.problems import ConfigErrors
-from nodeagent.config.reader import sources
 from nodeagent.config.records import Value
 from nodeagent.model.configuration import Imported
 
 if TYPE_CHECKING:
-    from nodeagent.config.reader.sources import Sources
     from nodeagent.config.records import Settings
+    from nodeagent.config.sources import Sources
 
 PATH = "/var/lib/nodeagent/settings.json"
 PLACE = "the last good settings"

@@ -14,26 +14,87 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.config import records, table
-from nodeagent.config.problems import Problems
-from nodeagent.config.reader import sources
-from nodeagent.config.reader.effective import Effective
-from nodeagent.config.reader.reading import PLACE
+from nodeagent.config import records, sources, table
+from nodeagent.config.problems import Place, Problems
+from nodeagent.config.reading import BROKEN, PLACE, Reader, Table
 from nodeagent.config.shapes import Either, ListOf, MapOf, Record, Shape, snake
-from nodeagent.model.configuration import Alias, Configuration, Imported, KubeVirt, Mdevs, Node
+from nodeagent.model.configuration import (
+    Alias,
+    Configuration,
+    Imported,
+    KubeVirt,
+    MdevctlDefinitions,
+    Mdevs,
+    Node,
+    VgpuFile,
+)
+from nodeagent.model.problem import misconfigured
 from nodeagent.model.spec import Discovery, Following
 from nodeagent.policy import merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from nodeagent.config.reader.effective import Effective
-    from nodeagent.config.reader.sources import Given, Sources
     from nodeagent.config.records import Settings, Value
-    from nodeagent.model.configuration import Configuration
+    from nodeagent.config.sources import Given, Sources
 
 
 R = TypeVar("R")
+
+DEFAULT = Place("default", "default")
+
+
+class Effective:
+    """The values so far; sources are taken weakest first."""
+
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+        self._reader = Reader(problems)
+        self._values: dict[str, Any] = {setting.key: setting.default for setting in table.SETTINGS}
+        self._origins: dict[str, tuple[Place, ...]] = {}
+        self._members: dict[tuple[str, str], Place] = {}
+
+    def take(self, given: Given) -> None:
+        """Read one setting of one source; what is broken leaves the weaker value."""
+        setting, key = given.setting, given.setting.key
+        value = self._reader.read(setting.shape, given.entry, key)
+        if value is BROKEN:
+            return
+        if isinstance(setting.shape, MapOf):
+            self._values[key] = self._values[key] | value
+            self._origins[key] = (*self._origins.get(key, ()), given.place)
+            if isinstance(given.entry, Table):
+                self._members |= {(key, member.key): member.place for member in given.entry.members}
+        else:
+            self._values[key] = value
+            self._origins[key] = (given.place,)
+
+    def value(self, setting: table.Setting) -> Any:
+        """The strongest value of a setting, as read."""
+        return self._values[setting.key]
+
+    def place(self, key: str) -> Place | None:
+        """Where the strongest value of a setting was written; None for a default, or no key of a setting."""
+        return self._origins[key][-1] if key in self._origins else None
+
+    def member_place(self, key: str, member: str) -> Place:
+        """Where one key of a table of words was written."""
+        return self._members[key, member]
+
+    def given(self) -> tuple[Value, ...]:
+        """The values that some source has given until now, in table order."""
+        return tuple(value for value in self.shown() if value.key in self._origins)
+
+    def shown(self) -> tuple[Value, ...]:
+        """All values for people, in table order."""
+        return tuple(
+            records.Value(
+                setting.key,
+                table.shown(setting.shape, self._values[setting.key]),
+                ", ".join(place.short for place in self._origins.get(setting.key, (DEFAULT,))),
+            )
+            for setting in table.SETTINGS
+        )
 
 
 def load(origin: Sources) -> Settings:
@@ -72,6 +133,24 @@ def instead(path: str, prefix: str, told: Iterable[Value]) -> Settings:
     given = (*_named(path, problems), *sources.parts(home, problems, warnings))
     outside = sources.outside(told, problems, warnings)
     return _in_full(prefix, _effective(given, problems), outside, None, warnings)
+
+
+def load_one(key: str, origin: Sources) -> Any:
+    """Return the value of one setting, to find a daemon that runs: mistakes in other settings do not count.
+
+    A source that is broken does not count either. Not for maps, whose sources are merged. Blocks on files.
+
+    :raises ConfigError: if its own flag is wrong.
+    """
+    setting, ignored, problems = table.BY_KEY[key], Problems(), Problems()
+    home = sources.below(origin.prefix, sources.DIRECTORY)
+    weaker = (*sources.files(home, ignored, []), *sources.environment(origin.environ, ignored, []))
+    own = {name: text for name, text in origin.flags.items() if name == key}
+    flag = _effective(sources.flags(own, problems), problems)
+    problems.raise_any()
+    if flag.place(key) is not None:
+        return flag.value(setting)
+    return _effective((each for each in weaker if each.setting is setting), ignored).value(setting)
 
 
 def _in_full(
@@ -139,13 +218,32 @@ def again(values: Iterable[Value], flags: Mapping[str, str]) -> Settings:
 def _with_imported(
     written: Configuration, prefix: str, warnings: list[str]
 ) -> tuple[Configuration, tuple[str, ...]]:
-    """The configuration with what files of other tools say, and the directories of these."""
-    if not written.mdevs.mdevctl and not written.mdevs.vgpu_config_file:
-        return written, ()
-    from nodeagent.config.imports import imported  # here: few nodes name such files
+    """The configuration with the mdevs that files of other tools define, and the directories of these.
 
-    read = imported.read(prefix, written.mdevs, warnings)
-    return replace(written, imported=read), imported.watched_paths(prefix, written.mdevs)
+    A broken definition of mdevctl is a warning, since it keeps one file for each device. Whether a fault of
+    a vgpu-device-manager file is an error depends on the configuration that ``policy.merge`` chooses in it.
+    """
+    definitions, vgpu, watched = MdevctlDefinitions(), None, list[str]()
+    if written.mdevs.mdevctl:
+        from nodeagent.config import mdevctl  # here: few nodes have it
+
+        directory = sources.below(prefix, mdevctl.DIRECTORY)
+        definitions = mdevctl.read(directory, warnings)
+        watched += mdevctl.directories(directory)
+    if written.mdevs.vgpu_config_file:
+        path = sources.below(prefix, written.mdevs.vgpu_config_file)
+        vgpu = _vgpu_file(path)
+        watched += [os.path.dirname(file) for file in (path, os.path.realpath(path))]  # noqa: PTH120
+    return replace(written, imported=Imported(definitions, vgpu)), tuple(watched)
+
+
+def _vgpu_file(path: str) -> VgpuFile:
+    from nodeagent.config import vgpu_device_manager  # here: few nodes have such a file
+
+    try:
+        return VgpuFile(path, vgpu_device_manager.read(path))
+    except ConfigError as error:
+        return VgpuFile(path, fault=misconfigured("", error.what, error.hint))
 
 
 def _look_for_names(path: str, prefix: str, effective: Effective, problems: Problems) -> None:
@@ -169,9 +267,9 @@ def _must_exist(path: str) -> None:
 
     :raises ConfigError: if it is absent.
     """
-    from nodeagent.config.reader import document
+    from nodeagent.config import yaml_lines
 
-    if document.read(path, path) is None:
+    if yaml_lines.read(path, path) is None:
         raise ConfigError(f"{path}: no such file", "give the path of a configuration file")
 
 

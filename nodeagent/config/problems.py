@@ -10,9 +10,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.base.errors import ConfigError
+from nodeagent.policy import naming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+# Keys of other tools, for files pasted from there. Sources: the API of KubeVirt (core/v1), and the
+# documentation of sriov-network-device-plugin 3.11, generic-device-plugin 0.1, k8s-device-plugin 0.20,
+# mdevctl 1.4, vgpu-device-manager 0.5 and the GPU operator's ClusterPolicy.
+PAGE = "docs/migrating.md"
+_KUBEVIRT, _SRIOV = "the KubeVirt CR", "the sriov-network-device-plugin"
+_GENERIC = "squat's generic-device-plugin"
+_TRANSLATED = (_KUBEVIRT, _SRIOV, _GENERIC)
+
+_KEYS: Mapping[str, str] = {
+    "a Kubernetes object": "kind metadata spec",
+    _KUBEVIRT: "permittedHostDevices pciHostDevices mediatedDevices pciVendorSelector mdevNameSelector "
+    "externalResourceProvider resourceName mediatedDevicesConfiguration mediatedDeviceTypes "
+    "mediatedDevicesTypes nodeMediatedDeviceTypes",
+    _SRIOV: "resourceList resourcePrefix deviceType selectors pciAddresses acpiIndexes rootDevices pfNames "
+    "linkTypes ddpProfiles isRdma needVhostNet vdpaType pKeys auxTypes excludeTopology additionalInfo",
+    _GENERIC: "groups domain",
+    "NVIDIA's k8s-device-plugin": "sharing timeSlicing mps migStrategy renameByDefault deviceListStrategy "
+    "deviceIDStrategy",
+    "NVIDIA's vgpu-device-manager": "vgpu-configs vgpu-devices device-filter",
+    "mdevctl": "mdev_type attrs",
+    "NVIDIA's GPU operator": "sandboxWorkloads sandboxDevicePlugin vfioManager vgpuManager vgpuDeviceManager",
+}
+_OWNERS = {key: owner for owner, keys in _KEYS.items() for key in keys.split()}
 
 
 class Place(NamedTuple):
@@ -71,3 +96,12 @@ class Problems:
             raise self.errors[0]
         if self.errors:
             raise ConfigErrors(self.errors)
+
+
+def hint_for_unknown(key: str, known: Iterable[str]) -> str:
+    """Return the hint for an unknown key: the page for keys of another tool, else the nearest known key."""
+    owner = _OWNERS.get(key)
+    if owner is None:
+        return naming.nearest(key, known)
+    more = "; nodeagent config --from FILE makes rules of it" if owner in _TRANSLATED else ""
+    return f"this is a key of {owner}: {PAGE} has its counterpart{more}"

@@ -18,7 +18,7 @@ from nodeagent.policy import naming
 if TYPE_CHECKING:
     from enum import StrEnum
 
-    from nodeagent.config.reader.reading import Scalar
+    from nodeagent.config.reading import Scalar
 
 SUN_PATH = 107  # bytes of a unix socket's path: sun_path in <linux/un.h> less the closing NUL
 # "nodeagent-" + 10 hex + "-" + pid (at most 4194304) + "-" + start (8 hex) + ".sock"

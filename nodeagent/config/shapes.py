@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nodeagent.config.reader.reading import Scalar
+    from nodeagent.config.reading import Scalar
 
 Schema = dict[str, Any]
 

@@ -329,7 +329,7 @@ async def test_what_nobody_can_mean_is_refused(node: Node, written: str, said: s
 
 LATE = (
     "nodeagent.agent.cdi_specs",
-    "nodeagent.config.imports.cdi",
+    "nodeagent.config.cdi_files",
     "nodeagent.kernel.scan.devnodes",
     "nodeagent.policy.offer.cdi_rules",
     "nodeagent.policy.offer.node_rules",

@@ -9,10 +9,10 @@ import pytest
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
-from nodeagent.config import foreign
+from nodeagent.config import problems
 from tests.facts import names
 
-PAGE = Path(__file__).parents[2] / foreign.PAGE
+PAGE = Path(__file__).parents[2] / problems.PAGE
 
 
 @pytest.mark.parametrize(

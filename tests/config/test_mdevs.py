@@ -11,8 +11,7 @@ import pytest
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
-from nodeagent.config.imports import mdevctl, vgpu_device_manager
-from nodeagent.config.reader import document
+from nodeagent.config import mdevctl, vgpu_device_manager, yaml_lines
 from nodeagent.model.configuration import VgpuConfiguration
 from nodeagent.model.spec import (
     CardTypes,
@@ -191,7 +190,7 @@ vgpu-configs:
 
 
 def parsed(text: str) -> tuple[VgpuConfiguration, ...]:
-    return vgpu_device_manager.parse(document.parse(text.encode(), "vgpu.yaml", "vgpu.yaml"))
+    return vgpu_device_manager.parse(yaml_lines.parse(text.encode(), "vgpu.yaml", "vgpu.yaml"))
 
 
 def configurations(text: str) -> dict[str, tuple[CardTypes, ...]]:

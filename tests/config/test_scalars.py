@@ -7,7 +7,7 @@ import pytest
 
 from nodeagent.config import direct, scalars
 from nodeagent.config.problems import Place, Wrong
-from nodeagent.config.reader.reading import Scalar
+from nodeagent.config.reading import Scalar
 from nodeagent.config.shapes import Word
 
 

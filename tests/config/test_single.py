@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from nodeagent import config
 from nodeagent.base.errors import ConfigError
-from nodeagent.config import Sources, single
+from nodeagent.config import Sources
 
 KEY = "status.socket"
 DEFAULT = "/run/nodeagent/status.sock"
@@ -22,7 +23,7 @@ FLAG, ENV, FILE = (
 
 
 def value(prefix: str, flags: Mapping[str, str], environ: Mapping[str, str]) -> Any:
-    return single.value(KEY, Sources(prefix, flags, environ))
+    return config.load_one(KEY, Sources(prefix, flags, environ))
 
 
 @pytest.fixture

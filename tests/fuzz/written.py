@@ -12,7 +12,7 @@ from typing import Any
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import loading
 from nodeagent.config.problems import ConfigErrors
-from nodeagent.config.reader.sources import Sources
+from nodeagent.config.sources import Sources
 from nodeagent.kernel import pci_ids
 from nodeagent.kernel.root import Root
 from nodeagent.model import host_json

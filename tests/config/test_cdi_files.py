@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.config.imports import cdi
+from nodeagent.config import cdi_files
 from nodeagent.config.problems import Wrong
 from nodeagent.model.nodes import CdiDevice, CdiFile, resolve_cdi_names
 
@@ -19,7 +19,7 @@ ALSO_COMMON = HEAD + "containerEdits: {deviceNodes: [{path: /dev/ctl}]}\ndevices
 
 def nodes(devices: str) -> list[tuple[str, tuple[str, ...]]]:
     """Name and nodes of each device that a text has."""
-    kind, found = cdi.parsed(f"{ALSO_COMMON}{devices}".encode(), "/etc/cdi/x.yaml")
+    kind, found = cdi_files.parsed(f"{ALSO_COMMON}{devices}".encode(), "/etc/cdi/x.yaml")
     assert kind == "v.com/c"
     return [(each.name, each.nodes) for each in found]
 
@@ -77,7 +77,7 @@ def test_all_nodes_that_have_to_be_there_are_found(
 )
 def test_what_is_wrong_is_said_with_its_place(text: str, said: str) -> None:
     with pytest.raises(Wrong) as caught:
-        cdi.parsed(text.encode(), "/etc/cdi/x.yaml")
+        cdi_files.parsed(text.encode(), "/etc/cdi/x.yaml")
     assert said in caught.value.what
 
 
@@ -85,10 +85,10 @@ def test_a_file_that_was_not_written_again_is_not_read_again(tmp_path: Path) -> 
     file = tmp_path / "etc/cdi/x.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "v.com/c", "devices": [{"name": "a"}]}))
-    known = cdi.Directory(str(tmp_path), 0, {}).read()
-    assert cdi.Directory(str(tmp_path), 0, known).read()["/etc/cdi/x.json"] is known["/etc/cdi/x.json"]
+    known = cdi_files.Directory(str(tmp_path), 0, {}).read()
+    assert cdi_files.Directory(str(tmp_path), 0, known).read()["/etc/cdi/x.json"] is known["/etc/cdi/x.json"]
     file.write_text("{")
-    again = cdi.Directory(str(tmp_path), 0, known).read()["/etc/cdi/x.json"]
+    again = cdi_files.Directory(str(tmp_path), 0, known).read()["/etc/cdi/x.json"]
     assert again.fault
     assert again.devices == known["/etc/cdi/x.json"].devices, "they are listed as they were, with the fault"
 
@@ -100,7 +100,7 @@ def test_only_files_of_the_two_endings_count_and_none_hangs(tmp_path: Path) -> N
         (directory / name).write_text("{")
     os.mkfifo(directory / "pipe.json")
     os.symlink("nowhere", directory / "link.json")
-    found = cdi.Directory(str(tmp_path), 0, {}).read()
+    found = cdi_files.Directory(str(tmp_path), 0, {}).read()
     assert {path: file.fault for path, file in found.items()} == {
         "/etc/cdi/pipe.json": "it is not a regular file",
     }

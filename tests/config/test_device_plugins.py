@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from nodeagent import config
-from nodeagent.config.imports import generic_device_plugin
+from nodeagent.config import device_plugins
 
 MRW = {"permissions": "mrw"}
 
 
 def one(*groups: Any, **more: Any) -> tuple[list[dict[str, Any]], list[str]]:
     """The nodes of the rules, and the notes."""
-    found = generic_device_plugin.translated({"devices": [{"name": "x", "groups": list(groups)}], **more})
+    found = device_plugins.translate({"devices": [{"name": "x", "groups": list(groups)}], **more})
     return [rule["node"] for rule in found.rules], list(found.notes)
 
 
@@ -76,7 +76,7 @@ def test_what_has_no_counterpart_is_said(group: Any, note: str) -> None:
 
 def test_only_the_first_group_of_a_name_is_taken_and_the_domain_is_kept() -> None:
     group = {"paths": [{"path": "/dev/fuse"}]}
-    found = generic_device_plugin.translated(
+    found = device_plugins.translate(
         {
             "domain": "a.b",
             "devices": [{"name": "x", "groups": [group, group]}, {"name": "c.d/y", "groups": [group]}],

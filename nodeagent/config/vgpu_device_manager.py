@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.config.reader import document
-from nodeagent.config.reader.reading import Entry, Items, Member, Scalar, Table, described
+from nodeagent.config import yaml_lines
+from nodeagent.config.reading import Entry, Items, Member, Scalar, Table, described
 from nodeagent.model.configuration import VgpuConfiguration
 from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.model.spec import CardTypes, WantedType
@@ -31,7 +31,7 @@ def read(path: str) -> tuple[VgpuConfiguration, ...]:
 
     :raises ConfigError: if there is no such file, or with file and line of the first mistake.
     """
-    table = document.read(path, path)
+    table = yaml_lines.read(path, path)
     if table is None:
         raise ConfigError(f"{path}: no such file", "give the path of a vgpu-device-manager configuration")
     return parse(table)

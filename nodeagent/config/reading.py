@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from nodeagent.config.problems import Wrong
+from nodeagent.config.problems import Wrong, hint_for_unknown
 from nodeagent.config.shapes import Either, ListOf, MapOf, Record, Shape, Word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nodeagent.config.problems import Place, Problems
 
 
@@ -141,7 +139,7 @@ class Reader:
         path = f"{key}.{member.key}"
         meant = next((known for known in shape.keys if known.name == member.key), None)
         if meant is None:
-            hint = unknown(member.key, [known.name for known in shape.keys])
+            hint = hint_for_unknown(member.key, [known.name for known in shape.keys])
             self._fail(member.place, path, "unknown key", hint)
             return
         values[member.key] = self.read(meant.shape, member.entry, path)
@@ -161,13 +159,6 @@ class Reader:
     def _fail(self, place: Place, key: str, what: str, hint: str) -> Any:
         self._problems.add(place, key, what, hint)
         return BROKEN
-
-
-def unknown(key: str, known: Iterable[str]) -> str:
-    """What to do about a key that is not known."""
-    from nodeagent.config import foreign  # here: needed for mistakes only
-
-    return foreign.hint(key, known)
 
 
 def from_text(shape: Shape, text: str, place: Place) -> Entry:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nodeagent.base import hints, timeouts
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.files import STDIN
-from nodeagent.config import table
-from nodeagent.config.problems import Place, Problems, Wrong
-from nodeagent.config.reader import reading
-from nodeagent.config.reader.reading import Entry, Table, is_null
+from nodeagent.config import reading, table
+from nodeagent.config.problems import Place, Problems, Wrong, hint_for_unknown
+from nodeagent.config.reading import Entry, Table, is_null
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
@@ -88,10 +87,10 @@ def file(path: str, short: str, problems: Problems) -> list[Given]:
     """What one file gives; [] if it is absent or cannot be read (then with a problem)."""
     if path != STDIN and not os.path.lexists(path):
         return []
-    from nodeagent.config.reader import document  # here: without a file, PyYAML is 1 MiB for nothing
+    from nodeagent.config import yaml_lines  # here: without a file, PyYAML is 1 MiB for nothing
 
     try:
-        tables = document.read(path, short)
+        tables = yaml_lines.read(path, short)
     except ConfigError as error:
         problems.add_error(error)
         return []
@@ -109,10 +108,10 @@ def told(values: Iterable[Value], problems: Problems, place: str = _TOLD) -> Ite
         if setting is not None:
             tables.setdefault(setting.section, {})[setting.name] = value.value
     document = tables.pop("") | tables
-    from nodeagent.config.reader import document as reader  # here: as above
+    from nodeagent.config import yaml_lines  # here: as above
 
     text = json.dumps(document, ensure_ascii=False)  # all JSON is YAML, but for escapes of surrogates
-    yield from _split(reader.parse(text.encode(), place, place), problems)
+    yield from _split(yaml_lines.parse(text.encode(), place, place), problems)
 
 
 def outside(values: Iterable[Value], problems: Problems, warnings: list[str]) -> Iterator[Given]:
@@ -156,7 +155,7 @@ def _split(top: Table, problems: Problems) -> Iterator[Given]:
         elif member.key and member.key in sections:
             yield from _section(sections[member.key], member.key, member.entry, problems)
         else:
-            hint = reading.unknown(member.key, table.top_keys())
+            hint = hint_for_unknown(member.key, table.top_keys())
             problems.add(member.place, member.key or '""', "unknown key", hint)
 
 
@@ -172,7 +171,7 @@ def _section(
     for member in entry.members:
         setting = settings.get(member.key)
         if setting is None:
-            hint = reading.unknown(member.key, settings)
+            hint = hint_for_unknown(member.key, settings)
             problems.add(member.place, f"{name}.{member.key}", "unknown key", hint)
         else:
             yield Given(setting, member.entry, member.place)

@@ -18,14 +18,14 @@ from typing import Any
 
 from nodeagent.base import hints
 from nodeagent.base.errors import ConfigError
+from nodeagent.config import yaml_lines
 from nodeagent.config.problems import Wrong
-from nodeagent.config.reader import document
-from nodeagent.config.reader.reading import Entry, Items, Scalar
+from nodeagent.config.reading import Entry, Items, Scalar
 from nodeagent.model.nodes import CdiDevice, CdiFile
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # the later one goes before
 _ENDINGS = (".json", ".yaml")
-_MOST = document.MAX_BYTES
+_MOST = yaml_lines.MAX_BYTES
 _TOGETHER = 16 * _MOST  # of one directory
 _NODES = 20_000  # of one file: what aliases repeat is counted, too
 _VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
@@ -204,7 +204,7 @@ def _plain_data(content: bytes, path: str) -> Any:
     except (ValueError, RecursionError):
         pass  # a YAML file may begin so, too
     try:
-        return _plain(document.parse(content, path, path))
+        return _plain(yaml_lines.parse(content, path, path))
     except ConfigError as error:
         raise Wrong(error.what.removeprefix(f"{path}:").removeprefix(path).lstrip(": "), "") from error
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.config.reader import document
-from nodeagent.config.reader.reading import Entry, Items, Scalar, Table
+from nodeagent.config import yaml_lines
+from nodeagent.config.reading import Entry, Items, Scalar, Table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def parse(content: bytes) -> Table:
-    return document.parse(content, "/etc/nodeagent/x.yaml", "x.yaml")
+    return yaml_lines.parse(content, "/etc/nodeagent/x.yaml", "x.yaml")
 
 
 def value(content: bytes) -> Entry:
@@ -101,26 +101,28 @@ def test_brackets_without_end_are_an_error_and_no_crash() -> None:
 
 
 def test_an_absent_file_is_none(tmp_path: Path) -> None:
-    assert document.read(str(tmp_path / "absent"), "absent") is None
+    assert yaml_lines.read(str(tmp_path / "absent"), "absent") is None
 
 
 def test_a_directory_or_a_fifo_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "fifo", "not a regular file")):
         with pytest.raises(ConfigError, match=why):
-            document.read(str(path), "x")
+            yaml_lines.read(str(path), "x")
 
 
 def test_a_link_that_leads_in_a_circle_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ConfigError, match="cannot be read"):
-        document.read(str(tmp_path / "loop"), "x")
+        yaml_lines.read(str(tmp_path / "loop"), "x")
 
 
 def test_a_file_over_one_mebibyte_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "big.yaml"
-    path.write_bytes(b"#" * (document.MAX_BYTES + 1))
+    path.write_bytes(b"#" * (yaml_lines.MAX_BYTES + 1))
     with pytest.raises(ConfigError, match="1 MiB"):
-        document.read(str(path), "big.yaml")
-    path.write_bytes(b"#" * document.MAX_BYTES)
-    assert document.read(str(path), "big.yaml") == Table((), document.parse(b"", str(path), "big.yaml").place)
+        yaml_lines.read(str(path), "big.yaml")
+    path.write_bytes(b"#" * yaml_lines.MAX_BYTES)
+    assert yaml_lines.read(str(path), "big.yaml") == Table(
+        (), yaml_lines.parse(b"", str(path), "big.yaml").place
+    )
