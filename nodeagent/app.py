@@ -37,10 +37,8 @@ from nodeagent.base.systemd import Notifier, listening_sockets
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import account
 from nodeagent.config import Http, Log, Settings, Sources
-from nodeagent.http import listeners
-from nodeagent.http.listeners import NetworkListener
 from nodeagent.http.routes import LocalRoutes, NetworkRoutes
-from nodeagent.http.server import Handler
+from nodeagent.http.server import Handler, NetworkListener, serve_unix
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import LOANS_RECORD, NODES
 from nodeagent.model.snapshot import DRIVERS_RECORD
@@ -191,7 +189,7 @@ class Daemon:
         core = self.core
         routes = LocalRoutes(self.status, partial(status.in_force, core), self._reply)
         path = core.root.path(core.settings.get().status.socket)
-        await listeners.serve_unix(path, routes.handle, core.timeouts)
+        await serve_unix(path, routes.handle, core.timeouts)
 
     async def _follow_status(self) -> None:
         """Ring the bell of the Snapshot when a part of the Status has changed that is not in it."""

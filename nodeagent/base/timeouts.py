@@ -136,9 +136,7 @@ class Timeouts(NamedTuple):
 
     # Local sockets and HTTP
     local_socket_answer: float = 5.0  # for a command to wait for a part of the daemon's answer
-    http_request: float = 5.0  # from the connection to the end of the request
-    http_send: float = 10.0  # for a client to take a part of the answer
-    http_close: float = 1.0  # for a refused client to finish its request and read the answer
+    http_request: float = 10.0  # for a client to send its request, and to take each part of the answer
     http_address_retry: float = 10.0
     page_update: float = 1.0
     page_keepalive: float = 15.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP connection: reads its request and writes the response, by h11.
+"""One HTTP connection: reads a request, calls the handler, sends the response.
 
 h11 knows the protocol and does no I/O. This is its only door; ``http.server`` loads it with the first client.
 """
@@ -15,26 +15,52 @@ import anyio
 import h11
 from anyio.abc import SocketAttribute, SocketStream
 
-from nodeagent.base import sockets
-from nodeagent.base.timeouts import Timeouts
-from nodeagent.http.server import HttpError, Request, Response, log_failure
+from nodeagent.base import log, sockets
+from nodeagent.http.server import Handler, HttpError, Request, Response
 
 HEAD_BYTES = 8192  # of the request line and the headers
 _CHUNK = 4096
-_DRAIN_BYTES = 1 << 18  # read from a refused client, so that it can read the answer
 
 
 class Connection:
-    """The connection of one client, which is closed after one response."""
+    """The connection of one client. ``time_limit``: seconds for its request, and again for each part sent."""
 
-    def __init__(self, stream: SocketStream, timeouts: Timeouts) -> None:
+    def __init__(self, stream: SocketStream, time_limit: float) -> None:
         self._stream = stream
-        self._timeouts = timeouts
+        self._time_limit = time_limit
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        self._path = ""  # of the request, for the log
         self._head_only = False
 
-    async def read_request(self, body_limit: int) -> Request | None:
-        """The request of the client; None if the client closed the connection. ``body_limit``: bytes.
+    async def answer(self, handle: Handler, body_limit: int) -> None:
+        """Read one request and answer it. ``body_limit``: bytes.
+
+        :raises TimeoutError: if the client is too slow.
+        :raises BrokenResourceError: if the client has closed the connection.
+        """
+        try:
+            with anyio.fail_after(self._time_limit):
+                request = await self._read_request(body_limit)
+        except HttpError as error:
+            await self._send_response(error.response)
+            await self._discard_rest()
+            return
+        if request is not None:
+            await self._send_response(await self._call(handle, request))
+
+    async def _call(self, handle: Handler, request: Request) -> Response:
+        """The handler's response. A handler that fails leaves other requests alone."""
+        try:
+            return await handle(request)
+        except HttpError as error:
+            return error.response
+        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the error
+            self._log(error)
+            text = "this cannot be answered; the log says why"
+            return HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, text).response
+
+    async def _read_request(self, body_limit: int) -> Request | None:
+        """The request; None if the client closed the connection before its end.
 
         :raises HttpError: if it is no request of HTTP/1.1, or too large.
         """
@@ -53,64 +79,20 @@ class Connection:
             body += part.data
         if not isinstance(part, h11.EndOfMessage):
             return None
-        path = head.target.partition(b"?")[0].decode("latin-1")
-        request = Request(head.method.decode(), path, headers.get(b"host", b"").decode("latin-1"), body=body)
+        self._path = head.target.partition(b"?")[0].decode("latin-1")
+        host = headers.get(b"host", b"").decode("latin-1")
+        request = Request(head.method.decode(), self._path, host, body=body)
         sock = self._stream.extra(SocketAttribute.raw_socket)
         if sock.family == socket.AF_UNIX:
             return request._replace(pid=sockets.peer_pid(sock))
         return request._replace(client=str(self._stream.extra(SocketAttribute.remote_address)[0]))
 
-    async def send_response(self, response: Response, path: str) -> None:
-        """Send a response; ``path`` of the request is for the log.
-
-        :raises TimeoutError: if the client does not take it, or leaves before its end.
-        """
-        headers = [*response.headers, ("connection", "close")]
-        if isinstance(response.body, bytes):
-            headers.append(("content-length", str(len(response.body))))
-        reason = HTTPStatus(response.status).phrase.encode()
-        head = h11.Response(status_code=response.status, headers=headers, reason=reason)
-        data = self._encode(head)
-        if isinstance(response.body, bytes) and not self._head_only:
-            data += self._encode(h11.Data(data=response.body))
-        await self._send(data)
-        if not isinstance(response.body, bytes) and not self._head_only:
-            await self._send_parts(response.body, path)
-        await self._send(self._encode(h11.EndOfMessage()))
-
-    async def drain(self) -> None:
-        """End the connection so that the client can read the answer: closing with unread data resets it."""
+    async def _discard_rest(self) -> None:
+        """Let a refused client send the rest and read the response: unread data would reset it."""
         await self._stream.send_eof()
-        rest = _DRAIN_BYTES
-        with anyio.move_on_after(self._timeouts.http_close), contextlib.suppress(anyio.EndOfStream):
-            while rest > 0:
-                rest -= len(await self._stream.receive(_CHUNK))
-
-    async def _send_parts(self, parts: AsyncGenerator[bytes, None], path: str) -> None:
-        """Send part after part. A body that ends early has no last chunk, by which the client knows it.
-
-        :raises TimeoutError: if the parts fail, or the client does not take them or has left.
-        """
-        complete = False
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._cancel_at_close, group.cancel_scope, name="http client's end")
-            try:
-                async with contextlib.aclosing(parts):
-                    async for part in parts:
-                        await self._send(self._encode(h11.Data(data=part)))
-                complete = True
-            except (TimeoutError, anyio.BrokenResourceError):
-                pass
-            except Exception as error:  # noqa: BLE001 - the client asks again
-                log_failure(path, error)
-            group.cancel_scope.cancel()
-        if not complete:
-            raise TimeoutError
-
-    async def _cancel_at_close(self, scope: anyio.CancelScope) -> None:
-        with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
-            await self._stream.receive(_CHUNK)
-        scope.cancel()
+        with anyio.move_on_after(self._time_limit), contextlib.suppress(anyio.EndOfStream):
+            while True:
+                await self._stream.receive(_CHUNK)
 
     async def _receive_event(self) -> object:
         """The next event of h11. :raises HttpError: if the bytes are no request of HTTP/1.1."""
@@ -125,10 +107,45 @@ class Connection:
             raise HttpError(error.error_status_hint, "this is no request of HTTP/1.1") from error
         return event
 
+    async def _send_response(self, response: Response) -> None:
+        headers = [*response.headers, ("connection", "close")]
+        if isinstance(response.body, bytes):
+            headers.append(("content-length", str(len(response.body))))
+        reason = HTTPStatus(response.status).phrase.encode()
+        head = self._encode(h11.Response(status_code=response.status, headers=headers, reason=reason))
+        if self._head_only:
+            await self._send(head)
+        elif isinstance(response.body, bytes):
+            await self._send(head + self._encode(h11.Data(data=response.body)))
+        else:
+            await self._send(head)
+            await self._send_parts(response.body)
+
+    async def _send_parts(self, parts: AsyncGenerator[bytes, None]) -> None:
+        """Send part after part until the client leaves. There is no last chunk: it never ends by itself."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._cancel_at_close, group.cancel_scope, name="http client's end")
+            async with contextlib.aclosing(parts):
+                try:
+                    async for part in parts:
+                        await self._send(self._encode(h11.Data(data=part)))
+                except (TimeoutError, anyio.BrokenResourceError):
+                    pass
+                except Exception as error:  # noqa: BLE001 - the client asks again
+                    self._log(error)
+            group.cancel_scope.cancel()
+
+    async def _cancel_at_close(self, scope: anyio.CancelScope) -> None:
+        with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            await self._stream.receive(_CHUNK)
+        scope.cancel()
+
     def _encode(self, event: h11.Event) -> bytes:
         return self._http.send(event) or b""
 
     async def _send(self, data: bytes) -> None:
-        if data:
-            with anyio.fail_after(self._timeouts.http_send):
-                await self._stream.send(data)
+        with anyio.fail_after(self._time_limit):
+            await self._stream.send(data)
+
+    def _log(self, error: Exception) -> None:
+        log.event(log.HTTP_FAILED, error, path=self._path, error=f"{type(error).__name__}: {error}")

@@ -8,8 +8,8 @@ A page in a browser may be anybody's, and its name may resolve to this address (
 must be an IP address, this host's name or localhost. Only where everybody may connect, metrics and health are
 answered under any name.
 
-The Status is taken on the event loop and written in a thread, which also imports what writes it: a daemon
-that nobody asks never loads that.
+The Status is taken on the event loop and written in a thread, which also imports the modules that write it: a
+daemon without clients never loads them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ import contextlib
 import json
 import re
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
+
+import anyio
 
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http
 from nodeagent.http.server import Handler, HttpError, Request, Response, text_response
-from nodeagent.http.status_stream import StatusStream
 from nodeagent.model import plain
-from nodeagent.model.status import Status
+from nodeagent.model.status import ProcessStatus, Status
 
 if TYPE_CHECKING:
     from nodeagent.agent.tell.basis import BasisFields
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 ManualRequests = Callable[[bytes, int], Awaitable[object]]
 """Handles the body of a request by hand of this process; returns the plain data of the answer."""
 
+PAGES = 16  # open at a time
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?", re.ASCII)
 _EVENTS = "/events"
 _NO_STORE = ("cache-control", "no-store")
@@ -196,6 +198,61 @@ def _health(health: Health) -> Response:
     return text_response(
         HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.text, [_NO_STORE]
     )
+
+
+class StatusStream:
+    """The Status as server-sent events (HTML standard): the whole document, whenever it has changed.
+
+    While at least one page is open, the Status is taken every second, once for all pages: its parts have no
+    common notification.
+    """
+
+    def __init__(self, status: Callable[[], Status], timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
+        self._status = status
+        self._lock = anyio.Lock()
+        self._taken_at = float("-inf")
+        self._last: Status | None = None
+        self._event = b""
+        self._open = 0
+
+    @property
+    def is_full(self) -> bool:
+        """True if no further page may be opened."""
+        return self._open >= PAGES
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The events of one page, without end."""
+        self._open += 1
+        try:
+            sent, sent_at = b"", anyio.current_time()
+            while True:
+                async with self._lock:
+                    await self._take_status()
+                if self._event is not sent:
+                    sent, sent_at = self._event, anyio.current_time()
+                    yield sent
+                elif anyio.current_time() - sent_at > self._timeouts.page_keepalive:
+                    sent_at = anyio.current_time()
+                    yield b": nothing new\n\n"
+                await anyio.sleep(self._timeouts.page_update)
+        finally:
+            self._open -= 1
+
+    async def _take_status(self) -> None:
+        """Make another event if the Status has changed, counters of time apart, unless a page just did so."""
+        if anyio.current_time() - self._taken_at < self._timeouts.page_update / 2:
+            return
+        self._taken_at = anyio.current_time()
+        status = self._status()
+        steady = status._replace(uptime_seconds=0.0, process=ProcessStatus())
+        if steady != self._last:
+            self._event = await threads.call(_event, status)
+            self._last = steady
+
+
+def _event(status: Status) -> bytes:
+    return f"data: {json.dumps(plain.dump(status))}\n\n".encode()
 
 
 def is_loopback(address: str) -> bool:

@@ -1,28 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/1.1 for the daemon's listeners: one request per connection, then the connection is closed.
+"""Where HTTP is served: the daemon's unix socket, and the TCP address of the settings.
 
-A ``Server`` passes each request to a handler (``http.routes``). A client that is slow, sends too much or does
-not speak HTTP is refused with a status code where that is possible; it delays no other client. When all
-connections are in use, the one that has waited longest for its request is closed: a client cannot keep others
-out by holding connections open. On a unix socket, users other than root and the daemon's own are disconnected
-at once. ``http.connection`` speaks the protocol.
+Each connection carries one request and is closed after the response (``http.connection``); a handler
+(``http.routes``) makes the response. A client that is slow, sends too much or does not speak HTTP is refused.
+While all connections are in use, further clients wait in the queue of the socket.
+
+The unix socket answers root and the daemon's own user. It is never taken over from a process that listens on
+it, and only our own file is removed. The TCP address is changed with the settings and retried while it is in
+use. A socket that systemd made accepts clients whether the daemon serves it or not: so it is served while the
+address of the settings cannot be opened.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from http import HTTPStatus
+from pathlib import Path
 from typing import NamedTuple
 
 import anyio
 from anyio.abc import SocketAttribute, SocketListener, SocketStream
 
-from nodeagent.base import log, sockets
+from nodeagent.base import hints, log, sockets
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.config import Http, Settings
+from nodeagent.model.status import HttpStatus
 
 CONNECTIONS = 64  # at a time, per listener
+_REQUEST_BYTES = 1 << 18  # of a request by hand, on the unix socket
+_OTHER = "choose another address with http.listen"
+_HINTS = {
+    errno.EADDRINUSE: f"{_OTHER}, or see who listens there: ss -ltnp",
+    errno.EADDRNOTAVAIL: "this node has no such address: give http.listen one that it has",
+    errno.EACCES: f"ports below 1024 need CAP_NET_BIND_SERVICE, and SELinux may refuse others: {_OTHER}",
+    errno.EAFNOSUPPORT: "the service may make no socket itself: give nodeagent-http.socket the same "
+    "ListenStream= (systemctl status says how it is) and restart "
+    "nodeagent (metrics.md has the drop-ins), or take http.listen back",
+}
 
 Headers = Sequence[tuple[str, str]]
 
@@ -65,83 +83,25 @@ def text_response(status: int, text: str, headers: Headers = ()) -> Response:
     return Response(status, (("content-type", "text/plain; charset=utf-8"), *headers), f"{text}\n".encode())
 
 
-class Server:
-    """Answers the clients of one listener with one handler. ``body_limit``: bytes of a request's body."""
+async def _serve(sock: socket.socket, handle: Handler, timeouts: Timeouts, body_limit: int = 0) -> None:
+    """Accept and answer clients of a listening socket until cancelled. ``body_limit``: bytes."""
+    free = anyio.Semaphore(CONNECTIONS)
 
-    def __init__(self, handle: Handler, timeouts: Timeouts, body_limit: int = 0) -> None:
-        self._handle = handle
-        self._timeouts = timeouts
-        self._body_limit = body_limit
-        self._open = 0
-        self._reading: dict[anyio.CancelScope, None] = {}  # connections without a full request, oldest first
-
-    async def serve(self, listener: SocketListener) -> None:
-        """Accept and answer clients until cancelled."""
-        async with anyio.create_task_group() as clients:
-            while True:
-                stream = await listener.accept()
-                if _is_trusted(stream) and self._has_room():
-                    self._open += 1
-                    reading = anyio.CancelScope()
-                    self._reading[reading] = None
-                    clients.start_soon(self._serve_client, stream, reading, name="http client")
-                else:
-                    await stream.aclose()
-
-    def _has_room(self) -> bool:
-        """True if one more client can be served; the one that has waited longest may make room."""
-        if self._open < CONNECTIONS:
-            return True
-        oldest = next(iter(self._reading), None)
-        if oldest is None:
-            return False
-        del self._reading[oldest]
-        oldest.cancel()
-        return True
-
-    async def _serve_client(self, stream: SocketStream, reading: anyio.CancelScope) -> None:
-        try:
-            async with stream:
-                with contextlib.suppress(TimeoutError, anyio.BrokenResourceError):
-                    await self._answer(stream, reading)
-        finally:
-            self._open -= 1
-
-    async def _answer(self, stream: SocketStream, reading: anyio.CancelScope) -> None:
-        """Read one request and answer it.
-
-        :raises TimeoutError: if the client is too slow, or leaves before the end of the response.
-        :raises BrokenResourceError: if the client has closed the connection.
-        """
+    async def answer(stream: SocketStream) -> None:
         from nodeagent.http.connection import Connection  # here: 5 ms and 0.3 MiB, with the first client
 
-        connection = Connection(stream, self._timeouts)
-        request = None
         try:
-            try:
-                with reading, anyio.fail_after(self._timeouts.http_request):
-                    request = await connection.read_request(self._body_limit)
-            finally:
-                self._reading.pop(reading, None)
-            if request is None:
-                return
-            response = await self._handled(request)
-        except HttpError as error:
-            response = error.response
-        await connection.send_response(response, request.path if request else "")
-        await connection.drain()
+            async with stream:
+                if _is_trusted(stream):
+                    with contextlib.suppress(TimeoutError, anyio.BrokenResourceError):
+                        await Connection(stream, timeouts.http_request).answer(handle, body_limit)
+        finally:
+            free.release()
 
-    async def _handled(self, request: Request) -> Response:
-        """The handler's response. A request that fails leaves the others alone."""
-        try:
-            return await self._handle(request)
-        except HttpError:
-            raise
-        except Exception as error:
-            log_failure(request.path, error)
-            raise HttpError(
-                HTTPStatus.INTERNAL_SERVER_ERROR, "this cannot be answered; the log says why"
-            ) from error
+    async with await SocketListener.from_socket(sock) as listener, anyio.create_task_group() as clients:
+        while True:
+            await free.acquire()
+            clients.start_soon(answer, await listener.accept(), name="http client")
 
 
 def _is_trusted(stream: SocketStream) -> bool:
@@ -150,6 +110,144 @@ def _is_trusted(stream: SocketStream) -> bool:
     return sock.family != socket.AF_UNIX or sockets.is_trusted(sock)
 
 
-def log_failure(path: str, error: Exception) -> None:
-    """Log that a path could not be answered."""
-    log.event(log.HTTP_FAILED, error, path=path, error=f"{type(error).__name__}: {error}")
+async def serve_unix(path: str, handle: Handler, timeouts: Timeouts) -> None:
+    """Serve at a unix socket until cancelled.
+
+    :raises KernelRefused: if the socket cannot be made.
+    """
+    try:
+        file = _listen_unix(Path(path))
+    except OSError as error:
+        what = f"the socket {path} cannot be served: {hints.strerror(error)}"
+        hint = hints.for_errno(error, "listen", "or choose another place with --status-socket")
+        raise KernelRefused(what, hint, errno=error.errno or 0, path=path) from error
+    try:
+        await _serve(file.socket, handle, timeouts, _REQUEST_BYTES)
+    finally:
+        file.remove()
+
+
+def _listen_unix(path: Path) -> sockets.SocketFile:
+    """A socket that listens at the path.
+
+    :raises OSError: if it cannot be made; EADDRINUSE if a process listens there, or it is another file.
+    """
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if path.is_socket() and not sockets.is_served(path):
+        path.unlink()  # of a daemon that was killed
+    file = sockets.SocketFile.bind(path.parent, path.name)
+    try:
+        file.socket.listen()
+    except OSError:
+        file.remove()
+        raise
+    return file
+
+
+class NetworkListener:
+    """The component that serves ``http.listen``; ``handler`` returns the handler for these settings.
+
+    A socket with that address that was ``passed`` to this process is used before one of its own.
+    """
+
+    name = "http"
+
+    def __init__(
+        self,
+        settings: Latest[Settings],
+        handler: Callable[[Http], Handler],
+        timeouts: Timeouts,
+        passed: Sequence[socket.socket] = (),
+    ) -> None:
+        self._settings = settings
+        self._handler = handler
+        self._timeouts = timeouts
+        self._passed = {_address(sock): sock for sock in reversed(passed) if _address(sock)}
+        self.status = HttpStatus()  # with the address that is served, or why none is
+
+    async def run(self) -> None:
+        """Serve the address of the settings until cancelled."""
+        while True:
+            version, http = self._settings.version, self._settings.get().http
+            self.status = HttpStatus()
+            async with anyio.create_task_group() as serving:
+                if http.listen:
+                    serving.start_soon(self._serve, http, name="http listener")
+                while self._settings.get().http == http:
+                    version, _ = await self._settings.newer(version)
+                serving.cancel_scope.cancel()
+
+    async def _serve(self, http: Http) -> None:
+        """Serve the address; until it can be opened, the sockets of systemd."""
+        if (sock := self._open(http.listen)) is None:
+            sock = await self._serve_passed_until_opened(http)
+        self.status = HttpStatus(url(sock))
+        log.event(log.HTTP_SERVED, address=url(sock))
+        await _serve(sock, self._handler(http), self._timeouts)
+
+    async def _serve_passed_until_opened(self, http: Http) -> socket.socket:
+        async with anyio.create_task_group() as instead:
+            for address, passed in self._passed.items():
+                there = http._replace(listen=address)  # on loopback fewer clients may ask
+                instead.start_soon(_serve, passed.dup(), self._handler(there), self._timeouts)
+            sock = await self._open_later(http.listen)
+            instead.cancel_scope.cancel()
+        return sock
+
+    async def _open_later(self, address: str) -> socket.socket:
+        while True:
+            await anyio.sleep(self._timeouts.http_address_retry)
+            if (sock := self._open(address)) is not None:
+                return sock
+
+    def _open(self, address: str) -> socket.socket | None:
+        """A socket that listens there; None if there is none, which is logged once."""
+        try:
+            return self._passed[address].dup() if address in self._passed else listen(address)
+        except OSError as error:
+            problem = f"the address {address} cannot be served: {hints.strerror(error)}"
+            instead = next(map(url, self._passed.values()), None)
+            if instead:
+                problem = f"{problem}; {instead} is answered instead"
+            if self.status.error != problem:
+                log.event(log.HTTP_REFUSED, error=problem, hint=hint(error))
+            self.status = HttpStatus(instead, problem, hint(error))
+            return None
+
+
+def hint(error: OSError) -> str:
+    """The advice for an address that cannot be opened.
+
+    Of the sandbox of systemd the kernel answers as if it did not know such sockets (EAFNOSUPPORT).
+    """
+    return _HINTS.get(error.errno or 0) or hints.for_errno(error, "listen") or _OTHER
+
+
+def _address(sock: socket.socket) -> str:
+    """Its address in the form of the setting; "" if it is none of TCP."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return ""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen(address: str) -> socket.socket:
+    """A socket that listens at ``host:port``. :raises OSError: if the address cannot be had."""
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family is socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # [::] takes IPv4 as well
+        sock.bind((host.strip("[]"), int(port)))
+        sock.listen()
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def url(sock: socket.socket) -> str:
+    """Where a client on this host finds the socket."""
+    return f"http://{_address(sock)}/"

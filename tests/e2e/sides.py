@@ -32,8 +32,7 @@ from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster import door
 from nodeagent.config import Sources
-from nodeagent.http import listeners
-from nodeagent.http.server import Request, Response
+from nodeagent.http.server import Request, Response, serve_unix
 from nodeagent.kernel.root import Root
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
@@ -89,7 +88,7 @@ class Sides:
                 for component in (follower, Desire(each.settings, each.cluster, each.snapshots)):
                     group.start_soon(each.supervisor.run, component, name=component.name)
                 group.start_soon(self._note, each.snapshots)
-            await listeners.serve_unix(path, self._answer, Timeouts())
+            await serve_unix(path, self._answer, Timeouts())
 
     async def _note(self, snapshots: Snapshots) -> None:
         seen, last = -1, ""

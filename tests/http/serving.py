@@ -15,9 +15,7 @@ from nodeagent import config
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Settings, Sources
-from nodeagent.http import listeners
-from nodeagent.http.listeners import NetworkListener
-from nodeagent.http.server import Handler, Request, Response, text_response
+from nodeagent.http.server import Handler, NetworkListener, Request, Response, serve_unix, text_response
 
 DEFAULT = Timeouts()
 SOME_PORT = "127.0.0.1:0"
@@ -93,7 +91,7 @@ async def serve_document(path: str, document: Callable[[], object]) -> None:
     async def handle(_: Request) -> Response:
         return Response(200, (), json.dumps(document()).encode())
 
-    await listeners.serve_unix(path, handle, Timeouts())
+    await serve_unix(path, handle, Timeouts())
 
 
 @asynccontextmanager

@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TCP address: served, in use, changed, given up; and more clients than connections."""
+"""The TCP address: served, in use, changed, closed; and more clients than connections."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import resource
 import socket
-from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.http import listeners
-from nodeagent.http.server import CONNECTIONS, Request, Response, text_response
+from nodeagent.http.server import CONNECTIONS, Request, Response, hint, text_response
 from nodeagent.model.status import HttpStatus
 from tests import virtual
 from tests.conftest import Said
 from tests.facts import names
-from tests.http.serving import Client, Serving, serving, settings
+from tests.http.serving import serving, settings
 
-PATIENT = Timeouts().scaled(100)  # no client is disconnected for being slow
 LAST = "GET /last HTTP/1.1\nHost: here\nConnection: close\n\n"
 
 
@@ -57,7 +52,7 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
             found = server.listener.status
             assert (found.address, found.hint) == (
                 f"http://{there}/",
-                listeners.hint(OSError(errno.EADDRINUSE, "")),
+                hint(OSError(errno.EADDRINUSE, "")),
             )
             names(found.error, wanted, "Address already in use", f"http://{there}/")
             await anyio.sleep(3 * Timeouts().http_address_retry)
@@ -71,8 +66,8 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
 
 
 def test_who_may_make_no_such_socket_is_told_of_the_one_that_systemd_makes() -> None:
-    assert "nodeagent-http.socket" in listeners.hint(OSError(errno.EAFNOSUPPORT, "not supported"))
-    assert "http.listen" in listeners.hint(OSError(errno.EADDRINUSE, "in use"))
+    assert "nodeagent-http.socket" in hint(OSError(errno.EAFNOSUPPORT, "not supported"))
+    assert "http.listen" in hint(OSError(errno.EADDRINUSE, "in use"))
 
 
 async def test_nothing_listens_where_no_address_is_wanted() -> None:
@@ -108,45 +103,28 @@ async def test_other_settings_move_it_and_end_it_while_it_runs() -> None:
         socket.create_connection(("127.0.0.1", first))
 
 
-async def test_a_thousand_silent_connections_keep_nobody_out() -> None:
-    async with serving(timeouts=PATIENT) as server, crowd(server, 1000) as clients:
+@virtual.TIME
+async def test_clients_beyond_the_limit_wait_until_a_connection_is_free() -> None:
+    async with serving() as server:
+        silent = [await server.client() for _ in range(CONNECTIONS)]
+        began = anyio.current_time()
         assert "200 OK" in await server.ask(LAST)
-        with anyio.fail_after(5):
-            ended = [await client.rest() for client in clients[: 1000 - CONNECTIONS]]
-        assert set(ended) == {""}
+        assert anyio.current_time() - began == pytest.approx(Timeouts().http_request, abs=2)
+        assert {await client.rest() for client in silent} == {""}
 
 
-@contextlib.asynccontextmanager
-async def crowd(server: Serving, count: int) -> AsyncIterator[list[Client]]:
-    """So many clients who say nothing, or the beginning of a request."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
-    clients = []
-    try:
-        for number in range(count):
-            clients.append(await server.client())
-            if number % 2:
-                await clients[-1].send("GET /")
-        yield clients
-    finally:
-        for client in clients:
-            await client.stream.aclose()
-
-
-async def test_whoever_is_being_answered_keeps_its_place_and_the_last_one_is_left_out() -> None:
+async def test_a_client_that_waits_for_its_answer_keeps_its_connection() -> None:
     go = anyio.Event()
 
     async def wait(_: Request) -> Response:
         await go.wait()
         return text_response(200, "waited")
 
-    async with serving(wait) as server, crowd(server, 0):
-        clients = [await server.client() for _ in range(CONNECTIONS)]
+    async with serving(wait) as server:
+        clients = [await server.client() for _ in range(CONNECTIONS + 1)]
         for client in clients:
             await client.send(LAST)
         await anyio.wait_all_tasks_blocked()
-        with contextlib.suppress(anyio.BrokenResourceError):
-            assert await server.ask("") == ""
         go.set()
         for client in clients:
             assert "waited" in await client.rest()

@@ -83,7 +83,7 @@ async def test_what_is_no_plain_request_is_refused_and_the_connection_ends(said:
         assert statuses(await server.ask(LAST)) == ["200"]
 
 
-async def test_a_refused_client_that_goes_on_talking_still_reads_why() -> None:
+async def test_a_refused_client_that_sends_the_rest_still_reads_the_response() -> None:
     async with serving() as server:
         client = await server.client()
         await client.send("POST /a HTTP/1.1\nHost: a\nContent-Length: 3000\n\n")
@@ -142,10 +142,10 @@ async def test_a_client_that_does_not_take_its_answer_is_left() -> None:
         client, began = await server.client(), anyio.current_time()
         await client.send(GET)
         with anyio.fail_after(100), pytest.raises(anyio.EndOfStream):
-            await anyio.sleep(Timeouts().http_send + 5)
+            await anyio.sleep(Timeouts().http_request + 5)
             while True:
                 await client.stream.receive()
-        assert anyio.current_time() - began < Timeouts().http_send + 6
+        assert anyio.current_time() - began < Timeouts().http_request + 6
         await client.stream.aclose()
 
 

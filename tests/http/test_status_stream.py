@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.http.status_stream import PAGES, StatusStream
+from nodeagent.http.routes import PAGES, StatusStream
 from nodeagent.model import plain
 from nodeagent.model.status import ProcessStatus, Status
 from tests.render.statuses import WELL

@@ -21,8 +21,7 @@ import pytest
 from nodeagent.base import log, sockets, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.http import listeners
-from nodeagent.http.server import Request, Response
+from nodeagent.http.server import Request, Response, serve_unix
 from tests.conftest import Said
 from tests.http.serving import serve_document
 
@@ -170,7 +169,7 @@ async def test_a_request_carries_its_process_and_a_body_up_to_a_limit(tmp_path: 
         return await threads.call(sockets.ask, str(path), "/", LIMIT, b"." * length)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listeners.serve_unix, str(path), echo, Timeouts())
+        tasks.start_soon(serve_unix, str(path), echo, Timeouts())
         await anyio.wait_all_tasks_blocked()
         for length in (0, 3, 1 << 18):
             assert await post(length) == {"method": "POST", "pid": os.getpid(), "length": length}

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from nodeagent.http import listeners
+from nodeagent.http.server import listen
 from tests import ROOT, fetching
 from tests.monitoring import stages
 
@@ -94,7 +94,7 @@ def configured(directory: Path, target: str) -> Path:
 async def server(program: str, directory: Path, target: str) -> AsyncIterator[Any]:
     """Prometheus that scrapes the target each second; what asks its API (blocks)."""
     config = configured(directory, target)
-    with listeners.listen("127.0.0.1:0") as free:
+    with listen("127.0.0.1:0") as free:
         port = free.getsockname()[1]
     address = f"127.0.0.1:{port}"
     command = [program, f"--config.file={config}", f"--storage.tsdb.path={directory}/data"]
