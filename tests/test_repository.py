@@ -105,12 +105,40 @@ def test_the_repository_names_no_host_or_path_of_a_development_machine() -> None
 
 def test_each_path_on_the_architecture_page_exists() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
-    quoted = set(re.findall(r"`([^`\n]+)`", page))
+    quoted = {*re.findall(r"`([^`\n]+)`", page), *re.findall(r"\b(?:agent|policy|kernel)/[a-z_]+", page)}
     paths = {each for each in quoted if re.fullmatch(r"[A-Za-z][\w.]*/[\w./]*|[a-z_]+\.py", each)}
     assert paths
+    places = (ROOT, ROOT / "nodeagent")
     assert [
-        each for each in paths if not (ROOT / each).exists() and not (ROOT / "nodeagent" / each).exists()
+        each
+        for each in paths
+        if not any((place / name).exists() for place in places for name in (each, f"{each}.py"))
     ] == []
+
+
+def is_in_the_package(reference: str) -> bool:
+    """Return True if a dotted name leads to a module of the package, or to a word in one."""
+    path, names = ROOT / "nodeagent", reference.split(".")
+    while names and (path / names[0]).is_dir():
+        path /= names.pop(0)
+    if names:
+        path = path / f"{names[0]}.py" if (path / f"{names[0]}.py").exists() else path / "__init__.py"
+        names = names[1:] if path.stem == names[0] else names
+        return path.exists() and all(re.search(rf"\b{name}\b", path.read_text()) for name in names)
+    return True
+
+
+def test_each_module_that_a_docstring_or_comment_names_exists() -> None:
+    packages = (
+        "agent|base|check|cli|kernel|model|policy|render|sim"  # others are names of sections of settings too
+    )
+    wrong = [
+        (name_of(path), reference)
+        for path in find_modules("nodeagent")
+        for reference in re.findall(rf"``(?:nodeagent\.)?((?:{packages})\.[\w.]+)", path.read_text())
+        if not is_in_the_package(reference)
+    ]
+    assert wrong == []
 
 
 def read_lock(name: str) -> dict[str, str]:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One change of the host, from the question of who uses the device to the scan that shows the effect.
 
-``ChangeRunner.start`` begins a task for one card; ``agent.changing.loop`` calls it, and where no daemon runs
-``agent.changing.requests``. The steps of a card are made in their order, those of several cards at the same
-time. ``_make`` is the whole of one step; ``_finish`` follows the last one. The task ends early, so that the
-card is scanned and planned again, when a step does not go as planned. A refusal does not end it.
+``ChangeRunner.start`` begins a task for one card: a physical function with its VFs and mdevs, or an IOMMU
+group, by its first function, whose drivers are changed. ``agent.changing.loop`` calls it, and where no daemon
+runs ``agent.changing.requests``. The steps of a card are made in their order, those of several cards at the
+same time. ``_make`` is the whole of one step; ``_finish`` follows the last one. The task ends early, so that
+the card is scanned and planned again, when a step does not go as planned. A refusal does not end it.
 
 A write may sleep in the kernel for as long as a VM runs. A write beyond its deadline is logged as late; its
 device stays withdrawn, and the task waits for its end, while another task works on the rest of the card.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import NamedTuple
 
 import anyio
@@ -35,7 +37,14 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.change import cards
 
 
-class Write(NamedTuple):
+class Then(Enum):
+    """What follows a step."""
+
+    NEXT_STEP = auto()
+    NEW_PLAN = auto()  # the card is scanned, and planned again
+
+
+class PendingWrite(NamedTuple):
     """A write in progress, since ``began`` (seconds, monotonic)."""
 
     step: Step
@@ -52,7 +61,7 @@ class CardWork:
     planned: Snapshot
     open: frozenset[str] = frozenset()
     probed: float = -math.inf  # seconds, monotonic
-    late: Write | None = None
+    late: PendingWrite | None = None
 
 
 class ChangeRunner:
@@ -71,7 +80,7 @@ class ChangeRunner:
         self._timeouts = core.timeouts
         self._probes = threads.OneByOne()
         self._locks: dict[str, anyio.Lock] = {}  # by device
-        self._writes: dict[str, Write] = {}  # in progress, by device
+        self._writes: dict[str, PendingWrite] = {}  # in progress, by device
         self._unfinished: set[Step] = set()  # withdrawn, and not followed by a scan yet
         core.releases.look_with(self)
 
@@ -101,7 +110,7 @@ class ChangeRunner:
     async def _work(self, work: CardWork) -> None:
         """Make the steps; the card is free when they are made, and a late write is waited for beyond that."""
         for step in work.steps:
-            if not await self._make(step, work):
+            if await self._make(step, work) is Then.NEW_PLAN:
                 break
         late = work.late
         await self._finish([each for each in work.steps if late is None or each != late.step], _places(work))
@@ -110,32 +119,43 @@ class ChangeRunner:
         if late is not None:
             await self._await_late(late)
 
-    async def _make(self, step: Step, work: CardWork) -> bool:
-        """Make one change; False if it did not go as planned, so that the card has to be planned again."""
+    async def _make(self, step: Step, work: CardWork) -> Then:
+        """Make one change.
+
+        1. The plan must still count: the operator wants the same, and no pod has got or released a device.
+        2. An action that the kernel refused a moment ago, for another step of the card, is left out. So is
+           one whose ids a process has open: the next plan says that it waits.
+        3. The ids are withdrawn, so that no Allocate gets them. Then the kubelet is asked, and its checkpoint
+           is written: an allocation that we did not see shows in the allocations.
+        4. The driver, type or switch of now goes on record: the host will not show it after the write.
+        5. The plan must still count, since 3 and 4 take time. If it does not, the record may name a driver
+           that was not replaced: the next plan drops it by a RESTORE_DRIVERS that finds nothing to write.
+        6. The write. Nothing stops it, a new configuration neither: the next plan takes it back.
+        """
         action = step.action
-        removes = bool(action.takes or moved(action))
+        disturbs = bool(action.takes or moved(action))
         if not self._is_current(work.planned):
-            return False
+            return Then.NEW_PLAN
         if action.attempt in self.snapshots.now.failures:
-            return True  # refused a moment ago, for another step of the card
+            return Then.NEXT_STEP
         if action.takes and action.takes & await self._probe_batch(work):
-            return True  # open: the next plan says that it waits
-        if not removes and await self._has_foreign_mdev(work):
-            return False
+            return Then.NEXT_STEP
+        if not disturbs and await self._has_foreign_mdev(work):
+            return Then.NEW_PLAN
         if not self._withdraw(step):
-            return False  # allocated a moment ago
-        if removes:
+            return Then.NEW_PLAN  # allocated a moment ago
+        if disturbs:
             await self._core.usage.request_before_change()
         async with self._locks.setdefault(action.device, anyio.Lock()):
             if action.device in self._writes:
-                return False  # a late write of another step
+                return Then.NEW_PLAN  # a late write of another step
             try:
                 await self.ledger.save_before(action)
             except KernelRefused as error:
                 return self._note_refusal(step, error)
             if not self._is_current(work.planned):
                 self.ledger.note_end(action, made=False)
-                return False
+                return Then.NEW_PLAN
             write = self._write(step)
             with anyio.move_on_after(self._timeouts.write_late):
                 return await self._result(write)
@@ -149,7 +169,7 @@ class ChangeRunner:
             type=action.type_id,
             pci_address=pci_address(action.card),
         )
-        return False
+        return Then.NEW_PLAN
 
     async def _finish(self, steps: Collection[Step], keys: frozenset[str]) -> None:
         """Scan; then the Host shows the effect of the steps, and what is left may be allocated again."""
@@ -159,7 +179,7 @@ class ChangeRunner:
             moving = moved(step.action)
             self._core.reservations.restore(step.action.takes | moving, moving)
 
-    async def _await_late(self, write: Write) -> None:
+    async def _await_late(self, write: PendingWrite) -> None:
         """Note the result of a write that nobody waits for, whenever it ends."""
         await self._result(write)
         await self._finish([write.step], write.step.action.targets)
@@ -176,7 +196,10 @@ class ChangeRunner:
     # What may be against it
 
     def _is_current(self, planned: Snapshot) -> bool:
-        """True if the operator still wants the plan, and no pod has got or released a device since."""
+        """True if the operator still wants the plan, and no pod has got or released a device since.
+
+        Parts that are equal stay the same objects (``agent.snapshot``), so identity tells.
+        """
         now = self.snapshots.now
         return (
             now.spec is planned.spec
@@ -237,14 +260,14 @@ class ChangeRunner:
 
     # The write and its result
 
-    def _write(self, step: Step) -> Write:
+    def _write(self, step: Step) -> PendingWrite:
         self.writes += 1
         call = threads.start(actions.apply, self._core.root, step.action, self._timeouts)
-        write = self._writes[step.action.device] = Write(step, call, anyio.current_time())
+        write = self._writes[step.action.device] = PendingWrite(step, call, anyio.current_time())
         return write
 
-    async def _result(self, write: Write) -> bool:
-        """Wait for the end of a write and note its result, see ``_make``; a cancellation leaves it alone."""
+    async def _result(self, write: PendingWrite) -> Then:
+        """Wait for the end of a write and note its result; a cancellation leaves it alone."""
         action = write.step.action
         try:
             await write.call.result()
@@ -264,19 +287,19 @@ class ChangeRunner:
             type=action.type_id,
             pci_address=pci_address(action.card),
         )
-        return True
+        return Then.NEXT_STEP
 
     def _note_return(self, action: Action) -> None:
         del self._writes[action.device]
         for key in action.targets:
             self._core.scan_requests.add(key)
 
-    def _note_refusal(self, step: Step, error: KernelRefused) -> bool:
-        """False if a scan is the answer to it; logged once for each card and type."""
+    def _note_refusal(self, step: Step, error: KernelRefused) -> Then:
+        """A new plan where a scan is the answer; logged once for each card and type."""
         self.ledger.note_end(step.action, made=False)
         known = {failure.step.place for failure in self.retries.failures.values()}
         if not self.retries.refused(step, error, anyio.current_time()):
-            return False
+            return Then.NEW_PLAN
         if step.place not in known:
             log.event(
                 log.ACTION_FAILED,
@@ -287,11 +310,14 @@ class ChangeRunner:
                 type=step.action.type_id,
                 pci_address=pci_address(step.action.card),
             )
-        return True
+        return Then.NEXT_STEP
 
 
 def _places(work: CardWork) -> frozenset[str]:
-    """The keys of a scan after work on a card: the card, and its VFs, which share its room."""
+    """The keys of a scan after work on a card: the card, and its VFs, which share its room.
+
+    The devices of each action are asked for when its write ends (``_note_return``).
+    """
     function = work.planned.host.functions.get(PciAddress(work.card))
     return frozenset((work.card, *function.vfs)) if function is not None else frozenset((work.card,))
 

@@ -3,7 +3,7 @@
 
 Each refusal names its evidence and the way out; ``docs/host-preparation.md`` has a table of them. What could
 not be seen refuses as well. What the host uses is looked at once more right before the write
-(``kernel.apply.driver``), and what is open by ``agent.changing.step``.
+(``kernel.apply.bind``), and what is open by ``agent.changing.step``.
 """
 
 from __future__ import annotations
