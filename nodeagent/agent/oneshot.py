@@ -107,8 +107,7 @@ async def with_usb(root: Root, before: Snapshot) -> Snapshot:
 async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts: Timeouts) -> Snapshot:
     """The same with the costly facts of one function read in addition, as far as they come in time.
 
-    Its name is one of them: a daemon searches for the names of what may be offered only. What the host uses
-    of it and of its group is seen as it is now: addresses and mounts come without an event.
+    Its name is one of them: a daemon searches for the names of what may be offered only.
     """
     function = before.host.functions.get(address)
     if function is None:
@@ -117,10 +116,26 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts
     with anyio.move_on_after(timeouts.device_hints_read):
         function = function._replace(hints=await threads.call(aer.read_hints, root, address))
     host = replace(before.host, functions={**before.host.functions, address: function})
+    known = replace(before, host=host, names={**names, **before.names})
+    members = [each.address for each in host.members(function.group)]
+    return await with_close_uses(root, known, members or [address], timeouts)
+
+
+async def with_close_uses(
+    root: Root, before: Snapshot, functions: Iterable[str], timeouts: Timeouts
+) -> Snapshot:
+    """The same with the host's uses of these functions as the guards find them right before a bind.
+
+    Addresses, mounts and open files change without an event. As far as they can be read in time.
+    """
+    known = before.host.functions
+    wanted = [address for address in map(PciAddress, functions) if address in known and known[address].usable]
+    if not wanted:
+        return before
     with anyio.move_on_after(timeouts.device_hints_read):
-        wanted = [each.address for each in host.members(function.group) or (function,) if each.usable]
-        host = host.with_uses(await threads.call(host_use.find_uses, root, wanted, closely=True), before.host)
-    return replace(before, host=host, names={**names, **before.names})
+        uses = await threads.call(host_use.find_uses, root, wanted, closely=True)
+        return replace(before, host=before.host.with_uses(uses, before.host))
+    return before
 
 
 def _usb(root: Root) -> Mapping[str, UsbDevice]:

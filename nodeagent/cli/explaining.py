@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anyio
+
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.cli import bases, daemon_client, output, shell
@@ -22,7 +24,8 @@ from nodeagent.model.host import Host
 from nodeagent.model.ids import mdev_uuid, pci_address, usb_id
 from nodeagent.model.status import Status
 from nodeagent.policy import naming
-from nodeagent.policy.explain import cards, devices, groups, pods, resources, rules
+from nodeagent.policy.change import bindings
+from nodeagent.policy.explain import cards, devices, groups, passthrough, pods, resources, rules
 from nodeagent.policy.explain.suggestions import suggestions
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
@@ -167,12 +170,27 @@ def _find_rule(subject: _Subject) -> _Answer | None:
     return _Answer(rule_rendering.text(explanation), explanation)
 
 
+def _find_passthrough_rule(subject: _Subject) -> _Answer | None:
+    """Explain a passthrough rule, by the evidence that a bind would go by."""
+    snapshot = subject.decision.snapshot
+    if (rule := passthrough.find_rule(subject.name, snapshot)) is None:
+        return None
+    if subject.options.host is None:
+        units = bindings.units(passthrough.selected(rule, snapshot), snapshot.host)
+        functions = [each.address for members in units for each in members]
+        root = shell.root_of(subject.options)
+        snapshot = anyio.run(oneshot.with_close_uses, root, snapshot, functions, subject.options.timeouts)
+    explanation = passthrough.explain_rule(rule, snapshot)
+    return _Answer(rule_rendering.text(explanation), explanation)
+
+
 def _explain_rule(subject: _Subject) -> _Answer:
-    answer = _find_rule(subject)
+    answer = _find_rule(subject) or _find_passthrough_rule(subject)
     if answer is None:
-        places = [rule.place for rule in subject.decision.snapshot.spec.rules if rule.place]
+        spec = subject.decision.snapshot.spec
+        places = [rule.place for rule in (*spec.rules, *spec.passthrough) if rule.place]
         raise NodeagentError(
-            f"no rule of a resource begins at {subject.name}",
+            f"no rule begins at {subject.name}",
             _hint_at(places, "rules begin at", "there are no rules"),
         )
     return answer

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``nodeagent plan`` adds to a Snapshot that lacks it: whose machine it is."""
+"""The facts that ``nodeagent plan`` reads beside a Snapshot: the machine id, and the host's uses of functions
+that are about to be bound."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import anyio
+
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import shell
 from nodeagent.kernel.machine_id import parse_machine_id
+from nodeagent.policy.change import bindings
 
 if TYPE_CHECKING:
     import argparse
@@ -21,9 +25,10 @@ _UNTOLD = "which mdevs are ours cannot be told"
 
 
 def complete(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot, str]:
-    """The Snapshot with the machine id of the host that is planned for; and what is wrong with that, or "".
+    """The Snapshot with the machine id of the host that is planned for; and an error about that, or "".
 
     A daemon that changes nothing knows neither that nor the ledger: then they are those of this machine.
+    Functions that a rule wants on a VFIO driver are looked at as closely as right before the write.
 
     :raises ConfigError: if the id given is none, or if none is known and mdevs are to be planned.
     """
@@ -34,7 +39,12 @@ def complete(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot,
     unknown = "" if machine_id else _unknown(options)
     if unknown and _must_be_known(snapshot):
         raise ConfigError(unknown, _to_know(options))
-    return replace(snapshot, machine_id=machine_id), unknown
+    snapshot = replace(snapshot, machine_id=machine_id)
+    if options.host is None:
+        functions = bindings.find_members(bindings.plan(snapshot), snapshot.host)
+        root = shell.root_of(options)
+        snapshot = anyio.run(oneshot.with_close_uses, root, snapshot, functions, options.timeouts)
+    return snapshot, unknown
 
 
 def _unknown(options: argparse.Namespace) -> str:

@@ -71,7 +71,8 @@ def _of_changes(status: Status) -> Iterator[Problem]:
         yield _problem(ProblemCode.CHANGE, action, f"the kernel does not answer: {action}")
     first = {(failing.card, failing.type): failing for failing in reversed(changes.failing)}
     for failing in reversed(first.values()):
-        yield _problem(ProblemCode.CHANGE, failing.card, f"{failing.card}: {failing.what}", failing.hint)
+        at = "" if failing.what.startswith(failing.card) else f"{failing.card}: "
+        yield _problem(ProblemCode.CHANGE, failing.card, f"{at}{failing.what}", failing.hint)
 
 
 def _of_kubelet(status: Status) -> Iterator[Problem]:

@@ -93,7 +93,7 @@ class ChangeLoop:
         return ChangesStatus(
             tuple(_card(card) for card in plan.cards),
             _texts(self.runner.in_progress),
-            tuple(_waiting(step) for step in plan.waiting),
+            tuple(_waiting(step) for step in self._waiting_steps()),
             tuple(_failing(failure, now) for failure in self._retries.failures.values()),
             tuple(problem.what for problem in plan.problems),
             self.runner.writes,
@@ -102,6 +102,11 @@ class ChangeLoop:
             {problem.what: problem.hint for problem in plan.problems if problem.hint},
             tuple(problem.what for problem in plan.notes),
         )
+
+    def _waiting_steps(self) -> Sequence[Step]:
+        """The steps that wait for something else than their next try after a refusal."""
+        failing = self._retries.failures
+        return [step for step in self.plan.waiting if step.action.attempt not in failing]
 
     def _with_known_shortfalls(self, plan: Plan, spec: Spec) -> Plan:
         """With the shortfalls known before of cards that are worked on: their room was read half-way.
@@ -140,8 +145,7 @@ class ChangeLoop:
         for each in self.plan.notes:
             if each.what not in known:
                 log.event(log.NOTE, text=each.what)
-        failing = self._retries.failures
-        waiting = [step for step in self.plan.waiting if step.action.attempt not in failing]
+        waiting = self._waiting_steps()
         reasons = {step.action.text: step.why for step in waiting}
         for step in {step.action.text: step for step in waiting}.values():
             if self._waiting.get(step.action.text) != step.why:

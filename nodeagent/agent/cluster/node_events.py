@@ -173,11 +173,9 @@ def _pods_of_groups(status: Status) -> Mapping[str, frozenset[str]]:
 def _changes(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
     """Changes of the host that wait, fail or hang, and desired mdevs that this node cannot have."""
     changes = status.changes
-    refused = {(failing.card, failing.action) for failing in changes.failing}
     for waiting in changes.waiting:
-        if (waiting.card, waiting.action) not in refused:  # those wait for their next try
-            text = f"{waiting.card}: waiting to {waiting.action}: {waiting.why}"
-            yield ("waiting", waiting.card, waiting.action), NodeEvent(CHANGE_WAITING, text)
+        text = f"{waiting.card}: waiting to {waiting.action}: {waiting.why}"
+        yield ("waiting", waiting.card, waiting.action), NodeEvent(CHANGE_WAITING, text)
     for failing in changes.failing:
         event = NodeEvent(APPLY_FAILED, f"{failing.card}: {failing.what}", failing.hint)
         yield ("failing", failing.card, failing.type or ""), event

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nodeagent.model.change import ActionKind, Move, Plan, Step, bind_drivers, restore_drivers
+from nodeagent.model.change import ActionKind, Move, Plan, Step, bind_drivers, moved, restore_drivers
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import Extent, PassthroughRule, PciSelector
-from nodeagent.policy import groups, selectors
+from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
 
@@ -55,6 +55,13 @@ def plan(snapshot: Snapshot) -> Plan:
         tuple(step for part in parts for step in part.waiting),
         problems=tuple(problem for part in parts for problem in part.problems),
     )
+
+
+def find_members(plan: Plan, host: Host) -> Sequence[PciAddress]:
+    """The functions of all groups that the plan binds, or refuses to bind."""
+    named = {PciAddress(each) for step in plan.steps for each in moved(step.action)}
+    named |= {PciAddress(each.about) for each in plan.problems if each.code == ProblemCode.NOT_BOUND}
+    return [each.address for members in units(named & host.functions.keys(), host) for each in members]
 
 
 def units(addresses: Iterable[PciAddress], host: Host) -> Sequence[Sequence[PciFunction]]:
@@ -212,16 +219,25 @@ def _refusals(
         forced = member.address in wish.rule.force
         named += [(member, each) for each in guards.of_function(member, host, forced)]
         named += [(member, each) for each in of_vfs(member, snapshot)]
-    beside = f", so group {head.group} is left as it is" if len(due) > 1 else ""
+    asked = [member.address for member, wish in due if wish.picked]
     return [
         wrong(
             ProblemCode.NOT_BOUND,
             each.address,
-            f"{each.address} is not bound: {refusal.what}{beside}",
+            f"{each.address} is not bound: {refusal.what}{_left_with(each, asked, len(due))}",
             refusal.hint,
         )
         for each, refusal in named
     ]
+
+
+def _left_with(blocker: PciFunction, asked: Sequence[str], due: int) -> str:
+    """The group that is not bound because of one member, by the addresses that were asked for."""
+    if due == 1:
+        return ""
+    others = naming.few([address for address in asked if address != blocker.address])
+    group = f"group {blocker.group}"
+    return f", so {f'{others} ({group})' if others else group} is left as it is"
 
 
 def of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[Problem]:

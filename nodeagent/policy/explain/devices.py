@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.model.host import Host, HostDevice, PciFunction, UsbDevice
 from nodeagent.model.resource import Reason, ReasonCode
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.explain import cards
 from nodeagent.policy.explain.cards import CardExplanation
@@ -19,6 +20,9 @@ from nodeagent.policy.explain.facts import facts_of, identity_of
 from nodeagent.policy.explain.why import RuleVerdict, tell_verdicts, verdicts, why_not_offered
 from nodeagent.policy.offer import grants, kinds
 from nodeagent.policy.offer.turn import Decision
+
+if TYPE_CHECKING:
+    from nodeagent.policy.explain.passthrough import Binding
 
 
 class DeviceRow(NamedTuple):
@@ -182,14 +186,17 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
     together = [each for each in map(host.device, offer.host_devices) if each] if offer else []
     reason = offer.device.reason if offer else None
     holder = snapshot.holder(device_id)
-    hint = "" if offer else why_not_offered(host_device, snapshot).hint
+    hint = reason.hint if reason else "" if offer else why_not_offered(host_device, snapshot).hint
+    binding = _find_binding(host_device, snapshot)
+    if binding is not None and binding.to_do is not None:
+        hint = binding.to_do
     env = grants.environment(resource, together) if resource else ()
     is_usb = isinstance(host_device, UsbDevice)  # the names of its vendors are not looked for
     return DeviceExplanation(
         id=host_device.id,
         device_kind=kinds.of(host_device).rule.kind,
         verdict=_verdict(short, reason),
-        to_do=reason.hint if reason else hint,
+        to_do=hint,
         resource=short.resource,
         healthy=None if offer is None else reason is None,
         reason=reason,
@@ -200,7 +207,7 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
         group=host_device.group,
         viable=is_viable(members),
         members=tuple(members_of(members, host)),
-        rules=tell_verdicts(host_device, decision),
+        rules=(*tell_verdicts(host_device, decision), *([] if binding is None else [binding.verdict])),
         env=" ".join(f"{key}={value}" for key, value in env) if resource else None,
         nodes=grants.device_nodes(together, resource.iommufd, host) if resource else (),
         holder=str(holder) if holder else None,  # of a device that is not offered, too
@@ -208,6 +215,18 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
         split=cards.explain(device_id, snapshot),
         **identity_of(host_device),
     )
+
+
+def _find_binding(host_device: HostDevice, snapshot: Snapshot) -> Binding | None:
+    """Return the passthrough rule for a function and what prevents it; few nodes have such rules."""
+    spec = snapshot.spec
+    if not isinstance(host_device, PciFunction) or not (
+        spec.passthrough or spec.sriov or snapshot.ledger.asked
+    ):
+        return None
+    from nodeagent.policy.explain import passthrough  # here: the daemon goes without
+
+    return passthrough.find_binding(host_device, snapshot)
 
 
 def _verdict(short: DeviceRow, reason: Reason | None) -> str:

@@ -225,14 +225,13 @@ function showResources(status) {
 function showPlan(status) {
   const changes = status.changes, list = (title, kind, texts) => texts.length
     ? [el("h3", "", title), el("ul", "", ...texts.map((text) => el("li", kind, ...text)))] : [];
-  const refused = new Set(changes.failing.map((each) => each.action));
   const parts = [
     ...(changes.cards.length ? [el("div", "scroll", table(["Card", "Type", ["There are", "number"], "Notes"],
       changes.cards.map((card) => [card.card, card.type || "none", [`${card.instances}`, "number"], card.notes.join("; ")])))] : []),
     ...list("Refused by the kernel, tried again", "", changes.failing.map((each) =>
       [`${each.card}: ${each.action}: ${each.what}`, el("div", "hint", `${each.hint || "it is tried again"}; ${each.tries} tries, next in ${duration(each.nextTrySeconds)}`)])),
     ...list("No answer from the kernel", "", (changes.late || []).map((text) => [text])),
-    ...list("Waiting", "", changes.waiting.filter((each) => !refused.has(each.action)).map((each) => [`${each.card}: ${each.action}`, el("div", "soft", each.why)])),
+    ...list("Waiting", "", changes.waiting.map((each) => [`${each.card}: ${each.action}`, el("div", "soft", each.why)])),
     ...list("Under way", "", changes.underWay.map((text) => [text])),
   ];
   $("plan-section").hidden = parts.length === 0;

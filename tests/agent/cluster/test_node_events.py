@@ -37,7 +37,6 @@ from tests.facts import each_names, names
 HELD = bad(code=ReasonCode.GROUP_HELD)
 CONFLICT = bad(code=ReasonCode.GROUP_NOT_VIABLE)
 WAITING = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm", "remove-mdev")
-REFUSED = WaitingStatus("0000:3b:00.0", "create mdev x", "it was refused", "create-mdev")
 FAILING = FailingStatus(
     "0000:3b:00.0", "nvidia-222", "create mdev x", "Input/output error", "look at dmesg", 1, 1.0
 )
@@ -147,11 +146,6 @@ CASES: dict[str, tuple[Status, Status, list[Told]]] = {
         status(),
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),
         [("ApplyFailed", "", ("0000:3b:00.0", FAILING.what, FAILING.hint))],
-    ),
-    "a change that was refused waits for its next try": (
-        status(changes=NO_CHANGES._replace(failing=(FAILING,))),
-        status(changes=NO_CHANGES._replace(failing=(FAILING,), waiting=(REFUSED,))),
-        [],
     ),
     "it is refused once more": (
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),

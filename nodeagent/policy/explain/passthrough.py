@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passthrough rules as ``explain`` shows them: the functions that a rule binds, and what prevents that. Pure.
+
+The answer is the plan of the function's IOMMU group (``policy.change.bindings``), which the daemon carries
+out. A manual request (``nodeagent bind``) is such a rule, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from nodeagent.model.change import Plan
+from nodeagent.model.host import Kind, PciFunction
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import PassthroughRule
+from nodeagent.policy.change import bindings
+from nodeagent.policy.explain.rules import RuleExplanation
+from nodeagent.policy.explain.why import RuleVerdict, label
+
+_SECTION = "passthrough"
+
+
+class Binding(NamedTuple):
+    """The rule that wants a function on a VFIO ``driver``, and the plan of the function's group."""
+
+    rule: PassthroughRule
+    driver: str
+    plan: Plan
+
+    @property
+    def obstacles(self) -> str:
+        """Return why the function is not bound now, "" if it is or will be."""
+        texts = [problem.what for problem in self.plan.problems]
+        return "; ".join(texts + [f"waits: {step.why}" for step in self.plan.waiting])
+
+    @property
+    def verdict(self) -> RuleVerdict:
+        """Return the rule, and what it does with the function."""
+        rule = self.rule.place if self.rule.place == bindings.HAND else label(_SECTION, self.rule.place)
+        if self.obstacles:
+            return RuleVerdict(rule, f"wants it on {self.driver}; {self.obstacles}")
+        return RuleVerdict(rule, f"{'binds' if self.plan.steps else 'keeps'} it on {self.driver}")
+
+    @property
+    def to_do(self) -> str | None:
+        """Return what to do for the function to be bound, "" for nothing; None if it is bound already."""
+        if self.plan.problems:
+            return "; ".join(dict.fromkeys(each.hint for each in self.plan.problems if each.hint))
+        if self.plan.waiting:
+            return ""
+        return "nothing: the daemon binds it (nodeagent plan)" if self.plan.steps else None
+
+
+def find_binding(function: PciFunction, snapshot: Snapshot) -> Binding | None:
+    """Return the binding of a function; None if no rule wants it on a VFIO driver."""
+    wishes = bindings.wishes(snapshot)
+    wish = wishes.get(function.address)
+    if wish is None:
+        return None
+    (members,) = bindings.units([function.address], snapshot.host)
+    return Binding(wish.rule, wish.driver, bindings.of_members(members, wishes, snapshot))
+
+
+def find_rule(place: str, snapshot: Snapshot) -> PassthroughRule | None:
+    """Return the rule that begins at "config.yaml:12", which may have its folder; None without one."""
+    places = (place, place.rpartition("/")[2])
+    return next((each for each in snapshot.spec.passthrough if each.place in places), None)
+
+
+def selected(rule: PassthroughRule, snapshot: Snapshot) -> list[PciAddress]:
+    """Return the functions that the rule is the first to select."""
+    wishes = bindings.wishes(snapshot)
+    return [address for address, wish in wishes.items() if wish.picked and wish.rule is rule]
+
+
+def explain_rule(rule: PassthroughRule, snapshot: Snapshot) -> RuleExplanation:
+    """Return the functions that the rule binds, and why it does not bind others that it selects."""
+    found = {each: find_binding(snapshot.host.functions[each], snapshot) for each in selected(rule, snapshot)}
+    obstacles = {address: binding.obstacles for address, binding in found.items() if binding is not None}
+    takes = tuple(address for address, text in obstacles.items() if not text)
+    refuses = Counter(text for text in obstacles.values() if text)
+    return RuleExplanation(_SECTION, Kind.PCI, rule.place, takes, dict(refuses.most_common()))

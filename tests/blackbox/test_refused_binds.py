@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bind that the guards refuse is refused everywhere, by the same evidence and by the address asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nodeagent.sim.drivers import simulated
+from tests.blackbox.harness import Node
+from tests.blackbox.test_bindings import AUDIO, GPU, OWN, RULE, add_card, add_disk, below, drivers_of, planned
+from tests.blackbox.test_bindings_used import add_process
+from tests.facts import contains, names
+
+HEAD = "apiVersion: nodeagent/v1\n"
+PLACE = "config.yaml:2"
+
+
+def open_gpu(node: Node) -> None:
+    """A process has a device node of the GPU open."""
+    add_process(node, "/dev/null")
+    below(node, GPU, "drm/renderD128", "sys/class/drm/renderD128", dev="1:3")
+
+
+def open_disk(node: Node) -> None:
+    """A process has a disk of the first function open, on which nothing is mounted."""
+    below(node, GPU, "nvme/nvme0/nvme0n1", "sys/class/block/nvme0n1", dev="259:0")
+    node.host.write_file("/proc/1/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw")
+    (node.root / "dev/nvme0n1").touch()
+    add_process(node, str(node.root / "dev/nvme0n1"))
+
+
+def show_console(node: Node) -> None:
+    """The console is on the framebuffer of the GPU's driver, which no process has open."""
+    add_process(node, "/dev/zero")
+    below(node, GPU, "graphics/fb0", "sys/class/graphics/fb0", dev="29:0")
+    node.host.write_file("/sys/class/graphics/fbcon/rotate", "0")
+
+
+USED = pytest.mark.parametrize(
+    ("prepare", "evidence"),
+    [
+        pytest.param(open_gpu, ("renderD128", "4711", "Xorg"), id="open GPU"),
+        pytest.param(open_disk, ("nvme0n1", "4711", "Xorg"), id="open disk"),
+        pytest.param(show_console, ("fb0", "console"), id="console"),
+    ],
+)
+
+
+async def explained(node: Node, name: str = GPU) -> dict[str, Any]:
+    """The answer of ``explain`` to programs."""
+    document: dict[str, Any] = json.loads((await node.command("explain", name, "-o", "json")).stdout)
+    return document
+
+
+@USED
+async def test_the_plan_without_a_daemon_refuses_a_function_in_use(
+    node: Node, prepare: Any, evidence: tuple[str, ...]
+) -> None:
+    add_card(node)
+    prepare(node)
+    node.configure(HEAD + RULE)
+    plan = await planned(node)
+    (problem,) = plan["problems"]
+    names(problem, GPU, *evidence)
+    assert (plan["steps"], list(plan["remedies"])) == ([], [problem])
+
+
+@USED
+async def test_the_plan_of_another_file_refuses_a_function_in_use(
+    node: Node, prepare: Any, evidence: tuple[str, ...]
+) -> None:
+    add_card(node)
+    prepare(node)
+    new = node.configure(HEAD + RULE, "new.yaml")
+    done = await node.command("plan", "--config", str(new), "-o", "json")
+    plan = json.loads(done.stdout)["plan"]
+    (problem,) = plan["problems"]
+    names(problem, GPU, *evidence)
+    assert plan["steps"] == []
+
+
+@USED
+async def test_a_dry_run_of_bind_refuses_a_function_in_use(
+    node: Node, prepare: Any, evidence: tuple[str, ...]
+) -> None:
+    add_card(node)
+    prepare(node)
+    done = await node.command("bind", GPU, "--dry-run")
+    assert done.returncode == 3
+    names(done.stdout, GPU, *evidence)
+
+
+@USED
+async def test_the_daemon_lists_a_function_in_use_as_a_problem_and_not_as_waiting(
+    node: Node, prepare: Any, evidence: tuple[str, ...]
+) -> None:
+    add_card(node)
+    prepare(node)
+    node.configure(HEAD + RULE)
+    async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet(), node.daemon():
+        told = await node.until_told(lambda told: contains(" ".join(told["problems"]), *evidence))
+        text = (await node.command("status")).stdout
+        plan = await planned(node)
+        assert (drivers.writes, drivers_of(drivers)) == ([], OWN)
+    assert told["changes"]["waiting"] == []
+    assert len([line for line in told["problems"] if contains(line, *evidence)]) == 1
+    assert len([line for line in text.splitlines() if contains(line, evidence[-1])]) == 1
+    assert plan["steps"] == []
+
+
+@USED
+async def test_explain_names_the_passthrough_rule_and_the_obstacle(
+    node: Node, prepare: Any, evidence: tuple[str, ...]
+) -> None:
+    add_card(node)
+    prepare(node)
+    node.configure(HEAD + RULE)
+    told = await explained(node)
+    (rule,) = [each for each in told["rules"] if PLACE in each["rule"]]
+    names(rule["says"], *evidence)
+    assert "bind" not in told["toDo"]
+
+
+async def test_explain_of_a_gpu_whose_group_has_a_mounted_disk_names_the_disk(node: Node) -> None:
+    add_card(node)
+    add_disk(node)
+    node.configure(HEAD + RULE)
+    told = await explained(node)
+    (rule,) = [each for each in told["rules"] if PLACE in each["rule"]]
+    names(rule["says"], "0000:3b:00.2", "/srv/data")
+    assert f"bind {GPU}" not in told["toDo"]
+
+
+async def test_explain_of_a_passthrough_rule_says_what_it_binds_and_what_prevents_that(node: Node) -> None:
+    add_card(node)
+    open_gpu(node)
+    node.configure(HEAD + RULE)
+    done = await node.command("explain", PLACE)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stdout + done.stderr
+    names(done.stdout, GPU, "renderD128", "4711", "Xorg")
+
+
+async def test_a_refused_group_is_reported_by_the_address_that_the_rule_asked_for(node: Node) -> None:
+    add_card(node)
+    add_disk(node)
+    node.configure(HEAD + RULE)
+    (problem,) = (await planned(node))["problems"]
+    names(problem, "0000:3b:00.2", "/srv/data", GPU, "10")
+
+
+async def test_two_functions_that_prevent_a_bind_are_both_named(node: Node) -> None:
+    add_card(node)
+    add_disk(node)
+    open_gpu(node)
+    node.configure(HEAD + RULE)
+    problems = " ".join((await planned(node))["problems"])
+    names(problems, "0000:3b:00.2", "/srv/data", GPU, "renderD128", "4711")
