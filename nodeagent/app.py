@@ -22,7 +22,7 @@ from anyio.lowlevel import checkpoint
 
 from nodeagent import __version__
 from nodeagent.agent import core
-from nodeagent.agent.config_loop import ConfigLoop, Desire, LastGood
+from nodeagent.agent.config_loop import ConfigLoop, LastGood, SpecMerger
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
 from nodeagent.agent.tell import status, systemd
@@ -117,7 +117,7 @@ class Daemon:
             self.kubelet.cdi,
             self.config,
             LastGood(self.core.root, self.core.settings, timeouts.record_write_retry),
-            Desire(self.core.settings, self.core.cluster, snapshots),
+            SpecMerger(self.core.settings, self.core.cluster, snapshots),
             Task("settings", new_settings),
             self.network,
             self.watchdog,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings in force, kept fresh: read from flags, environment and files, and read again on change.
+"""The settings in force: read from flags, environment and files, and read again when a file changes.
 
-Files that the configuration names count as well. A new file that is bad leaves the old settings in force
-and says so; while that is so, all is read again from time to time, for the cause may be anywhere. What is
-desired of the node is merged of the settings, and of what the cluster says, by ``policy`` and published.
-Whatever says the same as before wakes nobody.
+Files that the configuration names count as well. An invalid file leaves the last valid settings in force, and
+is logged; until it is valid, everything is read again from time to time, since the cause may be anywhere.
+``SpecMerger`` merges the settings with the KubeVirt CR and the labels of the node. Equal settings wake no
+reader.
 """
 
 from __future__ import annotations
@@ -184,10 +184,10 @@ class LastGood:
             self._refused = False
 
 
-class Desire:
-    """The one writer of ``Snapshot.spec``."""
+class SpecMerger:
+    """Merges the Spec from the settings and the cluster; the one writer of ``Snapshot.spec``."""
 
-    name = "desired state"
+    name = "spec"
 
     def __init__(
         self, settings: Latest[Settings], cluster: Latest[ClusterWishes], snapshots: Snapshots
@@ -199,8 +199,8 @@ class Desire:
     async def run(self) -> None:
         """Merge and publish now, and whenever the settings or the cluster say something else, for ever."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._cluster.follow, lambda _: self._publish(), name="wishes of the cluster")
-            group.start_soon(self._settings.follow, lambda _: self._publish(), name="wishes of the settings")
+            group.start_soon(self._cluster.follow, lambda _: self._publish(), name="cluster")
+            group.start_soon(self._settings.follow, lambda _: self._publish(), name="settings")
 
     def _publish(self) -> None:
         wishes = self._cluster.get()

@@ -55,8 +55,10 @@ class Move(NamedTuple):
 class Action:
     """One change of the host.
 
-    Two actions on one ``device`` never run at the same time. ``targets`` are scanned afterwards, for a write
-    that returns without an error proves nothing. ``takes`` are the ids that it takes away from their users.
+    ``card``: actions on one card run one after the other. It is a physical function with its VFs and mdevs,
+    or for a change of drivers the first function of the IOMMU group. Two actions on one ``device`` never run
+    at the same time. ``targets`` are scanned afterwards: a write without an error proves nothing.
+    ``takes`` are the ids that pods cannot use any more.
     ``attempt`` identifies it for refusals: only the same attempt waits after one. ``undo`` is the reverse in
     words, None if it is unknown before. The fields below it are for ``kernel.apply``.
     """

@@ -24,7 +24,7 @@ import anyio
 from nodeagent import config
 from nodeagent.agent import core
 from nodeagent.agent.cluster import follow
-from nodeagent.agent.config_loop import Desire
+from nodeagent.agent.config_loop import SpecMerger
 from nodeagent.agent.core import Core
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
@@ -85,7 +85,7 @@ class Sides:
         """Follow the cluster, and tell of it at that path, until killed."""
         async with anyio.create_task_group() as group:
             for each, follower in zip(self._cores, self._followers, strict=True):
-                for component in (follower, Desire(each.settings, each.cluster, each.snapshots)):
+                for component in (follower, SpecMerger(each.settings, each.cluster, each.snapshots)):
                     group.start_soon(each.supervisor.run, component, name=component.name)
                 group.start_soon(self._note, each.snapshots)
             await serve_unix(path, self._answer, Timeouts())
