@@ -35,7 +35,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Component, Heartbeat, Task
 from nodeagent.base.systemd import Notifier, listening_sockets
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cluster import account
+from nodeagent.cluster.credentials import is_followed
 from nodeagent.config import Http, Log, Settings, Sources
 from nodeagent.http.routes import LocalRoutes, NetworkRoutes
 from nodeagent.http.server import Handler, NetworkListener, serve_unix
@@ -257,7 +257,7 @@ class Daemon:
         self._keep(cdi_specs.components(self.core), group)
 
     async def _follow_cluster(self, group: TaskGroup) -> None:
-        await self.core.snapshots.until(lambda now: account.reaches(now.spec.following))
+        await self.core.snapshots.until(lambda now: is_followed(now.spec.following))
         await _load("nodeagent.agent.cluster.follow")
         from nodeagent.agent.cluster import follow
 

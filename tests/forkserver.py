@@ -298,7 +298,7 @@ def _import_package() -> None:
     for module in pkgutil.walk_packages(nodeagent.__path__, "nodeagent."):
         if not module.name.startswith(_LEFT_OUT):
             importlib.import_module(module.name)
-    importlib.import_module("nodeagent.cluster.door").kubernetes()
+    importlib.import_module("nodeagent.cluster.kube_client").kubernetes()
 
 
 if __name__ == "__main__":

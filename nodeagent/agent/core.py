@@ -29,7 +29,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import DirectoryWatcher
-from nodeagent.cluster import account
+from nodeagent.cluster.credentials import is_followed
 from nodeagent.config import Settings
 from nodeagent.kernel.events import KernelEvents
 from nodeagent.kernel.root import Root
@@ -107,7 +107,7 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
 
 def _said_before(root: Root, settings: Settings) -> ClusterWishes:
     """What the cluster said to the daemon before this one: nothing is decided without it."""
-    if not account.reaches(settings.configuration.following):
+    if not is_followed(settings.configuration.following):
         return ClusterWishes()
     from nodeagent.agent.cluster import state  # here: most nodes ask no cluster
 

@@ -16,8 +16,8 @@ from nodeagent.agent.cluster import inspection
 from nodeagent.agent.cluster.follow import Connection
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import daemon_client, output, shell
+from nodeagent.cluster.api import Session
 from nodeagent.cluster.credentials import Credentials
-from nodeagent.cluster.session import Session
 from nodeagent.render import access as rendering
 from nodeagent.render import documents
 

@@ -15,9 +15,8 @@ from nodeagent import config
 from nodeagent.agent.cluster import inspection
 from nodeagent.base.errors import ClusterUnavailable, NodeagentError
 from nodeagent.cli import clusters, daemon_client, shell
-from nodeagent.cluster import refusals
+from nodeagent.cluster.api import FORBIDDEN, NOT_FOUND, Object, Session
 from nodeagent.cluster.credentials import Credentials
-from nodeagent.cluster.session import Object, Session
 from nodeagent.kernel.root import Root
 
 if TYPE_CHECKING:
@@ -71,10 +70,10 @@ async def _machine(session: Session, namespace: str, name: str, credentials: Cre
         try:
             return await session.get(f"{_ROOT}/namespaces/{namespace}/{kind}/{name}")
         except ClusterUnavailable as error:
-            if error.status == refusals.FORBIDDEN:
+            if error.status == FORBIDDEN:
                 what = f"{credentials} may not get {kind} in the namespace {namespace}"
                 raise NodeagentError(what, _RIGHTS) from error
-            if error.status != refusals.NOT_FOUND:
+            if error.status != NOT_FOUND:
                 raise
     return None
 

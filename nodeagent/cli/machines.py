@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nodeagent.agent.cluster import state
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import bases, daemon_client, output, shell
-from nodeagent.cluster import account, kubevirt, machines
+from nodeagent.cluster import kubevirt, vmi
+from nodeagent.cluster.credentials import is_followed
 from nodeagent.config import manifests
 from nodeagent.model.kubevirt import UsedCR
 from nodeagent.policy.explain import machines as judging
@@ -77,7 +78,7 @@ def _asked(options: argparse.Namespace) -> _Asked:
 
 
 def _only(documents: Iterable[Any], place: str) -> VirtualMachine:
-    found = [each for each in map(machines.machine, documents) if each is not None]
+    found = [each for each in map(vmi.parse, documents) if each is not None]
     if len(found) != 1:
         raise ConfigError(
             f"{place}: it holds {len(found) or 'no'} virtual machine{'s' * (len(found) > 1)}",
@@ -103,7 +104,7 @@ def _of_daemon(options: argparse.Namespace) -> UsedCR:
     cr = state.FILE.peek(root.path(state.PATH)).wishes.kubevirt
     status = daemon_client.status_or_none(options, root)
     if status is None:
-        follows = account.reaches(shell.settings(options, root).configuration.following)
+        follows = is_followed(shell.settings(options, root).configuration.following)
         return UsedCR(cr, "record") if cr is not None and follows else UsedCR()
     used = UsedCR(cr, "daemon")
     return used if used.cr is not None and used.name == _in_force(status) else UsedCR()

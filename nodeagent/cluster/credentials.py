@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who we are to the API server, and where it is: a kubeconfig, or the service account of a pod.
+"""Credentials for the API server, and its address: a kubeconfig, or the service account of a pod.
 
-They are read anew whenever a client is made: tokens and certificates change while the daemon lives. The token
-of a service account is read again every minute besides. Knows nothing of requests.
+They are read for each new client, since tokens and certificates change while the daemon runs. The library
+reads the token of a service account again every minute besides. Each start asks ``is_followed``; the library
+is not loaded for that.
 """
 
 from __future__ import annotations
@@ -10,35 +11,44 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
 from nodeagent.base import hints
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.cluster import account
-from nodeagent.cluster.door import Kubernetes
+from nodeagent.model.spec import Following
+
+if TYPE_CHECKING:
+    from nodeagent.cluster.kube_client import Kubernetes
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # the kubelet mounts it into pods
+HOST = "KUBERNETES_SERVICE_HOST"
+
+
+def has_service_account(environ: Mapping[str, str] = os.environ, directory: Path = SERVICE_ACCOUNT) -> bool:
+    """True if there is a token, and the address of an API server. Does not read the token."""
+    return bool(environ.get(HOST)) and (directory / "token").is_file()
+
+
+def is_followed(following: Following) -> bool:
+    """True if this process follows the cluster."""
+    return following is Following.YES or (following is Following.AS_POD and has_service_account())
 
 
 class Credentials(NamedTuple):
-    """``kubeconfig``: the path of one, or of several as kubectl takes them ("a:b").
+    """``kubeconfig``: the path of one, or of several as kubectl accepts them ("a:b").
 
-    "" stands for the service account in that directory.
+    "": the service account in that directory.
     """
 
     kubeconfig: str = ""
-    account: Path = account.DIRECTORY
+    account: Path = SERVICE_ACCOUNT
     environ: Mapping[str, str] = os.environ
 
     def __str__(self) -> str:
         """In words."""
         return f"the kubeconfig {self.kubeconfig}" if self.kubeconfig else "the service account of this pod"
-
-    def _look(self) -> None:
-        """:raises OSError: if none of the files can be seen; the library only warns of that."""
-        *_, last = paths = self.kubeconfig.split(os.pathsep)
-        if self.kubeconfig and not any(map(os.path.exists, paths)):
-            os.stat(last)  # noqa: PTH116  for what is wrong with it
 
     async def load(self, kubernetes: Kubernetes, limit: float) -> Any:
         """The library's Configuration. ``limit``: seconds for a program that a kubeconfig names.
@@ -47,16 +57,24 @@ class Credentials(NamedTuple):
         """
         configuration = kubernetes.configuration()
         try:
-            self._look()
+            self._check_files()
             with anyio.fail_after(limit):
                 await self._read(kubernetes, configuration)
         except TimeoutError as error:
-            raise self._useless(f"its program did not end within {limit:g} s") from error
+            raise self._unusable(f"its program did not end within {limit:g} s") from error
         except OSError as error:
-            raise self._useless(hints.strerror(error), hints.for_errno(error, "read")) from error
+            raise self._unusable(hints.strerror(error), hints.for_errno(error, "read")) from error
         except Exception as error:  # of a foreign reader of foreign files: KeyError, TypeError, YAMLError, …
-            raise self._useless(_words(error)) from error
+            # files of credentials hold secrets: one line of the error, and not more
+            text = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            raise self._unusable(text) from error
         return configuration
+
+    def _check_files(self) -> None:
+        """:raises OSError: if none of the files can be read; the library only warns of that."""
+        *_, last = paths = self.kubeconfig.split(os.pathsep)
+        if self.kubeconfig and not any(map(os.path.exists, paths)):
+            os.stat(last)  # noqa: PTH116  raises the error to report
 
     async def _read(self, kubernetes: Kubernetes, configuration: Any) -> None:
         if self.kubeconfig:
@@ -71,7 +89,7 @@ class Credentials(NamedTuple):
                 environ=self.environ,
             )
 
-    def _useless(self, why: str, hint: str = "") -> ClusterUnavailable:
+    def _unusable(self, why: str, hint: str = "") -> ClusterUnavailable:
         if self.kubeconfig:
             return ClusterUnavailable(
                 f"the kubeconfig {self.kubeconfig} cannot be used: {why}",
@@ -81,8 +99,3 @@ class Credentials(NamedTuple):
             f"there is no usable service account in {self.account}: {why}",
             "run nodeagent in a pod that has one, or name a kubeconfig",
         )
-
-
-def _words(error: Exception) -> str:
-    """What a foreign error says, on one line: files of credentials hold secrets, so no more than that."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:200]

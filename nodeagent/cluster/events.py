@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of core/v1, as ``kubectl describe`` shows them: made once, and counted when the same comes again.
+"""Events of core/v1, as ``kubectl describe`` shows them: created once, and counted when they occur again.
 
-The name of an Event follows from what it says and of what. So a daemon that has started anew finds its own
-ones, with no right to read any, and makes no second of the same. A text may hold what others wrote: it is
-made one line of signs that can be printed, and cut.
+The name of an Event is a checksum of its contents. So a daemon that was restarted counts on with the Event
+that exists, without the right to read any. Texts may contain foreign parts: ``on_one_line`` removes
+characters that cannot be printed, and limits the length.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.cluster import refusals
-from nodeagent.cluster.session import MERGE_PATCH, Object, Session
+from nodeagent.cluster.api import CONFLICT, MERGE_PATCH, NOT_FOUND, Object, Session
 
 COMPONENT = "nodeagent"
-MOST = 1024  # bytes of a message: what client-go and kubelets keep to
-_LONGEST = 253  # characters of a name: RFC 1123, as Kubernetes reads it
-_NODES = "default"  # the namespace of Events on what has none: pkg/apis/core/validation/events.go
+MAX_MESSAGE = 1024  # bytes: the limit of client-go and the kubelet
+_MAX_NAME = 253  # characters of a name: RFC 1123, as Kubernetes reads it
+_NODES = "default"  # the namespace of Events on objects without one: pkg/apis/core/validation/events.go
 
 
 class Involved(NamedTuple):
-    """What an Event is about: a Node, or with a namespace a pod. ``uid`` "": not known."""
+    """The object of an Event: a Node, or with a namespace a pod. ``uid`` "": not known."""
 
     name: str
     uid: str = ""
@@ -31,7 +30,7 @@ class Involved(NamedTuple):
 
     @property
     def reference(self) -> Object:
-        """As objects refer to each other."""
+        """The ObjectReference."""
         kind = "Pod" if self.namespace else "Node"
         given = {"namespace": self.namespace, "uid": self.uid}
         known = {key: value for key, value in given.items() if value}
@@ -39,7 +38,7 @@ class Involved(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What happened: a reason in CamelCase, and one line."""
+    """A reason in CamelCase, and a message of one line."""
 
     involved: Involved
     reason: str
@@ -48,55 +47,55 @@ class Event(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the collection that it belongs into."""
+        """The path of its collection."""
         return f"/api/v1/namespaces/{self.involved.namespace or _NODES}/events"
 
     @property
     def name(self) -> str:
-        """The same for what says the same of the same."""
+        """Equal for equal Events."""
         said = "\0".join((*self.involved, self.reason, self.message))
         sum_ = hashlib.sha256(said.encode()).hexdigest()[:16]
-        return f"{self.involved.name[: _LONGEST - 1 - len(sum_)]}.{sum_}"
+        return f"{self.involved.name[: _MAX_NAME - 1 - len(sum_)]}.{sum_}"
 
 
-class Seen(NamedTuple):
-    """How often it happened, and when first and last (seconds since 1970)."""
+class Occurrences(NamedTuple):
+    """How often it occurred, and when first and last (seconds since 1970)."""
 
-    often: int
+    number: int
     first: float
     last: float
 
 
-async def write(session: Session, host: str, event: Event, seen: Seen, known: int = 0) -> int:
-    """Tell that it happened so often more; how often in all. ``known``: as it was told before, or 0.
+async def write(session: Session, host: str, event: Event, occurrences: Occurrences, known: int = 0) -> int:
+    """Add these occurrences; the count afterwards. ``known``: the count before; 0 for a new Event.
 
-    :raises ClusterUnavailable: if it was not told, as far as is known.
+    :raises ClusterUnavailable: if it is not known to be written.
     """
     if known:
         try:
-            return await _count(session, event, known + seen.often, seen.last)
+            return await _count(session, event, known + occurrences.number, occurrences.last)
         except ClusterUnavailable as error:
-            if error.status != refusals.NOT_FOUND:
-                raise  # else it has expired, as Events do after an hour
+            if error.status != NOT_FOUND:
+                raise  # else the Event has expired: it exists for an hour
     try:
-        await session.create(event.path, document(host, event, seen))
+        await session.create(event.path, document(host, event, occurrences))
     except ClusterUnavailable as error:
-        if error.status != refusals.CONFLICT:
+        if error.status != CONFLICT:
             raise
-        return await _found(session, event, seen)
-    return seen.often
+        return await _count_on(session, event, occurrences)
+    return occurrences.number
 
 
-async def _found(session: Session, event: Event, seen: Seen) -> int:
-    """A daemon before this one has told the same: its number is in the answer to any change."""
-    answer = await session.patch(_path(event), {"lastTimestamp": stamp(seen.last)}, MERGE_PATCH)
-    before = answer.get("count")
-    counted = before if isinstance(before, int) else 1
-    return await _count(session, event, counted + seen.often, seen.last)
+async def _count_on(session: Session, event: Event, occurrences: Occurrences) -> int:
+    """Add to the count of the daemon before this one, which is in the answer to any patch."""
+    answer = await session.patch(_path(event), {"lastTimestamp": timestamp(occurrences.last)}, MERGE_PATCH)
+    count = answer.get("count")
+    before = count if isinstance(count, int) else 1
+    return await _count(session, event, before + occurrences.number, occurrences.last)
 
 
 async def _count(session: Session, event: Event, count: int, last: float) -> int:
-    await session.patch(_path(event), {"count": count, "lastTimestamp": stamp(last)}, MERGE_PATCH)
+    await session.patch(_path(event), {"count": count, "lastTimestamp": timestamp(last)}, MERGE_PATCH)
     return count
 
 
@@ -104,30 +103,30 @@ def _path(event: Event) -> str:
     return f"{event.path}/{event.name}"
 
 
-def document(host: str, event: Event, seen: Seen) -> Object:
-    """The object; ``host`` is the name of the node that tells."""
+def document(host: str, event: Event, occurrences: Occurrences) -> Object:
+    """The object; ``host`` is the name of the node that reports it."""
     return {
         "metadata": {"name": event.name, "namespace": event.involved.namespace or _NODES},
         "involvedObject": event.involved.reference,
         "reason": event.reason,
         "message": event.message,
         "type": "Warning" if event.warning else "Normal",
-        "count": seen.often,
-        "firstTimestamp": stamp(seen.first),
-        "lastTimestamp": stamp(seen.last),
+        "count": occurrences.number,
+        "firstTimestamp": timestamp(occurrences.first),
+        "lastTimestamp": timestamp(occurrences.last),
         "source": {"component": COMPONENT, "host": host},
         "reportingComponent": COMPONENT,
         "reportingInstance": host,
     }
 
 
-def stamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     """A time as Kubernetes writes it."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def line(text: str, most: int = MOST) -> str:
-    """The text on one line, of signs that can be printed, in at most so many bytes."""
+def on_one_line(text: str, limit: int = MAX_MESSAGE) -> str:
+    """The text on one line, of characters that can be printed, in at most ``limit`` bytes."""
     plain = "".join(each for each in " ".join(text.split()) if each.isprintable())
     data = plain.encode(errors="replace")
-    return plain if len(data) <= most else f"{data[: most - 3].decode(errors='ignore')}…"
+    return plain if len(data) <= limit else f"{data[: limit - 3].decode(errors='ignore')}…"

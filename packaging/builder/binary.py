@@ -26,7 +26,7 @@ from nodeagent.kernel.apply import write_file
 _OPTIONS = ("--noconfirm", "--log-level=WARN", "--onedir", "--strip", "--name=nodeagent")
 # features are imported by name, pci.ids is read from the package, betterproto2 asks for its own version
 _HOLDING = ("--collect-submodules=nodeagent", "--collect-data=nodeagent", "--copy-metadata=betterproto2")
-# nodeagent/cluster/door.py imports these by name
+# nodeagent/cluster/kube_client.py imports these by name
 _BEHIND_THE_DOOR = tuple(
     f"--hidden-import={name}"
     for name in (

@@ -22,7 +22,7 @@ from builder.source import ROOT
 LOCK = ROOT / "requirements/runtime.lock"
 BUILT = "pyyaml"
 LEFT_OUT = frozenset({"certifi", "tzdata"})  # named by libraries, and imported by nothing of what is used
-# 24 MB of generated classes and tests, which nodeagent/cluster/door.py leaves alone
+# 24 MB of generated classes and tests, which nodeagent/cluster/kube_client.py leaves alone
 PARTS_LEFT_OUT = (
     *(f"kubernetes_asyncio/client/{part}" for part in ("api", "models", "test_*.py")),
     *(f"kubernetes_asyncio/{part}" for part in ("dynamic", "leaderelection", "stream", "utils", "watch")),

@@ -12,11 +12,10 @@ import anyio
 
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cluster import door
-from nodeagent.cluster.contact import Known
+from nodeagent.cluster import kube_client
+from nodeagent.cluster.api import Session
 from nodeagent.cluster.credentials import Credentials
-from nodeagent.cluster.session import Session
-from nodeagent.cluster.watching import Chance, Resource, Watch
+from nodeagent.cluster.watch import Resource, Watch, WatchState
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import KUBEVIRTS, Object
 
@@ -24,8 +23,7 @@ PATH = "/apis/kubevirt.io/v1/kubevirts"
 NAMESPACE = "kubevirt"
 SERVED = f"{NAMESPACE}/kubevirt"
 RESOURCE = Resource(PATH, "KubeVirt resources")
-door.kubernetes()  # in a thread it would get no time where time is virtual
-EVEN = Chance(random=lambda: 0.0, clock=lambda: 5e8)  # no jitter: pauses are as long as they can be
+kube_client.kubernetes()  # in a thread it would get no time where time is virtual
 
 
 def cr(gates: int, **more: Any) -> Object:
@@ -40,7 +38,9 @@ def gates(objects: Mapping[str, Object] | None) -> int | None:
     return found["spec"]["configuration"]["gates"] if found else None
 
 
-async def until(cell: Latest[Known], holds: Callable[[Known], bool], within: float = 5.0) -> Known:
+async def until(
+    cell: Latest[WatchState], holds: Callable[[WatchState], bool], within: float = 5.0
+) -> WatchState:
     """Wait until the cell is so; its value."""
     seen = -1
     with anyio.fail_after(within):
@@ -50,9 +50,9 @@ async def until(cell: Latest[Known], holds: Callable[[Known], bool], within: flo
                 return known
 
 
-async def until_gates(watch: Watch, number: int | None, within: float = 5.0) -> Known:
+async def until_gates(watch: Watch, number: int | None, within: float = 5.0) -> WatchState:
     """Wait until it knows a CR with that number."""
-    return await until(watch.known, lambda known: gates(known.objects) == number, within)
+    return await until(watch.state, lambda known: gates(known.objects) == number, within)
 
 
 @asynccontextmanager
@@ -74,11 +74,11 @@ async def session(server: ApiServer, folder: Path, token: str = "") -> AsyncIter
 
 @asynccontextmanager
 async def followed(
-    server: ApiServer, folder: Path, resource: Resource = RESOURCE, chance: Chance = EVEN
+    server: ApiServer, folder: Path, resource: Resource = RESOURCE, spread: float = 0.0, jitter: float = 0.0
 ) -> AsyncIterator[Watch]:
-    """A watch that runs."""
+    """A watch that runs. Without jitter pauses are as long as they can be."""
     async with session(server, folder) as made, anyio.create_task_group() as group:
-        watch = Watch(made, resource, chance)
+        watch = Watch(made, resource, spread, lambda: jitter, anyio.current_time)
         group.start_soon(watch.run, name=watch.name)
         yield watch
         group.cancel_scope.cancel()

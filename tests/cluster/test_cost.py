@@ -18,12 +18,12 @@ import anyio.abc
 from anyio.abc import SocketStream
 
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cluster import capacities, conditions, events
-from nodeagent.cluster.conditions import Condition
+from nodeagent.cluster import events, node_status
+from nodeagent.cluster.api import Session
 from nodeagent.cluster.credentials import Credentials
-from nodeagent.cluster.events import Event, Involved, Seen
-from nodeagent.cluster.session import Session
-from nodeagent.cluster.watching import Chance, Resource, Watch
+from nodeagent.cluster.events import Event, Involved, Occurrences
+from nodeagent.cluster.node_status import Condition
+from nodeagent.cluster.watch import Resource, Watch
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 from tests import virtual
@@ -34,7 +34,7 @@ NODE = Resource(
     "/api/v1/nodes",
     "nodes",
     "metadata.name=node1",
-    keep=lambda node: {"labels": node["metadata"]["labels"]} | capacities.of_node(node, OFFERED),
+    trim=lambda node: {"labels": node["metadata"]["labels"]} | node_status.counts(node, OFFERED),
 )
 HOSTS = [
     {"pciVendorSelector": f"10DE:{number:04X}", "resourceName": f"nvidia.com/gpu{number}"}
@@ -110,25 +110,25 @@ def node(beat: int) -> dict[str, Any]:
 
 @virtual.TIME
 async def test_an_hour_at_rest_and_an_edit_cost_the_api_server_little(tmp_path: Path) -> None:
-    chance = Chance(random=random.Random(7).random)
+    jitter = random.Random(7).random
     async with served(edit=None) as server, wired(server, tmp_path) as (wire, credentials):
         server.store.put(KUBEVIRTS, cr(0, permittedHostDevices=HOSTS))
         server.store.put(NODES, node(0))
         async with Session(credentials, Timeouts()) as session, anyio.create_task_group() as group:
-            crs, own = Watch(session, RESOURCE, chance), Watch(session, NODE, chance)
+            crs, own = (Watch(session, each, jitter=jitter) for each in (RESOURCE, NODE))
             for watch in (crs, own):
                 group.start_soon(watch.run, name=watch.name)
-            await until(own.known, lambda known: known.objects is not None)
+            await until(own.state, lambda known: known.objects is not None)
             await until_gates(crs, 0)
             await server.until(lambda: server.statistics.streams == 2)
             begin = (len(server.statistics.requests), wire.down, wire.up)
-            version = own.known.version
+            version = own.state.version
             for beat in range(1, 12):
                 await anyio.sleep(300.0)
                 server.store.put(NODES, node(beat))
             await anyio.sleep(270.0)
             end = (len(server.statistics.requests), wire.down, wire.up)
-            assert own.known.version == version  # heartbeats wake nobody
+            assert own.state.version == version  # heartbeats wake nobody
             server.store.put(KUBEVIRTS, cr(1, permittedHostDevices=HOSTS))
             await until_gates(crs, 1, within=1.0)
             edit = wire.down - end[1]
@@ -148,7 +148,7 @@ async def many(number: int, kubeconfig: str) -> AsyncIterator[list[Watch]]:
         watches = []
         for seed in range(number):
             session = await stack.enter_async_context(Session(Credentials(kubeconfig), Timeouts()))
-            watches.append(Watch(session, RESOURCE, Chance(random=random.Random(seed).random)))
+            watches.append(Watch(session, RESOURCE, jitter=random.Random(seed).random))
             group.start_soon(watches[-1].run, name=watches[-1].name)
         yield watches
         group.cancel_scope.cancel()
@@ -207,10 +207,10 @@ async def test_an_event_the_same_again_a_condition_and_a_stale_resource_are_one_
             requests, down, up = (now - then for now, then in zip(after, before, strict=True))
             return requests, down, up
 
-        made = await cost(events.write(api, "node1", EVENT, Seen(1, 0.0, 0.0)))
-        again = await cost(events.write(api, "node1", EVENT, Seen(1, 9.0, 9.0), 1))
-        flip = await cost(conditions.write(api, "node1", "DevicesUsable", BAD, 0.0))
-        stale = await cost(capacities.remove(api, whose, OFFERED[2]))
+        made = await cost(events.write(api, "node1", EVENT, Occurrences(1, 0.0, 0.0)))
+        again = await cost(events.write(api, "node1", EVENT, Occurrences(1, 9.0, 9.0), 1))
+        flip = await cost(node_status.write_condition(api, "node1", "DevicesUsable", BAD, 0.0))
+        stale = await cost(node_status.remove_counts(api, whose, OFFERED[2]))
     print(f"Event (requests, bytes down, up): {made}; again: {again}; condition: {flip}; stale: {stale}")
     assert made[0] == again[0] == flip[0] == stale[0] == 1
     assert max(*made, *again) < 2_500

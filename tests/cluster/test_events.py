@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import events
-from nodeagent.cluster.events import MOST, Event, Involved, Seen
+from nodeagent.cluster.events import MAX_MESSAGE, Event, Involved, Occurrences
 from nodeagent.sim.apiserver.answers import Refusal
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import EVENTS, Object
@@ -32,7 +32,7 @@ def only(server: ApiServer) -> Object:
 
 async def test_an_event_on_a_node_is_one_of_the_namespace_default(tmp_path: Path) -> None:
     async with served() as server, session(server, tmp_path) as api:
-        assert await events.write(api, "node1", NODE, Seen(1, 0.0, 86399.9)) == 1
+        assert await events.write(api, "node1", NODE, Occurrences(1, 0.0, 86399.9)) == 1
         found = only(server)
         metadata = found.pop("metadata")
         assert (metadata["namespace"], metadata["name"]) == ("default", NODE.name)
@@ -54,7 +54,7 @@ async def test_an_event_on_a_node_is_one_of_the_namespace_default(tmp_path: Path
 
 async def test_an_event_on_a_pod_is_in_its_namespace(tmp_path: Path) -> None:
     async with served() as server, session(server, tmp_path) as api:
-        await events.write(api, "node1", POD, Seen(1, 0.0, 0.0))
+        await events.write(api, "node1", POD, Occurrences(1, 0.0, 0.0))
         found = only(server)
         assert found["metadata"]["namespace"] == found["involvedObject"]["namespace"] == "ns"
         assert (found["type"], found["involvedObject"]["uid"]) == ("Normal", "uid-of-pod")
@@ -62,8 +62,8 @@ async def test_an_event_on_a_pod_is_in_its_namespace(tmp_path: Path) -> None:
 
 async def test_what_was_told_is_counted_with_one_request(tmp_path: Path) -> None:
     async with served() as server, session(server, tmp_path) as api:
-        told = await events.write(api, "node1", NODE, Seen(1, 0.0, 0.0))
-        assert await events.write(api, "node1", NODE, Seen(2, 5.0, 9.0), told) == 3
+        told = await events.write(api, "node1", NODE, Occurrences(1, 0.0, 0.0))
+        assert await events.write(api, "node1", NODE, Occurrences(2, 5.0, 9.0), told) == 3
         assert methods(server) == ["POST", "PATCH"]
         found = only(server)
         assert (found["count"], found["firstTimestamp"], found["lastTimestamp"]) == (
@@ -75,16 +75,16 @@ async def test_what_was_told_is_counted_with_one_request(tmp_path: Path) -> None
 
 async def test_what_has_expired_is_made_anew(tmp_path: Path) -> None:
     async with served() as server, session(server, tmp_path) as api:
-        await events.write(api, "node1", NODE, Seen(1, 0.0, 0.0))
+        await events.write(api, "node1", NODE, Occurrences(1, 0.0, 0.0))
         server.store.delete(EVENTS, NODE.name, "default")
-        assert await events.write(api, "node1", NODE, Seen(1, 9.0, 9.0), 1) == 1
+        assert await events.write(api, "node1", NODE, Occurrences(1, 9.0, 9.0), 1) == 1
         assert only(server)["firstTimestamp"] == "1970-01-01T00:00:09Z"
 
 
 async def test_a_daemon_that_was_started_anew_counts_on_what_was_told_before(tmp_path: Path) -> None:
     async with served() as server, session(server, tmp_path) as api:
         for number in (1, 2, 3):
-            assert await events.write(api, "node1", NODE, Seen(1, 0.0, float(number))) == number
+            assert await events.write(api, "node1", NODE, Occurrences(1, 0.0, float(number))) == number
         assert only(server)["count"] == 3
 
 
@@ -96,13 +96,13 @@ REFUSALS += [("PATCH", 1, code) for code in (400, 401, 403, 409, 422, 429, 500)]
 async def test_a_refusal_is_told_to_the_caller(method: str, known: int, code: int, tmp_path: Path) -> None:
     async with served() as server, session(server, tmp_path) as api:
         if known:
-            await events.write(api, "node1", NODE, Seen(1, 0.0, 0.0))
+            await events.write(api, "node1", NODE, Occurrences(1, 0.0, 0.0))
         server.faults.set("status:events", Refusal(code, times=1, method=method))
         with pytest.raises(ClusterUnavailable) as caught:
-            await events.write(api, "node1", NODE, Seen(1, 0.0, 0.0), known)
+            await events.write(api, "node1", NODE, Occurrences(1, 0.0, 0.0), known)
         assert caught.value.status == code
         server.faults.clear("status:events")
-        assert await events.write(api, "node1", NODE, Seen(1, 0.0, 0.0), known) == 1 + known
+        assert await events.write(api, "node1", NODE, Occurrences(1, 0.0, 0.0), known) == 1 + known
 
 
 def test_names_tell_apart_what_differs_and_fit_kubernetes() -> None:
@@ -115,12 +115,12 @@ def test_names_tell_apart_what_differs_and_fit_kubernetes() -> None:
 
 @given(st.text())
 def test_a_message_is_one_line_of_signs_that_can_be_printed(text: str) -> None:
-    line = events.line(text)
+    line = events.on_one_line(text)
     assert line.isprintable()
-    assert len(line.encode()) <= MOST
+    assert len(line.encode()) <= MAX_MESSAGE
 
 
 def test_a_long_message_is_cut_at_a_sign() -> None:
-    line = events.line("ä" * 2000)
+    line = events.on_one_line("ä" * 2000)
     assert line == "ä" * 510 + "…"
-    assert events.line("a\x1b[31m\nb\tc\u202e") == "a[31m b c"
+    assert events.on_one_line("a\x1b[31m\nb\tc\u202e") == "a[31m b c"

@@ -30,18 +30,18 @@ async def main(kubeconfig, *marks):
     say("bare")
     from nodeagent.cluster.credentials import Credentials
     from nodeagent.base.timeouts import Timeouts
-    from nodeagent.cluster.session import Session
-    from nodeagent.cluster.watching import Resource, Watch
+    from nodeagent.cluster.api import Session
+    from nodeagent.cluster.watch import Resource, Watch
     async with Session(Credentials(kubeconfig), Timeouts()) as session, anyio.create_task_group() as group:
         crs = Watch(session, Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt resources"))
         node = Watch(session, Resource("/api/v1/nodes", "nodes", selector="metadata.name=node1"))
         for watch in (crs, node):
             group.start_soon(watch.run)
-        await node.known.newer(0)
+        await node.state.newer(0)
         seen = 0
         for mark in map(int, marks):
             while True:
-                seen, known = await crs.known.newer(seen)
+                seen, known = await crs.state.newer(seen)
                 objects = known.objects or {}
                 if any(each["spec"]["configuration"]["gates"] == mark for each in objects.values()):
                     break

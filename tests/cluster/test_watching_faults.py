@@ -15,12 +15,12 @@ import anyio
 import pytest
 
 from nodeagent.base import log
-from nodeagent.cluster.watching import Watch
+from nodeagent.cluster.watch import Watch
 from nodeagent.sim.apiserver.answers import Refusal, Seen
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import KUBEVIRTS
 from tests import virtual
-from tests.cluster.following import EVEN, cr, followed, served, until, until_gates
+from tests.cluster.following import cr, followed, served, until, until_gates
 from tests.conftest import Said
 
 HOUR = 3000.0  # seconds: the rest of the virtual hour is for what comes before and after
@@ -45,7 +45,7 @@ async def suffer(server: ApiServer, watch: Watch, fault: str, setting: Any = Tru
     await server.stop()
     server.faults.set(fault, setting)
     await server.start()
-    await until(watch.known, lambda known: known.answers is False, within=400.0)
+    await until(watch.state, lambda known: known.answers is False, within=400.0)
     began = anyio.current_time()
     await anyio.sleep(HOUR)
     return began
@@ -72,13 +72,13 @@ async def test_an_hour_of_a_fault_is_survived_with_few_requests(
         await until_gates(watch, 1)
         began = await suffer(server, watch, fault, setting)
         assert_few(server, began)
-        known = watch.known.get()
+        known = watch.state.get()
         assert (known.answers, known.objects is not None) == (False, True)
         assert known.error
         server.store.put(KUBEVIRTS, cr(2))
         server.faults.clear(fault)
         await until_gates(watch, 2, within=301.0)
-        await until(watch.known, lambda known: known.answers is True, within=10.0)
+        await until(watch.state, lambda known: known.answers is True, within=10.0)
         assert server.statistics.streams == 1
     assert len(said(log.CLUSTER_AWAY)) <= 2
     assert len(said(log.CLUSTER_BACK)) == 1
@@ -92,17 +92,17 @@ async def test_a_server_that_is_away_for_an_hour_is_followed_again_when_it_is_ba
         await until_gates(watch, 1)
         await anyio.sleep(10.0)
         await server.stop()
-        lost = await until(watch.known, lambda known: known.answers is False)
-        assert lost.since == pytest.approx(anyio.current_time(), abs=1.0)
+        lost = await until(watch.state, lambda known: known.answers is False)
+        assert lost.at == pytest.approx(anyio.current_time(), abs=1.0)
         await anyio.sleep(HOUR)
-        assert watch.known.get().objects is not None
+        assert watch.state.get().objects is not None
         server.store.put(KUBEVIRTS, cr(2))
         server.store.compact()  # as etcd does every five minutes
         await server.start()
         await until_gates(watch, 2, within=31.0)
         server.store.put(KUBEVIRTS, cr(3))
         await until_gates(watch, 3, within=1.0)
-        await until(watch.known, lambda known: known.answers is True, within=6.0)
+        await until(watch.state, lambda known: known.answers is True, within=6.0)
     assert (len(said(log.CLUSTER_AWAY)), len(said(log.CLUSTER_BACK))) == (1, 1)
 
 
@@ -111,7 +111,7 @@ async def test_a_server_that_is_away_at_first_is_followed_when_it_comes(tmp_path
     async with served() as server:
         await server.stop()
         async with followed(server, tmp_path) as watch:
-            known = await until(watch.known, lambda known: known.answers is False)
+            known = await until(watch.state, lambda known: known.answers is False)
             assert known.objects is None
             await anyio.sleep(600.0)
             await server.start()
@@ -125,7 +125,7 @@ async def test_a_stream_that_hangs_is_found_after_its_time(tmp_path: Path) -> No
         began = anyio.current_time()
         server.faults.set("hang")
         server.store.put(KUBEVIRTS, cr(2))
-        await until(watch.known, lambda known: known.answers is False, within=400.0)
+        await until(watch.state, lambda known: known.answers is False, within=400.0)
         assert 300.0 < anyio.current_time() - began < 400.0
         await anyio.sleep(1800.0)
         assert_few(server, began)
@@ -180,7 +180,7 @@ async def test_an_object_that_is_too_large_is_refused_and_said_once(tmp_path: Pa
         began = anyio.current_time()
         server.store.put(KUBEVIRTS, cr(2, **LARGE))
         await anyio.sleep(HOUR)
-        assert watch.known.get().objects is not None
+        assert watch.state.get().objects is not None
         await until_gates(watch, 1)
         assert len([seen for seen in server.statistics.requests if seen.when > began]) <= 14
         server.store.put(KUBEVIRTS, cr(3))
@@ -195,7 +195,7 @@ async def test_a_list_that_is_too_large_is_refused(tmp_path: Path) -> None:
     async with served(edit=None) as server:
         server.store.put(KUBEVIRTS, cr(1, **LARGE))
         async with followed(server, tmp_path) as watch:
-            known = await until(watch.known, lambda known: known.answers is False)
+            known = await until(watch.state, lambda known: known.answers is False)
             assert (known.objects, "larger than" in known.error) == (None, True)
 
 
@@ -205,9 +205,9 @@ async def test_after_a_stream_that_has_lasted_the_first_pause_is_short_again(tmp
         await until_gates(watch, 1)
         await suffer(server, watch, "eof")
         server.faults.clear("eof")
-        await until(watch.known, lambda known: known.answers is True, within=40.0)
+        await until(watch.state, lambda known: known.answers is True, within=40.0)
         await server.stop()
-        await until(watch.known, lambda known: known.answers is False)
+        await until(watch.state, lambda known: known.answers is False)
         server.store.put(KUBEVIRTS, cr(2))
         await server.start()
         await until_gates(watch, 2, within=1.0)
@@ -215,7 +215,7 @@ async def test_after_a_stream_that_has_lasted_the_first_pause_is_short_again(tmp
 
 @virtual.TIME
 async def test_all_faults_in_a_row_leave_no_stream_behind(tmp_path: Path) -> None:
-    async with served() as server, followed(server, tmp_path, chance=EVEN) as watch:
+    async with served() as server, followed(server, tmp_path) as watch:
         await until_gates(watch, 1)
         number = 1
         for fault in ("drop", "garbage", "eof", "half-line", "expired") * 3:

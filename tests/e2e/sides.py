@@ -30,7 +30,7 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cluster import door
+from nodeagent.cluster import kube_client
 from nodeagent.config import Sources
 from nodeagent.http.server import Request, Response, serve_unix
 from nodeagent.kernel.root import Root
@@ -143,7 +143,7 @@ def main(directory: str) -> None:
     """Run all nodes that have a directory below this one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    door.kubernetes()  # once, here: a daemon has one session, and so nobody else who might load it meanwhile
+    kube_client.kubernetes()  # once, here: sessions in several threads must not load it at once
 
     async def run() -> None:
         await Sides(Path(directory)).run(f"{directory}/{SOCKET}")

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from nodeagent.cluster import account
+from nodeagent.cluster.credentials import SERVICE_ACCOUNT
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e import kubevirt, node
 from tests.e2e.cluster import Cluster
@@ -95,7 +95,7 @@ def pod_of(running: Cluster, overlay: str, listen: str) -> Any:
     (container,) = spec["containers"]
     assert spec["automountServiceAccountToken"]
     spec["volumes"].append({"name": "account", "projected": {"sources": ACCOUNT}})
-    container["volumeMounts"].append({"name": "account", "mountPath": str(account.DIRECTORY)})
+    container["volumeMounts"].append({"name": "account", "mountPath": str(SERVICE_ACCOUNT)})
     server = urlsplit(running.control.url)
     container["env"] += [
         {"name": "KUBERNETES_SERVICE_HOST", "value": str(server.hostname)},

@@ -123,7 +123,7 @@ def test_what_was_left_out_is_imported_by_nothing(unpacked: Path) -> None:
 
 def test_the_client_of_the_kubernetes_api_works_with_what_is_left_of_it(unpacked: Path) -> None:
     (code,) = (unpacked / "usr/lib/nodeagent").iterdir()
-    script = "from nodeagent.cluster import door; print(door.kubernetes().client.__name__)"
+    script = "from nodeagent.cluster import kube_client; print(kube_client.kubernetes().client.__name__)"
     command = [sys.executable, "-B", "-P", "-S", "-s", "-c", script]
     environ = {"PYTHONPATH": str(code)}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)

@@ -20,8 +20,9 @@ from nodeagent.agent.cluster.session_task import Api, WritePermission
 from nodeagent.agent.cluster.state import CONDITION
 from nodeagent.agent.core import Core
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.cluster import conditions, events, pauses
-from nodeagent.cluster.conditions import Condition
+from nodeagent.cluster import events, node_status
+from nodeagent.cluster.api import retry_delay
+from nodeagent.cluster.node_status import Condition
 from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import diagnose
 
@@ -35,7 +36,7 @@ def condition(status: Status) -> Condition:
     lines = needing_a_person(status)
     if not lines:
         return GOOD
-    return Condition("False", _BAD, events.line(f"{_ADVICE}: {'; '.join(lines)}"))
+    return Condition("False", _BAD, events.on_one_line(f"{_ADVICE}: {'; '.join(lines)}"))
 
 
 def needing_a_person(status: Status) -> tuple[str, ...]:
@@ -86,7 +87,7 @@ class ConditionKeeper:
                 pause = await self._turn(api)
                 failures = 0
             except ClusterUnavailable as error:
-                await anyio.sleep(pauses.after(error, failures, self._jitter(), timeouts))
+                await anyio.sleep(retry_delay(error, failures, self._jitter(), timeouts))
                 failures += 1
                 continue
             with anyio.move_on_after(pause):
@@ -100,7 +101,7 @@ class ConditionKeeper:
         if api.document is None or self._permission.missing:
             return poll
         has, wanted, now = self._has(api), self._wanted, anyio.current_time()
-        if wanted == has or (wanted is not None and wanted.says(has)):
+        if wanted == has or (wanted is not None and wanted.equals(has)):
             self._stands = None
             return poll
         flips = has is None or wanted is None or has.status != wanted.status
@@ -115,10 +116,11 @@ class ConditionKeeper:
 
     async def _write(self, api: Api, has: Condition | None, wanted: Condition | None) -> None:
         if wanted is None:
-            await conditions.remove(api.session, api.node, CONDITION)
+            await node_status.remove_condition(api.session, api.node, CONDITION)
             return
         since = has.since if has is not None and has.status == wanted.status else ""
-        await conditions.write(api.session, api.node, CONDITION, wanted._replace(since=since), self._clock())
+        wanted = wanted._replace(since=since)
+        await node_status.write_condition(api.session, api.node, CONDITION, wanted, self._clock())
 
     @property
     def _wanted(self) -> Condition | None:
@@ -126,4 +128,4 @@ class ConditionKeeper:
 
     def _has(self, api: Api) -> Condition | None:
         document = api.document
-        return None if document is None else conditions.read(conditions.of_node(document, CONDITION))
+        return None if document is None else node_status.read_condition(document, CONDITION)

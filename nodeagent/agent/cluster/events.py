@@ -26,8 +26,9 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cluster import events, pauses, refusals
-from nodeagent.cluster.events import Event, Involved, Seen
+from nodeagent.cluster import events
+from nodeagent.cluster.api import CONFLICT, TOO_MANY, UNAUTHORIZED, retry_delay
+from nodeagent.cluster.events import Event, Involved, Occurrences
 from nodeagent.kubelet.checkpoint import CheckpointFile, Entry
 from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.allocation import Possession
@@ -35,7 +36,7 @@ from nodeagent.model.status import ClusterStatus, Status
 
 BURST = 25
 _KEPT = 256  # Events whose count is remembered
-_RETRIED = (0, refusals.UNAUTHORIZED, 408, refusals.CONFLICT, refusals.TOO_MANY)  # and all from 500 on
+_RETRIED = (0, UNAUTHORIZED, 408, CONFLICT, TOO_MANY)  # and all from 500 on
 
 
 class QueuedEvent(NamedTuple):
@@ -194,7 +195,7 @@ class Events:
                 failures = 0
             except ClusterUnavailable as error:
                 self._queue.postpone(queued)
-                await anyio.sleep(pauses.after(error, failures, random.random(), self._timeouts))
+                await anyio.sleep(retry_delay(error, failures, random.random(), self._timeouts))
                 failures += 1
 
     async def _send(self, api: Api, queued: QueuedEvent) -> None:
@@ -238,9 +239,9 @@ class Events:
 
     async def _write(self, api: Api, queued: QueuedEvent, involved: Involved) -> None:
         reason, since = queued.event.reason, time.time() - anyio.current_time()
-        event = Event(involved, reason.name, events.line(queued.event.message), reason.warning)
-        seen = Seen(queued.times, since + queued.first, since + queued.last)
-        count = await events.write(api.session, api.node, event, seen, self._counts.pop(event, 0))
+        event = Event(involved, reason.name, events.on_one_line(queued.event.message), reason.warning)
+        occurrences = Occurrences(queued.times, since + queued.first, since + queued.last)
+        count = await events.write(api.session, api.node, event, occurrences, self._counts.pop(event, 0))
         self._counts[event] = count
         if len(self._counts) > _KEPT:
             self._counts.popitem(last=False)

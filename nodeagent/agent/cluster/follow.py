@@ -25,10 +25,9 @@ from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
-from nodeagent.cluster import account
-from nodeagent.cluster.credentials import Credentials
-from nodeagent.cluster.session import Session
-from nodeagent.cluster.watching import Chance, Resource, Watch
+from nodeagent.cluster.api import Session
+from nodeagent.cluster.credentials import Credentials, is_followed
+from nodeagent.cluster.watch import Resource, Watch
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model.configuration import Configuration
@@ -42,7 +41,7 @@ _NOT_FOLLOWED = (
     "and may then offer what virt-handler offers; give it credentials before"
 )
 LOGGED = 20  # new lines of doubts and objections that are logged at a time
-KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", keep=state.trim_cr)
+KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", trim=state.trim_cr)
 
 
 def follower(core: Core, status: Callable[[], Status]) -> ClusterFollower:
@@ -67,7 +66,7 @@ class Connection(NamedTuple):
     @property
     def credentials(self) -> Credentials | None:
         """None if no API server is to be asked."""
-        return Credentials(self.kubeconfig) if account.reaches(self.following) else None
+        return Credentials(self.kubeconfig) if is_followed(self.following) else None
 
 
 class ClusterFollower:
@@ -88,7 +87,7 @@ class ClusterFollower:
     @property
     def status(self) -> ClusterStatus:
         """What is followed, and how old the state in force is."""
-        known = [watch.known.get() for watch in self._watches]
+        known = [watch.state.get() for watch in self._watches]
         silent = next((each for each in known if not each.answers), None)
         cr = self.state.get().wishes.kubevirt
         cluster = ClusterStatus(
@@ -147,12 +146,12 @@ class ClusterFollower:
         timeouts, changed, seen = self._core.timeouts, Latest(None), -1
         node = Resource("/api/v1/nodes", "Nodes", f"metadata.name={connection.node}", state.trim_node)
         async with Session(credentials, timeouts) as session, anyio.create_task_group() as group:
-            chance = Chance(0.0 if self._saved == ClusterState() else timeouts.cluster_start_spread)
-            self._watches = tuple(Watch(session, each, chance) for each in (KUBEVIRTS, node))
+            spread = 0.0 if self._saved == ClusterState() else timeouts.cluster_start_spread
+            self._watches = tuple(Watch(session, each, spread) for each in (KUBEVIRTS, node))
             for watch in self._watches:
                 group.start_soon(watch.run, name=watch.name)
-                group.start_soon(watch.known.follow, lambda _: changed.touch(), name="news")
-            api = Api(session, connection.node, self._watches[1].known)
+                group.start_soon(watch.state.follow, lambda _: changed.touch(), name="news")
+            api = Api(session, connection.node, self._watches[1].state)
             for task in self._tasks:
                 group.start_soon(self._core.supervisor.keep, task.name, partial(task.run, api))
             while True:
@@ -161,7 +160,7 @@ class ClusterFollower:
 
     def _update(self, node: str) -> None:
         """Put the answers into force, and log the new lines on parts that are not."""
-        crs, nodes = (watch.known.get().objects for watch in self._watches)
+        crs, nodes = (watch.state.get().objects for watch in self._watches)
         before = {*self.state.get().doubts, *self._list_objections()}
         now = state.update(self.state.get(), crs, nodes, node)
         self.state.set(now)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What would come of following the cluster: rights, objects, and what of the KubeVirt CR would not count.
+"""``nodeagent cluster check``: the permissions and objects that a daemon with these settings needs.
 
-It asks what a daemon with these settings would ask, once, and changes nothing. Knows neither disk nor
-terminal.
+Asks the API server once, and changes nothing: permissions by reviews of our own access, which every user may
+make (the ClusterRoles system:basic-user and system:discovery). Called by ``cli``, which prints the report.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from nodeagent.agent.cluster import state
 from nodeagent.agent.cluster.state import ClusterState
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.cluster import access, kept, kubevirt, refusals
-from nodeagent.cluster.session import Object, Parameters, Session
+from nodeagent.cluster import fields, kubevirt, watch
+from nodeagent.cluster.api import FORBIDDEN, NOT_FOUND, Object, Parameters, Session
+from nodeagent.cluster.fields import Notes, Text
 from nodeagent.config import Settings
 from nodeagent.model.access import AccessReport, Check, Right
 from nodeagent.model.configuration import Configuration
@@ -22,6 +23,8 @@ from nodeagent.policy import merge
 
 VERSION, PLURAL = "kubevirt.io/v1", "kubevirts"
 KUBEVIRTS, NODES = f"/apis/{VERSION}/{PLURAL}", "/api/v1/nodes"
+_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_USER_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _FOR_EXPLAIN = "not used by the daemon; for: nodeagent explain vmi NAMESPACE/NAME"
 _INSTALL = "install KubeVirt, or set kubevirt.enabled: false"
 _NONE = "make one, or wait for virt-operator to take it up: kubectl get kubevirt -A"
@@ -53,10 +56,10 @@ def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
 
 
 async def inspect(session: Session, settings: Settings, node: str) -> AccessReport:
-    """Look at all of it. :raises ClusterUnavailable: if the API server does not answer or know us."""
-    user = await access.user(session)
-    found = [await _right(session, need) for need in needed_rights(settings, node)]
-    known = await access.serves(session, VERSION, PLURAL)
+    """The report. :raises ClusterUnavailable: if the API server does not answer, or does not know us."""
+    user = await read_user(session)
+    found = [await check_right(session, right) for right in needed_rights(settings, node)]
+    known = await serves(session, VERSION, PLURAL)
     found.append(Check("object", f"the kind {PLURAL}.kubevirt.io", known, "", _INSTALL))
     nodes = await listed(session, NODES, (("fieldSelector", f"metadata.name={node}"),))
     crs = await listed(session, KUBEVIRTS) if known else None
@@ -78,26 +81,68 @@ async def listed(session: Session, path: str, parameters: Parameters = ()) -> di
     try:
         answer = await session.get(path, parameters)
     except ClusterUnavailable as error:
-        if error.status == refusals.FORBIDDEN:
+        if error.status == FORBIDDEN:
             return None
         raise
-    items = answer.get("items")
-    if not isinstance(items, list) or not all(isinstance(each, dict) for each in items):
-        raise refusals.unreadable("no list of objects")
-    return {kept.key(each): each for each in items}
+    return watch.by_key(answer)
 
 
-async def _right(session: Session, right: Right) -> Check:
-    verdict = await access.review(session, right)
-    why = f"{right.purpose} ({verdict.reason})" if verdict.reason and not verdict.allowed else right.purpose
+async def check_right(session: Session, right: Right) -> Check:
+    """Whether we have that right. :raises ClusterUnavailable: if there is no answer."""
+    attributes = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": right.resource,
+        "subresource": right.subresource,
+        "namespace": right.namespace,
+        "name": right.name,
+    }
+    spec = {"resourceAttributes": {key: text for key, text in attributes.items() if text}}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+    status = fields.table((await session.create(_ACCESS_REVIEWS, review)).get("status"))
+    allowed, reason = status.get("allowed") is True, _text(status, "reason")
+    why = f"{right.purpose} ({reason})" if reason and not allowed else right.purpose
     hint = f"add the rule {right.rule} to the ClusterRole of this user"
-    return Check("right", f"{right.verb} {right.object}", verdict.allowed, why, hint, right.required)
+    return Check("right", f"{right.verb} {right.object}", allowed, why, hint, right.required)
+
+
+async def read_user(session: Session) -> str:
+    """Our user name at the API server; "" if it has no such reviews (before Kubernetes 1.28).
+
+    :raises ClusterUnavailable: if there is no answer at all, or it does not know us.
+    """
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "spec": {}}
+    try:
+        answer = await session.create(_USER_REVIEWS, review)
+    except ClusterUnavailable as error:
+        if error.status in (FORBIDDEN, NOT_FOUND):
+            return ""
+        raise
+    return _text(fields.table(fields.table(answer.get("status")).get("userInfo")), "username")
+
+
+async def serves(session: Session, version: str, plural: str) -> bool:
+    """True if the API server has such objects: "kubevirt.io/v1", "kubevirts".
+
+    :raises ClusterUnavailable: if there is no answer.
+    """
+    try:
+        answer = await session.get(f"/apis/{version}")
+    except ClusterUnavailable as error:
+        if error.status == NOT_FOUND:
+            return False
+        raise
+    return any(each.get("name") == plural for _, each in fields.tables(answer, "resources", "", Notes()))
+
+
+def _text(status: Object, key: str) -> str:
+    return fields.text(status, key, Text("a text"), "", Notes()) or ""
 
 
 def _of_crs(
     crs: Mapping[str, Object], configuration: Configuration, labels: Mapping[str, str] | None
 ) -> Iterator[Check]:
-    """Which CR would be in force, and what of it would not."""
+    """The CR that would be in force, and its entries that would not."""
     document = kubevirt.chosen(crs.values())
     if document is None:
         why = "none is taken up by virt-operator" if crs else "there is none"

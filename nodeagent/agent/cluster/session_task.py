@@ -14,9 +14,8 @@ import anyio
 from nodeagent.base import log
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.base.latest import Latest
-from nodeagent.cluster import refusals
-from nodeagent.cluster.contact import Known
-from nodeagent.cluster.session import Object, Session
+from nodeagent.cluster.api import FORBIDDEN, Object, Session
+from nodeagent.cluster.watch import WatchState
 from nodeagent.model.status import ClusterStatus
 
 
@@ -25,7 +24,7 @@ class Api(NamedTuple):
 
     session: Session
     node: str
-    own: Latest[Known]
+    own: Latest[WatchState]
 
     @property
     def document(self) -> Object | None:
@@ -78,7 +77,7 @@ class WritePermission:
             await request
         except ClusterUnavailable as error:
             # in a namespace that is being terminated nobody may create anything
-            if error.status != refusals.FORBIDDEN:
+            if error.status != FORBIDDEN:
                 raise
             if "being terminated" in error.what:
                 return False

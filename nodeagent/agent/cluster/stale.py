@@ -25,7 +25,8 @@ from nodeagent.base import log, threads
 from nodeagent.base.errors import ClusterUnavailable, KernelRefused
 from nodeagent.base.files import StateFile
 from nodeagent.base.latest import Latest
-from nodeagent.cluster import capacities, pauses, refusals
+from nodeagent.cluster import node_status
+from nodeagent.cluster.api import INVALID, NOT_FOUND, retry_delay
 from nodeagent.kubelet import checkpoint
 from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.status import ClusterStatus, StaleStatus
@@ -100,7 +101,7 @@ class StaleResources:
         names = await self.learn_names(offered)
         document = api.document
         wanted = document is not None and self._mode != "off"
-        self._show(await self._found(capacities.empty(document or {}, names) if wanted else ()))
+        self._show(await self._found(node_status.zero_counts(document or {}, names) if wanted else ()))
         if not self._stale:
             return self._resync if self._unseen else math.inf
         if self._mode != "remove" or self._permission.missing:
@@ -160,7 +161,7 @@ class StaleResources:
         if document is None or due > now:
             return max(0.0, min(self._resync, due - now))
         try:
-            removed = await self._permission.write(capacities.remove(api.session, document, name))
+            removed = await self._permission.write(node_status.remove_counts(api.session, document, name))
         except ClusterUnavailable as error:
             return self._postpone(error)
         if not removed:
@@ -175,11 +176,11 @@ class StaleResources:
 
     def _postpone(self, error: ClusterUnavailable) -> float:
         """Seconds until the next try of any; until then nothing is tried, whatever happens."""
-        if error.status in (refusals.INVALID, refusals.NOT_FOUND):
+        if error.status in (INVALID, NOT_FOUND):
             pause = self._resync
         else:
             attempt, self._failures = self._failures, self._failures + 1
-            pause = pauses.after(error, attempt, self._jitter(), self._core.timeouts)
+            pause = retry_delay(error, attempt, self._jitter(), self._core.timeouts)
         again = anyio.current_time() + pause
         self._due = {name: max(due, again) for name, due in self._due.items()}
         return pause

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from nodeagent.base import log
 from nodeagent.base.files import StateFile
-from nodeagent.cluster import conditions, kubevirt
+from nodeagent.cluster import kubevirt, node_status
 from nodeagent.model.kubevirt import SECTIONS, ClusterWishes, KubeVirtCR
 from nodeagent.model.problem import Problem
 
@@ -119,7 +119,7 @@ def trim_node(document: Mapping[str, Any]) -> dict[str, Any]:
     status = document.get("status")
     found = status if isinstance(status, Mapping) else {}
     counts = {key: found[key] for key in ("capacity", "allocatable") if key in found}
-    own = conditions.of_node(document, CONDITION)
+    own = node_status.find_condition(document, CONDITION)
     kept = counts if own is None else counts | {"conditions": [own]}
     named = _trim_metadata({"metadata": document.get("metadata")})
     return named | {"status": kept} if kept else named

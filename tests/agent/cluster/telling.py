@@ -18,14 +18,14 @@ from nodeagent.agent.cluster.session_task import Api, SessionTask
 from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cluster.watching import Resource
+from nodeagent.cluster.watch import Resource
 from nodeagent.config import Sources
 from nodeagent.kernel.root import Root
 from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import EVENTS, NODES, Object
 from tests.agent.cluster.statuses import status
-from tests.cluster.following import EVEN, followed, served, session
+from tests.cluster.following import followed, served, session
 
 NAME = "node1"
 READY = {"type": "Ready", "status": "True"}
@@ -93,11 +93,11 @@ def put_node(server: ApiServer) -> None:
 async def living(task: SessionTask, server: ApiServer, folder: Path) -> AsyncIterator[None]:
     """The task runs, with a session of its own; it has met its Node and had its first look."""
     async with (
-        followed(server, folder, OWN_NODE, EVEN) as watch,
+        followed(server, folder, OWN_NODE) as watch,
         session(server, folder) as api,
         anyio.create_task_group() as group,
     ):
-        group.start_soon(task.run, Api(api, NAME, watch.known))
+        group.start_soon(task.run, Api(api, NAME, watch.state))
         await anyio.sleep(1.0)
         yield
         group.cancel_scope.cancel()

@@ -14,7 +14,7 @@ from nodeagent.agent.cluster.condition import GOOD, ConditionKeeper
 from nodeagent.agent.core import Core
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.cluster.conditions import Condition
+from nodeagent.cluster.node_status import Condition
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import Status
 from nodeagent.sim.apiserver.answers import Refusal

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.cluster import machines as door
+from nodeagent.cluster import vmi
 from nodeagent.model.allocation import Knowledge
 from nodeagent.model.configuration import Configuration, KubeVirt
 from nodeagent.model.host import HostDevice, UsbDevice
@@ -43,7 +43,7 @@ def told(
     gpus = [{"name": f"gpu{n}", "deviceName": each} for n, each in enumerate(asked, 1)]
     others = [{"name": f"dev{n}", "deviceName": each} for n, each in enumerate(host_devices, 1)]
     devices = {"gpus": gpus, "hostDevices": others}
-    machine = door.machine({"kind": "VirtualMachineInstance", "spec": {"domain": {"devices": devices}}})
+    machine = vmi.parse({"kind": "VirtualMachineInstance", "spec": {"domain": {"devices": devices}}})
     assert machine is not None
     decision = turn.first(snapshot(host(*(here or boards())), wish, **known))
     return machines.explain_machine(machine, UsedCR(cr), decision)
@@ -241,7 +241,7 @@ def test_what_is_not_known_is_said() -> None:
 
 def test_entries_that_kubevirt_would_refuse_and_devices_of_claims_are_notes() -> None:
     gpus = [{"name": "bad"}, {"name": "claimed", "claimName": "c", "requestName": "r"}]
-    machine = door.machine(
+    machine = vmi.parse(
         {
             "kind": "VirtualMachine",
             "spec": {

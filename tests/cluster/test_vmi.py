@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from nodeagent.cluster import machines
+from nodeagent.cluster import vmi
 from nodeagent.model.kubevirt import DeviceList, VirtualMachine, VmDevice
 from tests.cluster.test_kubevirt import ANY
 
@@ -31,7 +31,7 @@ def instance(devices: Any) -> dict[str, Any]:
 
 
 def test_the_example_of_the_user_guide_asks_for_three_devices() -> None:
-    assert machines.machine(instance(GUIDE)) == VirtualMachine("VirtualMachineInstance", "", "", DEVICES)
+    assert vmi.parse(instance(GUIDE)) == VirtualMachine("VirtualMachineInstance", "", "", DEVICES)
 
 
 def test_of_a_virtual_machine_the_template_counts_and_an_instancetype_is_remembered() -> None:
@@ -43,20 +43,18 @@ def test_of_a_virtual_machine_the_template_counts_and_an_instancetype_is_remembe
             "instancetype": {"name": "gn1", "kind": "VirtualMachineInstancetype"},
         },
     }
-    assert machines.machine(document) == VirtualMachine(
-        "VirtualMachine", "demo", "red", DEVICES, instancetype="gn1"
-    )
+    assert vmi.parse(document) == VirtualMachine("VirtualMachine", "demo", "red", DEVICES, instancetype="gn1")
 
 
 def test_a_device_of_a_claim_asks_for_no_resource() -> None:
-    found = machines.machine(instance({"gpus": [{"name": "g", "claimName": "c", "requestName": "r"}]}))
+    found = vmi.parse(instance({"gpus": [{"name": "g", "claimName": "c", "requestName": "r"}]}))
     assert found is not None
     assert found.devices == (VmDevice(DeviceList.GPUS, "g"),)
 
 
 @pytest.mark.parametrize("entry", [None, "gpu", {}, {"deviceName": 7}, {"deviceName": "a.b/c\n"}])
 def test_an_entry_that_asks_for_nothing_is_refused_with_its_place(entry: Any) -> None:
-    found = machines.machine(instance({**GUIDE, "gpus": [entry, *GUIDE["gpus"]]}))
+    found = vmi.parse(instance({**GUIDE, "gpus": [entry, *GUIDE["gpus"]]}))
     assert found is not None
     assert found.devices == DEVICES
     assert [each.about for each in found.refused] == ["spec.domain.devices.gpus[0]"]
@@ -64,15 +62,15 @@ def test_an_entry_that_asks_for_nothing_is_refused_with_its_place(entry: Any) ->
 
 @pytest.mark.parametrize("document", [None, [], "VirtualMachine", {}, {"kind": "Pod"}, {"kind": "vm"}])
 def test_what_is_no_machine_is_none(document: Any) -> None:
-    assert machines.machine(document) is None
+    assert vmi.parse(document) is None
 
 
 @given(ANY)
 def test_whatever_a_machine_holds_is_read_without_an_exception(value: Any) -> None:
     for spec in (value, {"domain": {"devices": value}}, {"domain": {"devices": {"gpus": [value]}}}):
         for kind in VirtualMachine.KINDS:
-            found = machines.machine({"kind": kind, "metadata": value, "spec": spec, "instancetype": value})
+            found = vmi.parse({"kind": kind, "metadata": value, "spec": spec, "instancetype": value})
             assert found is not None
             told = [text for each in found.refused for text in (each.about, each.what, each.hint)]
             assert all(text.isprintable() for text in told)
-    machines.machine(value)
+    vmi.parse(value)

@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.cluster.watching import Chance, Resource
+from nodeagent.cluster.watch import Resource
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 from tests import virtual
-from tests.cluster.following import EVEN, NAMESPACE, RESOURCE, cr, followed, served, until, until_gates
+from tests.cluster.following import NAMESPACE, RESOURCE, cr, followed, served, until, until_gates
 
 EDITS = 500
 
@@ -51,10 +51,10 @@ async def test_a_selector_is_sent_and_only_its_object_comes(tmp_path: Path) -> N
         for name in ("node1", "node2"):
             server.store.put(NODES, {"metadata": {"name": name, "labels": {}}})
         async with followed(server, tmp_path, own) as watch:
-            await until(watch.known, lambda known: known.objects is not None)
+            await until(watch.state, lambda known: known.objects is not None)
             for name in ("node2", "node1"):
                 server.store.put(NODES, {"metadata": {"name": name, "labels": {"zone": name}}})
-            known = await until(watch.known, lambda known: "zone" in str(known.objects))
+            known = await until(watch.state, lambda known: "zone" in str(known.objects))
             assert list(known.objects or {}) == ["node1"]
         assert {
             "fieldSelector=metadata.name%3Dnode1" in seen.query for seen in server.statistics.requests
@@ -62,27 +62,27 @@ async def test_a_selector_is_sent_and_only_its_object_comes(tmp_path: Path) -> N
 
 
 async def test_what_nobody_keeps_wakes_nobody(tmp_path: Path) -> None:
-    spec_alone = RESOURCE._replace(keep=lambda given: {"spec": given["spec"]})
+    spec_alone = RESOURCE._replace(trim=lambda given: {"spec": given["spec"]})
     async with served() as server, followed(server, tmp_path, spec_alone) as watch:
         await until_gates(watch, 1)
-        version = watch.known.version
+        version = watch.state.version
         for _ in range(3):
             server.store.put(KUBEVIRTS, cr(1) | {"status": {"phase": "Deployed"}})
         server.store.put(KUBEVIRTS, cr(2))
         await until_gates(watch, 2)
-        assert watch.known.version == version + 1
+        assert watch.state.version == version + 1
 
 
 @virtual.TIME
 async def test_a_server_that_answers_is_told_so_with_the_times_since_when(tmp_path: Path) -> None:
     async with served() as server, followed(server, tmp_path) as watch:
-        assert watch.known.get().answers is None
+        assert watch.state.get().answers is None
         known = await until_gates(watch, 1)
-        assert known.since == pytest.approx(1000.0)
-        first = await until(watch.known, lambda known: known.answers is True)
-        assert (first.at, first.error) == (5e8, "")
+        assert known.at == pytest.approx(1000.0)
+        first = await until(watch.state, lambda known: known.answers is True)
+        assert first.error == ""
         await anyio.sleep(1800.0)
-        assert watch.known.get() == first
+        assert watch.state.get() == first
 
 
 @virtual.TIME
@@ -99,8 +99,7 @@ async def test_at_rest_an_hour_costs_a_dozen_streams_and_no_list(tmp_path: Path)
 
 @virtual.TIME
 async def test_the_first_requests_of_many_nodes_are_spread(tmp_path: Path) -> None:
-    late = Chance(spread=60.0, random=lambda: 0.5, clock=EVEN.clock)
-    async with served() as server, followed(server, tmp_path, chance=late) as watch:
+    async with served() as server, followed(server, tmp_path, spread=60.0, jitter=0.5) as watch:
         began = anyio.current_time()
         await until_gates(watch, 1, within=60.0)
         assert anyio.current_time() - began == pytest.approx(30.0, abs=0.1)

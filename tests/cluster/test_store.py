@@ -8,36 +8,36 @@ from typing import Any
 import pytest
 
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.cluster.kept import Kept, whole
-from nodeagent.cluster.refusals import Expired
+from nodeagent.cluster.api import Expired
+from nodeagent.cluster.watch import Store, without_managed_fields
 
 
 def thing(name: str, version: str, **more: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "resourceVersion": version}} | more
 
 
-def listed(*things: dict[str, Any], version: str = "5") -> Kept:
-    kept = Kept(whole)
-    kept.replace({"metadata": {"resourceVersion": version}, "items": list(things)})
-    return kept
+def listed(*things: dict[str, Any], version: str = "5") -> Store:
+    store = Store(without_managed_fields)
+    store.replace({"metadata": {"resourceVersion": version}, "items": list(things)})
+    return store
 
 
 def test_events_advance_objects_and_version() -> None:
-    kept = listed(thing("a", "1"))
-    kept.apply({"type": "ADDED", "object": thing("b", "6")})
-    kept.apply({"type": "MODIFIED", "object": thing("b", "7", spec=1)})
-    kept.apply({"type": "DELETED", "object": thing("a", "8")})
-    assert (kept.objects, kept.version) == ({"b": thing("b", "7", spec=1)}, "8")
-    kept.apply({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "90"}}})
-    assert kept.version == "90"
+    store = listed(thing("a", "1"))
+    store.apply({"type": "ADDED", "object": thing("b", "6")})
+    store.apply({"type": "MODIFIED", "object": thing("b", "7", spec=1)})
+    store.apply({"type": "DELETED", "object": thing("a", "8")})
+    assert (store.objects, store.version) == ({"b": thing("b", "7", spec=1)}, "8")
+    store.apply({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "90"}}})
+    assert store.version == "90"
 
 
 def test_two_namespaces_may_have_an_object_of_one_name() -> None:
-    kept = listed()
+    store = listed()
     for namespace in ("x", "y"):
         metadata = {"name": "a", "namespace": namespace, "resourceVersion": "6"}
-        kept.apply({"type": "ADDED", "object": {"metadata": metadata}})
-    assert list(kept.objects or {}) == ["x/a", "y/a"]
+        store.apply({"type": "ADDED", "object": {"metadata": metadata}})
+    assert list(store.objects or {}) == ["x/a", "y/a"]
 
 
 def test_who_wrote_which_field_is_not_kept() -> None:
@@ -66,10 +66,10 @@ SENSELESS = [
 
 @pytest.mark.parametrize("event", SENSELESS)
 def test_an_event_that_makes_no_sense_changes_nothing(event: dict[str, Any]) -> None:
-    kept = listed(thing("b", "1"))
+    store = listed(thing("b", "1"))
     with pytest.raises(ClusterUnavailable):
-        kept.apply(event)
-    assert (kept.objects, kept.version) == ({"b": thing("b", "1")}, "5")
+        store.apply(event)
+    assert (store.objects, store.version) == ({"b": thing("b", "1")}, "5")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_an_event_that_makes_no_sense_changes_nothing(event: dict[str, Any]) -> 
     ],
 )
 def test_a_list_that_makes_no_sense_changes_nothing(answer: dict[str, Any]) -> None:
-    kept = listed(thing("b", "1"))
+    store = listed(thing("b", "1"))
     with pytest.raises(ClusterUnavailable):
-        kept.replace(answer)
-    assert (kept.objects, kept.version) == ({"b": thing("b", "1")}, "5")
+        store.replace(answer)
+    assert (store.objects, store.version) == ({"b": thing("b", "1")}, "5")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.cluster import capacities
+from nodeagent.cluster import node_status
 from nodeagent.sim.apiserver.standin import ApiServer
 from nodeagent.sim.apiserver.store import NODES
 from tests.cluster.following import served, session
@@ -25,14 +25,14 @@ def put(server: ApiServer, capacity: dict[str, str], allocatable: dict[str, str]
 
 def test_only_the_counts_of_these_names_are_kept() -> None:
     node = {"status": {"capacity": COUNTS, "allocatable": COUNTS | {OLD: "1"}, "images": []}}
-    assert capacities.of_node(node, (OLD,)) == {"capacity": {OLD: "0"}, "allocatable": {OLD: "1"}}
-    assert capacities.of_node(node, ("example.com/never",)) == {}
+    assert node_status.counts(node, (OLD,)) == {"capacity": {OLD: "0"}, "allocatable": {OLD: "1"}}
+    assert node_status.counts(node, ("example.com/never",)) == {}
 
 
 @pytest.mark.parametrize("odd", [{}, {"status": 7}, {"status": {"capacity": [OLD], "allocatable": None}}])
 def test_a_node_that_makes_no_sense_has_no_counts(odd: dict[str, Any]) -> None:
-    assert capacities.of_node(odd, (OLD,)) == {}
-    assert capacities.empty(odd, (OLD,)) == ()
+    assert node_status.counts(odd, (OLD,)) == {}
+    assert node_status.zero_counts(odd, (OLD,)) == ()
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_a_node_that_makes_no_sense_has_no_counts(odd: dict[str, Any]) -> None:
 def test_empty_is_what_counts_0_twice(capacity: str | None, allocatable: str | None, empty: bool) -> None:
     counts = {"capacity": capacity, "allocatable": allocatable}
     node = {"status": {key: {OLD: text} for key, text in counts.items() if text is not None}}
-    assert capacities.empty(node, (OLD, OTHER)) == ((OLD,) if empty else ())
+    assert node_status.zero_counts(node, (OLD, OTHER)) == ((OLD,) if empty else ())
 
 
 async def test_a_name_is_taken_from_both_counts_and_nothing_else_is(tmp_path: Path) -> None:
     async with served() as server, session(server, tmp_path) as made:
         node = put(server, COUNTS, COUNTS)
-        await capacities.remove(made, node, OLD)
+        await node_status.remove_counts(made, node, OLD)
         now = server.store.get(NODES, "node1")
         assert now is not None
         left = {"cpu": "4", OTHER: "0"}
@@ -69,6 +69,6 @@ async def test_what_is_not_so_any_more_is_left_alone(tmp_path: Path, what: str) 
             put(server, more if what == "capacity" else COUNTS, more if what == "allocatable" else COUNTS)
         before = server.store.get(NODES, "node1")
         with pytest.raises(ClusterUnavailable) as caught:
-            await capacities.remove(made, node, OLD)
+            await node_status.remove_counts(made, node, OLD)
         assert caught.value.status == 422
         assert server.store.get(NODES, "node1") == before

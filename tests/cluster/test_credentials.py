@@ -5,23 +5,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nodeagent.cluster import account
+from nodeagent.cluster.credentials import HOST, has_service_account, is_followed
 from nodeagent.model.spec import Following
 
-POD = {account.HOST: "10.0.0.1"}
+POD = {HOST: "10.0.0.1"}
 
 
 def test_there_is_an_account_in_a_pod_that_has_a_token(tmp_path: Path) -> None:
-    assert not account.there(POD, tmp_path)
+    assert not has_service_account(POD, tmp_path)
     (tmp_path / "token").write_text("secret")
-    assert account.there(POD, tmp_path)
+    assert has_service_account(POD, tmp_path)
 
 
 def test_a_token_without_an_address_is_none(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
-    assert not account.there({}, tmp_path)
+    assert not has_service_account({}, tmp_path)
 
 
 def test_who_is_to_follow_does_so_without_an_account() -> None:
-    assert account.reaches(Following.YES)
-    assert not account.reaches(Following.NO)
+    assert is_followed(Following.YES)
+    assert not is_followed(Following.NO)

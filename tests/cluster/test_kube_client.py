@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the narrow import of kubernetes_asyncio loads: looked at in interpreters of its own."""
+"""The modules that the lean import of kubernetes_asyncio loads, each time in an interpreter of its own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 
 LOADED = """
 import json, sys
-from nodeagent.cluster import door
-kubernetes = door.kubernetes()
-assert door.kubernetes() is kubernetes
+from nodeagent.cluster import kube_client
+kubernetes = kube_client.kubernetes()
+assert kube_client.kubernetes() is kubernetes
 kubernetes.client, kubernetes.config.load_incluster_config, kubernetes.config.load_kube_config
 print(json.dumps([*sys.modules]))
 """
@@ -21,8 +21,8 @@ read = []
 usual = ssl.SSLContext.set_default_verify_paths
 def set_default_verify_paths(self): read.append(self); usual(self)
 ssl.SSLContext.set_default_verify_paths = set_default_verify_paths
-from nodeagent.cluster import door
-kubernetes = door.kubernetes()
+from nodeagent.cluster import kube_client
+kubernetes = kube_client.kubernetes()
 print(len(read))
 async def make():
     await kubernetes.client(kubernetes.configuration()).close()
@@ -31,8 +31,8 @@ print(len(read), read[0].verify_mode.name, read[0].check_hostname)
 """
 PAST_IT = """
 import kubernetes_asyncio.client.exceptions
-from nodeagent.cluster import door
-door.kubernetes()
+from nodeagent.cluster import kube_client
+kube_client.kubernetes()
 """
 AT_START = """
 import sys
@@ -60,9 +60,9 @@ def test_whom_the_host_trusts_is_read_for_a_client_that_was_told_nobody_and_not_
     assert run(TRUSTED).stdout.splitlines() == ["0", "1 CERT_REQUIRED True"]
 
 
-def test_an_import_past_the_door_is_an_error() -> None:
-    assert "imported past its door" in run(PAST_IT).stderr
+def test_an_import_of_the_whole_library_is_an_error() -> None:
+    assert "was imported whole" in run(PAST_IT).stderr
 
 
-def test_of_all_that_the_daemon_loads_at_its_start_what_tells_whether_there_is_an_account() -> None:
-    assert run(AT_START).stdout == "['nodeagent.cluster.account']\n"
+def test_a_daemon_that_starts_loads_the_credentials_alone() -> None:
+    assert run(AT_START).stdout == "['nodeagent.cluster.credentials']\n"

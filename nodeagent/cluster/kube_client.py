@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads kubernetes_asyncio without the 20 MB of generated classes that its ``__init__`` modules import.
+
+Only its reader of credentials and its client are used, and those need none of the classes. Empty modules take
+the place of the packages above them, so 15 of nearly 900 modules are loaded. Typed calls (``CoreV1Api``) do
+not work then; plain paths and dicts do. ``api`` is the only caller, when a cluster is first asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import ssl
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from nodeagent.base.errors import InvariantBroken
+
+_ROOT = "kubernetes_asyncio"
+_CLIENT = f"{_ROOT}.client"
+_UNUSED = {
+    "urllib3": "",
+    "dateutil": "",
+    "dateutil.parser": "parse",
+    "multiprocessing": "",
+    "multiprocessing.pool": "ThreadPool",
+}
+"""Module → the name that the library imports from it, and that no call from here uses."""
+
+
+class Kubernetes(NamedTuple):
+    """The parts of the library that are used, and the errors that requests may raise."""
+
+    client: Any  # class ApiClient
+    configuration: Any  # class Configuration
+    config: Any  # module kubernetes_asyncio.config
+    errors: tuple[type[Exception], ...]
+    tls_errors: tuple[type[Exception], ...]
+
+
+@cache
+def kubernetes() -> Kubernetes:
+    """Load it, once; takes a fifth of a second.
+
+    :raises InvariantBroken: if the whole library was imported before.
+    """
+    if _ROOT in sys.modules:
+        raise InvariantBroken(f"{_ROOT} was imported whole; import it through {__name__}")
+    spec = importlib.util.find_spec(_ROOT)
+    if spec is None or not spec.submodule_search_locations:
+        raise InvariantBroken(f"{_ROOT} is not installed")
+    directories = list(spec.submodule_search_locations)
+    client = _add_empty_module(_CLIENT, [f"{each}/client" for each in directories])
+    models = _add_empty_module(f"{_CLIENT}.models", ())
+    root = _add_empty_module(_ROOT, directories)
+    vars(root)["client"], vars(client)["models"] = client, models
+    with _without_unused_libraries(), _without_system_certificates():
+        configuration = import_module(f"{_CLIENT}.configuration").Configuration
+        vars(client)["Configuration"] = configuration  # readers of credentials import both from there
+        vars(client)["ApiClient"] = import_module(f"{_CLIENT}.api_client").ApiClient
+        http = import_module("aiohttp")
+    return Kubernetes(
+        client=vars(client)["ApiClient"],
+        configuration=configuration,
+        config=import_module(f"{_ROOT}.config"),
+        errors=(http.ClientError, ValueError),  # ValueError: a header or an address that cannot be sent
+        tls_errors=(http.ClientSSLError,),
+    )
+
+
+def is_loaded() -> bool:
+    """True if it is loaded."""
+    return kubernetes.cache_info().currsize > 0
+
+
+@contextmanager
+def _without_unused_libraries() -> Iterator[None]:
+    """Empty modules in place of three libraries during the import, which saves 4.5 MiB.
+
+    dateutil parses dates of typed answers; urllib3 is for names and passwords, which Kubernetes does not
+    accept since 1.19; multiprocessing's threads are for programs without an event loop.
+    """
+    absent = [name for name in _UNUSED if name not in sys.modules]
+    for name in absent:
+        vars(_add_empty_module(name, ()))[_UNUSED[name]] = None
+    try:
+        yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+
+
+@contextmanager
+def _without_system_certificates() -> Iterator[None]:
+    """No TLS context reads the certificates of the host during the import, which saves 2.1 MiB.
+
+    aiohttp 3.14 makes two contexts when it is imported, for connections without one of their own. Each client
+    of kubernetes_asyncio has its own. The first of the two would refuse every server; the second checks none
+    in any case.
+    """
+    original = ssl.SSLContext.set_default_verify_paths
+    setattr(ssl.SSLContext, original.__name__, lambda _: None)
+    try:
+        yield
+    finally:
+        setattr(ssl.SSLContext, original.__name__, original)
+
+
+def _add_empty_module(name: str, directories: Iterable[str]) -> ModuleType:
+    """An empty package below which the modules of those directories can be imported."""
+    module = ModuleType(name)
+    module.__path__ = list(directories)
+    sys.modules[name] = module
+    return module
