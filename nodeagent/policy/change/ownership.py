@@ -34,13 +34,14 @@ def learned(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozens
     called.update(pair for function in vfs for pair in function.vgpu_types)
     listed = dict(ledger.listed)
     listed.update((vf.address, _joined(ledger, vf)) for vf in vfs if vf.vgpu_types)
-    newer = Ledger(
-        {vf: type_id for vf, type_id in ledger.types.items() if vf in coming or _kept(vf, type_id, host)},
-        {**ledger.names, **called},
-        {vf: type_ids for vf, type_ids in listed.items() if vf in host.functions},
-        {address: driver for address, driver in ledger.drivers.items() if address in host.functions},
-        ledger.asked,
-        ledger.unprobed.intersection(host.functions),
+    newer = ledger._replace(
+        types={
+            vf: type_id for vf, type_id in ledger.types.items() if vf in coming or _kept(vf, type_id, host)
+        },
+        names={**ledger.names, **called},
+        listed={vf: type_ids for vf, type_ids in listed.items() if vf in host.functions},
+        drivers={address: driver for address, driver in ledger.drivers.items() if address in host.functions},
+        unprobed=ledger.unprobed.intersection(host.functions),
     )
     return ledger if newer == ledger else newer
 
