@@ -10,6 +10,7 @@ looks for the nodes that the files name, so that a Host has both, or neither.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 
 import anyio
@@ -38,7 +39,7 @@ class Reader:
         self._limit = limit
         self._root = root
         self._known = dict(known)
-        self._hanging: dict[int, tuple[reading.Directory, threads.Call[dict[str, CdiFile]]]] = {}
+        self._hanging: dict[int, tuple[reading.Directory, asyncio.Future[dict[str, CdiFile]]]] = {}
         self.answers = Latest(0)  # rung when a directory that hung has answered
         self.answered: frozenset[str] = frozenset()  # the directories that were read the last time
 
@@ -58,19 +59,19 @@ class Reader:
         """What is in a directory; None if it does not answer."""
         if rank in self._hanging:
             _, late = self._hanging[rank]
-            if not late.ended:
+            if not late.done():
                 return None
             del self._hanging[rank]
-            self._known |= await late.result()  # files that have not changed since are not parsed again
+            self._known |= late.result()  # files that have not changed since are not parsed again
         directory = reading.Directory(self._root.prefix, rank, dict(self._known))
         call = threads.start(directory.read)
         while True:
             progress = directory.progress
             with anyio.move_on_after(self._limit):
-                return await call.result()
+                return await asyncio.shield(call)
             if directory.progress == progress and not directory.parsing:
                 self._hanging[rank] = directory, call
-                call.when_ended(self.answers.touch)
+                call.add_done_callback(lambda _: self.answers.touch())
                 return None
 
     def _silent(self, rank: int) -> dict[str, CdiFile]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -12,7 +13,6 @@ import anyio
 import pytest
 
 from nodeagent.base import threads
-from tests.hearing import Heard
 
 
 async def test_a_call_gives_the_result_and_runs_in_a_daemon_thread() -> None:
@@ -34,28 +34,16 @@ async def test_a_call_that_hangs_does_not_hold_the_one_who_stops_waiting() -> No
     gate = threading.Event()
     call = threads.start(gate.wait)
     with anyio.move_on_after(0.01) as scope:
-        await call.result()
+        await asyncio.wait([call])
     assert scope.cancelled_caught
-    assert not call.ended
+    assert not call.done()
     gate.set()
-    await call.wait()
-
-
-async def test_the_end_of_an_abandoned_call_is_noticed() -> None:
-    gate = threading.Event()
-    heard: Heard[str] = Heard()
-    call = threads.start(gate.wait)
-    call.when_ended(lambda: heard("ended"))
-    assert heard.all == []
-    gate.set()
-    await heard.until_told("ended")
-    call.when_ended(lambda: heard("at once"))
-    assert heard.all == ["ended", "at once"]
+    assert await call
 
 
 async def test_many_calls_at_once_keep_their_own_results() -> None:
     calls = [threads.start(lambda n: n * n, n) for n in range(50)]
-    assert [await call.result() for call in calls] == [n * n for n in range(50)]
+    assert [await call for call in calls] == [n * n for n in range(50)]
 
 
 def test_a_process_exits_although_a_call_hangs() -> None:
@@ -86,11 +74,8 @@ def test_a_call_that_ends_after_the_loop_harms_nobody() -> None:
 
     anyio.run(main)
     gate.set()
-    deadline = time.monotonic() + 10
-    while ends[0].name != threads.PARKED:
-        assert time.monotonic() < deadline, "the thread did not come through"
-        ends[0].join(timeout=0.01)
-    assert ends[0].is_alive()
+    ends[0].join(timeout=10)
+    assert not ends[0].is_alive(), "the thread did not come through"
 
 
 async def test_of_calls_one_by_one_the_next_waits_in_vain_for_one_that_hangs() -> None:

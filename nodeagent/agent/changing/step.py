@@ -14,6 +14,7 @@ Two writes never work on one device at a time.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +49,7 @@ class PendingWrite(NamedTuple):
     """A write in progress, since ``began`` (seconds, monotonic)."""
 
     step: Step
-    call: threads.Call[None]
+    call: asyncio.Future[None]
     began: float
 
 
@@ -270,7 +271,7 @@ class ChangeRunner:
         """Wait for the end of a write and note its result; a cancellation leaves it alone."""
         action = write.step.action
         try:
-            await write.call.result()
+            await asyncio.shield(write.call)
         except Exception as error:
             self._note_return(action)
             if isinstance(error, KernelRefused):

@@ -12,6 +12,7 @@ was read is joined by ``assembly``.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 import time
@@ -105,21 +106,21 @@ class Scanner:
         while True:
             call, item = threads.start(reads.run), None
             try:
-                while item is None and not call.ended:
+                while item is None and not call.done():
                     with anyio.move_on_after(reads.remaining(self._deadline)) as scope:
-                        await call.wait()
+                        await asyncio.wait([call])
                     if scope.cancelled_caught:
                         item = reads.replace_thread(self._deadline)
             finally:  # the scan may have been cancelled
-                if not call.ended and (left := item or reads.replace_thread(0.0)) is not None:
+                if not call.done() and (left := item or reads.replace_thread(0.0)) is not None:
                     self._stuck[left] += 1
-                    call.when_ended(functools.partial(self._forget, left))
+                    call.add_done_callback(functools.partial(self._forget, left))
             if item == _LISTS:
                 raise _no_list()
-            if item is None and (host := await call.result()) is not None:
+            if item is None and (host := call.result()) is not None:
                 return host
 
-    def _forget(self, item: Item) -> None:
+    def _forget(self, item: Item, _: object) -> None:
         """The thread that was reading it has come back: it is read again."""
         self._stuck[item] -= 1
         if self._stuck[item] <= 0:

@@ -140,7 +140,7 @@ async def test_a_function_that_goes_while_it_is_read_is_not_there(tmp_path: Path
     with (tmp_path / "enable").open("w") as answer:  # it opens when the other end is open
         unplugged(at, tmp_path)
         answer.write("0\n")
-    assert await reading.result() is None
+    assert await reading is None
 
 
 @pytest.mark.parametrize("number", ["9" * 5_000, "9" * 20, "-1", "\u0663", ""])
