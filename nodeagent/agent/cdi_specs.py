@@ -20,7 +20,6 @@ from nodeagent.base import threads
 from nodeagent.base.latest import Latest
 from nodeagent.base.watch import Change
 from nodeagent.config import cdi_files as reading
-from nodeagent.kernel.events import NodeWatches
 from nodeagent.kernel.root import Root
 from nodeagent.model.nodes import CdiFile, cdi_nodes
 from nodeagent.model.spec import Spec
@@ -91,10 +90,8 @@ class CdiSpecs:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._reader = Reader(core.root, core.scan_requests.specs, core.timeouts.cdi_directory_read)
-        self._watched: set[str] = set()
         self._looked_for: tuple[str, ...] = ()
         self._changed: Latest[None] = Latest(None)
-        self._nodes = NodeWatches(core.root, core.watcher, core.scan_requests.add)
 
     async def run(self) -> None:
         """Read whenever something has changed, for ever."""
@@ -111,7 +108,7 @@ class CdiSpecs:
         nodes, known = cdi_nodes(found), found == self._core.scan_requests.specs
         if known and nodes == self._looked_for:
             return
-        self._nodes.set_nodes(nodes)
+        self._core.events.watch_cdi_nodes(nodes)
         self._looked_for = nodes
         if not known:
             self._core.scan_requests.specs = found
@@ -138,13 +135,10 @@ class CdiSpecs:
             version, _ = await self._core.snapshots.newer(version)
 
     def _watch(self, directories: frozenset[str]) -> None:
-        """Watch what has answered; what came between the reading and this is read once more."""
-        for directory in directories - self._watched:
-            self._core.watcher.watch(self._core.root.path(directory), self._on_change, contents=True)
+        """Watch the directories that have answered; changes between the read and this are read once more."""
+        paths = map(self._core.root.path, directories)
+        if self._core.watcher.watch_only(paths, self._on_change, contents=True):
             self._changed.touch()
-        for directory in self._watched - directories:
-            self._core.watcher.unwatch(self._core.root.path(directory), self._on_change)
-        self._watched = set(directories)
 
     def _on_change(self, _: Change) -> None:
         self._changed.touch()

@@ -10,7 +10,7 @@ reader.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import anyio
@@ -54,11 +54,10 @@ class ConfigLoop:
         self._timeouts = timeouts
         self._watcher = watcher
         self._set_log = set_log
-        self._watched: frozenset[str] = frozenset()
         self._wake: Latest[None] = Latest(None)
         self._status = ConfigurationStatus(since=time.time(), refused=int(refused is not None))
         self._begun = 0  # readings
-        if self._watch(settings.get().watched):
+        if self._watcher.watch_only(settings.get().watched, self._on_change, contents=True):
             self.wake()  # what has changed since it was read
 
     @property
@@ -97,7 +96,7 @@ class ConfigLoop:
             self._refuse(error)
             return
         self._take(fresh)
-        if self._watch(fresh.watched):
+        if self._watcher.watch_only(fresh.watched, self._on_change, contents=True):
             self.wake()  # what changed there before it was watched
 
     async def _quiet(self, seen: int) -> int:
@@ -130,16 +129,6 @@ class ConfigLoop:
             log.event(log.CONFIG_REFUSED, error=error.what, hint=f"{error.hint}{config.more(error)}")
             self._status = self._status._replace(refused=self._status.refused + 1)
         self.error = error.lines()
-
-    def _watch(self, directories: Iterable[str]) -> bool:
-        """Watch these and no others; True if there is any that was not watched before."""
-        wanted, before = frozenset(directories), self._watched
-        for directory in wanted - before:
-            self._watcher.watch(directory, self._on_change, contents=True)
-        for directory in before - wanted:
-            self._watcher.unwatch(directory, self._on_change)
-        self._watched = wanted
-        return bool(wanted - before)
 
     def _on_change(self, _: Change) -> None:
         self._wake.touch()

@@ -111,7 +111,7 @@ class Observer:
             seen, snapshot = await self._snapshots.newer(seen)
             if snapshot.spec.node_paths != paths:
                 paths = snapshot.spec.node_paths
-                self._events.watch_nodes(paths)
+                self._events.watch_rule_nodes(paths)
                 self._scan_requests.add(None)
             given = snapshot.allocations.nodes is not before.allocations.nodes
             if (given or snapshot.loans is not before.loans) and not snapshot.given_nodes_seen:

@@ -122,6 +122,22 @@ class DirectoryWatcher:
             del self._subscriptions[directory]
             self._replace_parts(directory, subscription, frozenset())
 
+    def watch_only(
+        self, directories: Iterable[str], on_change: OnChange, *, contents: bool = False
+    ) -> frozenset[str]:
+        """Watch these directories for ``on_change``, and no others; return those that are new to it."""
+        wanted = frozenset(directories)
+        before = {
+            path
+            for path, each in self._subscriptions.items()
+            if any(known == on_change for known, _ in each.subscribers)
+        }
+        for directory in sorted(wanted - before):
+            self.watch(directory, on_change, contents=contents)
+        for directory in before - wanted:
+            self.unwatch(directory, on_change)
+        return wanted - before
+
     async def run(self) -> None:
         """Read events and notify the subscribers, for ever. Not cancelled while the process works.
 

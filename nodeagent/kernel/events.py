@@ -11,14 +11,14 @@ Where neither can report a change the slow timer finds it. Bursts are gathered b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import anyio
 
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.base.watch import Change, DirectoryWatcher
+from nodeagent.base.watch import Change, DirectoryWatcher, OnChange
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci, usb
 from nodeagent.kernel.scan_requests import ScanRequests
@@ -49,50 +49,45 @@ class KernelEvents:
         self._watcher = watcher
         self._scan_requests = scan_requests
         self._timeouts = timeouts
-        self._nodes = NodeWatches(root, watcher, self._request_scan, common=True)
-        self._device_lists = _Watches(root, watcher, self._device_listed)
-        self._driver_list = _Watches(root, watcher, self._driver_listed)
-        self._drivers = _Watches(root, watcher, self._driver_changed)
-        self._usb = _Watches(root, watcher, self._usb_changed)
+        self._rule_nodes: frozenset[str] = frozenset()
+        self._cdi_nodes: frozenset[str] = frozenset()
         self._reader: Reader | None = None
-        self._inotify_events = 0
-        self._uevents = 0  # of readers that have ended
-        self._lost = 0  # likewise
+        self._events = 0
+        self._lost = 0  # by readers
         self._reported_losses = 0
         self.armed = anyio.Event()  # set when no change can be missed any more: scan after that
-        self.watch_nodes(())
+        self._watch_nodes()
 
-    def watch_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for these device nodes as well from now on; scan after this call.
+    def watch_rule_nodes(self, paths: Iterable[str]) -> None:
+        """Watch for the device nodes that rules name from now on; scan after this call.
 
         With the directory of their nodes USB devices are watched.
         """
-        self._nodes.set_nodes(paths)
-        self._usb.set({usb.DEVICES} if self._nodes.includes(NODES) else ())
+        self._rule_nodes = frozenset(paths)
+        self._watch_nodes()
+        self._watch({usb.DEVICES} if NODES in self._rule_nodes else (), self._usb_changed)
+
+    def watch_cdi_nodes(self, paths: Iterable[str]) -> None:
+        """Watch for the device nodes that CDI files name from now on; scan after this call."""
+        self._cdi_nodes = frozenset(paths)
+        self._watch_nodes()
 
     @property
     def statistics(self) -> EventsStatus:
         """The counts of now; the source is "uevents", "tree" (inotify on a simulated host) or "poll"."""
-        reader = self._reader
-        source = "poll" if reader is None else "uevents"
+        source = "poll" if self._reader is None else "uevents"
         return EventsStatus(
             source=source if self._root.is_host else "tree",
-            events=self._inotify_events + self._uevents + (reader.events if reader else 0),
-            lost=self._lost + self._watcher.overflows + (reader.lost if reader else 0),
-            foreign=reader.foreign if reader else 0,
+            events=self._events,
+            lost=self._lost + self._watcher.overflows,
+            foreign=self._reader.foreign if self._reader else 0,
             unwatched=len(self._watcher.unwatched),
         )
 
-    def close(self) -> None:
-        """End the watches."""
-        self._nodes.close()
-        for watches in (self._device_lists, self._driver_list, self._drivers, self._usb):
-            watches.set(())
-
     async def run(self) -> None:
         """Watch until cancelled. :raises KernelRefused: if the source of events fails."""
-        self._device_lists.set(_DEVICE_LISTS)
-        self._driver_list.set((_DRIVERS,))
+        self._watch(_DEVICE_LISTS, self._device_listed)
+        self._watch((_DRIVERS,), self._driver_listed)
         self._watch_drivers()
         if self._root.is_host:
             from nodeagent.kernel import uevents  # here: a simulated host has no use for it
@@ -121,14 +116,6 @@ class KernelEvents:
             self._reported_losses = self.statistics.lost
             log.event(log.EVENTS_LOST, source=self.statistics.source)
 
-    def _request_scan(self, key: str | None) -> None:
-        self._inotify_events += 1
-        self._scan_requests.add(key)
-
-    def _set_armed(self) -> None:
-        self.armed.set()
-        self._request_scan(None)
-
     async def _read_uevents(self) -> None:
         from nodeagent.kernel import uevents
 
@@ -139,13 +126,38 @@ class KernelEvents:
                 while True:
                     for event in await reader.receive():
                         if event is None:
-                            self._request_scan(None)
+                            self._lost += 1
+                            self._scan_requests.add(None)
                         else:
-                            uevents.request_scans(event, self._scan_requests, usb=self._nodes.includes(NODES))
+                            self._events += 1
+                            uevents.request_scans(event, self._scan_requests, usb=NODES in self._rule_nodes)
             finally:
-                self._uevents += reader.events
-                self._lost += reader.lost
                 self._reader = None
+
+    def _set_armed(self) -> None:
+        self.armed.set()
+        self._request_scan(None)
+
+    def _watch(self, directories: Iterable[str], on_change: OnChange) -> None:
+        """Call ``on_change`` for changes in these directories of the host, and in no others."""
+        self._watcher.watch_only(map(self._root.path, directories), on_change)
+
+    def _watch_drivers(self) -> None:
+        self._watch((f"{_DRIVERS}/{name}" for name in self._root.names(_DRIVERS)), self._driver_changed)
+
+    def _watch_nodes(self) -> None:
+        directories = set(_COMMON_DIRECTORIES)
+        if nodes := self._rule_nodes | self._cdi_nodes:
+            from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for device nodes
+
+            directories.update(place for path in nodes for place in devnodes.watched_directories(path))
+        self._watch(directories, self._node_changed)
+
+    def _request_scan(self, key: str | None) -> None:
+        self._events += 1
+        self._scan_requests.add(key)
+
+    # What a change of a directory requests
 
     def _device_listed(self, change: Change) -> None:
         directory, name = self._root.host_path(change.directory), change.name
@@ -168,67 +180,7 @@ class KernelEvents:
         elif ":" not in change.name:  # interfaces are listed beside the devices
             self._request_scan(usb.scan_key(change.name))
 
-    def _watch_drivers(self) -> None:
-        self._drivers.set(f"{_DRIVERS}/{name}" for name in self._root.names(_DRIVERS))
-
-
-class _Watches:
-    """Directories of the host, for whose changes one function is called."""
-
-    def __init__(self, root: Root, watcher: DirectoryWatcher, on_change: Callable[[Change], None]) -> None:
-        self._root = root
-        self._watcher = watcher
-        self._on_change = on_change
-        self._directories: frozenset[str] = frozenset()
-
-    def set(self, directories: Iterable[str]) -> None:
-        """Watch these from now on, and no others."""
-        before, self._directories = self._directories, frozenset(directories)
-        for directory in sorted(self._directories - before):
-            self._watcher.watch(self._root.path(directory), self._on_change)
-        for directory in before - self._directories:
-            self._watcher.unwatch(self._root.path(directory), self._on_change)
-
-
-class NodeWatches:
-    """Asks for a scan of a device node, or of everything where a directory of nodes comes or goes."""
-
-    def __init__(
-        self,
-        root: Root,
-        watcher: DirectoryWatcher,
-        request_scan: Callable[[str | None], None],
-        *,
-        common: bool = False,
-    ) -> None:
-        """``common``: watch the nodes of VFIO and iommufd as well."""
-        self._root = root
-        self._watches = _Watches(root, watcher, self._changed)
-        self._request_scan = request_scan
-        self._common = _COMMON_DIRECTORIES if common else frozenset[str]()
-        self._nodes: frozenset[str] = frozenset()
-
-    def set_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for these device nodes from now on; list them after this call."""
-        self._nodes = frozenset(paths)
-        self._watches.set(self._directories_of_nodes() | self._common)
-
-    def includes(self, path: str) -> bool:
-        """True if the path is one of those set."""
-        return path in self._nodes
-
-    def close(self) -> None:
-        """End all watches."""
-        self._watches.set(())
-
-    def _directories_of_nodes(self) -> frozenset[str]:
-        if not self._nodes:
-            return frozenset()
-        from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for device nodes
-
-        return frozenset(place for path in self._nodes for place in devnodes.watched_directories(path))
-
-    def _changed(self, change: Change) -> None:
+    def _node_changed(self, change: Change) -> None:
         path = f"{self._root.host_path(change.directory)}/{change.name}"
         if change.lost:
             self._request_scan(None)
@@ -239,4 +191,4 @@ class NodeWatches:
         """True for one of the nodes, and for any name in a directory of links to device nodes."""
         if path.rpartition("/")[0].endswith(_LINK_DIRECTORIES):
             return True
-        return any(fits(path, node) for node in self._nodes)
+        return any(fits(path, node) for node in self._rule_nodes | self._cdi_nodes)

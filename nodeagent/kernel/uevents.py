@@ -59,13 +59,6 @@ class Uevent(NamedTuple):
         return self.keys.get("SUBSYSTEM", "")
 
 
-class Verdict(NamedTuple):
-    """What an event says of a function's recovery; None: nothing is wrong with it any more."""
-
-    address: PciAddress
-    recovery: Recovery | None
-
-
 def parse(datagram: bytes) -> Uevent | None:
     """The message of a datagram, or None if it is none of the kernel's (udev's begin with libudev)."""
     header, *pairs = datagram.decode("utf-8", "replace").split("\0")
@@ -104,21 +97,22 @@ def device_key(event: Uevent) -> str | None:
     return named or next((part for part in parts if _VFIO_DEVICE.fullmatch(part)), None)
 
 
-def parse_recovery(event: Uevent) -> Verdict | None:
-    """What the event says of a recovery from a PCI error; None if nothing.
+def parse_recovery(event: Uevent) -> tuple[PciAddress, Recovery | None] | None:
+    """The function and its verdict, if the event has one after a PCI error; None if it has none.
 
-    Removal and binding anew end a verdict; an event that a person asked for (SYNTH_UUID) does not.
+    The verdict None: nothing is wrong with the function any more. Removal and a new binding end a verdict; an
+    event that was requested by a write to a file ``uevent`` (SYNTH_UUID) does not.
     """
     address = pci_address(event.keys.get("PCI_SLOT_NAME", ""))
     if address is None or _ASKED_FOR in event.keys:
         return None
     error = event.keys.get("ERROR_EVENT")
     if error is None:
-        return Verdict(address, None) if event.action in ("add", "bind", "remove") else None
+        return (address, None) if event.action in ("add", "bind", "remove") else None
     if error == "FAILED_RECOVERY":
-        return Verdict(address, Recovery.FAILED)
+        return address, Recovery.FAILED
     running = event.keys.get("DEVICE_ONLINE") == "0"
-    return Verdict(address, Recovery.RUNNING if running else None)
+    return address, Recovery.RUNNING if running else None
 
 
 def request_scans(event: Uevent, scan_requests: ScanRequests, *, usb: bool = False) -> None:
@@ -191,7 +185,7 @@ def from_kernel(address: object, ancillary: Ancillary) -> bool:
 
 
 class Reader:
-    """Reads a socket of ``open_socket``; counts what it read, lost and dropped.
+    """Reads a socket of ``open_socket``; counts the messages of other senders (``foreign``).
 
     ``trusted`` decides by a message's sender address and ancillary data whether it is the kernel's.
     """
@@ -199,8 +193,6 @@ class Reader:
     def __init__(self, sock: socket.socket, trusted: Callable[[object, Ancillary], bool]) -> None:
         self._socket = sock
         self._trusted = trusted
-        self.events = 0
-        self.lost = 0
         self.foreign = 0
 
     async def receive(self) -> list[Uevent | None]:
@@ -229,12 +221,10 @@ class Reader:
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise _refused(error) from error
-            self.lost += 1
             events.append(None)
             return True
         if not self._trusted(address, ancillary):
             self.foreign += 1
         elif (event := parse(data)) is not None:
-            self.events += 1
             events.append(event)
         return True

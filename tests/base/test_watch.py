@@ -205,6 +205,22 @@ async def test_who_ends_a_subscription_is_told_nothing_more(
     assert watcher.watches == 0
 
 
+async def test_a_subscriber_can_replace_all_its_directories(
+    watcher: DirectoryWatcher, tmp_path: Path, heard: Heard[Change]
+) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    for each in (one, two, three):
+        each.mkdir()
+    assert watcher.watch_only((str(one), str(two)), heard) == {str(one), str(two)}
+    assert watcher.watch_only((str(two), str(three)), heard) == {str(three)}
+    (one / "x").touch()
+    (three / "x").touch()
+    await heard.until_told(Change(str(three), "x"))
+    assert heard.all == [Change(str(three), "x")]
+    watcher.watch_only((), heard)
+    assert watcher.watches == 0
+
+
 @pytest.mark.usefixtures("loop_may_block")
 async def test_an_overflow_tells_all_to_list_again(tmp_path: Path, heard: Heard[Change]) -> None:
     watcher = DirectoryWatcher()

@@ -29,7 +29,6 @@ async def main() -> None:
         await heard.until_told(None)
         print(watch.statistics.source, watch.armed.is_set(), watcher.watches > 0)
         group.cancel_scope.cancel()
-    watch.close()
     watcher.close()
     with uevents.open_socket() as sock:
         print(sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))

@@ -52,8 +52,6 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
         yield host, heard, watch
         group.cancel_scope.cancel()
     assert scan_requests.recoveries == {}
-    watch.close()
-    assert watcher.watches == 0
     watcher.close()
 
 
@@ -127,14 +125,14 @@ async def test_a_new_driver_wakes_everything_and_is_watched(watched: Watched) ->
 
 async def test_nodes_wake_when_they_are_asked_for(watched: Watched) -> None:
     host, heard, watch = watched
-    watch.watch_nodes(["/dev/kvm", "/dev/net/tun"])
+    watch.watch_rule_nodes(["/dev/kvm", "/dev/net/tun"])
     host.remove_node("/dev/kvm")
     await heard.until_told("/dev/kvm")
     host.node("/dev/unknown")
     host.node("/dev/net/tun")
     await heard.until(lambda told: EVERYTHING in told or "/dev/net/tun" in told)
     assert "/dev/unknown" not in heard.all
-    watch.watch_nodes([])
+    watch.watch_rule_nodes([])
     heard.clear()
     host.node("/dev/kvm")
     host.remove_node("/dev/vfio/vfio")
@@ -149,7 +147,7 @@ async def test_a_directory_of_nodes_that_comes_with_its_nodes_wakes_everything(
     _, heard, watch = watched
     there = tmp_path / directory
     there.mkdir(exist_ok=True)
-    watch.watch_nodes(["/dev/net/tun"])
+    watch.watch_rule_nodes(["/dev/net/tun"])
     there.rename(tmp_path / "elsewhere")
     await heard.until_told(EVERYTHING)
     heard.clear()
@@ -236,5 +234,4 @@ async def test_on_a_host_the_source_is_uevents_or_polling() -> None:
         await heard.until_told(EVERYTHING)
         assert watch.statistics.source in ("uevents", "poll")
         group.cancel_scope.cancel()
-    watch.close()
     watcher.close()
