@@ -106,26 +106,15 @@ def _permitted(cr: KubeVirtCR) -> Translation:
     if cr.permitted is None:
         return Translation((), tuple(f"{each.about}: {each.what}; {each.hint}" for each in cr.refused))
     notes: list[str] = []
-    all_external = replace(cr, permitted=_external(cr))
+    all_external = replace(cr, permitted=tuple(each._replace(external=True) for each in cr.permitted))
     entries = permitted.entries(all_external, Configuration())
     notes += [f"{each.about}: {each.what}; {each.hint}" for each in (*cr.refused, *entries.findings)]
-    inside = {each.resource for each in cr.permitted.entries if not each.external}
+    inside = {each.resource for each in cr.permitted if not each.external}
     if shown := ", ".join(rule.name for rule in entries.rules if rule.name in inside):
         notes.append(
             f"set externalResourceProvider: true in the CR, or virt-handler offers them too: {shown}"
         )
     return Translation(tuple(map(_plain, entries.rules)), tuple(notes))
-
-
-def _external(cr: KubeVirtCR) -> Any:
-    listed = cr.permitted
-    if listed is None:
-        return None
-    return listed._replace(
-        pci=tuple(each._replace(external=True) for each in listed.pci),
-        mdevs=tuple(each._replace(external=True) for each in listed.mdevs),
-        usb=tuple(each._replace(external=True) for each in listed.usb),
-    )
 
 
 def _plain(rule: DeviceRule) -> Rule:

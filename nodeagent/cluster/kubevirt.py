@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from nodeagent.cluster import fields
 from nodeagent.cluster.fields import Notes, Text
+from nodeagent.model.host import Kind
 from nodeagent.model.kubevirt import (
     DEVELOPER,
     MDEVS,
@@ -22,10 +24,7 @@ from nodeagent.model.kubevirt import (
     PERMITTED,
     KubeVirtCR,
     MdevsConfiguration,
-    PermittedDevices,
-    PermittedMdev,
-    PermittedPci,
-    PermittedUsb,
+    Permitted,
 )
 from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.model.spec import NodeTypes, WantedType
@@ -132,7 +131,7 @@ def _misplaced(configuration: dict[Any, Any], notes: Notes) -> None:
         notes.add(MDEVS_OF_NODES, "KubeVirt does not read it here", f"move it into {MDEVS}")
 
 
-def _permitted(section: dict[Any, Any], notes: Notes) -> PermittedDevices:
+def _permitted(section: dict[Any, Any], notes: Notes) -> tuple[Permitted, ...]:
     def entries(key: str) -> Iterable[tuple[str, dict[Any, Any], str, bool]]:
         for place, entry in fields.tables(section, key, PERMITTED, notes):
             resource = fields.text(entry, "resourceName", _RESOURCE, place, notes)
@@ -143,16 +142,10 @@ def _permitted(section: dict[Any, Any], notes: Notes) -> PermittedDevices:
     pci = (_pci(*each, notes) for each in entries("pciHostDevices"))
     mdevs = (_mdev(*each, notes) for each in entries("mediatedDevices"))
     usb = (_usb(*each, notes) for each in entries("usb"))
-    return PermittedDevices(
-        tuple(each for each in pci if each is not None),
-        tuple(each for each in mdevs if each is not None),
-        tuple(each for each in usb if each is not None),
-    )
+    return tuple(each for each in chain(pci, mdevs, usb) if each is not None)
 
 
-def _pci(
-    place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes
-) -> PermittedPci | None:
+def _pci(place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes) -> Permitted | None:
     wanted = Text("vendor:device in hexadecimal digits, such as 10DE:1EB8")
     selector = fields.text(entry, "pciVendorSelector", wanted, place, notes)
     if selector is None:
@@ -163,35 +156,31 @@ def _pci(
             place, f"pciVendorSelector {fields.shown(selector)} is no selector", f"write {wanted.words}"
         )
         return None
-    return PermittedPci(resource, ids[1], ids[2], external, place)
+    return Permitted(Kind.PCI, resource, (ids[0],), external, place)
 
 
-def _mdev(
-    place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes
-) -> PermittedMdev | None:
+def _mdev(place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes) -> Permitted | None:
     selector = fields.text(entry, "mdevNameSelector", _TYPE, place, notes)
     if selector is None:
         return None
     if not selector.strip(" _"):
         notes.add(place, f"mdevNameSelector {fields.shown(selector)} names no type", f"write {_TYPE.words}")
         return None
-    return PermittedMdev(resource, selector, external, place)
+    return Permitted(Kind.MDEV, resource, (selector,), external, place)
 
 
-def _usb(
-    place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes
-) -> PermittedUsb | None:
+def _usb(place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes) -> Permitted | None:
     """An entry is one bundle: if one selector cannot be used, neither can the bundle."""
     before = len(notes.findings)
-    pairs = tuple(
-        (_usb_id(selector, "vendor", where, notes), _usb_id(selector, "product", where, notes))
+    selectors = tuple(
+        f"{_usb_id(selector, 'vendor', where, notes)}:{_usb_id(selector, 'product', where, notes)}"
         for where, selector in fields.tables(entry, "selectors", place, notes)
     )
-    if not pairs and len(notes.findings) == before and not external:
+    if not selectors and len(notes.findings) == before and not external:
         notes.add(place, "it has no selectors", "name vendor and product of each device of the bundle")
     if len(notes.findings) > before:
         return None
-    return PermittedUsb(resource, pairs, external, place)
+    return Permitted(Kind.USB, resource, selectors, external, place)
 
 
 def _usb_id(selector: dict[Any, Any], key: str, place: str, notes: Notes) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
+from nodeagent.model.host import Kind
 from nodeagent.model.problem import Problem
 from nodeagent.model.spec import NodeTypes, WantedType
 
@@ -42,59 +43,24 @@ class UsedCR(NamedTuple):
         return "" if self.cr is None else "/".join(filter(None, (self.cr.namespace, self.cr.name)))
 
 
-class PermittedPci(NamedTuple):
-    """PCI functions of one vendor and device, in lower case ("10de", "1eb8"), and the resource they are."""
+class Permitted(NamedTuple):
+    """One entry of ``permittedHostDevices``: a resource, and the devices that it is.
 
+    ``selectors``: of PCI functions one, vendor and device in lower case ("10de:1eb8"); of mediated devices
+    one, the name or id of their type as written; of USB devices vendor and product of each device of a bundle.
+    ``external``: another device plugin than virt-handler's own provides it.
+    """
+
+    kind: Kind
     resource: str
-    vendor: str
-    device: str
+    selectors: tuple[str, ...] = ()
     external: bool = False
     place: str = ""
 
     @property
     def selector(self) -> str:
-        """As KubeVirt compares it."""
-        return f"{self.vendor}:{self.device}"
-
-
-class PermittedMdev(NamedTuple):
-    """Mediated devices of the type of this name (or id), as written, and the resource that they are."""
-
-    resource: str
-    selector: str
-    external: bool = False
-    place: str = ""
-
-
-class PermittedUsb(NamedTuple):
-    """A bundle of USB devices, one for each (vendor, product) in lower case, and the resource that it is."""
-
-    resource: str
-    selectors: tuple[tuple[str, str], ...] = ()
-    external: bool = False
-    place: str = ""
-
-    @property
-    def selector(self) -> str:
-        """All of them, for people."""
-        return ", ".join(":".join(pair) for pair in self.selectors)
-
-
-Permitted = PermittedPci | PermittedMdev | PermittedUsb
-"""One entry. ``external``: another device plugin than virt-handler's own provides it."""
-
-
-class PermittedDevices(NamedTuple):
-    """The section ``permittedHostDevices``, each list in its order."""
-
-    pci: tuple[PermittedPci, ...] = ()
-    mdevs: tuple[PermittedMdev, ...] = ()
-    usb: tuple[PermittedUsb, ...] = ()
-
-    @property
-    def entries(self) -> tuple[Permitted, ...]:
-        """All of them."""
-        return (*self.pci, *self.mdevs, *self.usb)
+        """The one selector; of USB devices all of them, for people."""
+        return ", ".join(self.selectors)
 
 
 class MdevsConfiguration(NamedTuple):
@@ -119,7 +85,7 @@ class KubeVirtCR:
 
     namespace: str = ""
     name: str = ""
-    permitted: PermittedDevices | None = None
+    permitted: tuple[Permitted, ...] | None = None  # PCI, mdevs, USB; each in its order
     mdevs: MdevsConfiguration | None = None
     gates: frozenset[str] = frozenset()
     refused: tuple[Problem, ...] = ()

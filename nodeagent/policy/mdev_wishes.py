@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nodeagent.model.host import Kind
 from nodeagent.model.kubevirt import MdevsConfiguration
 from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.model.spec import MdevSpec, WantedType
@@ -129,7 +130,7 @@ def _has_own(configuration: Configuration) -> bool:
 
 def _external(cr: KubeVirtCR) -> tuple[str, ...]:
     """The types that the CR leaves to other providers: virt-handler removes no mdev of them."""
-    mdevs = () if cr.permitted is None else cr.permitted.mdevs
+    mdevs = (entry for entry in cr.permitted or () if entry.kind is Kind.MDEV)
     return tuple(dict.fromkeys(entry.selector for entry in mdevs if entry.external))
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.model.host import Kind
-from nodeagent.model.kubevirt import PermittedMdev, PermittedPci, PermittedUsb
 from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.model.spec import (
     NO_RULES,
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 
 EXTERNAL, ALL = "external", "all"  # anything else: none
 SOURCE = "KubeVirt CR"
-_KINDS = {PermittedPci: Kind.PCI, PermittedMdev: Kind.MDEV, PermittedUsb: Kind.USB}
-_WORDS = {Kind.PCI: "PCI functions", Kind.MDEV: "mediated devices", Kind.USB: "USB devices"}
+WORDS = {Kind.PCI: "PCI functions", Kind.MDEV: "mediated devices", Kind.USB: "USB devices"}
 _RuleKey = tuple[Kind, str, str]
 """Kind and name; of USB each entry is a rule of its own, and its place is the third part."""
 
@@ -54,7 +52,7 @@ def entries(cr: KubeVirtCR, configuration: Configuration) -> Entries:
     """The rules by which this node serves the CR, in its order, and the entries left to virt-handler."""
     if cr.permitted is None:
         return Entries()
-    serve, listed = configuration.kubevirt.serve, cr.permitted.entries
+    serve, listed = configuration.kubevirt.serve, cr.permitted
     foreign = [entry for entry in listed if serve != ALL and not entry.external]
     misnamed = [problem for entry in listed if (problem := _misnamed(entry)) is not None]
     places = {problem.about for problem in misnamed}
@@ -110,14 +108,14 @@ class _Claims:
         self._variables: dict[str, str] = {}
         rules = [rule for rule in configuration.rules if not isinstance(rule, DirectRule)]
         named = [(rule.kind, rule.name) for rule in rules]
-        named += [(kind, alias.target) for alias in configuration.aliases for kind in _WORDS]
-        named += [(_kind(entry), entry.resource) for entry in foreign]
+        named += [(kind, alias.target) for alias in configuration.aliases for kind in WORDS]
+        named += [(entry.kind, entry.resource) for entry in foreign]
         for kind, name in named:
             self._variables.setdefault(naming.env_key(kind, name), name)
 
     def claim(self, entry: Permitted) -> Problem | None:
         """Enter the entry; a Problem if a part of it has another owner."""
-        name, kind, selectors, place = entry.resource, _kind(entry), _selectors(entry), entry.place
+        name, kind, selectors, place = entry.resource, entry.kind, _selectors(entry), entry.place
         if not self._foreign.isdisjoint((name, *selectors)):
             part = name if name in self._foreign else entry.selector
             what = f'"{part}" is given to virt-handler by another entry, and it keeps it'
@@ -127,8 +125,8 @@ class _Claims:
             what = f'"{entry.selector}" is "{first}" by an earlier entry'
             return misconfigured(place, what, "give each selector one resourceName")
         if (other := self._kinds.get(name, kind)) is not kind:
-            what = f'"{name}" is the name of {_WORDS[other]} by an earlier entry'
-            hint = f"give {_WORDS[kind]} another name: virt-launcher would look for both"
+            what = f'"{name}" is the name of {WORDS[other]} by an earlier entry'
+            hint = f"give {WORDS[kind]} another name: virt-launcher would look for both"
             return misconfigured(place, what, hint)
         problem = claim_variable(self._variables, kind, name, place)
         if problem is None:
@@ -137,19 +135,15 @@ class _Claims:
         return problem
 
 
-def _kind(entry: Permitted) -> Kind:
-    return _KINDS[type(entry)]
-
-
 def _selectors(entry: Permitted) -> tuple[str, ...]:
     """The selectors as they are compared: equal ones mean the same devices. Of USB an entry has several."""
-    if isinstance(entry, PermittedUsb):
-        return tuple(naming.usb_selector(*pair) for pair in entry.selectors)
-    return (naming.type_called(entry.selector) if isinstance(entry, PermittedMdev) else entry.selector,)
+    if entry.kind is Kind.USB:
+        return tuple(naming.usb_selector(*each.split(":")) for each in entry.selectors)
+    return (naming.type_called(entry.selector) if entry.kind is Kind.MDEV else entry.selector,)
 
 
 def _rule_key(entry: Permitted) -> _RuleKey:
-    return _kind(entry), entry.resource, entry.place if isinstance(entry, PermittedUsb) else ""
+    return entry.kind, entry.resource, entry.place if entry.kind is Kind.USB else ""
 
 
 def _rules(listed: Iterable[Permitted]) -> dict[_RuleKey, DeviceRule]:
@@ -172,14 +166,15 @@ def _by_selector(listed: Iterable[Permitted], rules: Mapping[_RuleKey, DeviceRul
 def _rule(same: Sequence[Permitted]) -> DeviceRule:
     """The rule of entries of one kind and name."""
     name, place = same[0].resource, f"{SOURCE}: {same[0].place.rpartition('.')[2]}"
-    pci = [PciSelector((each.vendor,), (each.device,)) for each in same if isinstance(each, PermittedPci)]
-    if pci:
-        return PciRule(name, tuple(dict.fromkeys(pci)), permitted=True, place=place)
-    mdevs = [MdevSelector(names=(each.selector,)) for each in same if isinstance(each, PermittedMdev)]
-    if mdevs:
-        return MdevRule(name, tuple(dict.fromkeys(mdevs)), permitted=True, place=place)
-    pairs = [pair for each in same if isinstance(each, PermittedUsb) for pair in each.selectors]
-    usb = tuple(UsbSelector((vendor,), (product,)) for vendor, product in pairs)
+    selectors = [selector for each in same for selector in each.selectors]
+    if same[0].kind is Kind.MDEV:
+        mdevs = tuple(MdevSelector(names=(each,)) for each in dict.fromkeys(selectors))
+        return MdevRule(name, mdevs, permitted=True, place=place)
+    ids = [each.split(":") for each in selectors]
+    if same[0].kind is Kind.PCI:
+        pci = dict.fromkeys(PciSelector((vendor,), (device,)) for vendor, device in ids)
+        return PciRule(name, tuple(pci), permitted=True, place=place)
+    usb = tuple(UsbSelector((vendor,), (product,)) for vendor, product in ids)
     return UsbRule(name, usb, bundle=True, permitted=True, place=place)
 
 
@@ -196,7 +191,7 @@ def _fought_over(configuration: Configuration, foreign: Sequence[Permitted]) -> 
     owners |= {rule.name: rule for rule in configuration.rules}
     for entry in foreign:
         owner = owners.get(entry.resource)
-        if owner is None and isinstance(entry, PermittedPci):
+        if owner is None and entry.kind is Kind.PCI:
             owner = owners.get(entry.selector)
         if owner is not None:
             at = owner.place or owner.name

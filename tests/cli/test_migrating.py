@@ -55,7 +55,7 @@ def test_the_edit_of_the_cr_is_understood_whole() -> None:
     cr = kubevirt.cr(yaml.safe_load(PATCH))
     assert (cr.fault, cr.refused) == (None, ())
     assert cr.permitted is not None
-    assert all(entry.external for entry in cr.permitted.entries)
+    assert all(entry.external for entry in cr.permitted)
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [(PATCH, RULES), (RESOURCE_LIST, NIC), (GROUPS, NODES)])

@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.cluster import kubevirt
+from nodeagent.model.host import Kind
 from nodeagent.model.kubevirt import (
     KubeVirtCR,
     MdevsConfiguration,
-    PermittedDevices,
-    PermittedMdev,
-    PermittedPci,
-    PermittedUsb,
+    Permitted,
 )
 from nodeagent.model.spec import NodeTypes, WantedType
 from tests.cluster.crs import GUIDE, T4, VGPU, document, read
@@ -28,12 +26,10 @@ TYPES = "mediatedDevicesConfiguration"
 
 def test_the_first_example_of_the_user_guide_is_read_as_it_stands() -> None:
     found = read(GUIDE)
-    assert found.permitted == PermittedDevices(
-        (
-            PermittedPci("nvidia.com/TU104GL_Tesla_T4", "10de", "1eb8", True, f"{PCI}[0]"),
-            PermittedPci("intel.com/qat", "8086", "6f54", False, f"{PCI}[1]"),
-        ),
-        (PermittedMdev("nvidia.com/GRID_T4-1Q", "GRID T4-1Q", False, f"{MDEV}[0]"),),
+    assert found.permitted == (
+        Permitted(Kind.PCI, "nvidia.com/TU104GL_Tesla_T4", ("10de:1eb8",), True, f"{PCI}[0]"),
+        Permitted(Kind.PCI, "intel.com/qat", ("8086:6f54",), False, f"{PCI}[1]"),
+        Permitted(Kind.MDEV, "nvidia.com/GRID_T4-1Q", ("GRID T4-1Q",), False, f"{MDEV}[0]"),
     )
     assert (found.namespace, found.name, found.refused, found.fault) == ("kubevirt", "kubevirt", (), None)
 
@@ -46,20 +42,13 @@ def test_a_usb_bundle_of_the_user_guide_keeps_its_selectors_in_order() -> None:
     pairs = [("045e", "07a5"), ("062a", "4102"), ("072F", "b100")]
     selectors = [{"vendor": vendor, "product": product} for vendor, product in pairs]
     found = read({"usb": [{"resourceName": "kubevirt.io/peripherals", "selectors": selectors}]})
-    assert found.permitted is not None
-    assert found.permitted.usb == (
-        PermittedUsb(
-            "kubevirt.io/peripherals",
-            (("045e", "07a5"), ("062a", "4102"), ("072f", "b100")),
-            False,
-            f"{USB}[0]",
-        ),
-    )
+    expected = ("045e:07a5", "062a:4102", "072f:b100")
+    assert found.permitted == (Permitted(Kind.USB, "kubevirt.io/peripherals", expected, False, f"{USB}[0]"),)
 
 
 def test_a_section_that_is_missing_differs_from_one_that_is_empty() -> None:
     assert (read().permitted, read().mdevs) == (None, None)
-    assert (read({}, {}).permitted, read({}, {}).mdevs) == (PermittedDevices(), MdevsConfiguration())
+    assert (read({}, {}).permitted, read({}, {}).mdevs) == ((), MdevsConfiguration())
     nothing: list[dict[str, Any]] = [{}, {"spec": None}, {"spec": {}}, {"spec": {"configuration": None}}]
     for empty in nothing:
         assert kubevirt.cr({"kind": "KubeVirt", **empty}) == KubeVirtCR()
@@ -148,7 +137,7 @@ def test_a_pci_entry_that_cannot_be_meant_is_refused_alone_with_its_place(
 ) -> None:
     found = read({"pciHostDevices": [T4, entry, T4]})
     assert found.permitted is not None
-    assert [each.place for each in found.permitted.pci] == [f"{PCI}[0]", f"{PCI}[2]"]
+    assert [each.place for each in found.permitted] == [f"{PCI}[0]", f"{PCI}[2]"]
     (refused,) = found.refused
     assert refused.about == f"{PCI}[1]"
     names(refused.what, *what)
@@ -161,7 +150,7 @@ def test_a_pci_entry_that_cannot_be_meant_is_refused_alone_with_its_place(
 def test_an_mdev_entry_without_a_name_of_a_type_is_refused_alone(selector: Any) -> None:
     found = read({"mediatedDevices": [{**VGPU, "mdevNameSelector": selector}, VGPU]})
     assert found.permitted is not None
-    assert [each.place for each in found.permitted.mdevs] == [f"{MDEV}[1]"]
+    assert [each.place for each in found.permitted] == [f"{MDEV}[1]"]
     assert [each.about for each in found.refused] == [f"{MDEV}[0]"]
 
 
@@ -178,7 +167,7 @@ def test_an_mdev_entry_without_a_name_of_a_type_is_refused_alone(selector: Any) 
 )
 def test_a_usb_bundle_of_which_a_part_cannot_be_meant_is_refused_as_a_whole(selectors: Any) -> None:
     found = read({"usb": [{"resourceName": "a.b/c", "selectors": selectors}]})
-    assert found.permitted == PermittedDevices()
+    assert found.permitted == ()
     assert found.refused
     assert all(each.about.startswith(f"{USB}[0]") for each in found.refused)
 
@@ -186,14 +175,14 @@ def test_a_usb_bundle_of_which_a_part_cannot_be_meant_is_refused_as_a_whole(sele
 def test_the_name_of_a_usb_bundle_that_others_provide_is_permitted_without_selectors() -> None:
     found = read({"usb": [{"resourceName": "a.b/c", "externalResourceProvider": True}]})
     assert found.refused == ()
-    assert found.permitted == PermittedDevices(usb=(PermittedUsb("a.b/c", (), True, f"{USB}[0]"),))
+    assert found.permitted == (Permitted(Kind.USB, "a.b/c", (), True, f"{USB}[0]"),)
 
 
 def test_names_that_only_the_kubelet_refuses_are_let_through_to_whoever_knows_its_rules() -> None:
     names = ["nvidia.com/GeForce RTX 2060 Rev. A", "no-slash", "a/b/c", "../../etc/passwd"]
     found = read({"pciHostDevices": [{**T4, "resourceName": name} for name in names]})
     assert found.permitted is not None
-    assert [each.resource for each in found.permitted.pci] == names
+    assert [each.resource for each in found.permitted] == names
 
 
 @pytest.mark.parametrize("selector", [None, {"zone": "\n"}])
@@ -270,7 +259,7 @@ def test_thousands_of_entries_good_and_bad_are_each_judged() -> None:
     entries = [{**T4, "resourceName": f"a.b/c{n}" if n % 2 else n} for n in range(10_000)]
     found = read({"pciHostDevices": entries})
     assert found.permitted is not None
-    assert (len(found.permitted.pci), len(found.refused)) == (5_000, 5_000)
+    assert (len(found.permitted), len(found.refused)) == (5_000, 5_000)
 
 
 def cr(name: str, phase: Any = "Deployed", **metadata: Any) -> dict[str, Any]:
@@ -320,7 +309,7 @@ ANY = st.recursive(
 
 def printable(found: KubeVirtCR) -> bool:
     told = [text for each in found.refused for text in (each.about, each.what, each.hint)]
-    told += [text for entry in (found.permitted or PermittedDevices()).entries for text in entry[:1]]
+    told += [text for entry in found.permitted or () for text in (entry.resource,)]
     return all(text.isprintable() for text in told)
 
 

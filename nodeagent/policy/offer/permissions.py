@@ -9,27 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nodeagent.model.host import HostDevice, Mdev, PciFunction, UsbDevice
+from nodeagent.model.host import HostDevice, Kind, Mdev, PciFunction, UsbDevice
 from nodeagent.model.ids import vgpu_key
-from nodeagent.model.kubevirt import (
-    HOST_DEVICES,
-    DeviceList,
-    KubeVirtCR,
-    Permitted,
-    PermittedMdev,
-    PermittedPci,
-    PermittedUsb,
-)
+from nodeagent.model.kubevirt import HOST_DEVICES, DeviceList, KubeVirtCR, Permitted
 from nodeagent.model.snapshot import Names
 from nodeagent.policy import groups, naming
+from nodeagent.policy.permitted import WORDS
 
 _NO_GATE = "Host Devices feature gate is not enabled in kubevirt-config"
-_MET = {PermittedPci: "PCI functions", PermittedMdev: "mediated devices", PermittedUsb: "USB devices"}
 
 
 def entries(cr: KubeVirtCR | None, resource: str) -> tuple[Permitted, ...]:
     """The entries that permit a resource."""
-    listed = () if cr is None or cr.permitted is None else cr.permitted.entries
+    listed = () if cr is None or cr.permitted is None else cr.permitted
     return tuple(entry for entry in listed if entry.resource == resource)
 
 
@@ -45,13 +37,12 @@ def refusals(cr: KubeVirtCR, resource: str, lists: Iterable[DeviceList]) -> Iter
 
 def fits(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
     """True if the selector of an entry means a device; a vGPU on a VF has both ids and a type."""
-    if isinstance(entry, PermittedPci):
-        ids = (entry.vendor, entry.device)
-        return isinstance(host_device, PciFunction) and ids == (host_device.vendor, host_device.device)
-    if isinstance(entry, PermittedMdev):
+    if entry.kind is Kind.MDEV:
         return naming.type_called(entry.selector) in _types(host_device, names)
-    if isinstance(host_device, UsbDevice):
-        return (host_device.vendor, host_device.product) in entry.selectors
+    if entry.kind is Kind.PCI and isinstance(host_device, PciFunction):
+        return entry.selector == f"{host_device.vendor}:{host_device.device}"
+    if entry.kind is Kind.USB and isinstance(host_device, UsbDevice):
+        return f"{host_device.vendor}:{host_device.product}" in entry.selectors
     return False
 
 
@@ -64,9 +55,7 @@ def _types(host_device: HostDevice, names: Names) -> frozenset[str]:
 
 def meant(entry: Permitted) -> str:
     """What an entry selects, in words."""
-    if isinstance(entry, PermittedUsb):
-        return f"USB devices {', '.join(':'.join(pair) for pair in entry.selectors)}"
-    return f"{_MET[type(entry)]} {entry.selector}"
+    return f"{WORDS[entry.kind]} {entry.selector}"
 
 
 def disagreements(

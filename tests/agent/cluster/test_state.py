@@ -28,7 +28,7 @@ def crs_of(*documents: Any) -> dict[str, Any]:
 
 def resources(found: ClusterState) -> list[str]:
     cr = found.wishes.kubevirt
-    return [] if cr is None or cr.permitted is None else [entry.resource for entry in cr.permitted.entries]
+    return [] if cr is None or cr.permitted is None else [entry.resource for entry in cr.permitted]
 
 
 def test_without_an_answer_what_was_heard_before_counts() -> None:
