@@ -47,7 +47,7 @@ class Permitted(NamedTuple):
     """One entry of ``permittedHostDevices``: a resource, and the devices that it is.
 
     ``selectors``: of PCI functions one, vendor and device in lower case ("10de:1eb8"); of mediated devices
-    one, the name or id of their type as written; of USB devices vendor and product of each device of a bundle.
+    one, the name or id of their type as written; of USB devices one for each of the bundle ("046d:c31c").
     ``external``: another device plugin than virt-handler's own provides it.
     """
 
