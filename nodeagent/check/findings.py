@@ -13,7 +13,6 @@ from nodeagent.model.spec import Spec
 from nodeagent.model.status import Status
 
 AS_ROOT = "run it again as root"
-REBOOT = "drain the node and reboot"
 
 Finding = tuple[Verdict, str, str]
 """The verdict, the evidence and where it was read, and what to do ("" for nothing)."""

@@ -14,7 +14,7 @@ import anyio
 from nodeagent.base import sockets
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.check.findings import AS_ROOT, Finding, Node, note, ok, unseen, wrong
-from nodeagent.check.platform import cpu_flags
+from nodeagent.kernel.prerequisites import cpu_flags
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 

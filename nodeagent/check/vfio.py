@@ -10,11 +10,10 @@ So the bridge that causes a large group is a member of it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from nodeagent.check.findings import Finding, Node, note, ok, unseen, wrong
-from nodeagent.kernel.root import Root
+from nodeagent.kernel import prerequisites
 from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import PciAddress
@@ -22,16 +21,10 @@ from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd
 from nodeagent.model.spec import MdevRule, PciRule
 from nodeagent.policy import classes, groups, naming
-from nodeagent.policy.explain.problems import LOAD_VFIO_PCI, expected
+from nodeagent.policy.explain.problems import expected
 
 _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")
-_MODULE = re.compile(r"([^/\s:]+)\.ko(?:\.\w+)?(?=[:\s]|$)")
-_MOST = 16 << 20  # bytes of modules.dep
-_INSTALL = (
-    "install all modules of this kernel (Ubuntu: linux-modules-extra, EL: kernel-modules), "
-    "or a kernel that has them"
-)
 _FEW = 16  # groups or members on one line
 _ONE_VM = "one virtual machine gets them all, none while the host uses one; "
 _ON_THE_NODE = "run it on the node itself, as root, in its PID and network namespaces"
@@ -42,20 +35,10 @@ def check_vfio_pci(node: Node) -> Finding:
     host = node.host
     if host.vfio_loaded:
         return ok(f"loaded: {_DRIVER}")
-    seen, to_do = f"not loaded: no {_DRIVER}", LOAD_VFIO_PCI
-    available = find_modules(node.root, host.release)
-    if available and "vfio_pci" not in available:
-        seen, to_do = f"no vfio-pci in /lib/modules/{host.release}, and none is loaded", _INSTALL
+    seen, to_do = host.vfio_missing or prerequisites.explain_vfio_missing(node.root, host.release)
     if host.mdev_parents or any(map(groups.vfio_bound, host.functions.values())):
         return note(f"{seen}; mdevs and other VFIO drivers do not need it", to_do)
     return wrong(seen, to_do)
-
-
-def find_modules(root: Root, release: str | None) -> frozenset[str]:
-    """Return the modules that modprobe can load or the kernel has built in, named as in /sys/module."""
-    paths = (f"/lib/modules/{release}/{name}" for name in ("modules.dep", "modules.builtin"))
-    texts = (root.text(path, _MOST) or "" for path in paths)
-    return frozenset(name.replace("-", "_") for text in texts for name in _MODULE.findall(text))
 
 
 def check_backend(node: Node) -> Finding:

@@ -166,6 +166,24 @@ class Kind(StrEnum):
     USB = "usb"
 
 
+class Missing(NamedTuple):
+    """A prerequisite that a host lacks: the evidence, and what to do on this host."""
+
+    seen: str
+    to_do: str
+
+
+NO_IOMMU = Missing(
+    "no IOMMU is active: /sys/class/iommu is empty",
+    "switch it on (VT-d, AMD-Vi, SMMU) in the firmware's setup, on Intel also with intel_iommu=on, "
+    "and drain the node and reboot",
+)
+NO_VFIO = Missing(
+    "the driver vfio-pci is not loaded",
+    "load it on the host: modprobe vfio-pci; name it in /etc/modules-load.d/vfio-pci.conf for each boot",
+)
+
+
 class Recovery(StrEnum):
     """What is known of a function's last PCIe error (sysfs shows nothing of it)."""
 
@@ -362,8 +380,20 @@ class Host:
     sriov_manage: bool = False  # NVIDIA's tool for the VFs of its GPUs is installed
     egm: tuple[tuple[str, tuple[PciAddress, ...]], ...] = ()  # /dev/egm4, and all GPUs of its socket
     release: str | None = None  # of the kernel, as far as the tree tells
+    iommu_missing: Missing | None = None  # why no IOMMU is active
+    vfio_missing: Missing | None = None  # why vfio-pci is not there
     generation: int = field(default=0, compare=False)
     changes: Changes | None = field(default=None, compare=False)
+
+    @property
+    def no_iommu(self) -> Missing | None:
+        """Why no IOMMU is active; None if one is."""
+        return None if self.iommu else self.iommu_missing or NO_IOMMU
+
+    @property
+    def no_vfio(self) -> Missing | None:
+        """Why the driver vfio-pci is not there; None if it is."""
+        return None if self.vfio_loaded else self.vfio_missing or NO_VFIO
 
     def changes_since(self, before: Host) -> Changes:
         """What differs from ``before``, by identity; quick if that was the Host just before this one."""

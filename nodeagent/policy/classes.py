@@ -68,9 +68,10 @@ def refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str
         yield f"it cannot be seen from here: {unseen}", hint
 
 
-def bind(
-    function: PciFunction, also: str = "", mdevs: int = 0, leave: str = "leave it out of the rule"
-) -> str:
+LEAVE = "leave it out of the rule"
+
+
+def bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEAVE) -> str:
     """The advice to give the function to VFIO: ``also`` ends it, ``mdevs`` is how many it carries.
 
     What the host was seen to use is never bound: ``leave`` says what to do instead. A node may live on a

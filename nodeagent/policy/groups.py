@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from enum import Enum, auto
 
 from nodeagent.model.allocation import Allocations, Holder
-from nodeagent.model.host import Group, Host, HostDevice, PciFunction, UsbDevice
+from nodeagent.model.host import Group, Host, HostDevice, Missing, PciFunction, UsbDevice
 from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
 
 VENDOR_DRIVER = "nvidia"
@@ -89,6 +89,23 @@ def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
         and member.driver not in FRIENDLY_DRIVERS
         and not (makes_vgpus and member.driver == VENDOR_DRIVER)
     )
+
+
+def not_isolated(group: Group | None, no_iommu: Missing | None) -> Missing | None:
+    """Why VFIO can assign no function of this group, or without a group; None if an IOMMU isolates it."""
+    if no_iommu is not None:
+        return no_iommu
+    if group is None:
+        return Missing(
+            "it has no IOMMU group, although an IOMMU is active on this host",
+            "look at the kernel log for what keeps the IOMMU from it, unless it is just being removed",
+        )
+    if group.no_iommu:
+        return Missing(
+            "VFIO runs without an IOMMU here (vfio-noiommu): a guest could write to all memory",
+            "switch the IOMMU on and enable_unsafe_noiommu_mode off",
+        )
+    return None
 
 
 def kept_by_firmware(group: Group | None, host: Host) -> bool:

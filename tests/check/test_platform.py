@@ -11,6 +11,7 @@ import pytest
 
 from nodeagent.check import platform
 from nodeagent.check.findings import Finding
+from nodeagent.kernel import prerequisites
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import MdevType
 from nodeagent.model.readiness import Verdict
@@ -138,7 +139,7 @@ def test_a_kernel_that_is_told_to_ignore_acs_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_the_last_parameter_of_a_name_switches_the_iommu_off(words: str, off: str) -> None:
-    assert platform.find_iommu_off(words.split()) == off
+    assert prerequisites.find_iommu_off(words.split()) == off
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,10 @@ def test_a_boot_loader_is_known_by_its_files_and_changes_the_command_line(
     for path in files:
         put(tmp_path, path)
     root = Root(tmp_path)
-    for to_do in (platform.add_word("intel_iommu=on", root), platform.remove_word("intel_iommu=off", root)):
+    for to_do in (
+        prerequisites.add_word("intel_iommu=on", root),
+        prerequisites.remove_word("intel_iommu=off", root),
+    ):
         assert "intel_iommu=o" in to_do
         names(to_do, tool, "drain", "reboot")
         assert short(to_do)

@@ -288,6 +288,7 @@ def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool)
     """
     dev_nodes = read_nodes(root, nodes)
     lasting = previous
+    vfio_loaded = root.exists("/sys/bus/pci/drivers/vfio-pci")
     if whole:
         numa, iommus = root.names("/sys/devices/system/node"), root.names("/sys/class/iommu")
         lasting = Host(
@@ -296,16 +297,31 @@ def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool)
             vtd=any(name.startswith("dmar") for name in iommus),
             release=root.text("/proc/sys/kernel/osrelease"),
         )
+        if not iommus or not vfio_loaded:
+            lasting = _with_missing(root, lasting, vfio_loaded=vfio_loaded)
     return Host(
         nodes=existing_nodes(root, dev_nodes),
         dev_nodes=assembly.keep_equal(previous.dev_nodes, dev_nodes),
         numa_nodes=lasting.numa_nodes,
         iommu=lasting.iommu,
         vtd=lasting.vtd,
-        vfio_loaded=root.exists("/sys/bus/pci/drivers/vfio-pci"),
+        vfio_loaded=vfio_loaded,
         sriov_manage=root.exists(pci.SRIOV_MANAGE),
         egm=pci.egm_nodes(root),
         release=lasting.release,
+        iommu_missing=lasting.iommu_missing,
+        vfio_missing=None if vfio_loaded else lasting.vfio_missing,
+    )
+
+
+def _with_missing(root: Root, host: Host, *, vfio_loaded: bool) -> Host:
+    """The Host with why it has no IOMMU or no vfio-pci."""
+    from nodeagent.kernel import prerequisites  # here: most nodes have both
+
+    return replace(
+        host,
+        iommu_missing=None if host.iommu else prerequisites.explain_iommu_off(root),
+        vfio_missing=None if vfio_loaded else prerequisites.explain_vfio_missing(root, host.release),
     )
 
 

@@ -20,7 +20,6 @@ from nodeagent.policy import classes, groups
 from nodeagent.policy.groups import OpenState
 
 _NVSWITCH = ("10de", "0680")  # with other vendors that class is whatever a chipset has
-_PAGE = "docs/host-preparation.md"
 UNKNOWN = "who holds what is not known"
 
 
@@ -32,18 +31,13 @@ def bridge(function: PciFunction) -> bool:
 
 def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
     """What keeps a whole group from being bound to these drivers."""
-    if not host.iommu or group is None:
-        yield _not_bound("no IOMMU separates it from the host's memory", f"turn the IOMMU on: see {_PAGE}")
-    elif group.no_iommu:
-        yield _not_bound("its group has no IOMMU behind it (vfio-noiommu)", f"turn the IOMMU on: see {_PAGE}")
-    elif groups.kept_by_firmware(group, host):
+    if (missing := groups.not_isolated(group, host.no_iommu)) is not None:
+        yield _not_bound(*missing)
+    elif group is not None and groups.kept_by_firmware(group, host):
         what = f"firmware keeps memory of group {group.number} mapped (reserved_regions: direct)"
         yield _not_bound(what, "VFIO refuses such a group: leave it out, or ask for other firmware")
-    if VFIO_PCI in drivers and not host.vfio_loaded:
-        hint = (
-            "load it with modprobe vfio-pci, and name it in /etc/modules-load.d/vfio-pci.conf for each boot"
-        )
-        yield _not_bound("the driver vfio-pci is not loaded", hint)
+    if VFIO_PCI in drivers and host.no_vfio is not None:
+        yield _not_bound(*host.no_vfio)
 
 
 def of_bridges(members: Iterable[PciFunction]) -> Iterator[Problem]:

@@ -18,13 +18,7 @@ from nodeagent.policy.offer import discovery, matches
 from nodeagent.policy.offer.turn import Decision
 
 VFIO_PCI = "vfio-pci"
-LOAD_VFIO_PCI = (
-    "load it on the host: modprobe vfio-pci; a file in its /etc/modules-load.d has it loaded at each boot"
-)
-_SWITCH_ON = (
-    "switch it on in the firmware (VT-d, AMD-Vi), on Intel also with intel_iommu=on, and reboot once the "
-    "node is drained; where no device is to be given, set discovery.enabled: false"
-)
+_NOT_WANTED = "where no device is to be assigned, set discovery.enabled: false"
 _ANEW = "have the tool that wrote it write it anew, or remove it; container runtimes refuse it as well"
 _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
 
@@ -41,14 +35,16 @@ def find_problems(decision: Decision) -> tuple[Problem, ...]:
 
 
 def _without_iommu(host: Host, spec: Spec) -> Iterator[Problem]:
+    missing = host.no_iommu
     missed = [each.address for each in host.functions.values() if expected(each, host, spec)]
-    if missed and not host.iommu:
-        what = f"this host has no active IOMMU: {naming.few(missed)} cannot be given to a VM"
-        yield wrong(ProblemCode.NO_IOMMU, "", what, _SWITCH_ON)
+    if missed and missing is not None:
+        what = f"{missing.seen}: {naming.few(missed)} cannot be assigned to a VM"
+        yield wrong(ProblemCode.NO_IOMMU, "", what, f"{missing.to_do}; {_NOT_WANTED}")
 
 
 def _without_vfio(host: Host, spec: Spec) -> Iterator[Problem]:
-    if host.vfio_loaded or not host.iommu:
+    missing = host.no_vfio
+    if missing is None or not host.iommu:
         return
     missed = [
         each.address
@@ -58,8 +54,8 @@ def _without_vfio(host: Host, spec: Spec) -> Iterator[Problem]:
         and (_is_wanted(each, spec) or (each.driver is None and _is_discoverable(each, spec)))
     ]
     if missed:
-        what = f"the driver vfio-pci is not loaded: {naming.few(missed)} cannot be given to a VM"
-        yield wrong(ProblemCode.NO_VFIO, "", what, LOAD_VFIO_PCI)
+        what = f"{missing.seen}: {naming.few(missed)} cannot be assigned to a VM"
+        yield wrong(ProblemCode.NO_VFIO, "", what, missing.to_do)
 
 
 def _faulty_cdi_files(host: Host) -> Iterator[Problem]:
@@ -81,7 +77,7 @@ def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
         count = len(addresses)
         which = "function of a discovered class is" if count == 1 else "functions of discovered classes are"
         what = f"{count} {which} on the host driver {driver}, and not offered: {naming.few(addresses)}"
-        yield note(ProblemCode.HOST_DRIVER, what, _LOOK, driver)
+        yield note(ProblemCode.HOST_DRIVER, what, _LOOK if host.iommu else "", driver)
 
 
 def expected(function: PciFunction, host: Host, spec: Spec) -> bool:

@@ -16,6 +16,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Discovery, UsbRule
 from nodeagent.policy import classes, groups, selectors
 from nodeagent.policy.offer import discovery, health, matches, units
+from nodeagent.policy.offer.health import Unit
 from nodeagent.policy.offer.matches import Verdict
 from nodeagent.policy.offer.turn import Decision
 
@@ -44,14 +45,15 @@ def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
     """Return why no rule and no discovery offers the device."""
     if never := _never_offered(host_device):
         return Why(never)
-    reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), health.ANY_USE)
+    unit = units.unit_at(units.unit_of(host_device), snapshot)
+    reason = health.reason(host_device, unit, health.ANY_USE)
     if reason is not None and reason.code in _ABSENT:
         return Why(reason.what, reason.hint)
     if isinstance(host_device, UsbDevice):
         return _why_usb(host_device, snapshot)
     if isinstance(host_device, Mdev):
         return Why(_not_discovered(host_device, snapshot), "name its type in a rule")
-    return _why_function(host_device, reason, snapshot)
+    return _why_function(host_device, reason, unit, snapshot)
 
 
 def _never_offered(host_device: HostDevice) -> str:
@@ -73,7 +75,7 @@ def _why_usb(device: UsbDevice, snapshot: Snapshot) -> Why:
     return Why(text, f"name it in a rule: usb: [{{{name}}}]")
 
 
-def _why_function(function: PciFunction, reason: Reason | None, snapshot: Snapshot) -> Why:
+def _why_function(function: PciFunction, reason: Reason | None, unit: Unit, snapshot: Snapshot) -> Why:
     settings, host = snapshot.spec.discovery, snapshot.host
     ready = groups.ready(function)
     text = _not_discovered(function, snapshot, None if ready else reason)
@@ -85,11 +87,10 @@ def _why_function(function: PciFunction, reason: Reason | None, snapshot: Snapsh
     if not ready and (parts := classes.carried(function, mdevs)):
         text = f"it carries {parts}, each of which is a device of its own"
         by_driver = reason is not None and reason.code is ReasonCode.DRIVER_CHANGED
-        return Why(text, classes.bind(function, mdevs=mdevs) if by_driver else "")
+        return Why(text, reason.hint if reason is not None and by_driver else "")
     if settings.enabled and (card := classes.card_of(function, host)) is not None:
-        return Why(
-            f"it is an audio device that goes with its card {card.address}", _bind_with_card(function, card)
-        )
+        hint = _bind_with_card(function, card, unit)
+        return Why(f"it is an audio device that goes with its card {card.address}", hint)
     steps = []
     if _class_refusal(function, settings):
         steps.append(f'name it in a rule: pci: [{{addresses: ["{function.address}"]}}]')
@@ -115,11 +116,13 @@ def _class_refusal(host_device: HostDevice, settings: Discovery) -> str | None:
     return discovery.class_refusal(host_device, settings) if settings.enabled else matches.OFF
 
 
-def _bind_with_card(audio: PciFunction, card: PciFunction) -> str:
+def _bind_with_card(audio: PciFunction, card: PciFunction, unit: Unit) -> str:
     """Return what to do for the audio function of a card: while the host has the card, look at the card."""
     if not groups.ready(card):
         return f"ask for its card: nodeagent explain {card.address}"
-    return classes.bind(audio, f" as well as {card.address}") if groups.blockers((audio,)) else ""
+    if not groups.blockers((audio,)):
+        return ""
+    return health.advise_bind(audio, unit, f" as well as {card.address}")
 
 
 def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:

@@ -106,7 +106,8 @@ def _everywhere(before: Host, now: Host) -> dict[UnitId, None] | None:
 
 
 def _of_all(host: Host) -> tuple[object, ...]:
-    return host.nodes & _OF_VFIO, host.iommu, host.vtd, host.release, host.numa_nodes
+    lasting = (host.no_iommu, host.vfio_loaded, host.vfio_missing, host.vtd, host.release, host.numa_nodes)
+    return host.nodes & _OF_VFIO, *lasting, host.mdev_parents.keys()
 
 
 def _in_host(before: Host, now: Host) -> dict[UnitId, None]:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import Group, HostDevice, Loans, Mdev, PciFunction, Recovery, VfioDevice
+from nodeagent.model.host import Group, HostDevice, Loans, Mdev, Missing, PciFunction, Recovery, VfioDevice
 from nodeagent.model.ids import pci_order
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
@@ -32,10 +32,10 @@ class Unit(NamedTuple):
     All USB devices are one such unit, too: ``loans`` say what of them was given, and ``in_containers`` of
     which a pod has a node.
 
-    ``nodes`` and ``iommu`` are the host's; all else is of this unit alone. ``firmware``: the group has memory
-    that firmware wants mapped 1:1, and this kernel gives no such group away. ``vfs``: those of the functions
-    that are PFs on a VFIO driver, and who has them. ``mdevs``: how many a function on a driver of
-    the host carries. A named tuple, for at the start there is one for every group.
+    ``nodes``, ``no_iommu`` and ``no_vfio`` are the host's; all else is of this unit alone. ``firmware``: the
+    group has memory that firmware wants mapped 1:1, and this kernel gives no such group away. ``vfs``: those
+    of the functions that are PFs on a VFIO driver, and who has them. ``mdevs``: how many a function on a
+    driver of the host carries. A named tuple, for at the start there is one for every group.
     """
 
     group: Group | None
@@ -49,7 +49,9 @@ class Unit(NamedTuple):
     vf_holders: Mapping[str, Holder] = MappingProxyType({})
     mdevs: Mapping[str, int] = MappingProxyType({})
     nodes: frozenset[str] = frozenset()
-    iommu: bool = True
+    no_iommu: Missing | None = None
+    no_vfio: Missing | None = None
+    split: frozenset[str] = frozenset()  # functions whose vGPUs are wanted
     firmware: bool = False
     loans: Loans = MappingProxyType({})
     in_containers: Mapping[str, Holder] = MappingProxyType({})
@@ -217,8 +219,19 @@ def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         discovery.describe_driver(function),
-        classes.bind(function, mdevs=unit.mdevs.get(function.address, 0)),
+        advise_bind(function, unit),
     )
+
+
+def advise_bind(function: PciFunction, unit: Unit, also: str = "", leave: str = classes.LEAVE) -> str:
+    """What to do for VFIO to get the function; to bind it only where that can succeed and takes nothing."""
+    if function.address in unit.split and not classes.in_use(function):
+        return "leave it to its driver, which makes the wanted vGPUs of it (mdevs); or take their types out"
+    mdevs = unit.mdevs.get(function.address, 0)
+    advice = classes.bind(function, also, mdevs, leave)
+    if unit.no_vfio is None or classes.in_use(function) or classes.carried(function, mdevs):
+        return advice
+    return unit.no_vfio.to_do
 
 
 def _dead(mdev: Mdev) -> Reason | None:
@@ -299,26 +312,8 @@ def _recovery(function: PciFunction) -> Reason | None:
 
 def _no_group(unit: Unit) -> Reason | None:
     """Without an IOMMU group there is no isolation, so VFIO gives the function to nobody."""
-    if unit.group is None and unit.iommu:
-        return Reason(
-            ReasonCode.NO_GROUP,
-            "it has no IOMMU group, although an IOMMU is active on this host",
-            "look at the kernel log for what keeps the IOMMU from it, unless it is just being removed",
-        )
-    if unit.group is None:
-        return Reason(
-            ReasonCode.NO_GROUP,
-            "no IOMMU group: this host has no active IOMMU",
-            "switch VT-d or AMD-Vi on in the firmware, on Intel also intel_iommu=on on the kernel command "
-            "line, and reboot when the node is drained",
-        )
-    if unit.group.no_iommu:
-        return Reason(
-            ReasonCode.NO_GROUP,
-            "VFIO runs without an IOMMU here (vfio-noiommu): a guest could write to all memory",
-            "switch the IOMMU on and enable_unsafe_noiommu_mode off",
-        )
-    return None
+    missing = groups.not_isolated(unit.group, unit.no_iommu)
+    return None if missing is None else Reason(ReasonCode.NO_GROUP, missing.seen, missing.to_do)
 
 
 def _no_mdev_group(unit: Unit) -> Reason | None:
@@ -365,11 +360,8 @@ def _viability(unit: Unit) -> Reason | None:
         return None
     used = next((blocker for blocker in blocking if classes.in_use(blocker)), None)
     chosen = used or blocking[0]  # the host cannot lose what it uses: the advice is about that
-    advice = classes.bind(
-        chosen,
-        " as well, or unbind it",
-        unit.mdevs.get(chosen.address, 0),
-        leave="leave all of its IOMMU group out of the rules",
+    advice = advise_bind(
+        chosen, unit, " as well, or unbind it", "leave all of its IOMMU group out of the rules"
     )
     named = ", ".join(f"{blocker.address} ({blocker.driver})" for blocker in blocking)
     return Reason(

@@ -119,7 +119,9 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         vf_holders=_holders((each.address for each in vfs), snapshot),
         mdevs=_mdevs(functions, host),
         nodes=host.nodes,
-        iommu=host.iommu,
+        no_iommu=host.no_iommu,
+        no_vfio=None if host.vfio_loaded else host.vfio_missing,
+        split=_split(functions, snapshot) if snapshot.spec.mdevs.manage else frozenset(),
         firmware=groups.kept_by_firmware(group, host),
         loans=loans,
     )
@@ -136,6 +138,16 @@ def _mdevs(functions: Iterable[PciFunction], host: Host) -> Mapping[str, int]:
     splitting = [each.address for each in functions if _carries(each)] if host.mdevs else []
     counts = ((parent, sum(mdev.parent == parent for mdev in host.mdevs.values())) for parent in splitting)
     return {parent: count for parent, count in counts if count}
+
+
+def _split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[str]:
+    """Those of which their driver makes mdevs, or VFs with vGPUs."""
+    parents = snapshot.host.mdev_parents
+    return frozenset(
+        each.address
+        for each in functions
+        if each.address in parents or (each.vfs and each.driver == groups.VENDOR_DRIVER)
+    )
 
 
 def _carries(function: PciFunction) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.model.allocation import Holder, unnamed
-from nodeagent.model.host import Group, PciFunction, Recovery
+from nodeagent.model.host import NO_IOMMU, Group, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.nodes import CONTAINER_NODE
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
@@ -49,7 +49,7 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], tuple[object, .
     ("leaving", ReasonCode.GOING_AWAY, function(A, driver=None, enable=1), {}, ()),
     ("left behind", ReasonCode.GONE, function(A, physfn=B, left_behind=True), {}, (B,)),
     ("no group", ReasonCode.NO_GROUP, CARD, {"group": None}, ("IOMMU group",)),
-    ("no IOMMU", ReasonCode.NO_GROUP, CARD, {"group": None, "iommu": False}, ("IOMMU",)),
+    ("no IOMMU", ReasonCode.NO_GROUP, CARD, {"group": None, "no_iommu": NO_IOMMU}, ("IOMMU",)),
     ("noiommu", ReasonCode.NO_GROUP, CARD, {"group": GROUP._replace(name="vfio-noiommu")}, ("vfio-noiommu",)),
     ("firmware", ReasonCode.FIRMWARE_MAPPED, CARD, {"firmware": True}, ("firmware", "IOMMU group 1")),
     ("domain", ReasonCode.EXCLUDED, function("10000:65:00.0"), {}, ("PCI domain", "virt-launcher")),
@@ -162,7 +162,8 @@ def test_causes_of_one_code_are_told_apart() -> None:
 
 
 def test_only_where_no_iommu_is_active_a_missing_group_is_the_firmwares_matter() -> None:
-    hints = [told.hint for on in (True, False) if (told := reason(CARD, group=None, iommu=on))]
+    reasons = (reason(CARD, group=None, no_iommu=missing) for missing in (None, NO_IOMMU))
+    hints = [each.hint for each in reasons if each is not None]
     assert ["firmware" in hint for hint in hints] == [False, True]
 
 
