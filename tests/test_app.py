@@ -24,12 +24,12 @@ from nodeagent.app import Daemon
 from nodeagent.base import log, sockets, threads
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.agent.parts import until
 from tests.conftest import Said
+from tests.sim import hosts
 
 GPU = "example.com/gpu"
 CONFIG = "apiVersion: nodeagent/v1\nresources: [{name: example.com/gpu, pci: [{vendors: ['10de']}]}]\n"
@@ -37,7 +37,7 @@ CONFIG = "apiVersion: nodeagent/v1\nresources: [{name: example.com/gpu, pci: [{v
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
-    made = nodes.many(tmp_path, 2)
+    made = hosts.many(tmp_path, 2)
     made.node("/dev/kvm")
     configure(made, CONFIG)
     return made

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from nodeagent.demo import stage
 from nodeagent.demo.acting import Act, Step
 from nodeagent.demo.screen import Screen
-from nodeagent.sim import cards, nodes, refusals
-from nodeagent.sim.cards import SimulatedCards
-from nodeagent.sim.mdev_kernel import MdevKernel
+from nodeagent.sim import nodes
+from nodeagent.sim.mdev import MdevKernel, SimulatedCards, fail_create, mend_create, simulated_cards
 
 SMALL, MIDDLE, LARGE, WHOLE = (f"nvidia.com/GRID_T4-{size}" for size in ("1B", "2B", "8A", "16Q"))
 
@@ -32,7 +31,7 @@ async def play(screen: Screen, patience: float) -> None:
     with tempfile.TemporaryDirectory(prefix="nodeagent-demo-") as directory:
         async with stage.opened(directory, patience, nodes.vgpu_node) as opened:
             kernel = MdevKernel(nodes.vgpu_cards())
-            async with cards.simulated(opened.host, kernel) as split:
+            async with simulated_cards(opened.host, kernel) as split:
                 node = VgpuNode(Act(opened, screen), split)
                 for step in STEPS:
                     screen.step(step.title)
@@ -121,13 +120,13 @@ async def _held(node: VgpuNode) -> None:
 async def _failing(node: VgpuNode) -> None:
     act = node.act
     first, second, third = node.addresses
-    refusals.fail(act.host, second, "nvidia-228", errno.EIO)
+    fail_create(act.host, second, "nvidia-228", errno.EIO)
     node.configure("nvidia-228")
     act.screen.do(f"writes to {second} fail; the list becomes [nvidia-228]")
     await node.expect("the others get it", {first: "2 228", third: "2 228"})
     failing = await act.stage.change("failing", second)
     act.screen.show(f"{second}: {failing['what'].rpartition(': ')[2]}; it is tried again")
-    refusals.mend(act.host, second, "nvidia-228")
+    mend_create(act.host, second, "nvidia-228")
     act.screen.do("the card works again")
     await node.expect("it gets its type with the next try", node.everywhere("2 228"))
 

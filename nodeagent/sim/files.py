@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small file operations for simulated hosts: text, links and directories.
+"""The files of a simulated host: text, links as the kernel makes them, directories and device nodes.
 
-Existing attributes are written in place, as a program that pokes at sysfs would do; a reader sees the
-old or the new text. Knows nothing of devices.
+Existing attributes are written in place, as a program that writes to sysfs does; a reader sees the old or
+the new text. ``Tree`` has the paths of one host below a directory. Device nodes are empty files, or with
+``mknod`` real ones that lead to no driver (major 240, for local use).
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
+
+LOCAL_MAJOR = 240
+_ASIDE = "/.announced"
 
 
 def directory(path: str) -> None:
@@ -86,3 +91,47 @@ def move(path: str, to: str) -> None:
     remove_tree(to)
     directory(to.rpartition("/")[0])
     Path(path).rename(to)
+
+
+class Tree:
+    """A host's file system below ``directory``; host paths begin with a slash."""
+
+    def __init__(self, directory: str, mknod: bool) -> None:
+        self.directory = directory
+        self._mknod = mknod
+        self._minor = 0
+
+    def path(self, path: str) -> str:
+        """The path in this process of a host path."""
+        return self.directory + path
+
+    def real(self, path: str) -> str:
+        """The host path to which links lead from a host path."""
+        return os.path.realpath(self.path(path)).removeprefix(os.path.realpath(self.directory))
+
+    def link(self, path: str, to: str) -> None:
+        """A relative link between two host paths, as the kernel makes them."""
+        link(self.path(path), os.path.relpath(to, path.rpartition("/")[0]))
+
+    def node(self, path: str) -> None:
+        """Make a device node, e.g. /dev/kvm."""
+        directory(self.path(path.rpartition("/")[0]))
+        if not self._mknod:
+            write_new(self.path(path), "")
+            return
+        self._minor += 1
+        os.mknod(self.path(path), stat.S_IFCHR | 0o600, os.makedev(LOCAL_MAJOR, self._minor))
+
+    def ensure_node(self, path: str) -> None:
+        """Make a device node unless it is there."""
+        if not os.path.lexists(self.path(path)):
+            self.node(path)
+
+    def announce(self, link: str) -> None:
+        """Renew the link by which a bus lists a device: inotify reports it, as the kernel sends a uevent."""
+        if os.path.lexists(self.path(link)):
+            renew_link(self.path(link), self.path(_ASIDE))
+
+    def remove(self, path: str) -> None:
+        """Remove a file, link or node if it is there."""
+        remove(self.path(path))

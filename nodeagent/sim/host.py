@@ -1,23 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated host: a tree of files that behaves as the kernel looks from outside.
 
-Serves the demo, the tests and the benchmark. What it shows, and in which order things come and go, follows
-kernels 6.12 and 7.2. Nothing reacts by itself: each method is one thing that happens to the host. ``tree`` is
-its files, ``functions`` knows how PCI functions come and go, ``vfio`` what their groups and drivers show.
+Serves the demo, the tests and the benchmark. Its files, and the order in which devices come and go, follow
+kernels 6.12 and 7.2: the directory, its group, then the bus lists the function; links before nodes when a
+driver takes a device, the other way round when it lets go. An unbind of an open device waits. A group is in
+sysfs while it has a member; its node in /dev/vfio is there from the first VFIO device of the group to the
+last one whose unbind has ended; a VFIO device gets the lowest free number.
+
+Nothing reacts by itself: each method is one event of the host. ``mdev`` adds cards with mdevs, ``usb`` the
+USB devices.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import os
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from nodeagent.sim import files, vfio
-from nodeagent.sim.functions import Function, Functions
-from nodeagent.sim.tree import Tree
+from nodeagent.sim import files
+from nodeagent.sim.files import LOCAL_MAJOR, Tree
 from nodeagent.sim.usb import UsbBuses
-from nodeagent.sim.vfio import VfioDevices
 
+BUS = "/sys/bus/pci/devices"
+DRIVERS = "/sys/bus/pci/drivers"
+GROUPS = "/sys/kernel/iommu_groups"
+VFIO_DRIVERS = ("vfio-pci", "mlx5_vfio_pci", "nvgrace_gpu_vfio_pci")
+_UNPLUGGED = "/.unplugged"
+_UNBOUND = "/.unbound"
+_ASIDE = "/.aside"
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class")
+
+
+@dataclass(slots=True)
+class _Function:
+    address: str
+    path: str  # host path of its real directory
+    group: int | None
+    physfn: str | None
+    texts: dict[str, str]  # attributes at its first appearance
+    driver: str | None = field(default=None, init=False)
+    vfio: int | None = field(default=None, init=False)  # N of vfioN
+    keeps_node: bool = field(default=False, init=False)  # the node of its group stays until its unbind ends
+    vfs: int = field(default=0, init=False)
 
 
 class SimulatedHost:
@@ -37,13 +64,19 @@ class SimulatedHost:
     ) -> None:
         self.directory = os.fspath(directory)
         self.tree = Tree(self.directory, mknod)
-        self.functions = Functions(self.tree, VfioDevices(self.tree, cdev))
         self.usb = UsbBuses(self.tree)
+        self._vfio = _VfioDevices(self.tree, cdev)
+        self._present: dict[str, _Function] = {}
+        self._unplugged: dict[str, _Function] = {}
         _boot(self.tree, iommu, cdev, numa_nodes)
 
     def path(self, path: str) -> str:
         """The path in this process of a host path."""
         return self.tree.path(path)
+
+    def attribute(self, address: str, name: str) -> str:
+        """The path in this process of an attribute of a function."""
+        return self.path(f"{self._present[address].path}/{name}")
 
     def add_function(
         self,
@@ -76,7 +109,7 @@ class SimulatedHost:
             "subsystem_device": f"0x{subsystem[1]}",
             "revision": f"0x{revision}",
             "numa_node": str(numa),
-            "enable": "0" if driver is None or driver in vfio.DRIVERS else "1",
+            "enable": "0" if driver is None or driver in VFIO_DRIVERS else "1",
             "power_state": "D0",
             "local_cpulist": "0-3",
             "driver_override": "(null)",
@@ -85,41 +118,86 @@ class SimulatedHost:
         if sriov:
             texts |= {"sriov_totalvfs": str(sriov), "sriov_numvfs": "0", "sriov_drivers_autoprobe": "1"}
             texts |= {"sriov_vf_device": device, "sriov_offset": "4", "sriov_stride": "1"}
-        self.functions.add(Function(address, path, group, physfn, texts))
-        self.functions.bind(address, driver)
+        self._add(_Function(address, path, group, physfn, texts))
+        self.bind(address, driver)
+
+    def _add(self, function: _Function) -> None:
+        """The function appears, without a driver."""
+        files.directory(self.path(function.path))
+        for name, text in function.texts.items():
+            files.write_new(self.path(f"{function.path}/{name}"), text + "\n")
+        self._present[function.address] = function
+        if function.group is not None:
+            _join_group(self.tree, function.group, function.address, function.path)
+        if function.physfn is not None:
+            self._link_vf(function, self._present[function.physfn])
+        self.tree.link(f"{BUS}/{function.address}", function.path)
 
     def bind(self, address: str, driver: str | None, opens: str | None = None) -> None:
         """Unbind from the present driver, then bind to ``driver`` if there is one.
 
         ``opens``: the count of opens in the end, if it is not the one that this driver sets.
         """
-        self.functions.bind(address, driver, opens)
+        function = self._present[address]
+        self._unbind(function)
+        if driver is not None:
+            self._bind(function, driver)
+        if opens is not None:
+            files.write(self.attribute(address, "enable"), opens + "\n")
+        self.announce(address)
+
+    def announce(self, address: str) -> None:
+        """The kernel sends a uevent of a function."""
+        self.tree.announce(f"{BUS}/{address}")
 
     def hold(self, address: str) -> None:
         """A process opens the VFIO device."""
-        self.functions.set_open(address, "1", "D0")
+        self._set_open(address, "1", "D0")
 
     def release(self, address: str) -> None:
         """The process closes it."""
-        self.functions.set_open(address, "0", "D3hot")
+        self._set_open(address, "0", "D3hot")
+
+    def begin_going_away(self, address: str) -> None:
+        """An unbind, removal or unplug begins while a process holds the device: it waits."""
+        self._set_open(address, "1", "D0")
+        self._remove_links(self._present[address])
+        self.announce(address)
+
+    def finish_going_away(self, address: str) -> None:
+        """The holder closes the device: the unbind that waited is carried out."""
+        self._set_open(address, "0", "D0")
+        self._unbind(self._present[address])
+        self.announce(address)
 
     def unplug(self, address: str) -> None:
-        """The function leaves the machine."""
-        self.functions.unplug(address)
+        """The function leaves the host."""
+        function = self._present.pop(address)
+        self._unbind(function)
+        self._unplugged[address] = function
+        self.tree.remove(f"{BUS}/{address}")
+        if function.group is not None:
+            _leave_group(self.tree, function.group, address)
+        if function.physfn in self._present:
+            self._unlink_vf(function, self._present[function.physfn])
+        # Kept until it is plugged again: a file system would give its inode to the new directory.
+        files.move(self.path(function.path), self.path(f"{_UNPLUGGED}/{address}"))
 
     def plug(self, address: str) -> None:
         """A function that was unplugged comes back: a new device, without driver or override."""
-        self.functions.plug(address)
+        function = self._unplugged.pop(address)
+        function.vfs = 0
+        self._add(function)
+        files.write(self.attribute(address, "enable"), "0\n")
+        files.remove_tree(self.path(f"{_UNPLUGGED}/{address}"))
 
     def write(self, address: str, name: str, text: str) -> None:
         """Set an attribute of a function, e.g. ``numa_node``, to a text without newline, and announce it."""
-        files.write(self.functions.attribute(address, name), text + "\n")
+        files.write(self.attribute(address, name), text + "\n")
         if name in _IDS:
-            texts = {
-                each: files.read(self.functions.attribute(address, each)).decode().strip() for each in _IDS
-            }
-            files.write(self.functions.attribute(address, "modalias"), _modalias(texts) + "\n")
-        self.functions.announce(address)
+            texts = {each: files.read(self.attribute(address, each)).decode().strip() for each in _IDS}
+            files.write(self.attribute(address, "modalias"), _modalias(texts) + "\n")
+        self.announce(address)
 
     def node(self, path: str) -> None:
         """Make a device node, e.g. /dev/kvm."""
@@ -133,6 +211,112 @@ class SimulatedHost:
         """Write an ordinary file of the host, e.g. /etc/machine-id: a text without newline."""
         files.write(self.path(path), text + "\n")
 
+    def _set_open(self, address: str, enable: str, power: str) -> None:
+        """Show a device as open or closed: the kernel sends no event for it."""
+        for name, text in (("enable", enable), ("power_state", power)):
+            files.write_unseen(self.attribute(address, name), text + "\n", self.path(_ASIDE))
+
+    def _bind(self, function: _Function, driver: str) -> None:
+        files.directory(self.path(f"{DRIVERS}/{driver}"))
+        self.tree.link(f"{function.path}/driver", f"{DRIVERS}/{driver}")
+        self.tree.link(f"{DRIVERS}/{driver}/{function.address}", function.path)
+        function.driver = driver
+        if driver in VFIO_DRIVERS:
+            function.vfio = self._vfio.add(function.path, function.group)
+            function.keeps_node = function.group is not None
+        files.write(self.path(f"{function.path}/enable"), "0\n" if driver in VFIO_DRIVERS else "1\n")
+
+    def _remove_links(self, function: _Function) -> None:
+        """Remove the links that go as soon as an unbind has begun, also one that waits for a holder."""
+        if function.driver is None:
+            return
+        self.tree.remove(f"{function.path}/driver")
+        self.tree.remove(f"{DRIVERS}/{function.driver}/{function.address}")
+        function.driver = None
+        if function.vfio is not None:
+            self._vfio.remove(function.path, function.vfio)
+            function.vfio = None
+
+    def _unbind(self, function: _Function) -> None:
+        """All of it: the group's node goes with the last VFIO device of the group."""
+        self._remove_links(function)
+        if function.group is not None and function.keeps_node:
+            function.keeps_node = False
+            self._vfio.give_up_node(function.group)
+
+    def _link_vf(self, function: _Function, parent: _Function) -> None:
+        self.tree.link(f"{function.path}/physfn", parent.path)
+        self.tree.link(f"{parent.path}/virtfn{parent.vfs}", function.path)
+        parent.vfs += 1
+        files.write(self.path(f"{parent.path}/sriov_numvfs"), f"{parent.vfs}\n")
+
+    def _unlink_vf(self, function: _Function, parent: _Function) -> None:
+        base = self.path(parent.path)
+        for name in os.listdir(base):
+            if name.startswith("virtfn") and files.target(f"{base}/{name}") == function.address:
+                files.remove(f"{base}/{name}")
+        parent.vfs -= 1
+        files.write(f"{base}/sriov_numvfs", f"{parent.vfs}\n")
+
+
+class _VfioDevices:
+    """The numbers of VFIO devices, and how many of them keep the node of a group."""
+
+    def __init__(self, tree: Tree, cdev: bool) -> None:
+        self._tree = tree
+        self._cdev = cdev
+        self._free: list[int] = []
+        self._most = 0
+        self._keepers: Counter[int] = Counter()  # group → devices for which its node stays
+        self._removals = itertools.count()
+
+    def add(self, real: str, group: int | None) -> int:
+        """A VFIO driver takes the device whose directory is ``real``; the N of its vfioN."""
+        if self._free:
+            number = heapq.heappop(self._free)
+        else:
+            number, self._most = self._most, self._most + 1
+        if group is not None:
+            self._tree.ensure_node(f"/dev/vfio/{group}")
+            self._keepers[group] += 1
+        base = f"{real}/vfio-dev/vfio{number}"
+        files.directory(self._tree.path(base))
+        if self._cdev:
+            files.write(self._tree.path(f"{base}/dev"), f"{LOCAL_MAJOR}:{number}\n")
+            self._tree.ensure_node(f"/dev/vfio/devices/vfio{number}")
+        return number
+
+    def remove(self, real: str, number: int) -> None:
+        """The driver lets go of the device; the group's node stays until ``give_up_node``."""
+        # kept: a file system would give its inode to the next one, which the kernel does not
+        aside = f"{_UNBOUND}/{next(self._removals)}"
+        files.move(self._tree.path(f"{real}/vfio-dev"), self._tree.path(f"{aside}/vfio-dev"))
+        self._tree.remove(f"/dev/vfio/devices/vfio{number}")
+        heapq.heappush(self._free, number)
+
+    def give_up_node(self, group: int) -> None:
+        """One device less keeps the group's node."""
+        self._keepers[group] -= 1
+        if not self._keepers[group]:
+            self._tree.remove(f"/dev/vfio/{group}")
+
+
+def _join_group(tree: Tree, group: int, address: str, real: str) -> None:
+    base = f"{GROUPS}/{group}"
+    files.directory(tree.path(f"{base}/devices"))
+    files.write_new(tree.path(f"{base}/type"), "DMA\n")
+    files.write_new(tree.path(f"{base}/reserved_regions"), "0x00000000fee00000 0x00000000feefffff msi\n")
+    tree.link(f"{base}/devices/{address}", real)
+    tree.link(f"{real}/iommu_group", base)
+
+
+def _leave_group(tree: Tree, group: int, address: str) -> None:
+    """The group ends with its last member."""
+    base = f"{GROUPS}/{group}"
+    tree.remove(f"{base}/devices/{address}")
+    if not os.listdir(tree.path(f"{base}/devices")):
+        files.remove_tree(tree.path(base))
+
 
 def _modalias(texts: Mapping[str, str]) -> str:
     """The ids in one text, as the kernel shows them."""
@@ -143,9 +327,9 @@ def _modalias(texts: Mapping[str, str]) -> str:
 
 def _boot(tree: Tree, iommu: bool, cdev: bool, numa_nodes: tuple[int, ...]) -> None:
     for directory in (
-        "/sys/bus/pci/devices",
-        "/sys/bus/pci/drivers/vfio-pci",
-        "/sys/kernel/iommu_groups",
+        BUS,
+        f"{DRIVERS}/vfio-pci",
+        GROUPS,
         "/sys/class/iommu",
         "/dev",
         *(f"/sys/devices/system/node/node{number}" for number in numa_nodes),

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ready-made simulated hosts: the documentation's node, and hosts of any size for measuring."""
+"""The simulated hosts of the documentation: one with whole GPUs, one with cards that are split into vGPUs."""
 
 from __future__ import annotations
 
 import os
 from typing import NamedTuple
 
-from nodeagent.sim import cards
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.mdev_kernel import Card, Type
+from nodeagent.sim.mdev import Card, Type, add_card
 
 
 class _Part(NamedTuple):
@@ -93,44 +92,9 @@ def vgpu_cards() -> list[Card]:
 
 
 def vgpu_node(directory: str | os.PathLike[str]) -> SimulatedHost:
-    """A node with the three Tesla T4 on the host's driver; they are split by ``cards.SimulatedCards``."""
+    """A node with the three Tesla T4 on the host's driver; they are split by ``mdev.SimulatedCards``."""
     host = SimulatedHost(directory, numa_nodes=(0, 1))
     for number, card in enumerate(vgpu_cards()):
-        cards.add_card(host, card, 10 + number, numa=number // 2)
+        add_card(host, card, 10 + number, numa=number // 2)
     host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
     return host
-
-
-def many(directory: str | os.PathLike[str], n: int, resources: int = 1) -> SimulatedHost:
-    """``n`` functions on vfio-pci, each alone in its group, with ``resources`` distinct device ids."""
-    host = SimulatedHost(directory, numa_nodes=(0, 1))
-    for index in range(n):
-        host.add_function(
-            address(index),
-            vendor="10de",
-            device=f"{0x1000 + index % resources:04x}",
-            pci_class="030200",
-            driver="vfio-pci",
-            group=index,
-            numa=index % 2,
-            port=port(index),
-        )
-    return host
-
-
-def address(index: int) -> str:
-    """The address of function number ``index`` of ``many``."""
-    domain, bus, device = _place(index)
-    return f"{domain:04x}:{bus + 1:02x}:{device:02x}.0"
-
-
-def port(index: int) -> str:
-    """The root port above function number ``index`` of ``many``: eight buses are below each."""
-    domain, bus, _ = _place(index)
-    return f"{domain:04x}:00:{bus >> 3:02x}.0"
-
-
-def _place(index: int) -> tuple[int, int, int]:
-    """Domain, bus (from 0) and device number: 255 buses of 32 devices in a domain."""
-    domain, rest = divmod(index, 255 * 32)
-    return domain, *divmod(rest, 32)

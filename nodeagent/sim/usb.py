@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nodeagent.sim import files
-from nodeagent.sim.tree import Tree
+from nodeagent.sim.files import Tree
 
 BUS = "/sys/bus/usb/devices"
 CONTROLLER = "0000:00:14.0"

@@ -24,9 +24,9 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
-from nodeagent.sim import nodes
 from tests.agent.parts import Eyes
 from tests.conftest import Said
+from tests.sim import hosts
 
 GPU = ResourceName("example.com/gpu")
 
@@ -52,7 +52,7 @@ class Files:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Files]:
     snapshots = Snapshots(Snapshot(spec=Spec(rules=(RULE,))))
-    async with Eyes(nodes.many(tmp_path / "host", 2), snapshots).open() as eyes:
+    async with Eyes(hosts.many(tmp_path / "host", 2), snapshots).open() as eyes:
         files = Files(eyes, tmp_path / "cdi")
         files.offering.one_turn()
         yield files

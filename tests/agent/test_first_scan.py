@@ -10,15 +10,15 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import LOANS_RECORD, Loan
 from nodeagent.model.ids import DeviceId
-from nodeagent.sim import nodes
 from tests.agent.parts import settings
+from tests.sim import hosts
 
 LOANS = {DeviceId("46f4:0001-0"): (Loan("46f4:0001-0", "/dev/bus/usb/001/007", "1:7", name="1-2"),)}
 
 
 async def test_what_pods_were_lent_is_known_to_the_first_list_and_not_a_moment_later(tmp_path: Path) -> None:
     """The ids of two twins tell no more which of them a pod has."""
-    host = nodes.many(tmp_path, 1)
+    host = hosts.many(tmp_path, 1)
     usb.FILE.save(host.path(LOANS_RECORD), LOANS)
     shared = core.build(Root(host.directory), settings(), Timeouts())
     await core.first_scan(shared)
@@ -28,7 +28,7 @@ async def test_what_pods_were_lent_is_known_to_the_first_list_and_not_a_moment_l
 
 
 async def test_without_a_record_of_what_was_lent_nothing_is_made_of_it(tmp_path: Path) -> None:
-    shared = core.build(Root(nodes.many(tmp_path, 1).directory), settings(), Timeouts())
+    shared = core.build(Root(hosts.many(tmp_path, 1).directory), settings(), Timeouts())
     await core.first_scan(shared)
     assert not shared.snapshots.now.loans
     shared.watcher.close()

@@ -19,18 +19,17 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.host import PciFunction, Recovery
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.spec import NodeRule, Spec
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.agent.parts import Eyes, settings
 from tests.conftest import Said
-from tests.sim import fifos
+from tests.sim import fifos, hosts
 
-ONE, TWO = (PciAddress(nodes.address(number)) for number in (0, 1))
+ONE, TWO = (PciAddress(hosts.address(number)) for number in (0, 1))
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
-    return nodes.many(tmp_path, 3)
+    return hosts.many(tmp_path, 3)
 
 
 def function(eyes: Eyes, address: PciAddress = ONE) -> PciFunction:

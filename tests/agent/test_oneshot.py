@@ -19,16 +19,16 @@ from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import Spec
 from nodeagent.policy import merge
 from nodeagent.policy.offer import turn
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
+from tests.sim import hosts
 
-ONE = PciAddress(nodes.address(0))
+ONE = PciAddress(hosts.address(0))
 MACHINE = "0123456789abcdef" * 2
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
-    return nodes.many(tmp_path, 2)
+    return hosts.many(tmp_path, 2)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_hints_are_read_for_one_function_only(host: SimulatedHost, root: R
     hints = functions[ONE].hints
     assert hints is not None
     assert hints.aer_fatal == 2
-    assert functions[PciAddress(nodes.address(1))].hints is None
+    assert functions[PciAddress(hosts.address(1))].hints is None
 
 
 async def test_the_name_of_a_function_that_a_daemon_does_not_offer_is_searched_too(

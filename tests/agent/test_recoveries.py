@@ -18,16 +18,16 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.agent.parts import Eyes
+from tests.sim import hosts
 
-ONE = PciAddress(nodes.address(0))
+ONE = PciAddress(hosts.address(0))
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
-    host = nodes.many(tmp_path, 2)
+    host = hosts.many(tmp_path, 2)
     Path(host.path(f"/sys/bus/pci/devices/{ONE}/config")).write_bytes(bytes(64))
     return host
 

@@ -37,13 +37,13 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.agent.parts import Eyes
+from tests.sim import hosts
 
 GPU, KVM = ResourceName("example.com/gpu"), ResourceName("example.com/kvm")
-ONE, TWO = nodes.address(0), nodes.address(1)
+ONE, TWO = hosts.address(0), hosts.address(1)
 NEIGHBOUR = "0000:09:00.0"
 GPUS = PciRule(GPU, (PciSelector(vendors=("10de",)),))
 KVMS = NodeRule(KVM, "/dev/kvm", 3)
@@ -152,7 +152,7 @@ class Agent:
 
 @asynccontextmanager
 async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
-    host = nodes.many(directory, 2)
+    host = hosts.many(directory, 2)
     host.node("/dev/kvm")
     async with Kubelet(directory) as kubelet:
         agent = Agent(host, kubelet, *rules)

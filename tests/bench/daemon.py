@@ -13,16 +13,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests import places
+from tests.sim import hosts
 
 
 @contextlib.contextmanager
 def simulated(functions: int, resources: int) -> Iterator[SimulatedHost]:
     """A host of single-function groups in memory-backed storage, removed at the end."""
     with places.in_memory("nodeagent-bench-") as directory:
-        host = nodes.many(directory, functions, resources)
+        host = hosts.many(directory, functions, resources)
         yield host
 
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import anyio
 
 from nodeagent.base import threads
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.bench import listing
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure, both
+from tests.sim import hosts
 
 FIRST, FOLLOWING = 60, 200
 QUIET = 0.5  # seconds without an event
@@ -43,7 +43,7 @@ async def _times(host: SimulatedHost, kubelet: Kubelet, count: int, pause: float
         await anyio.sleep(pause)
         before = kubelet.statistics.lists_total
         began = time.monotonic()
-        host.bind(nodes.address(number // 2 * 7), driver)
+        host.bind(hosts.address(number // 2 * 7), driver)
         await listing.lists(kubelet, before + 1)
         times.append(time.monotonic() - began)
     return times

@@ -14,11 +14,11 @@ from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec
 from nodeagent.policy.offer import turn
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.bench import listing
 from tests.bench.daemon import simulated
 from tests.bench.figures import Figure
+from tests.sim import hosts
 
 
 async def figures() -> list[Figure]:
@@ -39,7 +39,7 @@ async def figures() -> list[Figure]:
 async def _one_change(host: SimulatedHost, runner: Scanner, before: Host, count: int) -> Figure:
     """Decide anew after one driver change, without the reading."""
     decision = turn.first(Snapshot(before, Spec()))
-    address = nodes.address(count // 2)
+    address = hosts.address(count // 2)
     times = []
     for driver in ("nvidia", "vfio-pci") * 10:
         host.bind(address, driver)

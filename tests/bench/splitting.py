@@ -14,10 +14,9 @@ from pathlib import Path
 
 import anyio
 
-from nodeagent.sim import cards
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure
 
@@ -43,10 +42,10 @@ async def _measured(size: int, rows: list[Figure]) -> float:
     with tempfile.TemporaryDirectory(prefix="nodeagent-bench-") as directory:
         host = SimulatedHost(directory)
         for number, card in enumerate(split):
-            cards.add_card(host, card, 10 + number)
+            add_card(host, card, 10 + number)
         host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
         host.write_file("/etc/nodeagent/config.yaml", CONFIG.format(types=""))
-        async with Kubelet(directory) as kubelet, cards.simulated(host, MdevKernel(split)) as made:
+        async with Kubelet(directory) as kubelet, simulated_cards(host, MdevKernel(split)) as made:
             daemon = Daemon(directory)
             await _until(lambda: _ready(directory))
             await anyio.sleep(1)

@@ -22,13 +22,13 @@ import anyio
 
 from nodeagent.base.terminal import table
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.sim import cards, nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.bench import listing
 from tests.bench.daemon import Daemon, simulated
 from tests.kubelet.serving import open_channel
+from tests.sim import hosts
 
 TIMES = 5
 REST = 0.5  # seconds after which all is quiet, and a plan at rest
@@ -94,7 +94,7 @@ async def _events(host: SimulatedHost, kubelet: Kubelet, tracer: Tracer) -> list
 
     async def bind(driver: str) -> None:
         before = kubelet.statistics.lists_total
-        host.bind(nodes.address(1), driver)
+        host.bind(hosts.address(1), driver)
         await listing.lists(kubelet, before + 1)
 
     traces = []
@@ -147,11 +147,11 @@ async def wishes() -> dict[str, list[list[Function]]]:
 async def _wish() -> list[Function]:
     card = Card(CARD, (Type("t-1", 2),))
     with tempfile.TemporaryDirectory(prefix="nodeagent-bench-") as directory:
-        host = nodes.many(directory, 2, 1)
-        cards.add_card(host, card, 10)
+        host = hosts.many(directory, 2, 1)
+        add_card(host, card, 10)
         host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
         host.write_file("/etc/nodeagent/config.yaml", CONFIG.format(types=""))
-        async with Kubelet(directory) as kubelet, cards.simulated(host, MdevKernel([card])) as made:
+        async with Kubelet(directory) as kubelet, simulated_cards(host, MdevKernel([card])) as made:
 
             async def wish() -> None:
                 host.write_file("/etc/nodeagent/config.yaml", CONFIG.format(types="t-1"))

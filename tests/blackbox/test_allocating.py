@@ -15,7 +15,6 @@ from nodeagent.base import threads
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.nodes import many
 from tests.blackbox.harness import (
     PATIENCE,
     T4,
@@ -28,6 +27,7 @@ from tests.blackbox.harness import (
     until_health,
 )
 from tests.sim import fifos
+from tests.sim.hosts import many
 
 ENV = "PCI_RESOURCE_NVIDIA_COM_TU104GL_TESLA_T4"
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from nodeagent.base import threads
-from nodeagent.sim.drivers import simulated
 from tests.blackbox.harness import Node
 from tests.blackbox.test_bindings import AUDIO, GPU, add_card, add_disk, add_network, below
 from tests.blackbox.test_bindings_used import add_process
 from tests.facts import names
+from tests.sim.drivers import simulated
 
 MODPROBE, UDEV = "etc/modprobe.d/nodeagent-vfio.conf", "etc/udev/rules.d/10-nodeagent-vfio.rules"
 DRACUT = "etc/dracut.conf.d/90-nodeagent-vfio.conf"

@@ -15,8 +15,6 @@ import anyio
 import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.sim import devnodes
-from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import CONTROLLER
@@ -26,7 +24,8 @@ from tests.blackbox.harness import PATIENCE, Node, allocate, eventually, health,
 from tests.blackbox.plugs import ONE, all_seen, plugged, stick
 from tests.blackbox.test_one_group_named import described
 from tests.facts import names
-from tests.sim import plugin
+from tests.sim import devnodes, plugin
+from tests.sim.drivers import SimulatedDrivers, simulated
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 BOUND, SHARED = "example.com/bound", "example.com/shared"

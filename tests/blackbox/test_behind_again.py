@@ -12,8 +12,6 @@ import shutil
 import anyio
 import pytest
 
-from nodeagent.sim import devnodes
-from nodeagent.sim.drivers import SimulatedDrivers
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
@@ -30,6 +28,8 @@ from tests.blackbox.test_behind import (
     with_ports,
 )
 from tests.blackbox.test_behind_midway import bound, who_has_the_other_node
+from tests.sim import devnodes
+from tests.sim.drivers import SimulatedDrivers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 SLOW = 6.0  # seconds that a third plugin takes

@@ -18,8 +18,7 @@ import anyio
 import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.sim import devnodes, files
-from nodeagent.sim.drivers import SimulatedDrivers
+from nodeagent.sim import files
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
@@ -36,6 +35,8 @@ from tests.blackbox.test_behind import (
     with_ports,
 )
 from tests.blackbox.test_behind_midway import bound
+from tests.sim import devnodes
+from tests.sim.drivers import SimulatedDrivers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 CARD = "0000:09:00.0"

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nodeagent.sim import devnodes, files
-from nodeagent.sim.drivers import SimulatedDrivers
+from nodeagent.sim import files
 from nodeagent.sim.usb import CONTROLLER
 from tests.blackbox.boards import stays
 from tests.blackbox.harness import PATIENCE, Node, eventually, health, pod
@@ -30,6 +29,8 @@ from tests.blackbox.test_behind import (
 from tests.blackbox.test_behind_away import CARD, INFO, WAITS, Scene, as_a_pod, until_it_waits
 from tests.blackbox.test_behind_midway import bound
 from tests.blackbox.test_one_group_named import described
+from tests.sim import devnodes
+from tests.sim.drivers import SimulatedDrivers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 FILE, TORN = "/etc/cdi/gpu.json", '{"cdiVersion": "0.5.0", "kind": "vendor.exam'

@@ -8,7 +8,6 @@ import shutil
 
 import pytest
 
-from nodeagent.sim import devnodes
 from tests.blackbox.boards import running, stays
 from tests.blackbox.harness import Node, eventually, pod
 from tests.blackbox.plugs import ONE, plugged, stick
@@ -22,6 +21,7 @@ from tests.blackbox.test_behind import (
 )
 from tests.blackbox.test_behind_midway import bound
 from tests.facts import names
+from tests.sim import devnodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 CARD = "0000:09:00.0"

@@ -12,7 +12,6 @@ import signal
 import anyio
 import pytest
 
-from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import running, stays
@@ -28,6 +27,7 @@ from tests.blackbox.test_behind import (
     with_ports,
 )
 from tests.blackbox.test_bindings_faults import killing
+from tests.sim import devnodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 BESIDE = "0000:08:00.0"

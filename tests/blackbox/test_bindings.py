@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod, until_health
 from tests.facts import names
 from tests.sim import fifos
+from tests.sim.drivers import SimulatedDrivers, simulated
 
 GPU, AUDIO = "0000:3b:00.0", "0000:3b:00.1"
 DISK, NIC = "0000:3b:00.2", "0000:3b:00.3"

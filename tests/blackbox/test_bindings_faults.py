@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Daemon, Node, eventually
+from tests.sim.drivers import SimulatedDrivers, simulated
 
 CARDS = "example.com/card"
 RESOURCE = f"""apiVersion: nodeagent/v1

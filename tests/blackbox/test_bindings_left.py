@@ -9,12 +9,12 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.boards import stays
 from tests.blackbox.harness import Node, eventually, pod, until_health
 from tests.blackbox.test_bindings import AUDIO, CARDS, GPU, RESOURCE, RULE
 from tests.blackbox.test_one_group_counts import OLD
+from tests.sim.drivers import SimulatedDrivers, simulated
 
 LONG = 20.0  # seconds: a binding takes less than one, and what is refused is tried again
 
@@ -72,7 +72,7 @@ async def test_what_was_seen_only_while_it_was_open_is_not_bound_before_it_is_cl
     node.host.write(GPU, "enable", "1")
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(CARDS, 1)
-        node.host.functions.begin_going_away(GPU)
+        node.host.begin_going_away(GPU)
         await node.until_told(lambda told: "going away" in str(told["changes"]))
         await stays(kubelet, lambda: drivers.driver(GPU) is None, OLD)
         node.host.write(GPU, "enable", "0")

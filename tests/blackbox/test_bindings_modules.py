@@ -8,10 +8,11 @@ import shutil
 import pytest
 
 from nodeagent.sim import files
-from nodeagent.sim.drivers import DRIVERS, simulated
+from nodeagent.sim.host import DRIVERS
 from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import AUDIO, CARDS, GPU, OWN, RESOURCE, RULE, add_card, drivers_of
 from tests.facts import names
+from tests.sim.drivers import simulated
 
 
 async def test_a_missing_vfio_pci_is_named_and_what_is_wished_is_done_when_it_is_loaded(node: Node) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim.drivers import simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import (
     AUDIO,
@@ -21,6 +20,7 @@ from tests.blackbox.test_bindings import (
     drivers_of,
 )
 from tests.blackbox.test_bindings_faults import killing
+from tests.sim.drivers import simulated
 
 
 def record(node: Node) -> Path:

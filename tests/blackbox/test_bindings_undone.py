@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.sim.drivers import SimulatedDrivers, Wrote, simulated
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests.blackbox.harness import PATIENCE, Node, eventually, health, until_health
+from tests.sim.drivers import SimulatedDrivers, Wrote, simulated
 
 FIRST, SECOND = "0000:3c:00.0", "0000:3b:00.0"
 """In the order in which they are moved."""

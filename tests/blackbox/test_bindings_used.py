@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import AUDIO, GPU, OWN, add_card, below, drivers_of
 from tests.facts import names
+from tests.sim.drivers import SimulatedDrivers, simulated
 
 FORCED = f'passthrough: [{{match: [{{addresses: ["{GPU}"]}}], force: ["{GPU}"]}}]\n'
 RULE = FORCED.replace(f', force: ["{GPU}"]', "")

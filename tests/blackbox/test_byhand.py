@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from tests import facts
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod, until_health
 from tests.blackbox.test_bindings import (
@@ -34,6 +33,7 @@ from tests.blackbox.test_bindings_faults import (
     faulty,
     states,
 )
+from tests.sim.drivers import SimulatedDrivers, simulated
 
 RECORD = "/run/nodeagent/drivers.json"
 DAEMON, ALONE = "daemon", "alone"

@@ -17,11 +17,11 @@ import anyio
 import pytest
 
 from nodeagent.base import sockets, threads
-from nodeagent.sim.drivers import simulated
 from tests.blackbox.harness import NOBODY, PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import AUDIO, BOUND, GPU, OWN, add_card, drivers_of, held_up
 from tests.blackbox.test_bindings_faults import add_groups, everything, states
 from tests.facts import names
+from tests.sim.drivers import simulated
 
 SOCKET = "run/nodeagent/status.sock"
 

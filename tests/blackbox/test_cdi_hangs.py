@@ -29,7 +29,7 @@ def cards(node: Node) -> list[str]:
 async def test_resources_without_cdi_are_served_and_followed(node: Node, cards: list[str]) -> None:
     async with node.running(listed={PLAIN: 2}) as (daemon, kubelet):
         assert (await kubelet.admit(pod("vm", {PLAIN: 1}))).phase == "Running"
-        node.host.functions.bind(cards[1], None)
+        node.host.bind(cards[1], None)
         await until_health(kubelet, PLAIN, cards[1], "Unhealthy")
         assert health(kubelet, WITH_CDI) == {}, "its file is to be there before it is offered"
         assert await daemon.end() == 0

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from grpclib.exceptions import GRPCError
 
-from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests import facts
 from tests.blackbox import silentfs
@@ -26,6 +25,7 @@ from tests.blackbox.harness import (
     until_health,
     watched,
 )
+from tests.sim import devnodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 

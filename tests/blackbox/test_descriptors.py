@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.sim import cards
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.harness import T4, Node, eventually, health, healths, until_health
 from tests.exhausted import no_descriptors
 from tests.sim.vfs import vf_addresses
@@ -43,8 +42,8 @@ async def test_what_is_ours_is_still_ours_after_looks_that_failed(node: Node) ->
     card = Card(CARD, (Type("1", 4, "NVIDIA A40-12Q"),), vfs=vf_addresses(CARD, 4), vgpu=True)
     node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: ['1']}\n")
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
-    cards.add_card(node.host, card, 10)
-    simulated = cards.simulated(node.host, MdevKernel([card]))
+    add_card(node.host, card, 10)
+    simulated = simulated_cards(node.host, MdevKernel([card]))
     async with simulated as made, node.kubelet() as kubelet, node.daemon("--timing-resync", "1s") as daemon:
         await kubelet.until_listed(VGPU, 4)
         await eventually(lambda: len(on_record(node)["types"]) == 4)
@@ -63,8 +62,8 @@ async def test_a_damaged_record_of_what_is_ours_is_told_once_and_nothing_is_clea
     card = Card(CARD, (Type("1", 4, "NVIDIA A40-12Q"),), vfs=vf_addresses(CARD, 4), vgpu=True)
     node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: ['1']}\n")
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
-    cards.add_card(node.host, card, 10)
-    async with cards.simulated(node.host, MdevKernel([card])) as made, node.kubelet() as kubelet:
+    add_card(node.host, card, 10)
+    async with simulated_cards(node.host, MdevKernel([card])) as made, node.kubelet() as kubelet:
         async with node.daemon() as first:
             await kubelet.until_listed(VGPU, 4)
             await eventually(lambda: len(on_record(node)["types"]) == 4)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim import cards
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.harness import Node, pod
 from tests.blackbox.test_explain import answer, error
 from tests.facts import names
@@ -27,7 +26,7 @@ def split(node: Node) -> list[Card]:
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
     made = [Card(FIRST, TYPES), Card(SECOND, TYPES)]
     for number, card in enumerate(made):
-        cards.add_card(node.host, card, 10 + number)
+        add_card(node.host, card, 10 + number)
     return made
 
 
@@ -36,7 +35,7 @@ async def test_a_card_tells_its_types_their_room_and_who_made_what_is_on_it(
     node: Node, split: list[Card]
 ) -> None:
     node.configure("mdevs: {manage: true, types: [nvidia-222]}\n")
-    async with cards.simulated(node.host, MdevKernel(split)) as made:
+    async with simulated_cards(node.host, MdevKernel(split)) as made:
         made.create(SECOND, "nvidia-228", THEIRS)
         async with node.running(listed={SMALL: 16, LARGE: 1}) as (_, kubelet):
             vm = pod("vm", {SMALL: 1})
@@ -64,7 +63,7 @@ async def test_a_card_that_is_split_still_blocks_what_vfio_is_to_have_of_its_gro
     node: Node, split: list[Card]
 ) -> None:
     node.add_sound("0000:3b:00.1", 10)
-    async with cards.simulated(node.host, MdevKernel(split)):
+    async with simulated_cards(node.host, MdevKernel(split)):
         for address in (FIRST, "3b:00.1"):
             text = (await node.command("explain", address)).stdout
             assert "NOT viable" in text
@@ -72,7 +71,7 @@ async def test_a_card_that_is_split_still_blocks_what_vfio_is_to_have_of_its_gro
 
 
 async def test_a_resource_that_a_card_could_make_says_what_is_missing(node: Node, split: list[Card]) -> None:
-    async with cards.simulated(node.host, MdevKernel(split)), node.kubelet(), node.daemon():
+    async with simulated_cards(node.host, MdevKernel(split)), node.kubelet(), node.daemon():
         code, what, hint = await error(node, SMALL)
     assert code == 1
     names(what, SMALL, FIRST, "nvidia-222", "1 more")
@@ -81,7 +80,7 @@ async def test_a_resource_that_a_card_could_make_says_what_is_missing(node: Node
 
 async def test_a_rule_without_devices_says_which_card_could_make_one(node: Node, split: list[Card]) -> None:
     node.configure("resources:\n- {name: example.com/vgpu, mdev: [{types: [nvidia-228]}]}\n")
-    async with cards.simulated(node.host, MdevKernel(split)), node.kubelet(), node.daemon():
+    async with simulated_cards(node.host, MdevKernel(split)), node.kubelet(), node.daemon():
         told = await answer(node, "ResourceExplanation", "example.com/vgpu")
     assert told["capacity"] == 0
     possible = told["possibilities"][0]

@@ -13,7 +13,6 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.device_plugin import DeviceList, DevicePlugin
 from nodeagent.kubelet.endpoint import Registrar
 from nodeagent.kubelet.grpc import SocketServer
-from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.nodes import demo_node
 from tests.blackbox.harness import (
@@ -27,6 +26,7 @@ from tests.blackbox.harness import (
 )
 from tests.facts import names
 from tests.kubelet.answers import Answers, device
+from tests.sim import devnodes
 
 GPUS, SOUND = "example.com/gpu", "example.com/sound"
 GPU_AT, SOUND_AT, OTHER_AT = "0000:20:00.0", "0000:20:00.1", "0000:30:00.0"
@@ -176,11 +176,11 @@ async def test_what_has_been_closed_is_healthy_soon_though_the_kernel_says_nothi
 async def test_a_device_that_goes_away_while_it_is_held_says_so_until_its_pod_ends(shared: Node) -> None:
     async with shared.running(listed=LISTED) as (_, kubelet):
         vm = await kubelet.admit(pod("vm", {SOUND: 1}))
-        shared.host.functions.begin_going_away(SOUND_AT)
+        shared.host.begin_going_away(SOUND_AT)
         await until_health(kubelet, SOUND, SOUND_AT, "Unhealthy")
         await shared.until_told(lambda told: "going-away" in str(told["resources"]))
         kubelet.delete(vm)
-        shared.host.functions.finish_going_away(SOUND_AT)
+        shared.host.finish_going_away(SOUND_AT)
         shared.host.bind(SOUND_AT, "vfio-pci")
         await until_health(kubelet, SOUND, SOUND_AT, "Healthy")
         await until_health(kubelet, GPUS, GPU_AT, "Healthy")

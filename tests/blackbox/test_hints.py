@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim import nodes
 from tests.blackbox.harness import Node
 from tests.mounts import mounted, needs_root
+from tests.sim import hosts
 
 
 @contextmanager
@@ -66,7 +66,7 @@ async def test_a_place_for_records_says_what_is_wrong_with_it_and_what_goes_with
 @pytest.mark.parametrize("wrong", PLACES)
 async def test_a_place_for_cdi_files_says_it_to_the_log_and_the_status(node: Node, wrong: str) -> None:
     make, helps = PLACES[wrong]
-    nodes.many(node.root, 1)
+    hosts.many(node.root, 1)
     node.configure('resources: [{name: a.b/c, cdi: true, pci: [{vendors: ["10de"]}]}]\n')
     place = node.root / "var/run/cdi"
     place.mkdir(parents=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from grpclib.exceptions import GRPCError
 
-from nodeagent.sim import devnodes
 from tests.blackbox.harness import Node, allocate, eventually, health, pod, until_health
+from tests.sim import devnodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 

@@ -15,14 +15,13 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
-from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import HARDLY, LONE, all_listed, running, stays, usb_boards
 from tests.blackbox.harness import Node, health, pod
 from tests.blackbox.test_one_group_named import described
 from tests.blackbox.test_one_group_nodes import BY_CDI, BY_NODE, SHARED
-from tests.sim import fifos
+from tests.sim import devnodes, fifos
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 
@@ -39,7 +38,7 @@ def rules(*each: str) -> str:
 async def admitted_and_forgotten(node: Node, kubelet: Kubelet, vm: Pod, old: Pod) -> str:
     """The pod is given a device while another one ends and somebody asks who holds what; the id."""
     (device,) = health(kubelet, SHARED)
-    path = node.host.functions.attribute(SERIAL_AT, "enable")
+    path = node.host.attribute(SERIAL_AT, "enable")
     content = fifos.replace_by_fifo(path)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kubelet.admit, vm)

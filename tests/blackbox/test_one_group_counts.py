@@ -15,10 +15,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.sim import cards, files
+from nodeagent.sim import files
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.boards import (
     GPU,
     USB,
@@ -64,8 +64,8 @@ async def mdevs_offered(node: Node, count: int = 2) -> AsyncIterator[Kubelet]:
     card = Card("0000:3b:00.0", (Type("nvidia-228", count, "GRID T4-8A"),))
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
     node.configure("mdevs: {manage: true, types: [nvidia-228]}")
-    cards.add_card(node.host, card, 10)
-    async with cards.simulated(node.host, MdevKernel([card])), node.kubelet() as kubelet, node.daemon():
+    add_card(node.host, card, 10)
+    async with simulated_cards(node.host, MdevKernel([card])), node.kubelet() as kubelet, node.daemon():
         await kubelet.until(lambda: list(health(kubelet, MDEVS).values()) == ["Healthy"] * count, PATIENCE)
         yield kubelet
 

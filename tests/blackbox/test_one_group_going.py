@@ -44,7 +44,7 @@ def opens(node: Node, board: Board, given: str, *, seen: bool) -> None:
 
 async def begins_to_go(node: Node, board: Board) -> None:
     """Somebody unbinds it, which waits."""
-    node.host.functions.begin_going_away(board.gpu)
+    node.host.begin_going_away(board.gpu)
     await until_device(node, GPU, board.gpu, "going-away")
 
 
@@ -73,7 +73,7 @@ async def test_what_a_forgotten_pod_has_is_not_free(node: Node, given: str, seen
         await refused(kubelet, board)
         if seen:
             node.host.tree.remove(f"{QEMU}/fd/7")
-        node.host.functions.finish_going_away(board.gpu)
+        node.host.finish_going_away(board.gpu)
         await until_health(kubelet, USB, board.usb, "Healthy")
         running(await kubelet.admit(pod("new", {USB: 1})))
 

@@ -8,7 +8,6 @@ import os
 import anyio
 import pytest
 
-from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import STICK
@@ -18,6 +17,7 @@ from tests.blackbox.test_one_group_named import described
 from tests.blackbox.test_one_group_nodes import BY_CDI, BY_NODE, SHARED
 from tests.blackbox.test_one_group_open import LET_GO
 from tests.facts import names
+from tests.sim import devnodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 

@@ -8,11 +8,12 @@ import os
 
 import pytest
 
-from nodeagent.sim import devnodes, files
+from nodeagent.sim import files
 from tests.blackbox.boards import GPU, all_listed, refusal, running, usb_boards
 from tests.blackbox.harness import Node, health, pod
 from tests.blackbox.test_one_group_nodes import BY_CDI, BY_NODE, RULE, SHARED
 from tests.facts import names
+from tests.sim import devnodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 

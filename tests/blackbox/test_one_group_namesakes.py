@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 import pytest
 
-from nodeagent.sim import devnodes
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import STICK
@@ -20,6 +19,7 @@ from tests.blackbox.test_one_group_lent import BY_USB, RULES, with_a_node
 from tests.blackbox.test_one_group_named import described
 from tests.blackbox.test_one_group_nodes import BY_CDI, SHARED
 from tests.facts import names
+from tests.sim import devnodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 

@@ -11,10 +11,11 @@ import os
 
 import pytest
 
-from nodeagent.sim import devnodes, files
+from nodeagent.sim import files
 from nodeagent.sim.usb import HUB, STICK
 from tests.blackbox.boards import GPU, all_listed, refusal, running, usb_boards
 from tests.blackbox.harness import PATIENCE, Node, health, pod
+from tests.sim import devnodes
 
 SHARED, RULE = "example.com/shared", 'resources: [{name: example.com/gpu, pci: [{devices: ["1eb8"]}]}, %s]'
 BY_NODE = "{name: example.com/shared, node: {%s, count: 2}}"

@@ -16,10 +16,10 @@ import anyio
 import pytest
 from anyio.abc import Process
 
-from nodeagent.sim import cards, files
+from nodeagent.sim import files
 from nodeagent.sim.kubelet.standin import Kubelet
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.boards import (
     FOR_EVER,
     GPU,
@@ -147,9 +147,9 @@ async def test_an_mdev_that_a_forgotten_pod_has_open_is_waited_for(node: Node) -
     card = Card("0000:3b:00.0", (Type("nvidia-228", 2, "GRID T4-8A"),))
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
     node.configure("mdevs: {manage: true, types: [nvidia-228]}")
-    cards.add_card(node.host, card, 10)
+    add_card(node.host, card, 10)
     async with (
-        cards.simulated(node.host, MdevKernel([card])) as made,
+        simulated_cards(node.host, MdevKernel([card])) as made,
         node.kubelet() as kubelet,
         node.daemon(),
         anyio.create_task_group() as tasks,

@@ -27,7 +27,7 @@ async def test_the_count_of_a_former_binding_is_not_taken_for_the_lowest_one_of_
 ) -> None:
     """i915 leaves a count: what was read before it came says nothing of what vfio-pci has now."""
     (board,) = boards = usb_boards(node, 1)
-    path = node.host.functions.attribute(board.gpu, attribute)
+    path = node.host.attribute(board.gpu, attribute)
     async with started(node, listed=usb_lists(boards)) as (_, kubelet):
         node.host.bind(board.gpu, None)
         await until_health(kubelet, GPU, board.gpu, "Unhealthy")

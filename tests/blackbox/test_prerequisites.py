@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.sim import cards
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.harness import Node
 from tests.blackbox.test_bindings import GPU
 from tests.facts import names
@@ -108,9 +107,9 @@ async def test_without_an_iommu_nobody_is_advised_to_bind(node: Node) -> None:
 async def test_a_card_whose_vgpus_are_wanted_is_not_advised_to_be_bound(node: Node) -> None:
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
     card = Card(GPU, (Type("nvidia-222", 16, "GRID T4-1B"),))
-    cards.add_card(node.host, card, 10)
+    add_card(node.host, card, 10)
     node.configure("mdevs: {manage: true, types: [nvidia-222]}\n" + RULES.partition("\n")[2])
-    async with cards.simulated(node.host, MdevKernel([card])):
+    async with simulated_cards(node.host, MdevKernel([card])):
         told = await explained(node)
     names(told["toDo"], "mdevs")
     assert "bind" not in told["toDo"]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from nodeagent.sim.drivers import simulated
 from tests.blackbox.harness import Node
 from tests.blackbox.test_bindings import AUDIO, GPU, OWN, RULE, add_card, add_disk, below, drivers_of, planned
 from tests.blackbox.test_bindings_used import add_process
 from tests.facts import contains, names
+from tests.sim.drivers import simulated
 
 HEAD = "apiVersion: nodeagent/v1\n"
 PLACE = "config.yaml:2"

@@ -16,9 +16,9 @@ from nodeagent.base import sockets, threads
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.endpoint import register_delay
 from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.nodes import many
 from tests.blackbox.harness import PATIENCE, T4, Node, eventually, health, socket_of, until_health
 from tests.facts import names
+from tests.sim.hosts import many
 
 A, B = "example.com/a", "example.com/b"
 TWO_RESOURCES = """

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from nodeagent.render import remarks
-from nodeagent.sim import cards
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.harness import T4, Node, eventually, pod
 from tests.facts import names
 
@@ -186,8 +185,8 @@ def two_types(node: Node) -> Any:
     """A Tesla T4 that answers to writes."""
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
     card = Card(CARD, TYPES)
-    cards.add_card(node.host, card, 10)
-    return cards.simulated(node.host, MdevKernel([card]))
+    add_card(node.host, card, 10)
+    return simulated_cards(node.host, MdevKernel([card]))
 
 
 async def test_types_for_other_cards_are_a_note_as_long_as_one_is_for_a_card_here(node: Node) -> None:
@@ -218,7 +217,7 @@ async def test_a_removal_that_waits_for_a_pod_is_no_trouble(node: Node) -> None:
         await kubelet.admit(pod("vm", {T4: 1}))
         node.host.hold(address)
         await daemon.logged("device-held")
-        node.host.functions.begin_going_away(address)
+        node.host.begin_going_away(address)
         line = await daemon.logged("device-waits", reason="going-away")
         assert line["level"] == "info"
         code, text = await status(node)

@@ -11,10 +11,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nodeagent.sim import cards, refusals
-from nodeagent.sim.cards import SimulatedCards
 from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import (
+    Card,
+    MdevKernel,
+    SimulatedCards,
+    Type,
+    add_card,
+    create_file,
+    fail_create,
+    mend_create,
+    simulated_cards,
+)
 from tests.blackbox.boards import named, stays
 from tests.blackbox.harness import Node, eventually, health, pod, within
 from tests.sim import fifos
@@ -37,8 +45,8 @@ async def two_cards(node: Node) -> AsyncIterator[SimulatedCards]:
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
     split = [Card(FIRST, TYPES), Card(SECOND, TYPES)]
     for number, card in enumerate(split):
-        cards.add_card(node.host, card, 10 + number)
-    async with cards.simulated(node.host, MdevKernel(split)) as made:
+        add_card(node.host, card, 10 + number)
+    async with simulated_cards(node.host, MdevKernel(split)) as made:
         yield made
 
 
@@ -138,7 +146,7 @@ async def test_a_new_daemon_keeps_the_vgpu_of_a_pod_that_a_new_kubelet_does_not_
 async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
     configure(node, "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet:
-        refusals.fail(made.host, FIRST, "nvidia-228", errno.EIO)
+        fail_create(made.host, FIRST, "nvidia-228", errno.EIO)
         async with node.daemon() as daemon:
             await kubelet.until_listed(LARGE, 2, 15)
             told = await node.until_told(lambda document: bool(document["changes"]["failing"]))
@@ -147,7 +155,7 @@ async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
             assert failing["what"].endswith("Input/output error")
             assert any(failing["what"] in problem for problem in told["problems"])
             await daemon.logged("action-failed")
-            refusals.mend(made.host, FIRST, "nvidia-228")
+            mend_create(made.host, FIRST, "nvidia-228")
             await kubelet.until_listed(LARGE, 4, 15)
             told = await node.until_told(lambda document: not document["changes"]["failing"])
             await daemon.logged("action-failed")
@@ -171,7 +179,7 @@ async def test_killed_while_it_makes_vgpus_it_goes_on_with_the_same_ids(node: No
 async def test_a_write_that_never_returns_does_not_hold_up_the_end(node: Node) -> None:
     configure(node, "nvidia-228")
     async with two_cards(node) as made, node.kubelet() as kubelet:
-        fifos.replace_by_fifo(refusals.create_file(made.host, FIRST, "nvidia-228"))
+        fifos.replace_by_fifo(create_file(made.host, FIRST, "nvidia-228"))
         async with node.daemon() as daemon:
             await kubelet.until_listed(LARGE, 2, 15)
             assert made.types_on(FIRST) == []

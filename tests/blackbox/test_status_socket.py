@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from nodeagent.base import sockets, threads
-from nodeagent.sim.drivers import simulated
 from tests.blackbox.harness import PATIENCE, Node
 from tests.blackbox.test_bindings import AUDIO, BOUND, GPU, add_card, drivers_of
 from tests.facts import names
+from tests.sim.drivers import simulated
 
 SOCKET = "run/nodeagent/status.sock"
 

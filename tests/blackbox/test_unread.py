@@ -36,7 +36,7 @@ async def works(node: Node, under: tuple[str, ...], environ: dict[str, str]) -> 
     async with node.kubelet() as kubelet, node.daemon(under=under, environ=environ, ready=False) as daemon:
         await kubelet.until_listed(T4, 2, PATIENCE)
         assert (await kubelet.admit(pod("vm", {T4: 1}))).phase == "Running"
-        node.host.functions.bind("0000:11:00.0", None)
+        node.host.bind("0000:11:00.0", None)
         await until_health(kubelet, T4, "0000:11:00.0", "Unhealthy")
         assert await daemon.end() == 0
 

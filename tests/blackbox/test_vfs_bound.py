@@ -14,11 +14,12 @@ import pytest
 
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.sim import files
-from nodeagent.sim.drivers import DRIVERS, SimulatedDrivers, simulated
+from nodeagent.sim.host import DRIVERS
 from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import ROUTES, below
 from tests.facts import names
 from tests.sim import fifos
+from tests.sim.drivers import SimulatedDrivers, simulated
 from tests.sim.vfs import SimulatedVfs
 
 PF = "0000:3b:00.0"
@@ -83,7 +84,7 @@ async def card(node: Node) -> AsyncIterator[Card]:
 
 
 def attribute(node: Node, name: str) -> Path:
-    return Path(node.host.functions.attribute(PF, name))
+    return Path(node.host.attribute(PF, name))
 
 
 def probed(node: Node) -> str:

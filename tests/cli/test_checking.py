@@ -13,6 +13,7 @@ import yaml
 
 from nodeagent.cli import main, reference
 from nodeagent.sim import nodes
+from tests.sim import hosts
 
 Capture = pytest.CaptureFixture[str]
 
@@ -40,7 +41,7 @@ def test_the_report_fits_its_schema_in_both_forms(tmp_path: Path, capsys: Captur
 
 
 def test_a_kubelet_is_looked_for_where_the_settings_say(tmp_path: Path, capsys: Capture) -> None:
-    root = nodes.many(tmp_path, 1).directory
+    root = hosts.many(tmp_path, 1).directory
     flags = ("--kubelet-device-plugin-dir", "/x/plugins", "--kubelet-pod-resources", "/x/pods.sock")
     lines = by_check(asked(capsys, "--root", root, "check", *flags, "-o", "json"))
     assert "/x/plugins" in lines["device plugins"]["seen"]
@@ -48,7 +49,7 @@ def test_a_kubelet_is_looked_for_where_the_settings_say(tmp_path: Path, capsys: 
 
 
 def test_long_paths_leave_the_report_in_80_columns(tmp_path: Path, capsys: Capture) -> None:
-    root = nodes.many(tmp_path, 40).directory
+    root = hosts.many(tmp_path, 40).directory
     place = "/var/snap/microk8s/common/var/lib/kubelet"
     flags = ("--kubelet-device-plugin-dir", f"{place}/device-plugins", "--kubelet-pod-resources")
     told = asked(capsys, "--root", root, "check", *flags, f"{place}/pod-resources/kubelet.sock")
@@ -56,7 +57,7 @@ def test_long_paths_leave_the_report_in_80_columns(tmp_path: Path, capsys: Captu
 
 
 def test_a_rule_that_wants_iommufd_alone_makes_its_absence_wrong(tmp_path: Path, capsys: Capture) -> None:
-    host = nodes.many(tmp_path, 1)
+    host = hosts.many(tmp_path, 1)
     rule = 'resources: [{name: a.b/c, iommufd: only, pci: [{vendors: ["10de"]}]}]'
     host.write_file("/etc/nodeagent/config.yaml", rule)
     line = by_check(asked(capsys, "--root", host.directory, "check", "-o", "json"))["iommufd"]

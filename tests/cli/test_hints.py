@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim import nodes
 from tests.people import NOBODY, as_confined_root, as_nobody, as_oneself, needs_root, open_directory
+from tests.sim import hosts
 
 SUDO, CONFINED = "sudo", "AppArmor, SELinux"
-ONE = nodes.address(0)
+ONE = hosts.address(0)
 
 
 class World:
@@ -25,7 +25,7 @@ class World:
         self.root = directory / "host"
         self.file = directory / "asked"
         self.etc = self.root / "etc/nodeagent"
-        nodes.many(self.root, 1)
+        hosts.many(self.root, 1)
         self.etc.mkdir(parents=True)
 
 

@@ -21,20 +21,20 @@ from nodeagent.cli import main
 from nodeagent.kernel import pci_ids
 from nodeagent.model import plain
 from nodeagent.render import status
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import contains, names
 from tests.http.serving import serve_document
 from tests.render.statuses import WELL
+from tests.sim import hosts
 
-ONE = nodes.address(0)
+ONE = hosts.address(0)
 HEADING = {"apiVersion": "nodeagent/v1", "kind": "Status"}
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
-    return nodes.many(tmp_path / "host", 2)
+    return hosts.many(tmp_path / "host", 2)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_scan_shows_all_devices(run: Run, host: SimulatedHost) -> None:
     assert code == 0
     (line,) = err.splitlines()
     assert is_notice(line, host)
-    assert all(nodes.address(number) in out for number in (0, 1))
+    assert all(hosts.address(number) in out for number in (0, 1))
 
 
 def test_a_saved_scan_is_explained_as_the_host_was(run: Run, host: SimulatedHost, tmp_path: Path) -> None:

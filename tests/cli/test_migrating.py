@@ -17,8 +17,7 @@ from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.cli import main
 from nodeagent.cluster import kubevirt
 from nodeagent.sim import files, nodes
-from nodeagent.sim.cards import SimulatedCards
-from nodeagent.sim.mdev_kernel import MdevKernel
+from nodeagent.sim.mdev import MdevKernel, SimulatedCards
 from tests.machines.capture import materialise
 
 PAGE = Path(__file__).parents[2] / "docs/migrating.md"

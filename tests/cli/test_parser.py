@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nodeagent.cli import main, parser
-from nodeagent.sim import nodes
 from tests.facts import each_names, names
+from tests.sim import hosts
 
 VERBS = [verb.name for verb in parser.VERBS]
 LONG = {"run", "config"}  # which show the settings
@@ -87,7 +87,7 @@ def test_help_is_a_verb_too(verb: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_the_root_may_stand_before_and_after_the_verb(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = nodes.many(tmp_path, 1).directory
+    root = hosts.many(tmp_path, 1).directory
     outputs = []
     for arguments in (
         ["--root", root, "scan"],
@@ -96,7 +96,7 @@ def test_the_root_may_stand_before_and_after_the_verb(
     ):
         assert main.main(arguments) == 0
         outputs.append(capsys.readouterr().out)
-    assert nodes.address(0) in outputs[0]
+    assert hosts.address(0) in outputs[0]
     assert len(set(outputs)) == 1
 
 
@@ -125,18 +125,18 @@ def test_a_configuration_is_checked_from_standard_input() -> None:
 
 
 def test_a_saved_host_comes_from_standard_input(tmp_path: Path) -> None:
-    root = nodes.many(tmp_path, 1).directory
+    root = hosts.many(tmp_path, 1).directory
     saved = nodeagent("--root", root, "scan", "-o", "json").stdout
-    told = nodeagent("explain", nodes.address(0), "--host", "-", given=saved)
+    told = nodeagent("explain", hosts.address(0), "--host", "-", given=saved)
     assert (told.returncode, told.stderr) == (0, "")
-    assert told.stdout.startswith(nodes.address(0))
-    cut = nodeagent("explain", nodes.address(0), "--host", "-", given=saved[:100])
+    assert told.stdout.startswith(hosts.address(0))
+    cut = nodeagent("explain", hosts.address(0), "--host", "-", given=saved[:100])
     assert cut.returncode == 2
     assert cut.stderr.startswith("nodeagent: -: ")
 
 
 def test_a_machine_comes_from_standard_input(tmp_path: Path) -> None:
-    root = nodes.many(tmp_path, 1).directory
+    root = hosts.many(tmp_path, 1).directory
     machine = (
         "{kind: VirtualMachineInstance, apiVersion: kubevirt.io/v1, metadata: {name: a}, spec: {domain: {}}}"
     )

@@ -17,11 +17,11 @@ from nodeagent.kernel.scan import vgpus
 from nodeagent.model import host_json
 from nodeagent.model.snapshot import Ledger
 from nodeagent.sim import files
-from nodeagent.sim.cards import SimulatedCards, add_card
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, SimulatedCards, Type, add_card
 from tests.facts import contains, each_names, names
 from tests.policy.change.splitting import MACHINE, settle, t4, wanted
+from tests.sim.mdevs import ModelKernel
 from tests.sim.vfs import vf_addresses
 
 Run = Callable[..., tuple[int, str, str]]
@@ -44,7 +44,7 @@ def run(root: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def saved(root: Path, kernel: MdevKernel) -> str:
+def saved(root: Path, kernel: ModelKernel) -> str:
     path = root / "host.json"
     path.write_text(json.dumps(host_json.dump(kernel.host())))
     return str(path)
@@ -52,7 +52,7 @@ def saved(root: Path, kernel: MdevKernel) -> str:
 
 def test_a_plan_for_a_saved_host_is_shown(root: Path, run: Run) -> None:
     (root / "etc/nodeagent/config.yaml").write_text(MANAGE)
-    path = saved(root, MdevKernel([t4(1), t4(2)]))
+    path = saved(root, ModelKernel([t4(1), t4(2)]))
     code, out, err = run("plan", "--host", path, "--machine-id", MACHINE)
     assert (code, err) == (0, "")
     assert any(contains(line, "0000:02:00.0", "nvidia-228") for line in out.splitlines())
@@ -61,7 +61,7 @@ def test_a_plan_for_a_saved_host_is_shown(root: Path, run: Run) -> None:
 
 def test_the_machine_id_tells_what_is_ours(root: Path, run: Run) -> None:
     (root / "etc/nodeagent/config.yaml").write_text(MANAGE)
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("222"))
     path = saved(root, kernel)
     (root / "etc/machine-id").write_text(f"{MACHINE}\n")
@@ -76,7 +76,7 @@ def test_the_machine_id_tells_what_is_ours(root: Path, run: Run) -> None:
 @pytest.mark.parametrize("spelled", [MACHINE.upper(), str(UUID(MACHINE)), f"{MACHINE}\n"])
 def test_a_machine_id_may_be_spelled_as_other_programs_do(root: Path, run: Run, spelled: str) -> None:
     (root / "etc/nodeagent/config.yaml").write_text(MANAGE)
-    path = saved(root, MdevKernel([t4(1)]))
+    path = saved(root, ModelKernel([t4(1)]))
     assert run("plan", "--host", path, "--machine-id", spelled) == run(
         "plan", "--host", path, "--machine-id", MACHINE
     )
@@ -84,7 +84,7 @@ def test_a_machine_id_may_be_spelled_as_other_programs_do(root: Path, run: Run, 
 
 @pytest.mark.parametrize("text", ["other", "", MACHINE[1:]])
 def test_what_is_no_machine_id_is_refused(root: Path, run: Run, text: str) -> None:
-    code, out, err = run("plan", "--host", saved(root, MdevKernel([])), "--machine-id", text)
+    code, out, err = run("plan", "--host", saved(root, ModelKernel([])), "--machine-id", text)
     assert (code, out) == (2, "")
     each_names(err.splitlines(), ("--machine-id", f'"{text}"'), (32, "/etc/machine-id"))
 
@@ -127,7 +127,7 @@ def test_a_definition_that_is_not_used_is_named(root: Path, run: Run) -> None:
     (root / "etc/nodeagent/config.yaml").write_text("mdevs: {manage: true, mdevctl: true}\n")
     (root / "etc/mdevctl.d/mtty").mkdir(parents=True)
     (root / "etc/mdevctl.d/mtty/x").write_text("{}")
-    _, _, err = run("plan", "--host", saved(root, MdevKernel([])), "--machine-id", MACHINE)
+    _, _, err = run("plan", "--host", saved(root, ModelKernel([])), "--machine-id", MACHINE)
     assert err.startswith("nodeagent: ")
     assert "etc/mdevctl.d/mtty/x" in err
     names(err, "UUID")
@@ -140,7 +140,7 @@ def full_vgpu_card(root: Path) -> list[str]:
     host = SimulatedHost(root)
     add_card(host, card, 10)
     watcher = DirectoryWatcher()
-    kernel = MdevKernel([card])
+    kernel = ModelKernel([card])
     for vf in vfs:
         kernel.set_vgpu_type(vf, "1")
     SimulatedCards(host, kernel, watcher)

@@ -23,16 +23,16 @@ from nodeagent.cli import main
 from nodeagent.model import plain
 from nodeagent.model.status import Status
 from nodeagent.render import status
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
 from tests.http.serving import serve_document
 from tests.render.statuses import GPU, ONE, TWO, WELL
+from tests.sim import hosts
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
-    return nodes.many(tmp_path / "host", 1)
+    return hosts.many(tmp_path / "host", 1)
 
 
 @pytest.fixture

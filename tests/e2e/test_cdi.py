@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodeagent.sim import devnodes
 from nodeagent.sim.host import SimulatedHost
 from tests.e2e import building, cluster
 from tests.e2e.cluster import Cluster
@@ -20,6 +19,7 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.namespace import traces
 from tests.e2e.pods import Pods
 from tests.e2e.resources import FIRST, FOURTH, SECOND, THIRD, nodes_of, only, rule
+from tests.sim import devnodes
 
 NAME = "example.com/cdi"
 MADE, RENDER = "example.com/made", "example.com/render"

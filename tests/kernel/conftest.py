@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
+from tests.sim import hosts
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
     """Three functions on vfio-pci, each in a group of its own."""
-    return nodes.many(tmp_path, 3)
+    return hosts.many(tmp_path, 3)
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from nodeagent.kernel import aer
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests import exhausted
+from tests.sim import hosts
 
-ONE, TWO = (PciAddress(nodes.address(number)) for number in (0, 1))
+ONE, TWO = (PciAddress(hosts.address(number)) for number in (0, 1))
 VERDICTS = {ONE: Recovery.FAILED, TWO: Recovery.RUNNING}
 
 

@@ -30,6 +30,7 @@ from tests.base.test_watch import overflow
 from tests.hearing import Heard
 from tests.kernel.requesting import HeardScanRequests
 from tests.namespaces import ALONE, namespaces
+from tests.sim import hosts
 
 GPU, NVME = "0000:3b:00.0", "0000:02:00.0"
 EVERYTHING = None
@@ -71,7 +72,7 @@ async def test_keys_are_enough_for_a_refresh(watched: Watched, tmp_path: Path) -
     host.bind("0000:d8:01.0", "vfio-pci")
     host.unplug("0000:02:00.0")
     host.write(GPU, "enable", "1")
-    host.functions.begin_going_away("0000:af:00.0")
+    host.begin_going_away("0000:af:00.0")
     await heard.until_told("0000:af:00.0")
     await heard.until_told("0000:02:00.0")
     await heard.until_told(GPU)
@@ -199,7 +200,7 @@ async def test_the_source_of_a_tree_is_the_tree(watched: Watched) -> None:
 
 
 async def test_the_number_of_watches_does_not_grow_with_the_number_of_functions(tmp_path: Path) -> None:
-    host = await anyio.to_thread.run_sync(nodes.many, tmp_path, 2000)
+    host = await anyio.to_thread.run_sync(hosts.many, tmp_path, 2000)
     heard: Heard[str | None] = Heard()
     watcher = DirectoryWatcher(str(tmp_path))
     watch = KernelEvents(Root(tmp_path), watcher, HeardScanRequests(heard), timeouts=Timeouts())
@@ -207,8 +208,8 @@ async def test_the_number_of_watches_does_not_grow_with_the_number_of_functions(
         group.start_soon(watcher.run)
         group.start_soon(watch.run)
         await heard.until_told(EVERYTHING)
-        host.write(nodes.address(1999), "enable", "1")
-        await heard.until_told(nodes.address(1999))
+        host.write(hosts.address(1999), "enable", "1")
+        await heard.until_told(hosts.address(1999))
         group.cancel_scope.cancel()
     assert watcher.watches < 50
     watcher.close()

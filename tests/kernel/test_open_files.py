@@ -18,9 +18,8 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root
 from nodeagent.sim import files
-from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, SimulatedCards, Type, add_card, simulated_cards
 from tests import exhausted
 from tests.sim.vfs import vf_addresses
 
@@ -41,7 +40,7 @@ async def cards(tmp_path: Path) -> AsyncIterator[SimulatedCards]:
     host = SimulatedHost(tmp_path)
     for number, card in enumerate(split):
         add_card(host, card, 10 + 10 * number)
-    async with simulated(host, MdevKernel(split)) as made:
+    async with simulated_cards(host, MdevKernel(split)) as made:
         made.create(T4, "nvidia-228", ONE)
         made.create(T4, "nvidia-228", TWO)
         made.kernel.set_vgpu_type(VFS[0], "557")

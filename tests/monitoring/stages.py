@@ -10,11 +10,11 @@ from pathlib import Path
 
 from nodeagent.demo import stage
 from nodeagent.demo.stage import GPU, TESLA, USB, Stage
-from nodeagent.sim import cards, nodes, refusals
-from nodeagent.sim.cards import SimulatedCards
+from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.mdev_kernel import MdevKernel
+from nodeagent.sim.mdev import MdevKernel, SimulatedCards, fail_create, simulated_cards
+from tests.sim import hosts
 
 PATIENCE = 30.0
 REBOUND = "0000:86:00.0"
@@ -43,13 +43,13 @@ async def vgpus(directory: Path) -> AsyncIterator[tuple[Stage, SimulatedCards]]:
     """Three cards split into vGPUs, one of which a pod holds; then other types, and a card that fails."""
     async with (
         stage.opened(str(directory), PATIENCE, nodes.vgpu_node, page=True) as node,
-        cards.simulated(node.host, MdevKernel(nodes.vgpu_cards())) as split,
+        simulated_cards(node.host, MdevKernel(nodes.vgpu_cards())) as split,
     ):
         node.configure(_VGPUS)
         await node.daemon.start()
         await node.until(lambda: node.kubelet.capacity("nvidia.com/GRID_T4-1B") == (32, 32))
         await node.kubelet.admit(Pod("desks", "virt-launcher-blue", [{"nvidia.com/GRID_T4-1B": 1}]))
-        refusals.fail(node.host, "0000:5e:00.0", "nvidia-223", errno.EIO)
+        fail_create(node.host, "0000:5e:00.0", "nvidia-223", errno.EIO)
         node.configure(_VGPUS.replace("nvidia-222, nvidia-228", "nvidia-223"))
         await node.change("waiting", "0000:3b:00.0")
         await node.change("failing", "0000:5e:00.0")
@@ -61,7 +61,7 @@ async def many(directory: Path, count: int) -> AsyncIterator[Stage]:
     """A node with so many GPUs, all of which can be given."""
 
     def host(where: str) -> SimulatedHost:
-        return nodes.many(where, count)
+        return hosts.many(where, count)
 
     async with stage.opened(str(directory), PATIENCE, host, page=True) as node:
         await node.daemon.start()

@@ -20,6 +20,7 @@ from tests.packaging.machine import Machine, until
 NODE = "/srv/node"
 DROP_IN = "/etc/systemd/system/nodeagent.service.d"
 LOOK = Path(__file__).with_name("look.py")
+DRIVERS_MODULE = Path(__file__).parents[1] / "sim" / "drivers.py"  # needs the packages' modules alone
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 KUBEVIRT, USB = METRICS.with_name("kubevirt.md"), METRICS.with_name("usb.md")
 FOLLOWING = re.compile(r"^```\n# \S+/cluster.conf\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -64,12 +65,12 @@ anyio.run(main)
 """
 CARDS = f"""
 import anyio
-from nodeagent.sim import cards, nodes
+from nodeagent.sim import nodes
 from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.mdev_kernel import MdevKernel
+from nodeagent.sim.mdev import MdevKernel, simulated_cards
 async def main():
     host = nodes.vgpu_node('{NODE}')
-    async with cards.simulated(host, MdevKernel(nodes.vgpu_cards())), Kubelet('{NODE}'):
+    async with simulated_cards(host, MdevKernel(nodes.vgpu_cards())), Kubelet('{NODE}'):
         await anyio.sleep_forever()
 anyio.run(main)
 """
@@ -97,7 +98,7 @@ anyio.run(main)
 DRIVERS = f"""
 import anyio
 from pathlib import Path
-from nodeagent.sim.drivers import simulated
+from simulated_drivers import simulated
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 async def main():
@@ -114,6 +115,7 @@ anyio.run(main)
 def kubelet(machine: Machine, script: str, root: str = NODE) -> None:
     """Run a script with the code of the packages as the service ``kubelet``, until its socket is there."""
     machine.write("/srv/kubelet.py", script)
+    machine.write("/srv/simulated_drivers.py", DRIVERS_MODULE.read_bytes())
     code = machine.says("echo /usr/lib/nodeagent/*")
     unit = f"[Service]\nEnvironment=PYTHONPATH={code}\nExecStart=/usr/bin/python3 /srv/kubelet.py\n"
     machine.write("/etc/systemd/system/kubelet.service", unit)

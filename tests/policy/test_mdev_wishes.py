@@ -24,10 +24,10 @@ from nodeagent.model.problem import misconfigured
 from nodeagent.model.spec import CardTypes, MdevDefinition, MdevSpec, NodeTypes, WantedType
 from nodeagent.policy import merge
 from nodeagent.policy.change import wanted_types
-from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.cluster.crs import VGPU, external, read
 from tests.facts import each_names, names
 from tests.policy.change.splitting import listed, planned, settle, short, t4
+from tests.sim.mdevs import ModelKernel
 
 MANAGED = Configuration(kubevirt=KubeVirt(enabled="true", manage_mdevs=True))
 GLOBAL = ["nvidia-222", "nvidia-228", "i915-GVTg_V5_4"]
@@ -86,7 +86,7 @@ def test_the_types_of_a_node_are_those_of_kubevirts_catalogue(
 @pytest.mark.parametrize("section", [None, {}])
 def test_a_cr_that_wants_nothing_removes_what_we_have_made(section: Any) -> None:
     cr = read(None, section, gates=["DisableMDEVConfiguration"])
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, merge.merge(MANAGED, read(None, CATALOGUE)).mdevs)
     assert short(kernel) == ["16×222"]
     settle(kernel, merge.merge(MANAGED, cr).mdevs)
@@ -107,7 +107,7 @@ GUIDE = {
 
 
 def test_the_example_of_the_user_guide_splits_the_cards_of_both_nodes_and_follows_a_label() -> None:
-    cr, kernel = read(None, GUIDE), MdevKernel([t4(1), t4(2)])
+    cr, kernel = read(None, GUIDE), ModelKernel([t4(1), t4(2)])
 
     def settled(**labels: str) -> list[str]:
         found = merge.merge(MANAGED, cr, {key.replace("_", "/"): each for key, each in labels.items()})
@@ -259,7 +259,7 @@ FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 def test_what_another_provider_made_of_an_external_type_is_not_taken_over(
     protected: tuple[str, ...],
 ) -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     kernel.create("0000:01:00.0", "nvidia-223", FOREIGN)
     wish = MdevSpec(manage=True, types=listed("222"), adopt=True, protected=protected)
     settle(kernel, wish)
@@ -267,7 +267,7 @@ def test_what_another_provider_made_of_an_external_type_is_not_taken_over(
 
 
 def test_our_own_devices_of_an_external_type_go_when_nobody_wants_them_any_more() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, MdevSpec(manage=True, types=listed("223"), protected=("nvidia-223",)))
     assert short(kernel) == ["8×223"]
     settle(kernel, MdevSpec(manage=True, types=listed("222"), protected=("nvidia-223",)))

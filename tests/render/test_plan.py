@@ -8,16 +8,16 @@ import re
 
 from nodeagent.model.change import Plan, Step, create_mdev, set_num_vfs
 from nodeagent.render import documents, plan
-from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.facts import names
 from tests.policy.change.splitting import planned, settle, t4, wanted
+from tests.sim.mdevs import ModelKernel
 
 FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 
-def changed() -> tuple[MdevKernel, Plan]:
+def changed() -> tuple[ModelKernel, Plan]:
     """A held card that is to change, a card with something foreign, an empty card."""
-    kernel = MdevKernel([t4(1), t4(2), t4(3)])
+    kernel = ModelKernel([t4(1), t4(2), t4(3)])
     kernel.create("0000:02:00.0", "nvidia-222", FOREIGN)
     kernel.cards, rest = kernel.cards[:2], kernel.cards[2:]
     settle(kernel, wanted("228"))
@@ -28,7 +28,7 @@ def changed() -> tuple[MdevKernel, Plan]:
 
 def excluded() -> Plan:
     """A card with a vGPU of a type that is excluded by now."""
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("229"))
     return planned(kernel, wanted("222", excluded=("nvidia-229",)))
 

@@ -18,16 +18,16 @@ SERVED = 3.0  # seconds in which late readers of a former FIFO are served
 
 def hang(host: SimulatedHost, address: str, name: str) -> None:
     """From now on reading this attribute of a function does not return; the function is announced."""
-    path = host.functions.attribute(address, name)
+    path = host.attribute(address, name)
     kept = _kept(host, address, name)
     kept.parent.mkdir(exist_ok=True)
     kept.write_bytes(replace_by_fifo(path))
-    host.functions.announce(address)
+    host.announce(address)
 
 
 def unhang(host: SimulatedHost, address: str, name: str) -> None:
     """The attribute can be read again; readers that hang get its content."""
-    replace_fifo(host.functions.attribute(address, name), _kept(host, address, name).read_bytes())
+    replace_fifo(host.attribute(address, name), _kept(host, address, name).read_bytes())
 
 
 def _kept(host: SimulatedHost, address: str, name: str) -> Path:

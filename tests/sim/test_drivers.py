@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.sim.drivers import FAULTS, KINDS, SimulatedDrivers, simulated
 from nodeagent.sim.host import SimulatedHost
+from tests.sim.drivers import FAULTS, KINDS, SimulatedDrivers, simulated
 
 A, B = "0000:01:00.0", "0000:01:00.1"
 PROBE = "/sys/bus/pci/drivers_probe"
@@ -43,7 +43,7 @@ def has_node(drivers: SimulatedDrivers) -> bool:
 
 
 def shown(drivers: SimulatedDrivers, address: str) -> str:
-    return Path(drivers.host.functions.attribute(address, "driver_override")).read_text()
+    return Path(drivers.host.attribute(address, "driver_override")).read_text()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -15,7 +15,7 @@ from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.looking import Looks
-from tests.sim import fifos
+from tests.sim import fifos, hosts
 
 A, B = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
 
@@ -72,11 +72,11 @@ def test_the_groups_node_is_there_from_the_first_to_the_last(tmp_path: Path) -> 
 def test_a_function_that_goes_away_while_held_keeps_the_node(tmp_path: Path) -> None:
     host = SimulatedHost(tmp_path)
     add(host, A)
-    host.functions.begin_going_away(A)
+    host.begin_going_away(A)
     function = scan(tmp_path).functions[A]
     assert (function.driver, function.vfio, function.enable) == (None, False, 1)
     assert scan(tmp_path).groups[GroupNumber(5)].node
-    host.functions.finish_going_away(A)
+    host.finish_going_away(A)
     assert not scan(tmp_path).groups[GroupNumber(5)].node
     assert scan(tmp_path).functions[A].enable == 0
 
@@ -138,16 +138,16 @@ def test_the_documentations_node_is_complete(tmp_path: Path) -> None:
 
 def test_a_function_of_many_is_below_a_port_of_its_own_domain(tmp_path: Path) -> None:
     for index in (0, 255, 256, 8159, 8160, 20_000):
-        assert nodes.port(index)[:4] == nodes.address(index)[:4]
-        assert int(nodes.port(index)[8:10], 16) < 32
-    host = nodes.many(tmp_path, 257)
+        assert hosts.port(index)[:4] == hosts.address(index)[:4]
+        assert int(hosts.port(index)[8:10], 16) < 32
+    host = hosts.many(tmp_path, 257)
     for index in (0, 256):
-        found = Path(host.path(f"/sys/bus/pci/devices/{nodes.address(index)}")).resolve()
-        assert found.parent.name == nodes.port(index)
+        found = Path(host.path(f"/sys/bus/pci/devices/{hosts.address(index)}")).resolve()
+        assert found.parent.name == hosts.port(index)
 
 
 def test_many_functions_have_many_addresses() -> None:
-    addresses = [nodes.address(index) for index in range(20_000)]
+    addresses = [hosts.address(index) for index in range(20_000)]
     assert len(set(addresses)) == 20_000
     assert addresses == sorted(addresses)
     assert (addresses[0], addresses[-1]) == ("0000:01:00.0", "0002:73:1f.0")

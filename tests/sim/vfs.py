@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable
 
 from nodeagent.base.watch import Change, DirectoryWatcher
-from nodeagent.sim import drivers, files
+from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
+from tests.sim import drivers
 
 _FUNCTIONS = "/sys/bus/pci/devices"
 

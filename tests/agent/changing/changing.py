@@ -36,9 +36,8 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, Spec, SriovRule, WantedType
 from nodeagent.model.status import ChangesStatus
 from nodeagent.policy.change import ownership
-from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, SimulatedCards, Type, add_card, simulated_cards
 from tests.agent.parts import Eyes, settings
 
 T4_TYPES = (
@@ -228,7 +227,7 @@ async def node(root: Path, cards: list[Card], *types: str) -> AsyncIterator[Chan
     (root / "etc/machine-id").write_text(f"{MACHINE}\n")
     for number, card in enumerate(cards):
         add_card(host, card, 10 + 40 * number)
-    async with simulated(host, MdevKernel(cards)) as made:
+    async with simulated_cards(host, MdevKernel(cards)) as made:
         changing = Changing(host, made)
         changing.want(*types)
         async with changing.eyes.open(events=True):

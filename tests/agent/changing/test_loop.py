@@ -16,8 +16,8 @@ from nodeagent.kubelet.api.podresources import v1
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.snapshot import Ledger
 from nodeagent.model.spec import PciSelector, SriovRule
-from nodeagent.sim import files, refusals
-from nodeagent.sim.mdev_kernel import Card, Type
+from nodeagent.sim import files
+from nodeagent.sim.mdev import Card, Type, fail_create, mend_create
 from tests.agent.changing.changing import (
     FIRST,
     SECOND,
@@ -95,7 +95,7 @@ async def test_a_turn_with_nothing_new_plans_nothing_and_reads_nothing(tmp_path:
 
 async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Path, said: Said) -> None:
     async with node(tmp_path, t4(FIRST, SECOND), "nvidia-223") as changing:
-        refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.EIO)
+        fail_create(changing.cards.host, FIRST, "nvidia-223", errno.EIO)
         async with changing.run():
             await changing.until_counts((SECOND, "nvidia-223", 8))
             await changing.until(lambda: [each.tries >= 3 for each in changing.status.failing] == [True])
@@ -104,14 +104,14 @@ async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Pa
             assert "Input/output error" in failing.what
             (line,) = said(log.ACTION_FAILED)
             assert line["pci_address"] == FIRST
-            refusals.mend(changing.cards.host, FIRST, "nvidia-223")
+            mend_create(changing.cards.host, FIRST, "nvidia-223")
             await changing.until_counts((FIRST, "nvidia-223", 8), (SECOND, "nvidia-223", 8))
             await changing.until(lambda: not changing.status.failing)
 
 
 async def test_a_kernel_that_says_both_room_and_no_room_is_not_asked_in_a_loop(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
-        refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.ENOSPC)
+        fail_create(changing.cards.host, FIRST, "nvidia-223", errno.ENOSPC)
         changing.forget(backoff=SLOW)
         async with changing.run():
             await changing.until(lambda: bool(changing.status.failing))
@@ -189,7 +189,7 @@ async def test_a_parent_that_goes_and_comes_back_is_filled_again(tmp_path: Path)
 
 async def test_a_card_that_comes_back_does_not_wait_for_what_it_was_refused_before(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
-        refusals.fail(changing.cards.host, FIRST, "nvidia-228", errno.EIO)
+        fail_create(changing.cards.host, FIRST, "nvidia-228", errno.EIO)
         changing.forget(backoff=SLOW)
         async with changing.run():
             await changing.until(lambda: bool(changing.status.failing))

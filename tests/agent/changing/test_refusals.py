@@ -15,9 +15,8 @@ from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.spec import MdevSpec, Spec, WantedType
 from nodeagent.model.status import ResultsStatus
 from nodeagent.policy.change import ownership
-from nodeagent.sim import files, refusals
-from nodeagent.sim.mdev_kernel import Card, Type
-from nodeagent.sim.refusals import FAILING
+from nodeagent.sim import files
+from nodeagent.sim.mdev import FAILING, Card, Type, create_file, fail_create
 from tests.agent.changing.changing import FIRST, MACHINE, SLOW, Changing, node, t4
 from tests.conftest import Said
 from tests.sim.vfs import vf_addresses
@@ -40,7 +39,7 @@ async def test_vfs_that_fail_hold_up_no_other_of_their_card(tmp_path: Path, said
     vfs = vf_addresses(FIRST, 4)
     async with node(tmp_path, [Card(FIRST, (Type("nvidia-5", 4),), vfs=vfs)], "nvidia-5") as changing:
         for vf in vfs[:2]:
-            refusals.fail(changing.cards.host, vf, "nvidia-5", errno.EIO)
+            fail_create(changing.cards.host, vf, "nvidia-5", errno.EIO)
         changing.forget(backoff=SLOW)
         async with changing.run():
             await changing.until_counts((FIRST, "nvidia-5", 2))
@@ -67,7 +66,7 @@ async def test_an_instance_that_cannot_be_removed_holds_up_no_other(tmp_path: Pa
 
 async def test_a_parent_that_fails_is_asked_once_a_turn(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-222") as changing:
-        refusals.fail(changing.cards.host, FIRST, "nvidia-222", errno.EIO)
+        fail_create(changing.cards.host, FIRST, "nvidia-222", errno.EIO)
         changing.forget(backoff=SLOW)
         async with changing.run():
             await changing.until(lambda: bool(changing.status.failing))
@@ -88,8 +87,8 @@ async def test_instances_that_die_at_once_are_made_anew_ever_more_slowly(tmp_pat
 
 async def test_what_is_not_wanted_any_more_fails_no_more(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-223") as changing:
-        refusals.fail(changing.cards.host, FIRST, "nvidia-223", errno.EIO)
-        refusals.fail(changing.cards.host, FIRST, "nvidia-222", errno.EIO)
+        fail_create(changing.cards.host, FIRST, "nvidia-223", errno.EIO)
+        fail_create(changing.cards.host, FIRST, "nvidia-222", errno.EIO)
         changing.forget(backoff=SLOW)
         async with changing.run():
             await changing.until(lambda: bool(changing.status.failing))
@@ -104,7 +103,7 @@ async def test_what_is_not_wanted_any_more_fails_no_more(tmp_path: Path) -> None
 
 async def test_what_is_refused_late_when_nothing_is_managed_any_more_does_not_stay(tmp_path: Path) -> None:
     async with node(tmp_path, t4(FIRST), "nvidia-228") as changing:
-        path = refusals.create_file(changing.cards.host, FIRST, "nvidia-228")
+        path = create_file(changing.cards.host, FIRST, "nvidia-228")
         files.remove(path)
         os.mkfifo(path)
         changing.forget(deadline=0.1, backoff=SLOW)

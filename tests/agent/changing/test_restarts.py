@@ -13,8 +13,8 @@ from nodeagent.agent.changing import ledger
 from nodeagent.kernel.scan import vgpus
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.spec import MdevSpec, Spec, WantedType
-from nodeagent.sim import files, refusals
-from nodeagent.sim.mdev_kernel import Card, Type
+from nodeagent.sim import files
+from nodeagent.sim.mdev import Card, Type, create_file
 from tests.agent.changing.changing import FIRST, SECOND, SLOW, Changing, node, restarted, t4
 from tests.sim import fifos
 from tests.sim.vfs import vf_addresses
@@ -30,7 +30,7 @@ async def test_a_card_that_is_slow_to_tell_its_types_at_the_start_keeps_its_inst
             await changing.until_counts((FIRST, "nvidia-222", 16))
             await changing.until_at_rest()
         before = changing.cards.writes
-        slow = refusals.create_file(changing.cards.host, FIRST, "nvidia-223").replace(
+        slow = create_file(changing.cards.host, FIRST, "nvidia-223").replace(
             "/create", "/available_instances"
         )
         fifos.replace_by_fifo(slow)

@@ -18,12 +18,11 @@ from nodeagent.base.supervise import Heartbeat
 from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Sources
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.standin import Kubelet
 from tests import virtual
 from tests.conftest import Said
-from tests.sim import fifos
+from tests.sim import fifos, hosts
 
 GPU = "example.com/gpu"
 CONFIG = "apiVersion: nodeagent/v1\nresources: [{name: example.com/gpu, pci: [{vendors: ['10de']}]}]\n"
@@ -69,7 +68,7 @@ def _received(peer: socket.socket) -> bytes:
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
-    made = nodes.many(tmp_path, 2)
+    made = hosts.many(tmp_path, 2)
     made.write_file("/etc/nodeagent/config.yaml", CONFIG)
     return made
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nodeagent.sim.drivers import FAULTS, Wrote
+from tests.sim.drivers import FAULTS, Wrote
 
 FORTH, BACK = ("override", "unbind", "probe"), ("clear", "release", "reprobe")
 Groups = Sequence[Sequence[str]]

@@ -14,12 +14,12 @@ from typing import Any
 
 import anyio
 
-from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from tests.blackbox.harness import PATIENCE, Node
 from tests.blackbox.test_bindings_faults import RESOURCE, RULE, add_groups, everything, states
 from tests.chaos.crashes import daemons
 from tests.chaos.crashes.daemons import Daemon
 from tests.chaos.crashes.points import Failing, Point
+from tests.sim.drivers import SimulatedDrivers, simulated
 
 WISHED, BEFORE = "wished", "before"
 _SETTINGS = {WISHED: RESOURCE + RULE, BEFORE: RESOURCE}

@@ -36,9 +36,9 @@ async def _be_away(stage: Stage, address: str, holder: Machine | None) -> None:
     host = stage.board.node.host
     if holder is not None:
         holder.open.discard(address)
-        host.functions.begin_going_away(address)
+        host.begin_going_away(address)
         await stage.script.one_pause(0.1, 1.0, 3.0)
-        host.functions.finish_going_away(address)
+        host.finish_going_away(address)
     host.unplug(address)
     await stage.script.one_pause(0.3, 1.5, 4.0)
     host.plug(address)

@@ -24,10 +24,8 @@ from nodeagent.model.change import (
     set_num_vfs,
     set_vgpu_type,
 )
-from nodeagent.sim import refusals
-from nodeagent.sim.cards import SimulatedCards, add_card, simulated
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, MdevKernel, SimulatedCards, Type, add_card, fail_create, simulated_cards
 from tests.facts import names
 from tests.sim.vfs import SimulatedVfs, vf_addresses
 
@@ -49,7 +47,7 @@ async def cards(tmp_path: Path) -> AsyncIterator[SimulatedCards]:
     host = SimulatedHost(tmp_path)
     for number, card in enumerate(split):
         add_card(host, card, 10 + 10 * number)
-    async with simulated(host, MdevKernel(split)) as made:
+    async with simulated_cards(host, MdevKernel(split)) as made:
         yield made
 
 
@@ -100,7 +98,7 @@ async def test_where_no_room_is_said_nothing_is_written(cards: SimulatedCards) -
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EINVAL])
 async def test_the_errno_and_the_path_of_a_refusal_are_told(cards: SimulatedCards, number: int) -> None:
-    refusals.fail(cards.host, T4, "nvidia-228", number)
+    fail_create(cards.host, T4, "nvidia-228", number)
     error = await refusal(cards, CREATE)
     assert error.errno == number
     assert error.path == f"/sys/class/mdev_bus/{T4}/mdev_supported_types/nvidia-228/create"

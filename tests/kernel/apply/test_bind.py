@@ -14,9 +14,9 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import actions
 from nodeagent.kernel.root import Root
 from nodeagent.model.change import Action, Move, bind_drivers, restore_drivers
-from nodeagent.sim.drivers import SimulatedDrivers, simulated
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
+from tests.sim.drivers import SimulatedDrivers, simulated
 
 A, B = "0000:01:00.0", "0000:01:00.1"
 FORTH = tuple(Move(address, "nvme", "vfio-pci", "nvme") for address in (B, A))

@@ -11,8 +11,8 @@ import pytest
 
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes
-from nodeagent.sim import devnodes as made
 from nodeagent.sim.host import SimulatedHost
+from tests.sim import devnodes as made
 from tests.sim import fifos
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")

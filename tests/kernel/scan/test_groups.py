@@ -11,9 +11,9 @@ import pytest
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import groups
 from nodeagent.model.ids import GroupNumber, PciAddress
-from nodeagent.sim import devnodes
 from nodeagent.sim.host import SimulatedHost
 from tests.looking import Looks
+from tests.sim import devnodes
 
 A = PciAddress("0000:01:00.0")
 MSI = "0x00000000fee00000 0x00000000feefffff msi"

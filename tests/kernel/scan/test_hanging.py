@@ -19,20 +19,19 @@ from nodeagent.kernel.scan.readers import NOT_READABLE
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.model.host import Host, Recovery
 from nodeagent.model.ids import PciAddress
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.hearing import Heard
 from tests.kernel.requesting import HeardScanRequests
-from tests.sim import fifos
+from tests.sim import fifos, hosts
 
 DEADLINE = 0.4
-HANGING = nodes.address(3)
+HANGING = hosts.address(3)
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
-    return nodes.many(tmp_path, 40, 2)
+    return hosts.many(tmp_path, 40, 2)
 
 
 @pytest.fixture
@@ -61,14 +60,14 @@ async def test_a_hanging_read_costs_one_device(
 ) -> None:
     before = await runner.scan(None, Host(), (), {})
     fifos.hang(host, HANGING, "enable")
-    host.hold(nodes.address(20))
+    host.hold(hosts.address(20))
     started = time.monotonic()
     after = await runner.scan(None, before, (), {})
     assert DEADLINE <= time.monotonic() - started < 4 * DEADLINE
     stuck = after.functions[PciAddress(HANGING)]
     assert stuck.unreadable == NOT_READABLE
     assert (stuck.device, stuck.group) == ("1001", 3)
-    assert after.functions[PciAddress(nodes.address(20))].enable == 1
+    assert after.functions[PciAddress(hosts.address(20))].enable == 1
     assert [f.address for f in after.functions.values() if f.unreadable] == [HANGING]
     assert list(runner.stuck) == [HANGING]
     fifos.unhang(host, HANGING, "enable")
@@ -76,7 +75,7 @@ async def test_a_hanging_read_costs_one_device(
     assert not runner.stuck
     again = await runner.scan(frozenset({HANGING}), after, (), {})
     assert again.functions[PciAddress(HANGING)].unreadable is None
-    assert again.functions[PciAddress(nodes.address(20))] is after.functions[PciAddress(nodes.address(20))]
+    assert again.functions[PciAddress(hosts.address(20))] is after.functions[PciAddress(hosts.address(20))]
 
 
 async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
@@ -87,7 +86,7 @@ async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
     assert first.functions[PciAddress(HANGING)].device is None
     with anyio.fail_after(DEADLINE):
         second = await runner.scan(None, first, (), {})
-        third = await runner.scan(frozenset({HANGING, nodes.address(4)}), second, (), {})
+        third = await runner.scan(frozenset({HANGING, hosts.address(4)}), second, (), {})
     assert third.functions[PciAddress(HANGING)].unreadable == NOT_READABLE
     fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
@@ -97,7 +96,7 @@ async def test_a_device_in_which_a_thread_is_stuck_is_not_touched_again(
 async def test_each_hanging_device_takes_one_deadline_and_only_once(
     runner: Scanner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
-    hanging = [nodes.address(number) for number in range(3)]
+    hanging = [hosts.address(number) for number in range(3)]
     for address in hanging:
         fifos.hang(host, address, "modalias")
     started = time.monotonic()

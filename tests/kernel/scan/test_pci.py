@@ -14,9 +14,9 @@ from nodeagent.base import threads
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.model.ids import PciAddress
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.looking import Looks
+from tests.sim import hosts
 
 A = PciAddress("0000:01:00.0")
 Change = Callable[[Path, Path], None]  # of the function's directory, below the root
@@ -167,8 +167,8 @@ def test_what_is_no_number_of_the_kernels_is_unknown(tmp_path: Path, number: str
 def test_the_configuration_space_is_looked_at_only_where_a_device_is_open_and_awake(
     tmp_path: Path, enable: str, power_state: str, driver: str, answers: bool | None
 ) -> None:
-    host = nodes.many(tmp_path, 1)
-    address = PciAddress(nodes.address(0))
+    host = hosts.many(tmp_path, 1)
+    address = PciAddress(hosts.address(0))
     host.bind(address, driver)
     host.write(address, "enable", enable)
     host.write(address, "power_state", power_state)

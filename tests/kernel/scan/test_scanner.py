@@ -16,9 +16,9 @@ import pytest
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host, MdevType, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress
-from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from tests.looking import Looks
+from tests.sim import hosts
 
 A, B = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
 UUID = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
@@ -300,16 +300,16 @@ def test_this_machine_can_be_scanned() -> None:
 
 def test_a_refresh_of_many_devices_reads_few_files(tmp_path: Path) -> None:
     """Measured by what changed unseen, not by the clock: only the named one is read again."""
-    simulated = nodes.many(tmp_path, 300, 3)
+    simulated = hosts.many(tmp_path, 300, 3)
     looks = Looks(Root(tmp_path))
     before = looks.full()
     assert len(before.functions) == 300
     assert len({function.device for function in before.functions.values()}) == 3
     for index in range(300):
-        simulated.hold(nodes.address(index))
-    after = looks.refresh(before, frozenset({nodes.address(7)}))
+        simulated.hold(hosts.address(index))
+    after = looks.refresh(before, frozenset({hosts.address(7)}))
     changed = [a for a in after.functions if after.functions[a] is not before.functions[a]]
-    assert changed == [nodes.address(7)]
+    assert changed == [hosts.address(7)]
 
 
 def test_a_recheck_sees_what_differs_and_nothing_else(host: SimulatedHost, looks: Looks) -> None:

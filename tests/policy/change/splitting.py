@@ -14,7 +14,8 @@ from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import MdevSpec, NodeTypes, Spec, WantedType
 from nodeagent.policy.change import mdevs
 from nodeagent.policy.change.ownership import learned
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, Type
+from tests.sim.mdevs import ModelKernel
 
 MACHINE = "0123456789abcdef0123456789abcdef"
 TURNS = 12
@@ -75,7 +76,7 @@ def holder(*instances: str) -> dict[str, Holder]:
     return {each: Holder("ns", "vm", ResourceName("nvidia.com/GRID_T4-1B")) for each in instances}
 
 
-def snapshot(kernel: MdevKernel, wish: MdevSpec, **other: Any) -> Snapshot:
+def snapshot(kernel: ModelKernel, wish: MdevSpec, **other: Any) -> Snapshot:
     """One in which the kubelet has told everything, and all that is held is held by a pod.
 
     ``other``: parts of the Snapshot that are different; ``labels`` are the node's, ``holders`` who has what.
@@ -91,12 +92,12 @@ def snapshot(kernel: MdevKernel, wish: MdevSpec, **other: Any) -> Snapshot:
     return replace(known, **other)
 
 
-def planned(kernel: MdevKernel, wish: MdevSpec, **other: Any) -> Plan:
+def planned(kernel: ModelKernel, wish: MdevSpec, **other: Any) -> Plan:
     """The plan of now; ``other`` as in ``snapshot``."""
     return mdevs.plan(snapshot(kernel, wish, **other))
 
 
-def settle(kernel: MdevKernel, wish: MdevSpec, **other: Any) -> Plan:
+def settle(kernel: ModelKernel, wish: MdevSpec, **other: Any) -> Plan:
     """Do what the plans say until there is nothing more to do; the last plan."""
     made: dict[str, str] = other.pop("made", {})
     record: Ledger = other.pop("record", Ledger())
@@ -118,7 +119,7 @@ def settle(kernel: MdevKernel, wish: MdevSpec, **other: Any) -> Plan:
     raise AssertionError(f"no end after {TURNS} turns")
 
 
-def _full(kernel: MdevKernel, action: Action) -> bool:
+def _full(kernel: ModelKernel, action: Action) -> bool:
     """True if the room has gone since the plan: VFs of one card share it. Who applies looks first."""
     here = kernel.host()
     if action.kind is ActionKind.SET_VGPU_TYPE:
@@ -128,7 +129,7 @@ def _full(kernel: MdevKernel, action: Action) -> bool:
     return not any(kind.type_id == action.type_id and kind.available for kind in types)
 
 
-def result(kernel: MdevKernel) -> dict[str, tuple[str, int]]:
+def result(kernel: ModelKernel) -> dict[str, tuple[str, int]]:
     """Card → its type and how many; more than one type on a card is shown as "mixed"."""
     found: dict[str, tuple[str, int]] = {}
     for card in kernel.cards:
@@ -138,7 +139,7 @@ def result(kernel: MdevKernel) -> dict[str, tuple[str, int]]:
     return found
 
 
-def short(kernel: MdevKernel) -> list[str]:
+def short(kernel: ModelKernel) -> list[str]:
     """The result in address order of the cards, as "16×222"; "-" for an empty card."""
     found = result(kernel)
     told = (found.get(card.address) for card in sorted(kernel.cards, key=lambda card: card.address))

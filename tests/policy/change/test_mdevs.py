@@ -10,9 +10,10 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.model.spec import WantedType
-from nodeagent.sim.mdev_kernel import Card, MdevKernel
+from nodeagent.sim.mdev import Card
 from tests.facts import each_names, names
 from tests.policy.change.splitting import adopting, intel, on, planned, settle, short, t4, v100, wanted
+from tests.sim.mdevs import ModelKernel
 
 FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 NODE1 = {"kubernetes.io/hostname": "node1"}
@@ -61,7 +62,7 @@ GUIDE = wanted("230", "223", "224", nodes=(on(NODE2, "234"),))
 def test_types_go_round_the_cards_as_documented(
     types: tuple[str, ...], cards: list[Card], expected: list[str]
 ) -> None:
-    kernel = MdevKernel([Card(card.address, card.types) for card in reversed(cards)])
+    kernel = ModelKernel([Card(card.address, card.types) for card in reversed(cards)])
     types = tuple({"A": "222", "B": "223"}.get(each, each) for each in types)
     settle(kernel, wanted(*types))
     assert short(kernel) == expected
@@ -80,13 +81,13 @@ def test_types_go_round_the_cards_as_documented(
 def test_a_node_with_an_override_gets_nothing_of_the_general_list(
     labels: dict[str, str], count: int, expected: list[str]
 ) -> None:
-    kernel = MdevKernel([t4(number) for number in range(1, count + 1)])
+    kernel = ModelKernel([t4(number) for number in range(1, count + 1)])
     settle(kernel, GUIDE, labels=labels)
     assert short(kernel) == expected
 
 
 def test_an_override_that_no_card_supports_makes_nothing() -> None:  # W8
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     plan = settle(kernel, wanted("222", nodes=(on(NODE2, "999"),)), labels=NODE2)
     assert short(kernel) == ["-"]
     each_names([each.what for each in plan.problems], ("nvidia-999",))
@@ -95,7 +96,7 @@ def test_an_override_that_no_card_supports_makes_nothing() -> None:  # W8
 
 
 def test_a_card_with_a_type_that_stays_wanted_keeps_its_devices() -> None:  # W9
-    kernel = MdevKernel([t4(1), t4(2), t4(3)])
+    kernel = ModelKernel([t4(1), t4(2), t4(3)])
     settle(kernel, wanted(*FOUR))
     before = {name for name, (parent, _) in kernel.instances.items() if parent == "0000:02:00.0"}
     settle(kernel, wanted("228"))
@@ -104,28 +105,28 @@ def test_a_card_with_a_type_that_stays_wanted_keeps_its_devices() -> None:  # W9
 
 
 def test_a_label_that_goes_brings_the_general_list_back() -> None:  # W10
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     settle(kernel, GUIDE, labels=NODE2)
     settle(kernel, GUIDE, labels={})
     assert short(kernel) == ["16×230", "8×223"]
 
 
 def test_cards_that_have_a_wanted_type_are_not_dealt_again() -> None:  # W12
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     settle(kernel, wanted("222"))
     assert planned(kernel, wanted("222", "228")).steps == ()
     assert short(kernel) == ["16×222", "16×222"]
 
 
 def test_a_type_without_room_passes_the_card_on() -> None:  # W13
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     kernel.switch_off("0000:01:00.0", "nvidia-222")
     settle(kernel, wanted("222", "223"))
     assert short(kernel) == ["8×223"]
 
 
 def test_what_a_pod_holds_waits_and_is_taken_up_when_released() -> None:  # W15
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("223"))
     held = next(iter(kernel.instances))
     kernel.hold(held)
@@ -141,7 +142,7 @@ def test_what_a_pod_holds_waits_and_is_taken_up_when_released() -> None:  # W15
 
 
 def test_a_card_with_a_foreign_mdev_is_left_alone() -> None:  # W16
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     kernel.create("0000:01:00.0", "nvidia-228", FOREIGN)
     plan = settle(kernel, wanted("222"))
     assert short(kernel) == ["1×228", "16×222"]
@@ -152,7 +153,7 @@ def test_a_card_with_a_foreign_mdev_is_left_alone() -> None:  # W16
 
 
 def test_a_card_of_ours_to_which_something_foreign_came_is_not_topped_up() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted(WantedType("nvidia-222", 4)))
     kernel.create("0000:01:00.0", "nvidia-222", FOREIGN)
     assert planned(kernel, wanted("222")).steps == ()
@@ -161,7 +162,7 @@ def test_a_card_of_ours_to_which_something_foreign_came_is_not_topped_up() -> No
 
 
 def test_a_foreign_mdev_may_be_adopted() -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     kernel.create("0000:01:00.0", "nvidia-228", FOREIGN)
     settle(kernel, adopting(wanted("228")))
     assert short(kernel) == ["2×228", "2×228"]
@@ -171,7 +172,7 @@ def test_a_foreign_mdev_may_be_adopted() -> None:
 
 
 def test_devices_come_as_soon_as_the_cards_do() -> None:  # R6
-    kernel = MdevKernel([])
+    kernel = ModelKernel([])
     plan = settle(kernel, wanted("222", "228", "i915-GVTg_V5_4"))
     each_names([each.what for each in plan.problems], ("node", "mediated devices", "vGPU"))
     kernel.cards += [t4(65), t4(66), intel()]
@@ -198,7 +199,7 @@ GENERAL = ("222", "228", "i915-GVTg_V5_4")
     ],
 )
 def test_overrides_that_fit_replace_the_general_list(labels: str, cards: int, expected: list[str]) -> None:
-    kernel = MdevKernel([t4(65 + number) for number in range(cards)])
+    kernel = ModelKernel([t4(65 + number) for number in range(cards)])
     settle(kernel, wanted(*GENERAL, nodes=OVERRIDES), labels={f"testLabel{each}": "true" for each in labels})
     assert short(kernel) == expected
 
@@ -214,6 +215,6 @@ def test_overrides_that_fit_replace_the_general_list(labels: str, cards: int, ex
 def test_an_override_counts_only_where_it_fits_and_says_something(
     nodes: tuple[object, ...], labels: dict[str, str], expected: list[str]
 ) -> None:
-    kernel = MdevKernel([t4(65)])
+    kernel = ModelKernel([t4(65)])
     settle(kernel, wanted(*GENERAL, nodes=nodes), labels=labels)
     assert short(kernel) == expected

@@ -17,7 +17,7 @@ from nodeagent.policy.change.ownership import learned
 from nodeagent.policy.explain import devices
 from nodeagent.policy.offer import turn
 from nodeagent.render import scan
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, Type
 from tests.facts import each_names
 from tests.policy.change.splitting import (
     planned,
@@ -29,6 +29,7 @@ from tests.policy.change.splitting import (
     wanted,
 )
 from tests.policy.samples import host, vgpu
+from tests.sim.mdevs import ModelKernel
 
 FIRST = "0000:01:00.0"
 T4_8 = WantedType("T4-1B", 8, short=True)
@@ -39,7 +40,7 @@ def given(*cards: CardTypes, types: tuple[str, ...] = ()) -> MdevSpec:
 
 
 def test_a_card_with_a_list_of_its_own_is_left_out_of_the_round() -> None:
-    kernel = MdevKernel([t4(1), t4(2), t4(3)])
+    kernel = ModelKernel([t4(1), t4(2), t4(3)])
     settle(kernel, given(CardTypes((1,), types=(T4_8,)), types=("223", "224")))
     assert short(kernel) == ["8×223", "8×222", "8×224"]
 
@@ -56,13 +57,13 @@ def test_a_card_with_a_list_of_its_own_is_left_out_of_the_round() -> None:
 def test_a_filter_on_ids_picks_cards(
     filters: tuple[tuple[str, str, str | None, str | None], ...], expected: list[str]
 ) -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, given(CardTypes(None, filters, (T4_8,))))
     assert short(kernel) == expected
 
 
 def test_positions_count_nvidias_display_controllers_and_no_vfs() -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     here = kernel.host()
     others = (
         PciFunction(PciAddress("0000:00:02.0"), vendor="8086", device="1912", pci_class="030000"),
@@ -81,7 +82,7 @@ def test_positions_count_nvidias_display_controllers_and_no_vfs() -> None:
 
 
 def test_the_last_entry_that_fits_a_card_counts_and_an_empty_one_empties_it() -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     settle(kernel, wanted("228"))
     plan = settle(kernel, given(CardTypes(types=(T4_8,)), CardTypes((0,))))
     assert short(kernel) == ["-", "8×222"]
@@ -90,7 +91,7 @@ def test_the_last_entry_that_fits_a_card_counts_and_an_empty_one_empties_it() ->
 
 
 def test_a_short_name_is_the_last_word_of_a_name() -> None:
-    kernel = MdevKernel([v100(1)])
+    kernel = ModelKernel([v100(1)])
     settle(kernel, given(CardTypes(types=(WantedType("V100-8Q", 2, short=True),))))
     assert short(kernel) == ["2×108"]
     plan = settle(kernel, given(CardTypes(types=(WantedType("8Q", 2, short=True),))))
@@ -101,7 +102,7 @@ V100_8 = WantedType("V100-8Q", 2, short=True)
 
 
 def test_a_type_that_a_card_does_not_offer_takes_nothing_from_it_and_is_told() -> None:
-    kernel = MdevKernel([t4(1), v100(2)])
+    kernel = ModelKernel([t4(1), v100(2)])
     settle(kernel, given(CardTypes((1,), types=(V100_8,))))
     plan = settle(kernel, given(CardTypes(types=(T4_8,))))
     assert short(kernel) == ["8×222", "2×108"]
@@ -112,7 +113,7 @@ def test_a_type_that_a_card_does_not_offer_takes_nothing_from_it_and_is_told() -
 
 
 def test_an_excluded_type_of_a_card_takes_nothing_from_it() -> None:
-    kernel = MdevKernel([v100(1)])
+    kernel = ModelKernel([v100(1)])
     settle(kernel, wanted("105"))
     plan = settle(kernel, given(CardTypes(types=(V100_8,)))._replace(excluded=("nvidia-108",)))
     assert short(kernel) == ["16×105"]
@@ -121,7 +122,7 @@ def test_an_excluded_type_of_a_card_takes_nothing_from_it() -> None:
 
 def test_an_entry_for_another_model_with_the_same_ids_does_not_count() -> None:
     """In NVIDIA's own file 0x1E7810DE is the RTX 8000, and below that the RTX 6000."""
-    kernel = MdevKernel([Card(FIRST, (Type("nvidia-300", 2, "GRID RTX8000P-24Q"),))])
+    kernel = ModelKernel([Card(FIRST, (Type("nvidia-300", 2, "GRID RTX8000P-24Q"),))])
     entries = [
         CardTypes(types=(WantedType(name, 2, short=True),)) for name in ("RTX8000P-24Q", "RTX6000P-12Q")
     ]
@@ -131,7 +132,7 @@ def test_an_entry_for_another_model_with_the_same_ids_does_not_count() -> None:
 
 
 def test_entries_for_other_gpus_are_no_problems_and_none_for_any_is_one() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     others = tuple(CardTypes(None, (("10de", each, None, None),), (V100_8,)) for each in ("1db6", "20b0"))
     assert settle(kernel, given(*others, CardTypes(types=(T4_8,)))).problems == ()
     assert short(kernel) == ["8×222"]
@@ -140,7 +141,7 @@ def test_entries_for_other_gpus_are_no_problems_and_none_for_any_is_one() -> Non
 
 
 def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not_list() -> None:
-    kernel = MdevKernel([vgpu_card()])
+    kernel = ModelKernel([vgpu_card()])
     record, made = learned(Ledger(), kernel.host(), {}), dict[str, str]()
     settle(kernel, given(CardTypes(types=(WantedType("T4-1B", 4, short=True),))), made=made)
     assert short(kernel) == ["4×222"]
@@ -164,7 +165,7 @@ def test_the_suffix_of_a_mig_type_counts_only_where_the_driver_names_it(
     name: str, offered: tuple[str, ...], makes: str | None
 ) -> None:
     card = Card(FIRST, tuple(Type(each, 4, f"NVIDIA Some Model {each}") for each in offered))
-    kernel = MdevKernel([card])
+    kernel = ModelKernel([card])
     plan = settle(kernel, given(CardTypes(types=(WantedType(name, 1, short=True),))))
     assert [kind for _, kind in kernel.instances.values()] == [makes] * bool(makes)
     assert bool(plan.problems) == (makes is None)
@@ -173,7 +174,7 @@ def test_the_suffix_of_a_mig_type_counts_only_where_the_driver_names_it(
 
 @pytest.mark.parametrize("name", ["nvidia-228", "228", "GRID_T4-8A", "GRID T4-8A", "GRID T4-8A "])
 def test_vfs_get_the_types_of_the_same_plan(name: str) -> None:
-    kernel = MdevKernel([vgpu_card("81"), vgpu_card("82")])
+    kernel = ModelKernel([vgpu_card("81"), vgpu_card("82")])
     made: dict[str, str] = {}
     settle(kernel, wanted(name, "nvidia-223"), made=made)
     assert short(kernel) == ["2×228", "4×223"]
@@ -190,14 +191,14 @@ def test_vfs_get_the_types_of_the_same_plan(name: str) -> None:
 )
 def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, makes: bool) -> None:
     here = host(vgpu(vgpu_type=None, vgpu_types=(("222", "GRID T4-1B"),), **other))
-    plan = planned(MdevKernel([]), wanted("222"), host=here)
+    plan = planned(ModelKernel([]), wanted("222"), host=here)
     action = set_vgpu_type("0000:65:00.0" if "physfn" not in other else "0000:65:00.4", "0000:65:00.4", "222")
     assert [step.action for step in plan.steps] == [action] * makes
     assert ("GRID T4-1B" in scan.text(here, tuple(devices.rows(turn.first(Snapshot(here, Spec())))))) == makes
 
 
 def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:
-    kernel = MdevKernel([vgpu_card()])
+    kernel = ModelKernel([vgpu_card()])
     vf = kernel.cards[0].vfs[0]
     kernel.set_vgpu_type(vf, "222")
     assert planned(kernel, wanted("223")).steps == ()
@@ -206,7 +207,7 @@ def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:
 
 
 def test_a_vgpu_that_a_pod_holds_waits() -> None:
-    kernel = MdevKernel([vgpu_card()])
+    kernel = ModelKernel([vgpu_card()])
     made: dict[str, str] = {}
     settle(kernel, wanted(WantedType("222", 1)), made=made)
     (vf,) = made
@@ -217,17 +218,17 @@ def test_a_vgpu_that_a_pod_holds_waits() -> None:
 
 
 def test_a_count_holds_for_the_vfs_of_a_card() -> None:
-    kernel = MdevKernel([vgpu_card()])
+    kernel = ModelKernel([vgpu_card()])
     actions = [step.action for step in planned(kernel, wanted(WantedType("nvidia-222", 3))).steps]
     assert actions == [set_vgpu_type(kernel.cards[0].address, vf, "222") for vf in kernel.cards[0].vfs[:3]]
 
 
 def test_room_that_cannot_be_read_is_none_and_is_told() -> None:
-    here = MdevKernel([t4(1)]).host()
+    here = ModelKernel([t4(1)]).host()
     blind = {
         parent: tuple(kind._replace(available=None) for kind in kinds)
         for parent, kinds in here.mdev_parents.items()
     }
-    plan = planned(MdevKernel([]), wanted("222"), host=replace(here, mdev_parents=blind))
+    plan = planned(ModelKernel([]), wanted("222"), host=replace(here, mdev_parents=blind))
     assert plan.steps == ()
     each_names(plan.cards[0].notes, ("room",), ("available_instances", 0))

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.model.spec import MdevDefinition, MdevSpec, WantedType
-from nodeagent.sim.mdev_kernel import Card, MdevKernel
+from nodeagent.sim.mdev import Card
 from tests.facts import each_names
 from tests.policy.change.splitting import T4_TYPES, planned, settle, short, t4, vgpu_card, wanted
+from tests.sim.mdevs import ModelKernel
 
 FIRST = "0000:01:00.0"
 PF = "0000:81:00.0"
@@ -25,7 +26,7 @@ def uuids(count: int) -> list[str]:
 
 
 def test_defined_instances_are_made_under_their_own_ids_and_stay_when_the_definitions_go() -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     wish = defined(*((uuid, FIRST, "228") for uuid in uuids(2)))
     settle(kernel, wish)
     assert short(kernel) == ["2×228", "8×223"]
@@ -35,7 +36,7 @@ def test_defined_instances_are_made_under_their_own_ids_and_stay_when_the_defini
 
 
 def test_what_is_on_a_card_of_ours_gives_way_to_what_is_defined() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("223"))
     wish = defined((FOREIGN, FIRST, "228"))
     each_names({step.why for step in planned(kernel, wish).steps}, ("mdevctl",))
@@ -44,7 +45,7 @@ def test_what_is_on_a_card_of_ours_gives_way_to_what_is_defined() -> None:
 
 
 def test_defined_instances_stay_where_adopting_is_allowed() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     wish = defined((FOREIGN, FIRST, "228"))._replace(adopt=True)
     kernel.create(FIRST, "nvidia-228", uuids(1)[0])
     settle(kernel, wish)
@@ -52,7 +53,7 @@ def test_defined_instances_stay_where_adopting_is_allowed() -> None:
 
 
 def test_an_excluded_type_is_not_made_for_a_definition_either() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     plan = settle(kernel, defined((FOREIGN, FIRST, "228"))._replace(excluded=("GRID T4-8A",)))
     assert kernel.instances == {}
     each_names([each.what for each in plan.problems], (FOREIGN, "nvidia-228", "excluded"))
@@ -60,20 +61,20 @@ def test_an_excluded_type_is_not_made_for_a_definition_either() -> None:
 
 def test_a_definition_is_not_mixed_with_what_others_made() -> None:
     mixing = Card(FIRST, T4_TYPES, mixed=True)
-    kernel = MdevKernel([mixing])
+    kernel = ModelKernel([mixing])
     kernel.create(FIRST, "nvidia-223", FOREIGN)
     plan = settle(kernel, defined((uuids(1)[0], FIRST, "222")))
     assert list(kernel.instances) == [FOREIGN]
     assert [each.id for each in plan.cards[0].instances if not each.own] == [FOREIGN]
     each_names(plan.cards[0].notes, (plan.cards[0].instances[0].foreign,))
-    kernel = MdevKernel([mixing])
+    kernel = ModelKernel([mixing])
     kernel.create(FIRST, "nvidia-228", FOREIGN)
     settle(kernel, defined((uuids(1)[0], FIRST, "228")))
     assert short(kernel) == ["2×228"], "of the same type there may be more"
 
 
 def test_a_definition_without_room_beside_what_others_made_is_told() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     kernel.create(FIRST, "nvidia-228", FOREIGN)
     plan = settle(kernel, defined(*((uuid, FIRST, "228") for uuid in uuids(2))))
     assert short(kernel) == ["2×228"]
@@ -81,7 +82,7 @@ def test_a_definition_without_room_beside_what_others_made_is_told() -> None:
 
 
 def test_what_is_not_ours_does_not_cost_us_what_we_have_for_a_definition_that_must_wait() -> None:
-    kernel = MdevKernel([Card(FIRST, T4_TYPES, mixed=True)])
+    kernel = ModelKernel([Card(FIRST, T4_TYPES, mixed=True)])
     settle(kernel, wanted(WantedType("nvidia-222", 4)))
     kernel.create(FIRST, "nvidia-223", FOREIGN)
     before = kernel.instances
@@ -90,7 +91,7 @@ def test_what_is_not_ours_does_not_cost_us_what_we_have_for_a_definition_that_mu
 
 
 def test_a_definition_whose_device_exists_counts_before_one_whose_does_not() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     first, second = uuids(2)
     kernel.create(FIRST, "nvidia-228", second)
     plan = settle(kernel, defined((first, FIRST, "222"), (second, FIRST, "228")))
@@ -99,7 +100,7 @@ def test_a_definition_whose_device_exists_counts_before_one_whose_does_not() -> 
 
 @pytest.mark.parametrize(("parent", "number"), [(FIRST, "222"), ("0000:02:00.0", "228")])
 def test_a_defined_device_that_exists_as_another_is_told(parent: str, number: str) -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     kernel.create(parent, f"nvidia-{number}", FOREIGN)
     plan = settle(kernel, defined((FOREIGN, FIRST, "228"))._replace(types=()))
     assert list(kernel.instances) == [FOREIGN]
@@ -108,7 +109,7 @@ def test_a_defined_device_that_exists_as_another_is_told(parent: str, number: st
 
 
 def test_what_mdevctl_defines_is_never_ours_whatever_its_definition_says() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     kernel.create(FIRST, "nvidia-228", FOREIGN)
     theirs = wanted("222", adopt=True)._replace(defined=frozenset({FOREIGN}))
     settle(kernel, theirs)
@@ -119,19 +120,19 @@ def test_what_mdevctl_defines_is_never_ours_whatever_its_definition_says() -> No
 
 def test_a_card_of_which_something_is_left_to_mdevctl_is_left_out_of_the_round() -> None:
     vfs = ("0000:81:00.4", "0000:81:00.5")
-    kernel = MdevKernel([t4(1), Card(PF, T4_TYPES, vfs=vfs)])
+    kernel = ModelKernel([t4(1), Card(PF, T4_TYPES, vfs=vfs)])
     plan = settle(kernel, wanted("223")._replace(reserved=frozenset({FIRST, vfs[1]})))
     assert short(kernel) == ["-", "-"]
     assert plan.problems == ()
     each_names(plan.cards[0].notes, ("mdevctl",))
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("223"))
     settle(kernel, defined((FOREIGN, FIRST, "228"))._replace(reserved=frozenset({FIRST})))
     assert list(kernel.instances) == [FOREIGN], "what can be made of the definitions is made"
 
 
 def test_definitions_that_cannot_be_met_are_told() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     one, two, three, four, five = uuids(5)
     rows = [(one, FIRST, "228"), (two, FIRST, "228"), (three, FIRST, "228"), (four, FIRST, "222")]
     plan = settle(kernel, defined(*rows, (five, "0000:99:00.0", "228")))
@@ -154,7 +155,7 @@ def test_definitions_that_cannot_be_met_are_told() -> None:
 def test_a_definition_that_cannot_be_met_leaves_its_card_as_it_is(
     card: Card, parent: str, number: str, facts: tuple[str, ...]
 ) -> None:
-    kernel = MdevKernel([card])
+    kernel = ModelKernel([card])
     settle(kernel, wanted("222"))
     before = kernel.instances
     plan = settle(kernel, defined((FOREIGN, parent, number)))
@@ -164,7 +165,7 @@ def test_a_definition_that_cannot_be_met_leaves_its_card_as_it_is(
 
 
 def test_a_definition_that_names_a_vf_of_the_vendors_framework_leaves_the_card_as_it_is() -> None:
-    kernel = MdevKernel([vgpu_card()])
+    kernel = ModelKernel([vgpu_card()])
     made: dict[str, str] = {}
     settle(kernel, wanted("223"), made=made)
     vf = kernel.cards[0].vfs[0]
@@ -174,7 +175,7 @@ def test_a_definition_that_names_a_vf_of_the_vendors_framework_leaves_the_card_a
 
 
 def test_a_wrong_definition_does_not_stand_in_the_way_of_the_others() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     wrong, *good = uuids(3)
     plan = settle(kernel, defined((wrong, FIRST, "999"), *((uuid, FIRST, "228") for uuid in good)))
     assert list(kernel.instances) == good
@@ -183,5 +184,5 @@ def test_a_wrong_definition_does_not_stand_in_the_way_of_the_others() -> None:
 
 def test_definitions_on_a_node_without_cards_are_told() -> None:
     wish = defined((FOREIGN, FIRST, "228"))._replace(types=())
-    plan = settle(MdevKernel([]), wish)
+    plan = settle(ModelKernel([]), wish)
     each_names([each.what for each in plan.problems], ("node", "mediated devices", "vGPU"))

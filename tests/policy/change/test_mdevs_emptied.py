@@ -8,9 +8,10 @@ from itertools import product
 import pytest
 
 from nodeagent.model.allocation import Allocations
-from nodeagent.sim.mdev_kernel import Card, MdevKernel
+from nodeagent.sim.mdev import Card
 from tests.facts import each_names
 from tests.policy.change.splitting import planned, settle, short, t4, wanted
+from tests.sim.mdevs import ModelKernel
 
 WISH = wanted("222", "228")
 
@@ -26,12 +27,12 @@ def cards(off: int | None) -> list[Card]:
 @pytest.mark.parametrize("off", [None, 0, 1, 2])
 @pytest.mark.parametrize("before", [each for each in product(["", "223"], repeat=3) if any(each)])
 def test_the_end_does_not_depend_on_what_was_there_before(off: int | None, before: tuple[str, ...]) -> None:
-    fresh = MdevKernel(cards(off))
+    fresh = ModelKernel(cards(off))
     settle(fresh, WISH)
-    used = MdevKernel([t4(1), t4(2), t4(3)])
+    used = ModelKernel([t4(1), t4(2), t4(3)])
     for card, type_id in zip(used.cards, before, strict=True):
         if type_id:
-            only = MdevKernel([card])
+            only = ModelKernel([card])
             settle(only, wanted(type_id))
             for uuid, (parent, kind) in only.instances.items():
                 used.create(parent, kind, uuid)
@@ -42,7 +43,7 @@ def test_the_end_does_not_depend_on_what_was_there_before(off: int | None, befor
 
 
 def test_until_a_card_is_empty_others_get_what_does_not_depend_on_it() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("223"))
     kernel.cards += [t4(2), t4(3, "228")]
     plan = planned(kernel, WISH)
@@ -54,7 +55,7 @@ def test_until_a_card_is_empty_others_get_what_does_not_depend_on_it() -> None:
 
 
 def test_a_card_that_waits_for_a_holder_keeps_the_others_from_nothing() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("223"))
     for uuid in kernel.instances:
         kernel.hold(uuid)
@@ -68,7 +69,7 @@ def test_a_card_that_waits_for_a_holder_keeps_the_others_from_nothing() -> None:
 
 
 def test_while_nobody_knows_who_holds_what_the_others_get_theirs() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("223"))
     kernel.cards.append(t4(2))
     settle(kernel, WISH, allocations=Allocations())

@@ -19,8 +19,9 @@ from nodeagent.model.change import Action, ActionKind, Plan
 from nodeagent.model.snapshot import Ledger
 from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy.change.ownership import learned
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, Type
 from tests.policy.change.splitting import planned, result, short
+from tests.sim.mdevs import ModelKernel
 
 KINDS = (Type("t-1", 4, "One"), Type("t-2", 2, "Two words"), Type("t-3", 3), Type("t-4", 1))
 LOOK_AGAIN = (errno.ENOSPC, errno.EEXIST)
@@ -51,7 +52,7 @@ class Changes(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kernel = MdevKernel(some_cards())
+        self.kernel = ModelKernel(some_cards())
         self.wish = MdevSpec(manage=True)
         self.made: dict[str, str] = {}
         self.record = Ledger()

@@ -7,7 +7,7 @@ from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.change import ActionKind, Plan, create_mdev, remove_mdev, set_vgpu_type
 from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy.change import guards, ownership
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, Type
 from tests.facts import contains, each_names, names
 from tests.policy.change.splitting import (
     MACHINE,
@@ -21,19 +21,20 @@ from tests.policy.change.splitting import (
     wanted,
 )
 from tests.policy.samples import reserved
+from tests.sim.mdevs import ModelKernel
 
 FOREIGN = "53764d0e-85a0-42b4-af5c-2046b460b1dc"
 
 
 def test_nothing_is_done_unless_it_is_asked_for() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("222"))
     wish = MdevSpec(types=listed("223"))
     assert planned(kernel, wish) == Plan()
 
 
 def test_a_count_holds_for_each_card() -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     settle(kernel, wanted(WantedType("nvidia-222", 4)))
     assert short(kernel) == ["4×222", "4×222"]
     settle(kernel, wanted(WantedType("nvidia-222", 6)))
@@ -41,7 +42,7 @@ def test_a_count_holds_for_each_card() -> None:
 
 
 def test_a_smaller_count_removes_what_nobody_holds() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("222"))
     held = list(kernel.instances)[-3:]
     for each in held:
@@ -52,14 +53,14 @@ def test_a_smaller_count_removes_what_nobody_holds() -> None:
 
 
 def test_a_count_above_what_fits_is_told_and_the_rest_is_made() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     plan = settle(kernel, wanted(WantedType("nvidia-228", 3)))
     assert short(kernel) == ["2×228"]
     each_names([each.what for each in plan.problems], ("0000:01:00.0", 3, "nvidia-228", 2))
 
 
 def test_a_count_above_what_fits_takes_nothing_from_what_is_there() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted(WantedType("nvidia-228", 1)))
     plan = planned(kernel, wanted(WantedType("nvidia-228", 3)))
     assert [step.action.kind for step in plan.steps] == [ActionKind.CREATE_MDEV]
@@ -67,7 +68,7 @@ def test_a_count_above_what_fits_takes_nothing_from_what_is_there() -> None:
 
 
 def test_an_unknown_type_is_told_once_and_the_rest_is_made() -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     plan = settle(kernel, wanted("22", "223"))
     assert short(kernel) == ["8×223", "8×223"]
     assert plan.problems == ()
@@ -75,12 +76,12 @@ def test_an_unknown_type_is_told_once_and_the_rest_is_made() -> None:
 
 
 def test_a_list_of_types_that_no_card_offers_is_a_problem() -> None:
-    plan = settle(MdevKernel([t4(1)]), wanted("22", "23"))
+    plan = settle(ModelKernel([t4(1)]), wanted("22", "23"))
     assert (len(plan.problems), plan.notes) == (2, ())
 
 
 def test_an_excluded_type_is_neither_made_nor_removed() -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     settle(kernel, wanted("222", "228"))
     plan = settle(kernel, adopting(wanted("222", "224", excluded=("GRID_T4-1B",))))
     assert short(kernel) == ["16×222", "8×224"]
@@ -89,14 +90,14 @@ def test_an_excluded_type_is_neither_made_nor_removed() -> None:
 
 def test_an_empty_card_tells_why_it_is_for_nothing() -> None:
     wishes = wanted(), wanted("999"), wanted("222", excluded=("GRID T4-1B",))
-    notes = [planned(MdevKernel([t4(1)]), wish).cards[0].notes for wish in wishes]
+    notes = [planned(ModelKernel([t4(1)]), wish).cards[0].notes for wish in wishes]
     assert [len(each) for each in notes] == [1, 1, 1]
     assert [contains(note, "node") for (note,) in notes] == [True, False, False]
     assert [contains(note, "excluded") for (note,) in notes] == [False, False, True]
 
 
 def test_room_that_appears_is_used() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("222"))
     lost = list(kernel.instances)[3]
     kernel.remove(lost)
@@ -106,7 +107,7 @@ def test_room_that_appears_is_used() -> None:
 
 
 def test_an_instance_without_a_driver_is_made_anew() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("228"))
     dead = next(iter(kernel.instances))
     kernel.unbind(dead)
@@ -118,7 +119,7 @@ def test_an_instance_without_a_driver_is_made_anew() -> None:
 
 
 def test_nothing_is_removed_before_the_kubelet_has_told_who_holds_what() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("228"))
     plan = planned(kernel, wanted("222"), allocations=Allocations(knowledge=Knowledge.PARTIAL))
     assert plan.steps == ()
@@ -127,7 +128,7 @@ def test_nothing_is_removed_before_the_kubelet_has_told_who_holds_what() -> None
 
 
 def test_nothing_is_removed_that_something_on_the_host_has_open() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("229"))
     (used,) = kernel.instances
     plan = planned(kernel, wanted("222"), open=frozenset({used}))
@@ -136,7 +137,7 @@ def test_nothing_is_removed_that_something_on_the_host_has_open() -> None:
 
 
 def test_what_was_given_to_a_pod_a_moment_ago_is_told_as_that_and_stays() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("228"))
     first, _ = kernel.instances
     plan = planned(kernel, wanted("222"), reservations=reserved([first]), open=frozenset({first}))
@@ -146,7 +147,7 @@ def test_what_was_given_to_a_pod_a_moment_ago_is_told_as_that_and_stays() -> Non
 
 
 def test_a_pod_that_holds_the_group_holds_the_device() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("229"))
     (number,) = kernel.host().groups
     kernel.hold(str(number))
@@ -154,7 +155,7 @@ def test_a_pod_that_holds_the_group_holds_the_device() -> None:
 
 
 def test_a_removal_that_is_under_way_keeps_its_card_and_its_uuid() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("228"))
     open_one = next(iter(kernel.instances))
     kernel.hold(open_one)
@@ -170,7 +171,7 @@ def test_a_removal_that_is_under_way_keeps_its_card_and_its_uuid() -> None:
 
 
 def test_a_removal_that_is_under_way_counts_as_done_when_a_count_falls() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted(WantedType("nvidia-222", 2)))
     stays, leaves = kernel.instances
     kernel.hold(leaves)
@@ -183,7 +184,7 @@ def test_a_removal_that_is_under_way_counts_as_done_when_a_count_falls() -> None
 
 
 def test_a_card_that_fails_waits_and_the_others_are_filled() -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     failed = {create_mdev("0000:01:00.0", "0000:01:00.0", "nvidia-222", "any").attempt: "the kernel said EIO"}
     plan = settle(kernel, wanted("222", "223"), failures=failed)
     assert short(kernel) == ["-", "8×223"]
@@ -193,7 +194,7 @@ def test_a_card_that_fails_waits_and_the_others_are_filled() -> None:
 
 
 def test_a_removal_that_fails_waits_for_its_next_try() -> None:
-    kernel = MdevKernel([t4(1)])
+    kernel = ModelKernel([t4(1)])
     settle(kernel, wanted("229"))
     (instance,) = kernel.instances
     failed = {
@@ -206,7 +207,7 @@ def test_a_removal_that_fails_waits_for_its_next_try() -> None:
 
 def test_a_vf_that_fails_waits_and_the_others_are_filled() -> None:
     vfs = ("0000:86:00.4", "0000:86:00.5", "0000:86:00.6")
-    kernel = MdevKernel([Card("0000:86:00.0", (Type("557", 3, "NVIDIA A40-16Q"),), vfs=vfs, vgpu=True)])
+    kernel = ModelKernel([Card("0000:86:00.0", (Type("557", 3, "NVIDIA A40-16Q"),), vfs=vfs, vgpu=True)])
     failed = {set_vgpu_type("0000:86:00.0", vfs[0], "557").attempt: "the kernel said EIO"}
     one = WantedType("557", 1)
     plan = settle(kernel, wanted(one), failures=failed)
@@ -218,7 +219,7 @@ def test_a_vf_that_fails_waits_and_the_others_are_filled() -> None:
 
 
 def test_removals_come_before_creations() -> None:
-    kernel = MdevKernel([t4(1), t4(2)])
+    kernel = ModelKernel([t4(1), t4(2)])
     settle(kernel, wanted("228"))
     kernel.cards.append(t4(0))
     steps = planned(kernel, wanted("229")).steps
@@ -227,14 +228,14 @@ def test_removals_come_before_creations() -> None:
 
 def test_the_vfs_of_a_card_are_one_card() -> None:
     vfs = tuple(f"0000:81:00.{number}" for number in range(4, 8))
-    kernel = MdevKernel([Card("0000:81:00.0", T4_TYPES, vfs=vfs), t4(82)])
+    kernel = ModelKernel([Card("0000:81:00.0", T4_TYPES, vfs=vfs), t4(82)])
     settle(kernel, wanted("228", "222"))
     assert short(kernel) == ["2×228", "16×222"]
     assert [parent for parent, _ in kernel.instances.values()][:2] == list(vfs[:2])
 
 
 def test_the_ids_of_devices_are_the_same_after_a_boot_and_differ_between_machines() -> None:
-    first, second = MdevKernel([t4(1)]), MdevKernel([t4(1)])
+    first, second = ModelKernel([t4(1)]), ModelKernel([t4(1)])
     settle(first, wanted("222"))
     settle(second, wanted("222"))
     assert list(first.instances) == list(second.instances)
@@ -254,7 +255,7 @@ def test_the_number_of_an_instance_can_be_read_off_its_uuid() -> None:
 
 def test_a_parent_that_is_no_pci_function_is_a_card_of_its_own_and_comes_last() -> None:
     types = (Type("mtty-1", 24, "Single port serial"), Type("mtty-2", 12, "Dual port serial"))
-    kernel = MdevKernel([Card("mtty", types, mixed=True), t4(1)])
+    kernel = ModelKernel([Card("mtty", types, mixed=True), t4(1)])
     plan = settle(kernel, wanted("Dual_port_serial", "222"))
     assert [card.address for card in plan.cards] == ["0000:01:00.0", "mtty"]
     assert short(kernel) == ["16×222", "12×mtty-2"]

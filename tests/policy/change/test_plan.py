@@ -10,9 +10,9 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, PciSelector, Spec, SriovRule
 from nodeagent.policy.change import mdevs, plan
-from nodeagent.sim.mdev_kernel import MdevKernel
 from tests.policy.change.splitting import snapshot, t4, wanted
 from tests.policy.samples import function
+from tests.sim.mdevs import ModelKernel
 
 PF = PciAddress("0000:3b:00.0")
 RULE = SriovRule((PciSelector(addresses=(PF,)),), 4)
@@ -20,7 +20,7 @@ RULE = SriovRule((PciSelector(addresses=(PF,)),), 4)
 
 def both() -> Snapshot:
     """A card to be split into mdevs, and a function that is to have VFs."""
-    mdevs_only = snapshot(MdevKernel([t4(1)]), wanted("228"))
+    mdevs_only = snapshot(ModelKernel([t4(1)]), wanted("228"))
     there = function(PF, 1, driver="ice", sriov_capable=True)
     host = replace(mdevs_only.host, functions={**mdevs_only.host.functions, PF: there})
     return replace(mdevs_only, host=host, spec=mdevs_only.spec._replace(sriov=(RULE,)))

@@ -12,9 +12,10 @@ from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Ledger
 from nodeagent.model.spec import MdevSpec
 from nodeagent.policy.change.ownership import learned
-from nodeagent.sim.mdev_kernel import Card, MdevKernel, Type
+from nodeagent.sim.mdev import Card, Type
 from tests.facts import each_names
 from tests.policy.change.splitting import adopting, planned, short, wanted
+from tests.sim.mdevs import ModelKernel
 
 TYPES = (
     Type("1", 4, "NVIDIA A40-12Q"),
@@ -33,7 +34,7 @@ class Node:
     """vGPU cards, and what a daemon remembers of them; ``named`` is what the vGPU manager's file tells."""
 
     def __init__(self, *cards: Card, named: dict[str, str] | None = None) -> None:
-        self.kernel = MdevKernel(list(cards))
+        self.kernel = ModelKernel(list(cards))
         self.named = named or {}
         self.record = Ledger()
         self.vfs = [vf for each in cards for vf in each.vfs]
@@ -136,7 +137,7 @@ def test_types_of_vfs_that_are_gone_are_known_no_more() -> None:
     node.kernel.cards.clear()
     node.kernel.cards.append(card(81, TYPES[:1]))
     assert node.record.listed
-    node.record = learned(node.record, MdevKernel([]).host(), {})
+    node.record = learned(node.record, ModelKernel([]).host(), {})
     assert (node.record.listed, node.record.types) == ({}, {})
 
 
@@ -203,6 +204,6 @@ def test_what_others_have_cleared_or_changed_and_set_again_is_not_ours_any_more(
 def test_a_type_that_the_host_does_not_show_yet_stays_ours_while_it_is_set() -> None:
     vf = card(81).vfs[0]
     record = Ledger({vf: "1"})
-    here = MdevKernel([card(81)]).host()
+    here = ModelKernel([card(81)]).host()
     assert vf in learned(record, here, {}, frozenset({vf})).types
     assert vf not in learned(record, here, {}).types

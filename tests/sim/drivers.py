@@ -21,13 +21,11 @@ import anyio
 
 from nodeagent.base.latest import Latest
 from nodeagent.base.watch import Change, DirectoryWatcher
-from nodeagent.sim import files, vfio
+from nodeagent.sim import files
 from nodeagent.sim.faults import Faults
-from nodeagent.sim.functions import BUS
-from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.host import BUS, DRIVERS, VFIO_DRIVERS, SimulatedHost
 
 PROBE = "/sys/bus/pci/drivers_probe"
-DRIVERS = "/sys/bus/pci/drivers"
 FAULTS = {
     "lost": "the write returns, and nothing happens",
     "torn": "somebody else takes the driver away in that moment, and the override as well",
@@ -137,12 +135,12 @@ class SimulatedDrivers:
 
     def _bind(self, address: str, driver: str | None) -> None:
         """A driver disables the function as it goes, but for what it leaves of the count; VFIO finds that."""
-        counted = driver is not None and driver not in vfio.DRIVERS
+        counted = driver is not None and driver not in VFIO_DRIVERS
         self.host.bind(address, driver, None if counted else str(self.leaves.get(address, 0)))
 
     def _show(self, address: str, override: str) -> None:
         self._overrides[address] = override
-        path = self.host.functions.attribute(address, "driver_override")
+        path = self.host.attribute(address, "driver_override")
         if files.read(path).decode() != f"{override or _UNSET}\n":
             files.write_unseen(path, f"{override or _UNSET}\n", self.host.path("/.aside-override"))
 

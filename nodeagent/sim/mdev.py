@@ -1,0 +1,484 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Simulated cards with mdevs or vendor vGPUs: the rules of the kernel, and the files that show its state.
+
+``MdevKernel`` decides, without files. The errors of ``create`` and ``remove``, that the types of a parent
+share their instances, and that a blocked removal leaves the bus but keeps its UUID and its room, were
+measured with the sample drivers mtty and mbochs on Linux 6.1 and 6.12. That a vGPU card takes one type at a
+time is NVIDIA's documentation.
+
+``SimulatedCards`` shows that state in a tree of files, and carries out writes to them. Writes are noticed by
+inotify. So the effect of one comes a moment later, an error of the rules shows as no effect, and only writes
+that are made to fail (``fail_create``) give a real errno.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import anyio
+
+from nodeagent.base.errors import KernelRefused
+from nodeagent.base.watch import Change, DirectoryWatcher
+from nodeagent.model.ids import mdev_uuid
+from nodeagent.sim import files
+from nodeagent.sim.host import BUS, GROUPS, SimulatedHost
+
+_PARENTS = "/sys/class/mdev_bus"
+_MDEVS = "/sys/bus/mdev/devices"
+_DRIVER = "/sys/bus/mdev/drivers/nvidia-vgpu-vfio"
+_OPEN_FILES = "/proc/4711/fd"
+_REMOVED = "/.removed"
+FAILING = {  # errno → a file that refuses each write with it
+    errno.ENOSPC: "/dev/full",
+    errno.EIO: "/proc/self/mem",  # its first page is never mapped
+    errno.EINVAL: "/proc/self/oom_score_adj",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A type: how many of it a whole card holds at most, and its name, if it has one."""
+
+    id: str
+    most: int
+    name: str | None = None
+
+
+@dataclass(slots=True)
+class Card:
+    """A card: its types share its room; ``vfs`` are its parents (none: the card itself is the parent).
+
+    ``mixed`` lets instances of several types be on the card at once, as the sample drivers do. ``vgpu``
+    is the vendor-specific framework of VFIO: types are set on VFs, and there are no mdevs.
+    """
+
+    address: str
+    types: tuple[Type, ...]
+    vfs: tuple[str, ...] = ()
+    mixed: bool = False
+    vgpu: bool = False
+    off: frozenset[str] = frozenset()  # types that say 0 available, whatever room there is
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """The functions on which instances are created."""
+        return self.vfs or (self.address,)
+
+
+@dataclass(slots=True)
+class Instance:
+    """An mdev, or the type of a VF. ``dead``: no driver. ``leaving``: its removal waits for a holder."""
+
+    parent: str
+    type: Type
+    group: int
+    dead: bool
+    leaving: bool = field(default=False, init=False)
+
+
+@dataclass(slots=True)
+class MdevKernel:
+    """Cards, their instances by name, the open ones, and the writes that fail."""
+
+    cards: list[Card]
+    errors: dict[tuple[str, str], int] = field(default_factory=dict)  # (card, type) → errno of its writes
+    held: set[str] = field(default_factory=set)
+    stillborn: bool = False  # no driver takes new instances
+    made: dict[str, Instance] = field(default_factory=dict, init=False)
+    _next_group: int = field(default=100, init=False)
+
+    def create(self, parent: str, type_id: str, text: str) -> None:
+        """Write a UUID to ``create`` of a type of a parent. :raises KernelRefused: as Linux."""
+        card = self.card(parent)
+        mdev_type = _type(card, parent, type_id)
+        uuid = mdev_uuid(text)
+        if uuid is None:
+            raise _refused(errno.EINVAL, f"{parent}/{type_id}/create")
+        if uuid in self.made:  # a removal that is still blocked keeps its UUID
+            raise _refused(errno.EEXIST, f"{parent}/{type_id}/create")
+        self._may_fail(card, type_id)
+        if self.available(card, parent, mdev_type) < 1:
+            raise _refused(errno.ENOSPC, f"{parent}/{type_id}/create")
+        self._add(uuid, parent, mdev_type)
+
+    def remove(self, uuid: str) -> bool:
+        """Write 1 to ``remove`` of an instance; False if that blocks until ``release``."""
+        made = self.made.get(uuid)
+        if made is None or made.leaving:
+            raise _refused(errno.ENOENT, f"{uuid}/remove")
+        self._may_fail(self.card(made.parent), made.type.id)
+        if uuid in self.held:
+            made.leaving = True
+            return False
+        del self.made[uuid]
+        return True
+
+    def set_vgpu_type(self, vf: str, type_id: str) -> None:
+        """Write a type, or 0, to ``nvidia/current_vgpu_type`` of a VF."""
+        card = self.card(vf)
+        if vf in self.held:
+            raise _refused(errno.EBUSY, f"{vf}/nvidia/current_vgpu_type")
+        if type_id == "0":
+            self._may_fail(card, self.made[vf].type.id if vf in self.made else "0")
+            self.made.pop(vf, None)
+            return
+        vgpu_type = _type(card, vf, type_id)
+        self._may_fail(card, type_id)
+        if vf in self.made or self.available(card, vf, vgpu_type) < 1:
+            raise _refused(errno.EINVAL, f"{vf}/nvidia/current_vgpu_type")
+        self._add(vf, vf, vgpu_type)
+
+    def hold(self, instance: str) -> None:
+        """A process opens an instance."""
+        self.held.add(instance)
+
+    def release(self, instance: str) -> None:
+        """The process closes it: a removal that waited ends."""
+        self.held.discard(instance)
+        if instance in self.made and self.made[instance].leaving:
+            del self.made[instance]
+
+    def switch_off(self, address: str, *type_ids: str) -> None:
+        """These types of a card, and no others, say that none is available."""
+        self.card(address).off = frozenset(type_ids)
+
+    @property
+    def instances(self) -> Mapping[str, tuple[str, str]]:
+        """Instance → (parent, type), in the order of their creation; without those that are leaving."""
+        return {name: (made.parent, made.type.id) for name, made in self.made.items() if not made.leaving}
+
+    def available(self, card: Card, parent: str, mdev_type: Type) -> int:
+        """Room of the card for the type; a VF takes one instance at most."""
+        here = [made for made in self.made.values() if made.parent in card.parents and not made.dead]
+        if mdev_type.id in card.off or (
+            not card.mixed and any(made.type.id != mdev_type.id for made in here)
+        ):
+            return 0
+        if card.vfs and any(made.parent == parent for made in here):
+            return 0
+        used = sum(1 / made.type.most for made in here)
+        room = int((1 - used) * mdev_type.most + 1e-6)
+        return min(room, 1) if card.vfs else room
+
+    def card(self, parent: str) -> Card:
+        """The card that has this address or this parent. :raises KernelRefused: if there is none."""
+        for card in self.cards:
+            if parent in (card.address, *card.parents):
+                return card
+        raise _refused(errno.ENOENT, parent)
+
+    def _add(self, name: str, parent: str, mdev_type: Type) -> None:
+        self.made[name] = Instance(parent, mdev_type, self._next_group, self.stillborn)
+        self._next_group += 1
+
+    def _may_fail(self, card: Card, type_id: str) -> None:
+        number = self.errors.get((card.address, type_id))
+        if number is not None:
+            raise _refused(number, f"{card.address}/{type_id}")
+
+
+def _type(card: Card, parent: str, type_id: str) -> Type:
+    for mdev_type in card.types:
+        if mdev_type.id == type_id:
+            return mdev_type
+    raise _refused(errno.EINVAL if card.vgpu else errno.ENOENT, f"{parent}/{type_id}")
+
+
+def _refused(number: int, path: str) -> KernelRefused:
+    return KernelRefused(f"{path}: {errno.errorcode[number]}", errno=number, path=path)
+
+
+class SimulatedCards:
+    """The cards of one host, whose PCI functions exist already.
+
+    ``writes`` counts writes to their files; ``last_bind`` is when an instance last became ready (monotonic).
+    """
+
+    def __init__(self, host: SimulatedHost, kernel: MdevKernel, watcher: DirectoryWatcher) -> None:
+        self.host = host
+        self.kernel = kernel
+        self.writes = 0
+        self.last_bind = 0.0
+        self._watcher = watcher
+        self._watched: set[str] = set()  # host paths of directories
+        self._real: dict[str, str] = {}  # parent of mdevs → host path of its real directory
+        self._parents: set[str] = set()  # those whose driver is loaded
+        self._vfs: dict[str, str] = {}  # VF that takes a type → host path of its directory nvidia
+        self._shown: dict[str, Instance] = {}  # mdevs with a directory and a group
+        self._listed: set[str] = set()  # mdevs on the bus
+        self._texts: dict[str, str] = {}  # VF, or parent and type → the text shown
+        for path in (_PARENTS, _MDEVS, _DRIVER):
+            files.directory(host.path(path))
+        for card in kernel.cards:
+            if all(os.path.lexists(host.path(f"{BUS}/{parent}")) for parent in card.parents):
+                self.load(card.address)
+
+    def load(self, address: str) -> None:
+        """The parent driver of a card is loaded: its types appear."""
+        card = self.kernel.card(address)
+        for parent in card.parents:
+            real = self.host.tree.real(f"{BUS}/{parent}")
+            if card.vgpu:
+                self._vfs[parent] = f"{real}/nvidia"
+                files.directory(self.host.path(f"{real}/nvidia"))
+            else:
+                self._real[parent] = real
+                self._parents.add(parent)
+                self._add_types(real, card)
+        self.show()
+        for parent in () if card.vgpu else card.parents:
+            self.host.tree.link(f"{_PARENTS}/{parent}", self._real[parent])
+
+    def unload(self, address: str) -> None:
+        """The parent driver of a card with mdevs is unloaded: it takes the idle instances with it."""
+        card = self.kernel.card(address)
+        for uuid, (parent, _) in self.instances.items():
+            if parent in card.parents:
+                self.kernel.remove(uuid)
+        self.show()
+        for parent in card.parents:
+            self.host.tree.remove(f"{_PARENTS}/{parent}")
+            files.remove_tree(self.host.path(_types_directory(self._real[parent])))
+            self._parents.discard(parent)
+            for mdev_type in card.types:
+                self._texts.pop(f"{parent}/{mdev_type.id}", None)
+        self._watch()
+
+    def hold(self, instance: str) -> None:
+        """A process opens an mdev, or a VF with a type."""
+        self.kernel.hold(instance)
+        group = self._group(instance)
+        self.host.tree.link(f"{_OPEN_FILES}/{group}", f"/dev/vfio/{group}")
+
+    def release(self, instance: str) -> None:
+        """The process closes it; a removal that waited ends."""
+        self.host.tree.remove(f"{_OPEN_FILES}/{self._group(instance)}")
+        self.kernel.release(instance)
+        self.show()
+
+    def switch_off(self, address: str, *type_ids: str) -> None:
+        """These types of a card, and no others, have no room."""
+        self.kernel.switch_off(address, *type_ids)
+        self.show()
+
+    def create(self, parent: str, type_id: str, uuid: str) -> None:
+        """Another program creates an instance. :raises KernelRefused: as the kernel would."""
+        self.kernel.create(parent, type_id, uuid)
+        self.show()
+
+    @property
+    def instances(self) -> dict[str, tuple[str, str]]:
+        """Instance → (parent, type)."""
+        return dict(self.kernel.instances)
+
+    def types_on(self, address: str) -> list[str]:
+        """The types of the instances on a card, without order."""
+        parents = self.kernel.card(address).parents
+        return sorted(type_id for parent, type_id in self.instances.values() if parent in parents)
+
+    def show(self, vgpu: str = "") -> None:
+        """Bring the files in step with the rules; those of the VF ``vgpu`` also if nothing has changed.
+
+        The end of a group and the start of an instance come last: a reader of these sees the room as it is.
+        The link on the mdev bus, which announces an instance, comes when its files can be written.
+        """
+        made = {name: one for name, one in self.kernel.made.items() if mdev_uuid(name) is not None}
+        listed = [name for name, one in made.items() if not one.leaving]
+        new = [name for name in listed if name not in self._listed]
+        for uuid in self._listed.difference(listed):
+            self._remove_from_bus(uuid)
+        for parent in self._parents:
+            self._show_rooms(parent)
+        for uuid in self._shown.keys() - made.keys():
+            self._remove_group(uuid)
+        for uuid in new:
+            self._add_mdev(uuid, made[uuid])
+        self._shown, self._listed = made, set(listed)
+        self._watch()
+        for uuid in new:
+            self.host.tree.link(f"{_MDEVS}/{uuid}", self._directory(uuid))
+            self.last_bind = time.monotonic()
+        for vf, base in self._vfs.items():
+            self._show_vgpu(vf, base, even_if_same=vf == vgpu)
+
+    def _add_types(self, real: str, card: Card) -> None:
+        for mdev_type in card.types:
+            base = f"{_types_directory(real)}/{mdev_type.id}"
+            files.directory(self.host.path(f"{base}/devices"))
+            files.write(self.host.path(f"{base}/name"), f"{mdev_type.name or mdev_type.id}\n")
+            files.write(self.host.path(f"{base}/device_api"), "vfio-pci\n")
+            files.write(self.host.path(f"{base}/create"), "")
+
+    def _show_rooms(self, parent: str) -> None:
+        card, types = self.kernel.card(parent), _types_directory(self._real[parent])
+        for mdev_type in card.types:
+            room = f"{self.kernel.available(card, parent, mdev_type)}\n"
+            if self._texts.get(f"{parent}/{mdev_type.id}") != room:
+                self._texts[f"{parent}/{mdev_type.id}"] = room
+                files.write(self.host.path(f"{types}/{mdev_type.id}/available_instances"), room)
+
+    def _add_mdev(self, uuid: str, made: Instance) -> None:
+        tree, real = self.host.tree, self._directory(uuid)
+        group = f"{GROUPS}/{made.group}"
+        files.directory(tree.path(f"{real}/vfio-dev/vfio{made.group}"))
+        files.write(tree.path(f"{real}/remove"), "")
+        tree.link(f"{real}/mdev_type", f"{_types_directory(self._real[made.parent])}/{made.type.id}")
+        files.write(tree.path(f"{group}/type"), "unknown\n")
+        tree.link(f"{group}/devices/{uuid}", real)
+        tree.link(f"{real}/iommu_group", group)
+        tree.node(f"/dev/vfio/{made.group}")
+        if not made.dead:
+            tree.link(f"{real}/driver", _DRIVER)
+
+    def _remove_from_bus(self, uuid: str) -> None:
+        """A removal that waits leaves the bus at once; group, node and directory stay until its end."""
+        self.host.tree.remove(f"{_MDEVS}/{uuid}")
+        for name in ("driver", "mdev_type", "remove"):
+            self.host.tree.remove(f"{self._directory(uuid)}/{name}")
+
+    def _remove_group(self, uuid: str) -> None:
+        tree, group = self.host.tree, self._shown[uuid].group
+        # kept: a file system would give its inode to the next one, which the kernel does not
+        files.move(tree.path(self._directory(uuid)), tree.path(f"{_REMOVED}/{uuid}"))
+        tree.remove(f"/dev/vfio/{group}")
+        files.remove_tree(tree.path(f"{GROUPS}/{group}"))
+
+    def _show_vgpu(self, vf: str, base: str, *, even_if_same: bool) -> None:
+        """A VF shows its type, or the types that it may become; its VFIO device comes with its type."""
+        card, made = self.kernel.card(vf), self.kernel.made.get(vf)
+        room = [one for one in card.types if made is None and self.kernel.available(card, vf, one)]
+        creatable = "".join(f"{one.id:<5} : {one.name or ''}\n" for one in room)
+        current = made.type.id if made else "0"
+        if self._texts.get(vf) == creatable + current and not even_if_same:
+            return
+        self._texts[vf] = creatable + current
+        if group := files.target(self.host.path(f"{BUS}/{vf}/iommu_group")):
+            (self.host.tree.ensure_node if made else self.host.remove_node)(f"/dev/vfio/{group}")
+        files.write(self.host.path(f"{base}/creatable_vgpu_types"), f"ID    : vGPU Name\n{creatable}")
+        files.write(self.host.path(f"{base}/current_vgpu_type"), f"{current}\n")
+        self.host.write(vf, "enable", "1")  # announces it
+
+    def _directory(self, uuid: str) -> str:
+        """The host path of the directory of an mdev."""
+        parent = self.kernel.made[uuid].parent if uuid in self.kernel.made else self._shown[uuid].parent
+        return f"{self._real[parent]}/{uuid}"
+
+    def _group(self, instance: str) -> str:
+        group_of_vf = files.target(self.host.path(f"{BUS}/{instance}/iommu_group"))
+        return group_of_vf or str(self._shown[instance].group)
+
+    def _watch(self) -> None:
+        """Listen to the files that can be written now."""
+        writable = {*self._vfs.values(), *(self._directory(uuid) for uuid in self._listed)}
+        for parent in self._parents:
+            types = _types_directory(self._real[parent])
+            writable |= {f"{types}/{one.id}" for one in self.kernel.card(parent).types}
+        for path in self._watched - writable:
+            self._watcher.unwatch(self.host.path(path), self._written)
+        for path in writable - self._watched:
+            self._watcher.watch(self.host.path(path), self._written, contents=True)
+        self._watched = writable
+
+    def _written(self, change: Change) -> None:
+        write, text = _WRITES.get(change.name or ""), _written_text(f"{change.directory}/{change.name}")
+        if write is None or not text:
+            return
+        with suppress(KernelRefused):
+            if not write(self.kernel, change.directory, text):
+                return
+        self.writes += 1
+        self.show(vgpu=change.directory.split("/")[-2])
+
+
+def _types_directory(real: str) -> str:
+    return f"{real}/mdev_supported_types"
+
+
+def _written_text(path: str) -> str:
+    """The text in a file; "" if the file was made to fail or to hang."""
+    try:
+        return files.read(path).decode().strip() if stat.S_ISREG(os.lstat(path).st_mode) else ""
+    except OSError:
+        return ""
+
+
+# Each takes the directory of the file and the text written to it; False if the text asks for nothing.
+_Write = Callable[[MdevKernel, str, str], bool]
+
+
+def _create(kernel: MdevKernel, directory: str, uuid: str) -> bool:
+    *_, parent, _, type_id = directory.split("/")
+    kernel.create(parent, type_id, uuid)
+    return True
+
+
+def _remove(kernel: MdevKernel, directory: str, flag: str) -> bool:
+    if flag == "1":
+        kernel.remove(directory.rpartition("/")[2])
+    return flag == "1"
+
+
+def _set_vgpu_type(kernel: MdevKernel, directory: str, wanted: str) -> bool:
+    vf = directory.split("/")[-2]
+    _, present = kernel.instances.get(vf, (vf, "0"))
+    if wanted != present:
+        kernel.set_vgpu_type(vf, wanted)
+    return wanted != present
+
+
+_WRITES: dict[str, _Write] = {"create": _create, "remove": _remove, "current_vgpu_type": _set_vgpu_type}
+
+
+@asynccontextmanager
+async def simulated_cards(host: SimulatedHost, kernel: MdevKernel) -> AsyncIterator[SimulatedCards]:
+    """The cards of a host, which answer to writes until the end of the block."""
+    watcher = DirectoryWatcher()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(watcher.run)
+            yield SimulatedCards(host, kernel, watcher)
+            group.cancel_scope.cancel()
+    finally:
+        watcher.close()
+
+
+def add_card(host: SimulatedHost, card: Card, group: int, *, device: str = "1eb8", numa: int = -1) -> None:
+    """Put the functions of a card on a host: on the driver nvidia, VFs in groups of their own."""
+    for number, address in enumerate((card.address, *card.vfs)):
+        host.add_function(
+            address,
+            vendor="10de",
+            device=device,
+            pci_class="030200",
+            driver="nvidia",
+            group=group + number,
+            numa=numa,
+            port=f"{address[:5]}00:{int(address[5:7], 16) & 0x1F:02x}.0",
+            sriov=0 if number else len(card.vfs),
+            physfn=card.address if number else None,
+        )
+
+
+def create_file(host: SimulatedHost, parent: str, type_id: str) -> str:
+    """The path in this process of the file ``create`` of a type."""
+    return host.path(f"{_types_directory(host.tree.real(f'{BUS}/{parent}'))}/{type_id}/create")
+
+
+def fail_create(host: SimulatedHost, parent: str, type_id: str, number: int) -> None:
+    """From now on each write to ``create`` of this type fails with this errno, one of ``FAILING``."""
+    path = create_file(host, parent, type_id)
+    files.remove(path)
+    files.link(path, FAILING[number])
+
+
+def mend_create(host: SimulatedHost, parent: str, type_id: str) -> None:
+    """The file ``create`` works again."""
+    path = create_file(host, parent, type_id)
+    files.remove(path)
+    files.write(path, "")
