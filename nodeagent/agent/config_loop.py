@@ -22,7 +22,7 @@ from nodeagent.base.errors import ConfigError, KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
-from nodeagent.config import Log, Settings, Sources, last_good, table
+from nodeagent.config import Log, Settings, Sources, last_good
 from nodeagent.kernel.root import Root
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.status import ConfigurationStatus
@@ -138,7 +138,7 @@ def _changed(before: Settings, fresh: Settings) -> list[str]:
     """The keys with other values, each with what a person may not expect of it."""
     both = zip(before.values, fresh.values, strict=True)
     keys = [new.key for old, new in both if old.value != new.value]
-    return [key + table.note(table.BY_KEY[key], " (", ")") for key in keys]
+    return [key + config.BY_KEY[key].note(" (", ")") for key in keys]
 
 
 class LastGood:

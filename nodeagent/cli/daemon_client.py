@@ -119,7 +119,7 @@ def settings_in_force(options: argparse.Namespace, root: Root) -> tuple[config.S
     basis, first_line = in_force(options, root)
     if basis is None:
         return shell.settings(options, root), first_line
-    return config.again(basis.values, config.flags_from(options)), ""
+    return config.from_values(basis.values, config.flags_from(options)), ""
 
 
 def request(path: str, wanted: Request, limit: float) -> Answer:
@@ -164,7 +164,5 @@ def _not_permitted(path: str) -> str:
 
 def _unused_flags(flags: Mapping[str, str]) -> str:
     """A line on flags without effect; that of the socket has led to the daemon."""
-    from nodeagent.config import table
-
-    unused = [table.BY_KEY[key].flag or key for key in flags if key != _SOCKET]
+    unused = [config.BY_KEY[key].flag or key for key in flags if key != _SOCKET]
     return f"not used: {', '.join(unused)}; the settings of the running daemon count" if unused else ""

@@ -159,7 +159,7 @@ def _fault(rules: list[Rule], mdevs: Mapping[str, Any] = NOTHING) -> ConfigError
     """Why these are no configuration; None if they are one."""
     values = {"resources": rules} | {f"mdevs.{key}": value for key, value in mdevs.items()}
     try:
-        config.again([config.Value(key, value, "") for key, value in values.items()], {})
+        config.from_values([config.Value(key, value, "") for key, value in values.items()], {})
     except ConfigError as error:
         return error
     return None

@@ -71,7 +71,7 @@ def show(options: argparse.Namespace) -> int:
 def _tried(options: argparse.Namespace) -> tuple[_Tried, tuple[str, ...]]:
     root = shell.root_of(options)
     basis, first_line = bases.named(options)
-    settings = config.instead(options.config, root.prefix, basis.values)
+    settings = config.load_candidate(options.config, root.prefix, basis.values)
     wishes = ClusterWishes() if options.host is not None else _heard(options, root, basis.snapshot.spec)
     spec = merge.merge(settings.configuration, wishes.kubevirt, wishes.labels)
     paths, unseen = spec.node_paths, ""

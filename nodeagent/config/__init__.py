@@ -1,36 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: one table feeds flags, environment, files, schema and reference.
+"""Settings: records from which flags, environment variables, files, schema and reference follow.
 
-Use ``config.load``; the other modules do its work: ``table`` lists the settings, ``scalars``, ``shapes`` and
-``selectors`` describe their values, ``sources`` and ``reading`` read files, variables and flags, ``mdevctl``
-and ``vgpu_device_manager`` read files of other tools, ``loading`` does all of that in order.
+Use ``config.load``; the other modules do its work. ``settings`` has all sections as records, ``rules`` the
+shapes of rules, ``words`` the texts that are accepted. ``sources`` finds files, variables and flags,
+``codec`` reads them, ``mdevctl`` and ``vgpu_device_manager`` read files of other tools, ``loading`` does it
+all in order.
 """
 
 from __future__ import annotations
 
-from nodeagent.config.loading import again, check_file, instead, load, load_one
+from nodeagent.config.loading import check_file, from_values, load, load_candidate, load_one
 from nodeagent.config.problems import ConfigErrors, more
-from nodeagent.config.records import Cdi, Http, Kubelet, Log, Settings, Status, Timing, Value
+from nodeagent.config.settings import (
+    BY_KEY,
+    SETTINGS,
+    Cdi,
+    Cluster,
+    Http,
+    Kubelet,
+    Log,
+    Setting,
+    Settings,
+    Status,
+    Timing,
+    Value,
+    schema,
+)
 from nodeagent.config.sources import Sources, add_flags, flags_from
-from nodeagent.config.table import schema
 
 __all__ = [
+    "BY_KEY",
+    "SETTINGS",
     "Cdi",
+    "Cluster",
     "ConfigErrors",
     "Http",
     "Kubelet",
     "Log",
+    "Setting",
     "Settings",
     "Sources",
     "Status",
     "Timing",
     "Value",
     "add_flags",
-    "again",
     "check_file",
     "flags_from",
-    "instead",
+    "from_values",
     "load",
+    "load_candidate",
     "load_one",
     "more",
     "schema",

@@ -19,8 +19,8 @@ from typing import Any
 from nodeagent.base import hints
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import yaml_lines
+from nodeagent.config.codec import Entry, Items, Scalar
 from nodeagent.config.problems import Wrong
-from nodeagent.config.reading import Entry, Items, Scalar
 from nodeagent.model.nodes import CdiDevice, CdiFile
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # the later one goes before

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.files import Damaged, StateFile
-from nodeagent.config import loading, sources, table
+from nodeagent.config import loading, sources
 from nodeagent.config.problems import ConfigErrors
-from nodeagent.config.records import Value
+from nodeagent.config.settings import BY_KEY, Value
 from nodeagent.model.configuration import Imported
 
 if TYPE_CHECKING:
-    from nodeagent.config.records import Settings
+    from nodeagent.config.settings import Settings
     from nodeagent.config.sources import Sources
 
 PATH = "/var/lib/nodeagent/settings.json"
@@ -94,9 +94,9 @@ def _settings(origin: Sources, content: dict[str, Any]) -> Settings:
     warnings = [
         f"{value.key} is in {PLACE}, and this version does not know it: it counts for nothing"
         for value in values
-        if value.key not in table.BY_KEY
+        if value.key not in BY_KEY
     ]
-    settings = loading.recall(origin, values, PLACE, imported, warnings)
+    settings = loading.load_cached(origin, values, PLACE, imported, warnings)
     line = f"{PLACE}:1"  # that is nothing to people
     shown = (value._replace(source=value.source.replace(line, PLACE)) for value in settings.values)
     return replace(settings, values=tuple(shown))

@@ -1,33 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of settings for ``docs/configuration.md``, made from the table.
+"""The reference of settings for ``docs/configuration.md``, made from the records.
 
 ``python -m nodeagent.config.reference docs/configuration.md`` writes it between its two marks; a test
-fails when the page and the table differ.
+fails when the page and the records differ.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nodeagent.base import pages
-from nodeagent.config import selectors, table
-from nodeagent.config.shapes import ListOf, Record, snake
-from nodeagent.model.spec import CdiRule, NodeRule, PciRule
+from nodeagent.config import codec
+from nodeagent.config.codec import ListOf, Record
+from nodeagent.config.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
-    from nodeagent.config.shapes import Key
-
-_MODELS: Mapping[str, Callable[..., object]] = {
-    "resource": PciRule,
-    "device node": NodeRule,
-    "CDI kind": CdiRule,
-}
-"""What is made of a record, where more than its own maker has a part in that."""
+    from nodeagent.config.codec import Field, Shape
+    from nodeagent.config.settings import Setting
 
 
 def page(text: str) -> str:
@@ -46,62 +39,52 @@ def reference() -> str:
 def _settings() -> Iterator[str]:
     yield "| key | value | default | flag, variable | meaning |"
     yield "|---|---|---|---|---|"
-    for setting in table.SETTINGS:
+    for setting in SETTINGS:
         if setting.obsolete:
             continue
-        default = json.dumps(table.shown(setting.shape, setting.default))
+        default = json.dumps(codec.written(setting.shape, setting.default))
         words = pages.cell(setting.shape.words)
         yield f"| `{setting.key}` | {words} | `{default}` | {_ways(setting)} | {_meaning(setting)} |"
 
 
-def _ways(setting: table.Setting) -> str:
+def _ways(setting: Setting) -> str:
     if setting.flag is None:
         return "file only"
     return f"`{setting.env}`, `{setting.flag}`"
 
 
-def _meaning(setting: table.Setting) -> str:
-    return pages.cell(setting.help) + table.note(setting, "; **", "**")
+def _meaning(setting: Setting) -> str:
+    return pages.cell(setting.help) + setting.note("; **", "**")
 
 
 def _records() -> Iterator[str]:
-    roots = (
-        ("resources[]", selectors.RESOURCE),
-        ("mdevs.types[]", table.TYPE),
-        ("mdevs.nodes[]", table.MDEV_NODE),
-        ("passthrough[]", table.PASSTHROUGH),
-        ("sriov[]", table.SRIOV),
-    )
     shown: set[str] = set()
-    for title, record in (nested for root in roots for nested in _nested(*root)):
-        if record.words in shown:
+    for title, record in (nested for setting in SETTINGS for nested in _nested(setting.key, setting.shape)):
+        if record.name in shown:
             continue
-        shown.add(record.words)
+        shown.add(record.name)
         yield f"\nKeys of `{title}`:\n\n| key | value | default | meaning |\n|---|---|---|---|"
-        for key in record.keys:
-            words = pages.cell(key.shape.words)
-            yield f"| `{key.name}` | {words} | {_default(record, key)} | {pages.cell(key.help)} |"
+        for field in record.fields:
+            words = pages.cell(field.shape.words)
+            yield f"| `{field.key}` | {words} | {_default(field)} | {pages.cell(field.help)} |"
 
 
-def _default(record: Record, key: Key) -> str:
-    """What holds without the key: the default of the field that it fills, if that says anything."""
-    if key.required:
+def _nested(title: str, shape: Shape) -> Iterator[tuple[str, Record]]:
+    """Yield the records that a shape holds, each with its place in the file."""
+    if isinstance(shape, ListOf):
+        yield from _nested(f"{title}[]", shape.of)
+    elif isinstance(shape, Record):
+        yield title, shape
+        for field in shape.fields:
+            yield from _nested(f"{title}.{field.key}", field.shape)
+
+
+def _default(field: Field) -> str:
+    if field.required:
         return "required"
-    value = _defaults(_MODELS.get(record.words, record.make)).get(key.field or snake(key.name))
-    return "" if value in (None, "") else f"`{json.dumps(table.shown(key.shape, value))}`"
-
-
-def _defaults(model: Callable[..., object]) -> dict[str, Any]:
-    parameters = inspect.signature(model).parameters.values()
-    return {each.name: each.default for each in parameters if each.default is not each.empty}
-
-
-def _nested(title: str, record: Record) -> Iterator[tuple[str, Record]]:
-    yield title, record
-    for key in record.keys:
-        inner, mark = (key.shape.of, "[]") if isinstance(key.shape, ListOf) else (key.shape, "")
-        if isinstance(inner, Record):
-            yield from _nested(f"{title}.{key.name}{mark}", inner)
+    if field.default in (None, ""):
+        return ""
+    return f"`{json.dumps(codec.written(field.shape, field.default))}`"
 
 
 if __name__ == "__main__":

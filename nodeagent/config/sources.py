@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nodeagent.base import hints, timeouts
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.files import STDIN
-from nodeagent.config import reading, table
+from nodeagent.config.codec import Entry, Table, from_text, is_null
 from nodeagent.config.problems import Place, Problems, Wrong, hint_for_unknown
-from nodeagent.config.reading import Entry, Table, is_null
+from nodeagent.config.settings import BY_KEY, SETTINGS, Setting, sections, top_keys
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from nodeagent.config.records import Value
+    from nodeagent.config.settings import Value
 
 DIRECTORY = "/etc/nodeagent"
 _MISNAMED = ("config.yml", "config.json")
@@ -34,7 +34,7 @@ _WIDTH = 79
 _USAGE = len("usage: ")
 _ANY = "[--SETTING VALUE ...]"
 _NO_BREAK = "\xa0"
-_TOLD = "the daemon"  # in place of a file
+_DAEMON = "the daemon"  # in place of a file
 
 
 class Sources(NamedTuple):
@@ -48,7 +48,7 @@ class Sources(NamedTuple):
 class Given(NamedTuple):
     """One setting as one source gives it; ``place`` is where its key stands."""
 
-    setting: table.Setting
+    setting: Setting
     entry: Entry
     place: Place
 
@@ -97,14 +97,14 @@ def file(path: str, short: str, problems: Problems) -> list[Given]:
     return [] if tables is None else list(_split(tables, problems))
 
 
-def told(values: Iterable[Value], problems: Problems, place: str = _TOLD) -> Iterator[Given]:
-    """What was given to another process, by the values that it shows: these are as one would write them.
+def values(shown: Iterable[Value], problems: Problems, place: str = _DAEMON) -> Iterator[Given]:
+    """The settings of another process, from the values that it shows: these are as one would write them.
 
     ``place`` stands for the file. A key that there is no more is passed over.
     """
     tables: dict[str, dict[str, Any]] = {"": {}}
-    for value in values:
-        setting = table.BY_KEY.get(value.key)
+    for value in shown:
+        setting = BY_KEY.get(value.key)
         if setting is not None:
             tables.setdefault(setting.section, {})[setting.name] = value.value
     document = tables.pop("") | tables
@@ -114,13 +114,13 @@ def told(values: Iterable[Value], problems: Problems, place: str = _TOLD) -> Ite
     yield from _split(yaml_lines.parse(text.encode(), place, place), problems)
 
 
-def outside(values: Iterable[Value], problems: Problems, warnings: list[str]) -> Iterator[Given]:
-    """As ``told``, what was given by environment and flags alone, not by files."""
-    given = [(value, [_outside(place) for place in value.source.split(", ")]) for value in values]
+def outside(shown: Iterable[Value], problems: Problems, warnings: list[str]) -> Iterator[Given]:
+    """As ``values``, of those that environment and flags alone have set, not files."""
+    given = [(value, [_outside(place) for place in value.source.split(", ")]) for value in shown]
     for value, places in given:
         if any(places) and not all(places):
             warnings.append(f"{value.key} is from {value.source}: of these only files count in this answer")
-    return told((value for value, places in given if all(places)), problems)
+    return values((value for value, places in given if all(places)), problems)
 
 
 def _outside(place: str) -> bool:
@@ -147,21 +147,19 @@ def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tupl
 
 
 def _split(top: Table, problems: Problems) -> Iterator[Given]:
-    sections = table.sections()
+    known = sections()
     for member in top.members:
-        setting = sections[""].get(member.key)
+        setting = known[""].get(member.key)
         if setting is not None:
             yield Given(setting, member.entry, member.place)
-        elif member.key and member.key in sections:
-            yield from _section(sections[member.key], member.key, member.entry, problems)
+        elif member.key and member.key in known:
+            yield from _section(known[member.key], member.key, member.entry, problems)
         else:
-            hint = hint_for_unknown(member.key, table.top_keys())
+            hint = hint_for_unknown(member.key, top_keys())
             problems.add(member.place, member.key or '""', "unknown key", hint)
 
 
-def _section(
-    settings: Mapping[str, table.Setting], name: str, entry: Entry, problems: Problems
-) -> Iterator[Given]:
+def _section(settings: Mapping[str, Setting], name: str, entry: Entry, problems: Problems) -> Iterator[Given]:
     if is_null(entry):
         return
     if not isinstance(entry, Table):
@@ -179,7 +177,7 @@ def _section(
 
 def environment(environ: Mapping[str, str], problems: Problems, warnings: list[str]) -> Iterator[Given]:
     """What ``NODEAGENT_*`` gives."""
-    by_name = {setting.env: setting for setting in table.SETTINGS if setting.env}
+    by_name = {setting.env: setting for setting in SETTINGS if setting.env}
     for name, setting in by_name.items():
         text = environ.get(name, "")
         if text:
@@ -202,17 +200,17 @@ def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> li
 def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Given]:
     """What flags give; the keys are those of the table ("timing.settle")."""
     for key, text in given.items():
-        setting = table.BY_KEY.get(key)
+        setting = BY_KEY.get(key)
         if setting is None or setting.flag is None:
-            problems.add("flag", key, "unknown key", naming.nearest(key, table.BY_KEY))
+            problems.add("flag", key, "unknown key", naming.nearest(key, BY_KEY))
         else:
             place = Place(f"flag {setting.flag}", f"flag {setting.flag}")
             yield from _given(setting, text, place, problems)
 
 
-def _given(setting: table.Setting, text: str, place: Place, problems: Problems) -> Iterator[Given]:
+def _given(setting: Setting, text: str, place: Place, problems: Problems) -> Iterator[Given]:
     try:
-        yield Given(setting, reading.from_text(setting.shape, text, place), place)
+        yield Given(setting, from_text(setting.shape, text, place), place)
     except Wrong as wrong:
         problems.add(place, setting.key, wrong.what, wrong.hint)
 
@@ -226,7 +224,7 @@ def add_flags(parser: argparse.ArgumentParser, note: str = "") -> None:
     filled = textwrap.fill(usage, _WIDTH - _USAGE, subsequent_indent=" " * _USAGE)
     parser.usage = filled.replace(_NO_BREAK, " ")
     group = parser.add_argument_group("settings", note) if note else parser
-    for setting in table.SETTINGS:
+    for setting in SETTINGS:
         if setting.flag is not None:
             group.add_argument(
                 setting.flag,
@@ -236,13 +234,11 @@ def add_flags(parser: argparse.ArgumentParser, note: str = "") -> None:
             )
 
 
-def _shown(setting: table.Setting) -> str:
+def _shown(setting: Setting) -> str:
     return f"{setting.help} ({setting.shape.words})".replace("%", "%%")
 
 
 def flags_from(namespace: argparse.Namespace) -> dict[str, str]:
     """The settings given as flags, as texts by key; what was not given is left out."""
     given = vars(namespace)
-    return {
-        setting.key: given[setting.key] for setting in table.SETTINGS if given.get(setting.key) is not None
-    }
+    return {setting.key: given[setting.key] for setting in SETTINGS if given.get(setting.key) is not None}

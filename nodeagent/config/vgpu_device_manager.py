@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import yaml_lines
-from nodeagent.config.reading import Entry, Items, Member, Scalar, Table, described
+from nodeagent.config.codec import Entry, Items, Member, Scalar, Table, described
 from nodeagent.model.configuration import VgpuConfiguration
 from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.model.spec import CardTypes, WantedType

@@ -22,11 +22,11 @@ from yaml.scanner import Scanner
 
 from nodeagent.base import files, hints
 from nodeagent.base.errors import ConfigError
+from nodeagent.config.codec import Items, Member, Scalar, Table
 from nodeagent.config.problems import Place
-from nodeagent.config.reading import Items, Member, Scalar, Table
 
 if TYPE_CHECKING:
-    from nodeagent.config.reading import Entry
+    from nodeagent.config.codec import Entry
 
 MAX_BYTES = 1024 * 1024
 MAX_ENTRIES = 50_000

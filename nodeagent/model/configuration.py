@@ -9,8 +9,9 @@ tuples from end to end. Places are written in full ("/etc/nodeagent/config.yaml:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from nodeagent.model.plain import Key
 from nodeagent.model.problem import Problem
 from nodeagent.model.spec import (
     CardTypes,
@@ -36,21 +37,46 @@ class Alias(NamedTuple):
 class Mdevs(NamedTuple):
     """The section ``mdevs``; the last three name sources of wishes beside it ("" and False: none)."""
 
-    manage: bool = False
-    types: tuple[WantedType, ...] = ()
-    nodes: tuple[NodeTypes, ...] = ()
-    adopt: bool = False
-    exclude: tuple[str, ...] = ()
-    mdevctl: bool = False
-    vgpu_config_file: str = ""
-    vgpu_config: str = ""
+    manage: Annotated[bool, Key("make and remove mdevs and vGPUs")] = False
+    types: Annotated[
+        tuple[WantedType, ...],
+        Key("types to make, in order: ids or names; a count is for each card, none means all that fit"),
+    ] = ()
+    nodes: Annotated[
+        tuple[NodeTypes, ...],
+        Key("types for nodes with certain labels; the lists of all that fit replace mdevs.types"),
+    ] = ()
+    adopt: Annotated[bool, Key("take over what others made: keep it, or remove it")] = False
+    exclude: Annotated[tuple[str, ...], Key("types that are neither made nor removed")] = ()
+    mdevctl: Annotated[bool, Key("make what /etc/mdevctl.d defines to start by itself")] = False
+    vgpu_config_file: Annotated[
+        str,
+        Key("configuration file of NVIDIA's vgpu-device-manager that is to be carried out", "optional file"),
+    ] = ""
+    vgpu_config: Annotated[
+        str,
+        Key(
+            "which configuration of that file, unless the label nvidia.com/vgpu.config in node.labels names "
+            "one",
+            "optional text",
+        ),
+    ] = ""
 
 
 class Node(NamedTuple):
     """What the configuration tells of the node. ``name``: the host's, unless given; ``labels`` as given."""
 
-    name: str = ""
-    labels: tuple[tuple[str, str], ...] = ()
+    name: Annotated[
+        str,
+        Key(
+            "name of the node, by default the host's; without a cluster also its label "
+            "kubernetes.io/hostname",
+            "node name",
+        ),
+    ] = ""
+    labels: Annotated[
+        tuple[tuple[str, str], ...], Key("labels of the node, where no cluster tells them", "label")
+    ] = ()
 
 
 class KubeVirt(NamedTuple):
@@ -59,9 +85,24 @@ class KubeVirt(NamedTuple):
     ``enabled``: auto, true, false. ``serve`` says which of the devices that it permits: external, all, none.
     """
 
-    enabled: str = "auto"
-    serve: str = "external"
-    manage_mdevs: bool = False
+    enabled: Annotated[
+        str,
+        Key(
+            "follow the KubeVirt CR and the Node; auto: with a kubeconfig, or a pod's service account",
+            choices=("auto", "true", "false"),
+        ),
+    ] = "auto"
+    serve: Annotated[
+        str,
+        Key(
+            "which devices that the CR permits are served: those with externalResourceProvider, all, or none",
+            choices=("external", "all", "none"),
+        ),
+    ] = "external"
+    manage_mdevs: Annotated[
+        bool,
+        Key("make the mdevs that the CR asks for, where virt-handler does not (enabled: false in the CR)"),
+    ] = False
 
 
 class MdevctlDefinitions(NamedTuple):

@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -22,14 +22,35 @@ KIND = "kind"
 _SIMPLE = (str, int, bool, float, NoneType)
 
 
+class Key(NamedTuple):
+    """Annotates the type of a field that is a key of the configuration file, too: its help, and its values.
+
+    Of texts ``word`` names the kind of text (``config.words``), or ``choices`` are all there are; of a map
+    it is that of the keys. Numbers and durations (in seconds) have ``bounds``. ``name`` "": the key is named
+    as the field is. ``at_start``: the daemon reads it at its start only. ``obsolete``: without effect.
+    """
+
+    help: str
+    word: str = "text"
+    choices: tuple[str, ...] = ()
+    bounds: tuple[int, int] | tuple[float, float] = (0, 0)
+    name: str = ""
+    at_start: bool = False
+    obsolete: bool = False
+
+
 class RecordField(NamedTuple):
-    """A field of a record, and its key. ``tagged``: what it holds says of which class it is."""
+    """A field of a record, and its key. ``tagged``: what it holds says of which class it is.
+
+    ``written``: how it stands in the configuration file, if it does.
+    """
 
     name: str
     key: str
     type: Any
     default: Any
     tagged: bool
+    written: Key | None
 
     @property
     def has_default(self) -> bool:
@@ -134,15 +155,17 @@ def fields_of(record: Any) -> tuple[RecordField, ...]:
 
 @cache
 def _fields_of(of: Any) -> tuple[RecordField, ...]:
-    hints = get_type_hints(of)
+    hints = get_type_hints(of, include_extras=True)
     if is_dataclass(of):
         defaults = {field.name: _default(field) for field in fields(of)}
     else:
         defaults = {name: of._field_defaults.get(name, MISSING) for name in of._fields}
-    return tuple(
-        RecordField(name, camel(name), hints[name], default, _tagged(hints[name]))
-        for name, default in defaults.items()
-    )
+    return tuple(_field(name, hints[name], default) for name, default in defaults.items())
+
+
+def _field(name: str, hint: Any, default: Any) -> RecordField:
+    wanted, key = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
+    return RecordField(name, camel(name), wanted, default, _tagged(wanted), key)
 
 
 def _is_record(of: Any) -> bool:

@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import ClassVar, Final, NamedTuple
+from typing import Annotated, ClassVar, Final, NamedTuple
 
 from nodeagent.model.host import NODES, Kind
 from nodeagent.model.ids import VFIO_PCI
+from nodeagent.model.plain import Key
 from nodeagent.model.resource import Iommufd, Isolation
 
 API_VERSION = "nodeagent/v1"
 """Of the configuration file, and of every document that a verb answers with."""
+SHARES = (1, 1_000_000)
+"""The least and the most shares of a device node."""
 DISCOVERED_CLASSES = ("0300", "0302", "0380", "0680", "1200")
 
 
@@ -28,15 +31,17 @@ class PciSelector(NamedTuple):
     ``addresses`` may hold ``*`` and ``?``; ``classes`` are prefixes of the six-digit class ("0300", "03").
     """
 
-    vendors: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    subsystems: tuple[str, ...] = ()  # "10de:12a2" or "10de"
-    classes: tuple[str, ...] = ()
-    drivers: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
-    numa_nodes: tuple[int, ...] = ()
-    iommu_groups: tuple[int, ...] = ()
-    vgpu_types: tuple[str, ...] = ()
+    vendors: Annotated[tuple[str, ...], Key("vendor ids, 4 hexadecimal digits", "vendor id")] = ()
+    devices: Annotated[tuple[str, ...], Key("device ids, 4 hexadecimal digits", "device id")] = ()
+    subsystems: Annotated[tuple[str, ...], Key('"10de:12a2", or "10de" for the vendor', "subsystem")] = ()
+    classes: Annotated[tuple[str, ...], Key("class codes, 2, 4 or 6 digits", "PCI class")] = ()
+    drivers: Annotated[tuple[str, ...], Key("drivers that the function is bound to", "driver")] = ()
+    addresses: Annotated[tuple[str, ...], Key("addresses; * and ? match", "PCI address pattern")] = ()
+    numa_nodes: Annotated[tuple[int, ...], Key("NUMA nodes", bounds=(0, 1023))] = ()
+    iommu_groups: Annotated[
+        tuple[int, ...], Key("IOMMU groups; they may change with a boot", bounds=(0, 2**31 - 1))
+    ] = ()
+    vgpu_types: Annotated[tuple[str, ...], Key("vGPU types of a vendor driver")] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +52,13 @@ class PciRule:
     virt-handler would: on another node the same card may be meant for its host.
     """
 
-    name: str
-    selectors: tuple[PciSelector, ...] = ()
-    isolation: Isolation = Isolation.GROUP
-    iommufd: Iommufd = Iommufd.NEVER
-    cdi: bool = False
+    name: Annotated[str, Key("the resource, such as example.com/gpu", "resource")]
+    selectors: Annotated[tuple[PciSelector, ...], Key("picks PCI functions", name="pci")] = ()
+    isolation: Annotated[
+        Isolation, Key("group: the rest of an IOMMU group waits; bundle: one device per group; none: neither")
+    ] = Isolation.GROUP
+    iommufd: Annotated[Iommufd, Key("hand out /dev/iommu and the VFIO device nodes")] = Iommufd.NEVER
+    cdi: Annotated[bool, Key("answer with CDI device names")] = False
     permitted: bool = False
     place: str = field(default="", compare=False)
 
@@ -65,11 +72,20 @@ class NodePath(NamedTuple):
     ``limit``, for ``per_path``: of how many Devices a node may be a part; None: 1 for a pattern, else of all.
     """
 
-    path: str
-    mount_path: str = ""
-    permissions: str = ""
-    optional: bool = False
-    limit: int | None = None
+    path: Annotated[str, Key("the node; with *, ? and [...] in its last part all that fit", "device nodes")]
+    mount_path: Annotated[
+        str,
+        Key("where a container finds it; a directory ends with /; without it the same path", "mount path"),
+    ] = ""
+    permissions: Annotated[str, Key("of r, w and m; without them those of the rule", "permissions")] = ""
+    optional: Annotated[bool, Key("a Device is Healthy without it, too")] = False
+    limit: Annotated[
+        int | None,
+        Key(
+            "with perPath, of how many Devices a node may be a part: 1 for a pattern, any for a path",
+            bounds=SHARES,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +96,11 @@ class NodeRule:
     """
 
     name: str
-    path: str = ""
-    count: int = 1
-    permissions: str = "rw"
-    paths: tuple[NodePath, ...] = ()
-    per_path: bool = False
+    path: Annotated[str, Key("one node below /dev", "device node")] = ""
+    count: Annotated[int, Key("how many containers may share it", bounds=SHARES)] = 1
+    permissions: Annotated[str, Key("of r, w and m", "permissions")] = "rw"
+    paths: Annotated[tuple[NodePath, ...], Key("nodes that go together; patterns, too")] = ()
+    per_path: Annotated[bool, Key("a device for each node that the first of the paths means")] = False
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.NODE
@@ -103,8 +119,8 @@ class NodeRule:
 class MdevSelector(NamedTuple):
     """Picks mediated devices by type: one of ``types`` (ids) AND one of ``names``; an empty key picks all."""
 
-    types: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
+    types: Annotated[tuple[str, ...], Key("type ids, such as nvidia-222")] = ()
+    names: Annotated[tuple[str, ...], Key("type names, such as GRID T4-1Q")] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +128,7 @@ class MdevRule:
     """A resource of mediated devices. No selectors picks nothing. ``permitted``: from the KubeVirt CR."""
 
     name: str
-    selectors: tuple[MdevSelector, ...] = ()
+    selectors: Annotated[tuple[MdevSelector, ...], Key("picks mediated devices", name="mdev")] = ()
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
@@ -129,11 +145,13 @@ class UsbSelector(NamedTuple):
     are prefixes of the device's class or of the code of one of its interfaces ("08", "0806").
     """
 
-    vendors: tuple[str, ...] = ()
-    products: tuple[str, ...] = ()
-    serials: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    ports: tuple[str, ...] = ()
+    vendors: Annotated[tuple[str, ...], Key("vendor ids, 4 hexadecimal digits", "vendor id")] = ()
+    products: Annotated[tuple[str, ...], Key("product ids, 4 hexadecimal digits", "device id")] = ()
+    serials: Annotated[tuple[str, ...], Key("serial numbers")] = ()
+    classes: Annotated[
+        tuple[str, ...], Key("classes of the device or its interfaces, 2 to 6 digits", "PCI class")
+    ] = ()
+    ports: Annotated[tuple[str, ...], Key("ports, such as 1-1.2; * and ? match")] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +163,11 @@ class UsbRule:
     """
 
     name: str
-    selectors: tuple[UsbSelector, ...] = ()
-    bundle: bool = False
-    force: tuple[str, ...] = ()
+    selectors: Annotated[tuple[UsbSelector, ...], Key("picks USB devices", name="usb")] = ()
+    bundle: Annotated[bool, Key("one device for each set of USB devices that has one for every selector")] = (
+        False
+    )
+    force: Annotated[tuple[str, ...], Key("ids or ports of USB devices that the host may lose")] = ()
     permitted: bool = False
     place: str = field(default="", compare=False)
 
@@ -169,9 +189,11 @@ class CdiRule:
     """
 
     name: str
-    spec_kind: str
-    names: tuple[str, ...] = ("*",)
-    exclude: tuple[str, ...] = ("all",)
+    spec_kind: Annotated[str, Key("vendor and class, such as nvidia.com/gpu", "CDI kind", name="kind")]
+    names: Annotated[tuple[str, ...], Key("names of devices; * and ? match")] = ("*",)
+    exclude: Annotated[
+        tuple[str, ...], Key("names that are not taken; without it those that stand for all")
+    ] = ("all",)
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.CDI
@@ -195,16 +217,18 @@ class WantedType:
     ``short`` names the last word of the type's name, as NVIDIA's vgpu-device-manager does: "T4-1Q".
     """
 
-    name: str
-    count: int | None = None
+    name: Annotated[str, Key("type id or name", name="type")]
+    count: Annotated[int | None, Key("how many to make on each card", bounds=(1, 1024))] = None
     short: bool = False
 
 
 class NodeTypes(NamedTuple):
     """The types for nodes that carry all these labels; no labels at all fit every node."""
 
-    labels: tuple[tuple[str, str], ...] = ()
-    types: tuple[WantedType, ...] = ()
+    labels: Annotated[
+        tuple[tuple[str, str], ...], Key("labels of the node", "label", name="nodeSelector")
+    ] = ()
+    types: Annotated[tuple[WantedType, ...], Key("types on such a node, in order")] = ()
 
 
 class CardTypes(NamedTuple):
@@ -254,9 +278,11 @@ class MdevSpec(NamedTuple):
 class SriovRule:
     """How many VFs the picked physical functions are to have, and which VFIO driver (None: none by this)."""
 
-    selectors: tuple[PciSelector, ...]
-    num_vfs: int
-    driver: str | None = None
+    selectors: Annotated[tuple[PciSelector, ...], Key("which functions", name="match")]
+    num_vfs: Annotated[int, Key("how many VFs", bounds=(0, 65535), name="numVFs")]
+    driver: Annotated[
+        str | None, Key("the VFIO driver of the VFs: none of the host's gets them first", "VFIO driver")
+    ] = None
     place: str = field(default="", compare=False)
 
 
@@ -274,10 +300,20 @@ class PassthroughRule:
     ``force`` are the addresses of functions that the host itself may lose.
     """
 
-    selectors: tuple[PciSelector, ...]
-    driver: str = VFIO_PCI
-    group: Extent = Extent.WHOLE
-    force: tuple[str, ...] = ()
+    selectors: Annotated[tuple[PciSelector, ...], Key("which functions", name="match")]
+    driver: Annotated[
+        str, Key("the VFIO driver to bind them to; vfio-pci if none is given", "VFIO driver")
+    ] = VFIO_PCI
+    group: Annotated[
+        Extent, Key("whole: bind all of their IOMMU groups, at once or not at all; matched: them alone")
+    ] = Extent.WHOLE
+    force: Annotated[
+        tuple[str, ...],
+        Key(
+            "addresses of functions that this host may lose although its network or display is on them",
+            "PCI address",
+        ),
+    ] = ()
     place: str = field(default="", compare=False)
 
 
@@ -287,11 +323,29 @@ class Discovery(NamedTuple):
     ``pci_ids`` is the operator's own database of names, "" for none.
     """
 
-    enabled: bool = True
-    naming: str = "name"
-    prefix: str = ""
-    classes: tuple[str, ...] = DISCOVERED_CLASSES
-    pci_ids: str = ""
+    enabled: Annotated[bool, Key("offer VFIO-bound functions without a rule")] = True
+    naming: Annotated[
+        str,
+        Key("name discovered resources after pci.ids, or after vendor and device id", choices=("name", "id")),
+    ] = "name"
+    prefix: Annotated[
+        str, Key('domain of discovered names; "" takes one per vendor, such as nvidia.com', "domain")
+    ] = ""
+    pci_ids: Annotated[
+        str,
+        Key(
+            "a pci.ids whose names go before those of the bundled copy; the host's own comes last",
+            "optional file",
+            at_start=True,
+        ),
+    ] = ""
+    classes: Annotated[
+        tuple[str, ...],
+        Key(
+            "PCI classes that are discovered, 2, 4 or 6 digits each; 0680 (NVSwitch) of NVIDIA alone",
+            "PCI class",
+        ),
+    ] = DISCOVERED_CLASSES
 
 
 class Following(Enum):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from nodeagent.config import table
+from nodeagent import config
 from nodeagent.model.change import Plan
 from nodeagent.policy.offer.comparison import Comparison, Counted, DeviceChange, Listed
 from nodeagent.render import plan as plans
@@ -57,7 +57,7 @@ def _settings(pairs: Iterable[tuple[Value, Value]]) -> list[str]:
 
 
 def _note(key: str) -> str:
-    return table.note(table.BY_KEY[key], " (", ")")
+    return config.BY_KEY[key].note(" (", ")")
 
 
 def _resource(name: str, before: Counted | None, after: Counted | None) -> str:
@@ -115,7 +115,7 @@ def answer(told: DryRun) -> DryRunAnswer:
     return DryRunAnswer(
         told.file,
         tuple(
-            SettingChangeAnswer(new.key, old.value, new.value, table.note(table.BY_KEY[new.key], "", ""))
+            SettingChangeAnswer(new.key, old.value, new.value, config.BY_KEY[new.key].note("", ""))
             for old, new in told.settings
         ),
         tuple(

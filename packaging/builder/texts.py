@@ -16,10 +16,10 @@ import shtab
 from argparse_manpage.manpage import Manpage
 
 from builder import source
+from nodeagent import config
 from nodeagent.cli import output
 from nodeagent.cli import parser as commands
-from nodeagent.config import table
-from nodeagent.config.shapes import Word
+from nodeagent.config.codec import Word
 from nodeagent.render import logs
 
 COMPLETIONS = {
@@ -74,7 +74,7 @@ def completion(shell: str) -> str:
     for action in itertools.chain(*(each._actions for each in _parsers(parser))):
         if action.metavar in _PATHS:
             action.complete = _PATHS[str(action.metavar)]  # type: ignore[attr-defined]  # shtab's own attribute
-        elif (setting := table.BY_KEY.get(action.dest)) and isinstance(setting.shape, Word):
+        elif (setting := config.BY_KEY.get(action.dest)) and isinstance(setting.shape, Word):
             words = setting.shape.words.split(" | ")
             action.choices = words if len(words) > 1 else None
     return shtab.complete(parser, shell)
@@ -94,7 +94,7 @@ def man_page() -> str:
     for verb in list(_parsers(parser))[1:]:
         verb.description = None  # it says the same as the line above it
         verb._action_groups = [group for group in verb._action_groups if group.title != "settings"]
-        verb._actions = [action for action in verb._actions if action.dest not in table.BY_KEY]
+        verb._actions = [action for action in verb._actions if action.dest not in config.BY_KEY]
     parser.epilog = None
     page = Manpage(parser, format="single-commands-section")
     page.description = "owns the devices of a node that virtual machines are given"
@@ -112,7 +112,7 @@ def _sections() -> Iterator[str]:
     yield ".SH SETTINGS"
     yield "Each is a key of the files below. Most are a variable, too, and a flag of every verb but demo."
     yield "Flags win over variables, these over conf.d, that over config.yaml. SEE ALSO names examples."
-    for setting in table.SETTINGS:
+    for setting in config.SETTINGS:
         if not setting.obsolete:
             yield from _setting(setting)
     yield ".SH FILES"
@@ -130,11 +130,11 @@ def _exit_codes() -> Iterator[str]:
     yield from (".TP", str(output.WRONG), _escaped(f"something is wrong on the node ({wrong})"))
 
 
-def _setting(setting: table.Setting) -> Iterator[str]:
+def _setting(setting: config.Setting) -> Iterator[str]:
     ways = ", ".join(way for way in (setting.flag, setting.env) if way)
     yield from (".TP", f".B {_escaped(setting.key)}")
     yield _escaped(
-        f"{setting.help} ({setting.shape.words}{'; ' + ways if ways else ''})" + table.note(setting, "; ", "")
+        f"{setting.help} ({setting.shape.words}{'; ' + ways if ways else ''})" + setting.note("; ", "")
     )
 
 

@@ -54,7 +54,7 @@ def test_a_group_is_a_rule_that_the_daemon_takes(group: Any, node: Any) -> None:
     nodes, notes = one(group)
     assert (nodes, notes) == ([node], [])
     rules = [{"name": "squat.ai/x", "node": each} for each in nodes]
-    (rule,) = config.again([config.Value("resources", rules, "")], {}).configuration.rules
+    (rule,) = config.from_values([config.Value("resources", rules, "")], {}).configuration.rules
     assert rule.name == "squat.ai/x"
 
 

@@ -12,7 +12,7 @@ import pytest
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.timeouts import SCALE
-from nodeagent.config.records import Cluster
+from nodeagent.config import Cluster
 from nodeagent.model.configuration import Alias, Configuration, Node
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
@@ -122,7 +122,7 @@ def test_a_full_file_is_read_into_the_model(etc: Etc) -> None:
     assert [rule.place for rule in etc.spec().rules] == ["config.yaml:5", "config.yaml:14"]
     place = f"{etc.home}/config.yaml:3"
     assert found.aliases == (Alias("nvidia.com/TU104GL_TESLA_T4", "nvidia.com/t4", place),)
-    assert found.discovery == Discovery(True, "id", "example.com", ("0300", "1200"))
+    assert found.discovery == Discovery(True, "id", "example.com", classes=("0300", "1200"))
     assert found.node.labels == (("kubernetes.io/hostname", "node2"), ("zone", ""))
     assert (loaded.timing.settle, loaded.timing.resync) == (0.25, 120.0)
     assert loaded.kubelet.device_plugin_dir == "/var/lib/kubelet/device-plugins"
@@ -391,7 +391,7 @@ timing: {settle: 300ms}
 """,
     )
     before = etc.load({"kubeconfig": "/etc/kubeconfig"})
-    after = config.again(before.values, {})
+    after = config.from_values(before.values, {})
     assert [each._replace(source="") for each in after.values] == [
         each._replace(source="") for each in before.values
     ]
@@ -399,5 +399,6 @@ timing: {settle: 300ms}
     assert after.configuration.mdevs == before.configuration.mdevs
     assert [each.name for each in after.configuration.rules] == ["example.com/gpu", "example.com/kvm"]
     assert (
-        config.again(before.values, {"kubevirt.enabled": "false"}).configuration.kubevirt.enabled == "false"
+        config.from_values(before.values, {"kubevirt.enabled": "false"}).configuration.kubevirt.enabled
+        == "false"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import yaml_lines
-from nodeagent.config.reading import Entry, Items, Scalar, Table
+from nodeagent.config.codec import Entry, Items, Scalar, Table
 
 if TYPE_CHECKING:
     from pathlib import Path

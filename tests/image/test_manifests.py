@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from nodeagent import config
-from nodeagent.config import table
 from tests.image import manifests
 from tests.image.containers import ROOT
 from tests.image.manifests import OVERLAYS, Manifest
@@ -283,8 +282,8 @@ def test_other_settings_roll_the_pods() -> None:
 @pytest.mark.parametrize("values", [pytest.param(values, id=name) for name, values in CASES.items()])
 def test_every_variable_and_flag_of_the_pod_is_in_the_table_of_settings(values: dict[str, Any]) -> None:
     container = manifests.container(manifests.helm(**values))
-    known = {setting.env for setting in table.SETTINGS}
-    flags = {setting.flag for setting in table.SETTINGS}
+    known = {setting.env for setting in config.SETTINGS}
+    flags = {setting.flag for setting in config.SETTINGS}
     given = {each["name"] for each in container["env"]}
     assert {"NODEAGENT_NODE_NAME", "NODEAGENT_HTTP_LISTEN"} <= given <= known
     verb, *rest = container["args"]

@@ -15,7 +15,7 @@ import pytest
 
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.watch import DirectoryWatcher
-from nodeagent.config import scalars
+from nodeagent.config import words
 from nodeagent.kubelet import node_lock, socket_dir
 from nodeagent.kubelet.socket_dir import SocketDir
 from tests.facts import names
@@ -60,7 +60,7 @@ def test_names_of_sockets_are_short_and_never_the_same() -> None:
         for serial in (1, 2)
     }
     assert len(names) == 8
-    assert all(len(name) <= scalars.SOCKET_NAME and str(os.getpid()) in name for name in names)
+    assert all(len(name) <= words.SOCKET_NAME and str(os.getpid()) in name for name in names)
 
 
 def test_a_directory_gives_no_name_twice(directory: SocketDir) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from builder import release, texts, vendoring
 
-from nodeagent.config import table
+from nodeagent import config
 from tests.packaging import building
 from tests.packaging.building import ROOT, Packages
 
@@ -151,7 +151,7 @@ def test_the_man_page_has_every_verb_and_setting_and_is_well_formed(unpacked: Pa
         command, capture_output=True, text=True, check=True, env={"MANWIDTH": "200", "PATH": "/usr/bin:/bin"}
     )
     assert shown.stderr == ""
-    keys = [setting.key for setting in table.SETTINGS if not setting.obsolete]
+    keys = [setting.key for setting in config.SETTINGS if not setting.obsolete]
     for word in ("explain", "DEVICE", *keys):
         assert word in shown.stdout
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nodeagent.base.errors import ConfigError
-from nodeagent.config.records import Value
+from nodeagent.config import Value
 from nodeagent.model import plain, snapshot_json
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer.matches import Match

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.agent.cluster.inspection import needed_rights
-from nodeagent.config import Settings
-from nodeagent.config.records import Cluster
+from nodeagent.config import Cluster, Settings
 from nodeagent.model.configuration import Configuration, KubeVirt
 from tests.agent.cluster.telling import DEFAULTS
 from tests.facts import names

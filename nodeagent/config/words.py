@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words that settings are made of: what each accepts, and what it says when it does not.
+"""The words that settings are made of: which texts each accepts, and the error for all others.
 
 Strict where a word could be meant in two ways: a number is a plain decimal number, a switch is ``true``
-or ``false``, a duration has a unit, an id is plain hexadecimal. ``Wrong`` says what to write instead.
+or ``false``, a duration has a unit, an id is plain hexadecimal. ``Wrong`` says how to write it instead.
+Keys of records name their word in ``WORDS``.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from nodeagent.config.codec import Word
 from nodeagent.config.problems import Wrong
-from nodeagent.config.shapes import Word
 from nodeagent.model import ids, nodes
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from enum import StrEnum
 
-    from nodeagent.config.reading import Scalar
+    from nodeagent.config.codec import Scalar
 
 SUN_PATH = 107  # bytes of a unix socket's path: sun_path in <linux/un.h> less the closing NUL
 # "nodeagent-" + 10 hex + "-" + pid (at most 4194304) + "-" + start (8 hex) + ".sock"
@@ -27,7 +29,12 @@ SOCKET_NAME = 10 + 10 + 1 + 7 + 1 + 8 + 5
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,15})", re.ASCII)
-_NODE = re.compile(r"/dev(/[A-Za-z0-9_.:@+-]+)+")
+_PART = r"[A-Za-z0-9_.:@+-]+"
+_NODE = re.compile(rf"/dev(/{_PART})+")
+_NODES = re.compile(rf"/dev(/{_PART})*/(?:[A-Za-z0-9_.:@+*?-]|\[[A-Za-z0-9_.:@+!-]+\])+")
+_MOUNT = re.compile(rf"/dev(/{_PART})+/?|/dev/")
+_CDI_KIND = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_OWN_CDI = "nodeagent.local/"  # the kinds of CDI files that are written for cdi: true
 _DRIVER = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
@@ -197,10 +204,26 @@ def _node_path(scalar: Scalar) -> str:
     text = scalar.text
     if not _NODE.fullmatch(text) or {".", ".."} & set(text.split("/")):
         raise Wrong(f'"{text}" is no path below /dev', "write the full path, such as /dev/kvm")
-    return of_no_group(text)
+    return _of_no_group(text)
 
 
-def of_no_group(text: str) -> str:
+def _node_pattern(scalar: Scalar) -> str:
+    text = scalar.text
+    if _NODES.fullmatch(text) and not {".", ".."} & set(text.split("/")):
+        return _of_no_group(text)
+    hint = "write the path, such as /dev/kvm; *, ? and [...] may stand in its last part: /dev/video*"
+    raise Wrong(f'"{text}" is no path or pattern below /dev', hint)
+
+
+def _mount_path(scalar: Scalar) -> str:
+    text = scalar.text
+    if _MOUNT.fullmatch(text) and not {".", ".."} & set(text.split("/")):
+        return text
+    hint = "write such as /dev/video0, or a directory with a slash at its end: /dev/cameras/"
+    raise Wrong(f'"{text}" is no path below /dev', hint)
+
+
+def _of_no_group(text: str) -> str:
     """The same path or pattern, unless it means nodes of IOMMU groups.
 
     One process opens a group, and its number changes. What a pattern matches is judged when it is there.
@@ -297,6 +320,15 @@ def _label_value(scalar: Scalar) -> str:
     raise Wrong(f'"{scalar.text}" is no label value', "use at most 63 letters, digits, '-_.'")
 
 
+def _spec_kind(scalar: Scalar) -> str:
+    text = scalar.text
+    if _CDI_KIND.fullmatch(text) is None:
+        raise Wrong(f'"{text}" is no kind of CDI devices', "write vendor/class, such as nvidia.com/gpu")
+    if text.startswith(_OWN_CDI):
+        raise Wrong(f'"{text}" is what nodeagent itself writes', "use pci or mdev with cdi: true")
+    return text
+
+
 def _filled(scalar: Scalar) -> str:
     if scalar.text.strip() and scalar.text.isprintable():
         return scalar.text
@@ -314,25 +346,33 @@ def _called(character: str) -> str:
 
 
 FLAG = Word("true | false", _flag, {"type": "boolean"})
-VENDOR = hexadecimal("vendor id", (4,), "10de")
-DEVICE = hexadecimal("device id", (4,), "1eb8")
-CLASS = hexadecimal("PCI class", (2, 4, 6), "0300")
-SUBSYSTEM = Word("subsystem", _subsystem)
-ADDRESS = Word("PCI address pattern", _address)
-DRIVER = matching("driver name", _DRIVER.pattern, "write it such as vfio-pci")
-VFIO_DRIVER = Word("VFIO driver", _vfio_driver, {"type": "string", "pattern": "^(?:vfio-pci|.+_vfio_pci)$"})
-EXACT_ADDRESS = Word("PCI address", _exact_address)
-NODE_PATH = Word("path below /dev", _node_path)
-PERMISSIONS = Word("permissions", _permissions)
-RESOURCE = Word("resource name", _resource)
-DOMAIN = Word("domain", _domain)
-NODE_NAME = Word("node name", _node_name)
-LABEL_KEY = Word("label", _label_key)
-LABEL_VALUE = Word("label value", _label_value)
-TEXT = Word("text", _filled)
-SOCKET = path(SUN_PATH)
-SOCKET_DIRECTORY = path(SUN_PATH - 1 - SOCKET_NAME, holds_sockets=True)
-DIRECTORY = path(4095)
-LISTEN = Word("IP address:port", _listen)
-OPTIONAL_FILE = Word("absolute path", _optional_file)
-OPTIONAL_TEXT = Word("text", lambda scalar: scalar.text)
+
+WORDS: Mapping[str, Word] = {
+    "text": Word("text", _filled),
+    "optional text": Word("text", lambda scalar: scalar.text),
+    "vendor id": hexadecimal("vendor id", (4,), "10de"),
+    "device id": hexadecimal("device id", (4,), "1eb8"),
+    "PCI class": hexadecimal("PCI class", (2, 4, 6), "0300"),
+    "subsystem": Word("subsystem", _subsystem),
+    "PCI address": Word("PCI address", _exact_address),
+    "PCI address pattern": Word("PCI address pattern", _address),
+    "driver": matching("driver name", _DRIVER.pattern, "write it such as vfio-pci"),
+    "VFIO driver": Word(
+        "VFIO driver", _vfio_driver, {"type": "string", "pattern": "^(?:vfio-pci|.+_vfio_pci)$"}
+    ),
+    "device node": Word("path below /dev", _node_path),
+    "device nodes": Word("path or pattern below /dev", _node_pattern),
+    "mount path": Word("path below /dev", _mount_path),
+    "permissions": Word("permissions", _permissions),
+    "CDI kind": Word("CDI kind", _spec_kind),
+    "resource": Word("resource name", _resource),
+    "domain": Word("domain", _domain),
+    "node name": Word("node name", _node_name),
+    "label": Word("label", _label_key),
+    "label value": Word("label value", _label_value),
+    "socket": path(SUN_PATH),
+    "directory of sockets": path(SUN_PATH - 1 - SOCKET_NAME, holds_sockets=True),
+    "directory": path(4095),
+    "optional file": Word("absolute path", _optional_file),
+    "address to listen at": Word("IP address:port", _listen),
+}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from nodeagent import config
-from nodeagent.config import reference, scalars, table
+from nodeagent.config import codec, reference, words
 from nodeagent.model.spec import Extent
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
@@ -83,9 +83,9 @@ def test_the_reader_knows_every_part_of_the_file_format(tmp_path: Path) -> None:
 
 def test_a_file_with_every_default_written_out_changes_nothing(tmp_path: Path) -> None:
     written: dict[str, Any] = {}
-    for setting in table.SETTINGS:
+    for setting in config.SETTINGS:
         table_of = written.setdefault(setting.section, {}) if setting.section else written
-        table_of[setting.name] = table.shown(setting.shape, setting.default)
+        table_of[setting.name] = codec.written(setting.shape, setting.default)
     validator().validate(written)
     path = tmp_path / "config.yaml"
     path.write_text(json.dumps(written, indent=1))
@@ -111,8 +111,8 @@ def test_flags_are_named_after_their_keys_and_come_back_as_texts() -> None:
 
 
 def test_no_two_settings_share_a_flag_or_a_variable() -> None:
-    flags = [setting.flag for setting in table.SETTINGS if setting.flag]
-    variables = [setting.env for setting in table.SETTINGS if setting.env]
+    flags = [setting.flag for setting in config.SETTINGS if setting.flag]
+    variables = [setting.env for setting in config.SETTINGS if setting.env]
     assert len(set(flags)) == len(flags)
     assert len(set(variables)) == len(variables)
     assert "NODEAGENT_KUBELET_DEVICE_PLUGIN_DIR" in variables
@@ -151,11 +151,11 @@ def test_the_examples_of_the_page_load(tmp_path: Path) -> None:
     ],
 )
 def test_a_pattern_is_possible_if_some_address_fits_it(pattern: str, possible: bool) -> None:
-    assert scalars.can_match(pattern) is possible
+    assert words.can_match(pattern) is possible
 
 
 @pytest.mark.timeout(10)
 def test_a_pattern_of_any_number_of_stars_is_judged_in_no_time() -> None:
-    assert scalars.can_match("*" * 100_000)
-    assert scalars.can_match("0000:86:" + "*" * 100_000 + ".0")
-    assert not scalars.can_match("*0" * 50_000)
+    assert words.can_match("*" * 100_000)
+    assert words.can_match("0000:86:" + "*" * 100_000 + ".0")
+    assert not words.can_match("*0" * 50_000)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.config import direct, scalars
+from nodeagent.config import words
+from nodeagent.config.codec import Scalar, Word
 from nodeagent.config.problems import Place, Wrong
-from nodeagent.config.reading import Scalar
-from nodeagent.config.shapes import Word
 
 
 def read(word: Word, text: str) -> object:
@@ -19,12 +18,12 @@ def read(word: Word, text: str) -> object:
     ("text", "seconds"), [("250ms", 0.25), ("1.5s", 1.5), ("2m", 120.0), ("1h", 3600.0), ("0.5h", 1800.0)]
 )
 def test_a_duration_is_a_number_of_seconds_in_its_unit(text: str, seconds: float) -> None:
-    assert read(scalars.duration(0.0, 86400.0), text) == pytest.approx(seconds)
+    assert read(words.duration(0.0, 86400.0), text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("text", "taken"), [("99ms", False), ("100ms", True), ("2m", True), ("121s", False)])
 def test_the_bounds_of_a_duration_belong_to_it(text: str, taken: bool) -> None:
-    word = scalars.duration(0.1, 120.0)
+    word = words.duration(0.1, 120.0)
     if taken:
         assert read(word, text)
         return
@@ -37,15 +36,15 @@ def test_the_bounds_of_a_duration_belong_to_it(text: str, taken: bool) -> None:
 def test_a_path_of_a_socket_is_as_long_as_an_address_of_the_kernel(size: int, taken: bool) -> None:
     text = "/".ljust(size, "x")
     if taken:
-        assert read(scalars.SOCKET, text) == text
+        assert read(words.WORDS["socket"], text) == text
         return
     with pytest.raises(Wrong, match=f"the path has {size} bytes"):
-        read(scalars.SOCKET, text)
+        read(words.WORDS["socket"], text)
 
 
 @pytest.mark.parametrize("text", ["", "127.0.0.1:9481", "[::1]:9481", "0.0.0.0:0", "[::]:65535"])
 def test_an_address_to_listen_at_is_an_ip_address_with_a_port(text: str) -> None:
-    assert read(scalars.LISTEN, text) == text
+    assert read(words.WORDS["address to listen at"], text) == text
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_an_address_to_listen_at_is_an_ip_address_with_a_port(text: str) -> None
 )
 def test_anything_else_is_no_address_to_listen_at(text: str) -> None:
     with pytest.raises(Wrong, match="not an IP address with a port") as refused:
-        read(scalars.LISTEN, text)
+        read(words.WORDS["address to listen at"], text)
     assert "127.0.0.1:9481" in refused.value.hint
 
 
@@ -74,7 +73,7 @@ def test_anything_else_is_no_address_to_listen_at(text: str) -> None:
     ],
 )
 def test_the_node_of_an_iommu_group_is_not_shared_out(text: str, taken: bool) -> None:
-    for word in (scalars.NODE_PATH, direct.NODE_PATTERN):
+    for word in (words.WORDS["device node"], words.WORDS["device nodes"]):
         if taken:
             assert read(word, text) == text
             continue
@@ -86,4 +85,4 @@ def test_the_node_of_an_iommu_group_is_not_shared_out(text: str, taken: bool) ->
 @pytest.mark.parametrize("text", ["/dev/vfio/*", "/dev/vfio/2[0-9]", "/dev/vfio/devices/vfio?"])
 def test_no_pattern_means_the_nodes_of_iommu_groups(text: str) -> None:
     with pytest.raises(Wrong, match="IOMMU groups"):
-        read(direct.NODE_PATTERN, text)
+        read(words.WORDS["device nodes"], text)

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads entries by their shapes, with each problem noted by file, line and key; makes JSON schemas of shapes.
+
+An entry is a part of a YAML file, a variable or a flag before its meaning is known. A scalar keeps its text:
+whether ``0300`` is a number is decided by the setting, not by YAML 1.1. A shape is a word, a list, a map or a
+table with fixed keys. ``rules`` derives shapes from the records that they fill; ``words`` has the words.
+An entry that cannot be read is None, and so is all that holds it: nothing half-read goes further.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nodeagent.config.problems import Wrong, hint_for_unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nodeagent.config.problems import Place, Problems
+
+Schema = dict[str, Any]
+
+
+class Scalar(NamedTuple):
+    """One word: its text, whether it stood without quotes, and whether it means "nothing"."""
+
+    text: str
+    place: Place
+    plain: bool = True
+    null: bool = False
+
+
+class Items(NamedTuple):
+    """A list."""
+
+    entries: tuple[Entry, ...]
+    place: Place
+
+
+class Member(NamedTuple):
+    """One key of a table: its place is the key's line."""
+
+    key: str
+    place: Place
+    entry: Entry
+
+
+class Table(NamedTuple):
+    """Keys with values, in the order written."""
+
+    members: tuple[Member, ...]
+    place: Place
+
+
+Entry = Scalar | Items | Table
+
+
+def is_null(entry: Entry) -> bool:
+    """True for a key with nothing behind it."""
+    return isinstance(entry, Scalar) and entry.null
+
+
+def described(entry: Entry) -> str:
+    """Return the name of such an entry for messages."""
+    if isinstance(entry, Items):
+        return "a list"
+    if isinstance(entry, Table):
+        return "a table of keys"
+    return "nothing" if entry.null else f'"{entry.text}"'
+
+
+def _as_is(value: object) -> object:
+    return value
+
+
+class Word(NamedTuple):
+    """One scalar. ``json`` None is any text; ``show`` gives the word of a value.
+
+    :raises Wrong: by ``read``, if a scalar is no such word.
+    """
+
+    words: str
+    read: Callable[[Scalar], object]
+    json: Mapping[str, object] | None = None
+    show: Callable[[Any], object] = _as_is
+
+
+class ListOf(NamedTuple):
+    """A list; order is kept."""
+
+    of: Shape
+
+    @property
+    def words(self) -> str:
+        """Its name for people."""
+        return f"list of {self.of.words}"
+
+
+class MapOf(NamedTuple):
+    """A map from words to words."""
+
+    keys: Word
+    of: Word
+
+    @property
+    def words(self) -> str:
+        """Its name for people."""
+        return f"map of {self.keys.words} to {self.of.words}"
+
+
+class Field(NamedTuple):
+    """One key of a record, and the field that it fills."""
+
+    key: str
+    name: str
+    shape: Shape
+    help: str
+    default: Any = MISSING
+
+    @property
+    def required(self) -> bool:
+        """True if it has no default."""
+        return self.default is MISSING
+
+
+class Record(NamedTuple):
+    """A table with fixed keys, and the record made of it.
+
+    ``make`` is called with the fields that were written; if ``placed``, also with ``place``, where that was.
+    ``short``: a word alone is the value of the first key.
+
+    :raises Wrong: by ``check``, which is called with the keys as written, if they do not go together.
+    """
+
+    name: str
+    fields: tuple[Field, ...]
+    make: Callable[..., object]
+    check: Callable[[Mapping[str, Any]], None] | None = None
+    placed: bool = False
+    short: bool = False
+
+    @property
+    def words(self) -> str:
+        """Its name for people."""
+        return f"{self.fields[0].shape.words} or {self.name}" if self.short else self.name
+
+
+Shape = Word | ListOf | MapOf | Record
+
+
+class Read(NamedTuple):
+    """A value: as one would write it, made of plain lists, maps and words; and as records hold it."""
+
+    plain: Any
+    value: Any
+
+
+def read(shape: Shape, entry: Entry, key: str, problems: Problems) -> Read | None:
+    """Return the value of an entry; None, with the problems noted, if it has none."""
+    if isinstance(shape, Word):
+        return _read_word(shape, entry, key, problems)
+    if isinstance(shape, ListOf):
+        return _read_list(shape, entry, key, problems)
+    if isinstance(shape, MapOf):
+        return _read_map(shape, entry, key, problems)
+    if shape.short and isinstance(entry, Scalar):
+        first = shape.fields[0]
+        word = read(first.shape, entry, key, problems)
+        return None if word is None else Read(word.plain, shape.make(**{first.name: word.value}))
+    return _read_record(shape, entry, key, problems)
+
+
+def _read_word(word: Word, entry: Entry, key: str, problems: Problems) -> Read | None:
+    if not isinstance(entry, Scalar):
+        problems.add(entry.place, key, _expected(word.words, entry), "write a single value")
+    elif entry.null:
+        problems.add(entry.place, key, "has no value", 'write one ("" is the empty text)')
+    else:
+        try:
+            value = word.read(entry)
+            return Read(word.show(value), value)
+        except Wrong as wrong:
+            problems.add(entry.place, key, wrong.what, wrong.hint)
+    return None
+
+
+def _read_list(shape: ListOf, entry: Entry, key: str, problems: Problems) -> Read | None:
+    if is_null(entry):
+        return Read([], ())
+    if not isinstance(entry, Items):
+        problems.add(entry.place, key, _expected(shape.words, entry), "write [a, b], or one '- a' per line")
+        return None
+    items = [read(shape.of, each, f"{key}[{number}]", problems) for number, each in enumerate(entry.entries)]
+    good = [item for item in items if item is not None]
+    return None if len(good) < len(items) else Read([i.plain for i in good], tuple(i.value for i in good))
+
+
+def _read_map(shape: MapOf, entry: Entry, key: str, problems: Problems) -> Read | None:
+    if is_null(entry):
+        return Read({}, ())
+    if not isinstance(entry, Table):
+        problems.add(entry.place, key, _expected(shape.words, entry), "write one 'key: value' per line")
+        return None
+    found, before = dict[Any, Any](), len(problems.errors)
+    for member in entry.members:
+        path = f"{key}.{member.key}"
+        name = _read_word(shape.keys, Scalar(member.key, member.place), path, problems)
+        value = _read_word(shape.of, member.entry, path, problems)
+        if name is not None and value is not None:
+            found[name.value] = value.value
+    return None if len(problems.errors) > before else Read(found, tuple(found.items()))
+
+
+def _read_record(record: Record, entry: Entry, key: str, problems: Problems) -> Read | None:
+    if not isinstance(entry, Table):
+        problems.add(entry.place, key, _expected(record.name, entry), "write one 'key: value' per line")
+        return None
+    before = len(problems.errors)
+    known = {field.key: field for field in record.fields}
+    plain, values = dict[str, Any](), dict[str, Any]()
+    for member in entry.members:
+        path, field = f"{key}.{member.key}", known.get(member.key)
+        if field is None:
+            problems.add(member.place, path, "unknown key", hint_for_unknown(member.key, known))
+        elif (item := read(field.shape, member.entry, path, problems)) is not None:
+            plain[field.key], values[field.name] = item
+    written = {member.key for member in entry.members}
+    for field in record.fields:
+        if field.required and field.key not in written:
+            problems.add(entry.place, f"{key}.{field.key}", "is missing", "write it")
+    if len(problems.errors) > before:
+        return None
+    try:
+        if record.check is not None:
+            record.check(plain)
+    except Wrong as wrong:
+        problems.add(entry.place, key, wrong.what, wrong.hint)
+        return None
+    return Read(plain, record.make(**values, **({"place": entry.place.full} if record.placed else {})))
+
+
+def _expected(words: str, entry: Entry) -> str:
+    return f"expected a {words}, found {described(entry)}"
+
+
+def from_text(shape: Shape, text: str, place: Place) -> Entry:
+    """Return the entry that a flag or a variable holds: ``a,b`` for lists, ``a=b,c=d`` for maps.
+
+    :raises Wrong: if a part of a map has no "=", or a key is there twice.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if isinstance(shape, ListOf):
+        return Items(tuple(Scalar(part, place) for part in parts), place)
+    if isinstance(shape, MapOf):
+        members: dict[str, Member] = {}
+        for member in (_pair(part, place) for part in parts):
+            if members.setdefault(member.key, member) is not member:
+                raise Wrong(f'the key "{member.key}" is here a second time', "keep one of them")
+        return Table(tuple(members.values()), place)
+    return Scalar(text, place)
+
+
+def _pair(part: str, place: Place) -> Member:
+    key, equals, value = part.partition("=")
+    if not equals:
+        raise Wrong(f'"{part}" has no "="', "write key=value, and commas between several")
+    return Member(key.strip(), place, Scalar(value.strip(), place))
+
+
+def written(shape: Shape, value: Any) -> Any:
+    """Return a default as one would write it; no default has records in it."""
+    if isinstance(shape, Word):
+        return shape.show(value)
+    if isinstance(shape, ListOf):
+        return [written(shape.of, item) for item in value]
+    return dict(value)
+
+
+def schema(shape: Shape) -> Schema:
+    """Return the JSON schema (draft 2020-12) of a shape."""
+    if isinstance(shape, Word):
+        return dict(shape.json or {"type": "string"})
+    if isinstance(shape, ListOf):
+        return {"type": ["array", "null"], "items": schema(shape.of)}
+    if isinstance(shape, MapOf):
+        return {"type": ["object", "null"], "additionalProperties": schema(shape.of)}
+    fields = {field.key: schema(field.shape) | {"description": field.help} for field in shape.fields}
+    table = table_schema(fields) | {"required": [field.key for field in shape.fields if field.required]}
+    return {"anyOf": [schema(shape.fields[0].shape), table]} if shape.short else table
+
+
+def table_schema(properties: Mapping[str, Schema]) -> Schema:
+    """Return the schema of a table that has these keys and no others."""
+    return {"type": "object", "properties": dict(properties), "additionalProperties": False}
