@@ -30,7 +30,7 @@ from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.agent.tell.noting import Remarks
 from nodeagent.agent.tell.systemd import StatusLine, Watchdog
 from nodeagent.base import log, log_handlers, process, supervise, threads
-from nodeagent.base.errors import ConfigError, MustEnd
+from nodeagent.base.errors import ConfigError, FatalError
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Component, Heartbeat, Task
 from nodeagent.base.systemd import Notifier, listening_sockets
@@ -142,7 +142,7 @@ class Daemon:
     async def run(self) -> None:
         """The daemon's whole life; returns after SIGTERM or SIGINT.
 
-        :raises MustEnd: if another instance serves this node, or the code of this one is gone.
+        :raises FatalError: if another instance serves this node, or the code of this one is gone.
         """
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             log.event(log.STARTED, version=__version__, root=self.core.root.prefix)
@@ -297,7 +297,7 @@ def run(
 ) -> None:
     """Run the daemon in an event loop of its own until it is told to stop.
 
-    :raises MustEnd: if another instance serves this node, or the code of this one is gone.
+    :raises FatalError: if another instance serves this node, or the code of this one is gone.
     """
 
     async def main() -> None:
@@ -307,7 +307,7 @@ def run(
     try:
         anyio.run(main)
     except BaseExceptionGroup as group:
-        if (one := supervise.only_error(group, MustEnd)) is None:
+        if (one := supervise.only_error(group, FatalError)) is None:
             raise
         raise one from group
 

@@ -19,12 +19,12 @@ from nodeagent.agent.reservations import Admission, Pending, ReservationBook
 from nodeagent.agent.tally import AllocateTally
 from nodeagent.agent.usage import Usage
 from nodeagent.base import threads
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root
-from nodeagent.model.allocation import Grant, Holder, possessions
+from nodeagent.model.allocation import Grant, Holder, listed_devices
 from nodeagent.model.host import Kind, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Isolation
@@ -49,7 +49,7 @@ class CdiFiles(Protocol):
     """Writes the CDI files of devices that are allocated by CDI names."""
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """:raises Refused: if these devices have no file."""
+        """:raises AllocationRefused: if these devices have no file."""
         ...
 
 
@@ -59,7 +59,7 @@ class UsbNodes(Protocol):
     async def ensure(self, name: ResourceName, device_ids: Sequence[str], owned: Collection[str]) -> None:
         """The pod that asks has the ``owned`` ones already.
 
-        :raises Refused: if that cannot be done in time.
+        :raises AllocationRefused: if that cannot be done in time.
         """
         ...
 
@@ -111,7 +111,7 @@ class Allocator:
     async def allocate(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
         """The answer for one container, whose pod has the devices from now on.
 
-        :raises Refused: if one of them cannot be allocated, with the Reason.
+        :raises AllocationRefused: if one of them cannot be allocated, with the Reason.
         :raises KernelRefused: if what has changed about them could not be read.
         """
         with self.tally.counted(name):
@@ -131,7 +131,7 @@ class Allocator:
     async def _identify(self, request: Request) -> Admission:
         """The admission that asks; of no pod that is known, where that does not matter.
 
-        :raises Refused: if another pod has a part of the devices' groups.
+        :raises AllocationRefused: if another pod has a part of the devices' groups.
         """
         if not allocating.is_contended(request):
             return Admission()
@@ -160,7 +160,7 @@ class Allocator:
 
         After a force deletion the kubelet allocates a device 2.5 s before the old container ends.
 
-        :raises Refused: if that takes too long, or another pod has a part of them.
+        :raises AllocationRefused: if that takes too long, or another pod has a part of them.
         """
         released, name = self._usage.released, request.resource.name
         suspected = released.at(anyio.current_time())
@@ -170,7 +170,7 @@ class Allocator:
             if now >= deadline:
                 released.renew(opened.device_id, now)
                 by = f": see {opened.process}" if opened.process else ""
-                raise Refused(
+                raise AllocationRefused(
                     f"{name}: {opened.device_id}: it is open, and no pod of this node has it{by}",
                     "the container of a pod that was deleted by force may still run: look for its process",
                 )
@@ -214,7 +214,7 @@ class Allocator:
     async def _ensure_nodes(self, request: Request, admission: Admission) -> None:
         """The CDI file and the nodes of USB devices are as QEMU needs them.
 
-        :raises Refused: if one of the devices is not Healthy, or that cannot be done in time.
+        :raises AllocationRefused: if one of the devices is not Healthy, or that cannot be done in time.
         """
         resource, device_ids = request.resource, request.device_ids
         grants.check_healthy(resource, device_ids)
@@ -226,7 +226,9 @@ class Allocator:
             while self._usb.get() is None:
                 await self._usb.newer(self._usb.version)
         if (nodes := self._usb.get()) is None:
-            raise Refused(f"{resource.name}: USB devices cannot be allocated yet", "try the pod again")
+            raise AllocationRefused(
+                f"{resource.name}: USB devices cannot be allocated yet", "try the pod again"
+            )
         owned = [each for each in device_ids if (resource.name, each) in admission.owned]
         await nodes.ensure(resource.name, device_ids, owned)
 
@@ -235,7 +237,7 @@ class Allocator:
         grant = grants.grant(*request)
         allocating.check_unused(request, admission.owned, admission.pods)
         allocating.check_usb_nodes(request)
-        listed = possessions(admission.pods or {})
+        listed = listed_devices(admission.pods or {})
         return self._mark(request, admission, grant, allocating.pending_holders(request, listed))
 
     def _mark(
@@ -256,7 +258,7 @@ class Allocator:
     ) -> Sequence[str]:
         """The preferred ids of those that are available; PodResources is asked only where it matters.
 
-        :raises Refused: if the request cannot be met.
+        :raises AllocationRefused: if the request cannot be met.
         """
         same_pod, request = False, self._request(name, tuple(dict.fromkeys((*available, *must))))
         if self._reservations.is_admitting or allocating.is_part_in_use(request):

@@ -17,7 +17,7 @@ import anyio
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
-from nodeagent.base.errors import KernelRefused, Refused
+from nodeagent.base.errors import AllocationRefused, KernelRefused
 from nodeagent.kubelet import cdi
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
@@ -108,7 +108,7 @@ class CdiFiles:
                 self._sources.pop(name, None)
             await self._bring_up(name)
         if error := self._errors.get(name):
-            raise Refused(f"{name}: {', '.join(device_ids)}: {error.what}", error.hint)
+            raise AllocationRefused(f"{name}: {', '.join(device_ids)}: {error.what}", error.hint)
 
     async def _bring_up(self, name: ResourceName) -> None:
         """Write the file until it says what the newest outcome does, which may change meanwhile."""

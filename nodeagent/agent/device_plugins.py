@@ -20,7 +20,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.tell import devices as tell
 from nodeagent.agent.usage import Usage
 from nodeagent.base import log, process
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
 from nodeagent.base.timeouts import Timeouts
@@ -60,11 +60,11 @@ class ResourceAnswers:
     async def allocate(self, device_ids: Sequence[str]) -> Grant:
         """The grant for one container.
 
-        :raises Refused: with the Reason, which is in the list by then.
+        :raises AllocationRefused: with the Reason, which is in the list by then.
         """
         try:
             grant = await self._allocator.allocate(self._name, device_ids)
-        except Refused as refusal:
+        except AllocationRefused as refusal:
             resource = self._offering.decision.resource(self._name)
             self._devices.update(resource.devices)
             tell.refused(resource, device_ids, refusal, self._offering.newest)

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
-from nodeagent.model.allocation import Allocations, ByPossession, Holder, PodList, by_possession, unnamed
+from nodeagent.model.allocation import Allocations, ByResource, Holder, PodList, by_resource, unnamed
 from nodeagent.model.ids import GroupNumber, ResourceName
 
 T = TypeVar("T")
 
-Table = ByPossession[Holder]
+Table = ByResource[Holder]
 
 
 def find_unlisted(file: Checkpoint, listed: PodList) -> frozenset[Entry]:
@@ -45,7 +45,7 @@ def join(file: Checkpoint, listed: Table, pods: Mapping[str, Holder]) -> Table:
     if not unlisted:
         return listed
     return merge(
-        by_possession((each.device_id, _holder(each, pods.get(each.uid))) for each in unlisted), listed
+        by_resource((each.device_id, _holder(each, pods.get(each.uid))) for each in unlisted), listed
     )
 
 
@@ -71,7 +71,7 @@ def with_answers(
     Parts that did not change are the same objects as ``before``. An ``outdated`` file was not written when it
     should have been: it does not prove which answers there are.
     """
-    brought: dict[str, Holder] = {}
+    came_with: dict[str, Holder] = {}
     groups: dict[str, frozenset[GroupNumber]] = {}
     nodes: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
     cdi: dict[ResourceName, dict[str, tuple[str, ...]]] = {}
@@ -87,12 +87,12 @@ def with_answers(
                 ids[device_id] = (*ids.get(device_id, ()), *names)
         for each in answer.host_devices:
             if each not in allocations.holders:
-                brought[each] = replace(holder, brought=device_id)
-    written = frozenset() if outdated else file.possessions
+                came_with[each] = replace(holder, came_with=device_id)
+    written = frozenset() if outdated else file.listed_devices
     return replace(
         allocations,
         table=_same(before.table, allocations.table),
-        brought=_same(before.brought, brought),
+        came_with=_same(before.came_with, came_with),
         groups=_same(before.groups, groups),
         nodes=_same(before.nodes, nodes),
         cdi=_same(before.cdi, cdi),

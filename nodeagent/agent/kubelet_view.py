@@ -43,7 +43,7 @@ class KubeletView:
 
         :raises KubeletUnavailable: if there is none in time.
         """
-        self._virt_handler.learn(rule.name for rule in self._snapshots.now.spec.foreign.values())
+        self._virt_handler.learn(rule.name for rule in self._snapshots.now.spec.virt_handler_rules.values())
         return await self._reader.pods()
 
     def read_checkpoint(self) -> Checkpoint:

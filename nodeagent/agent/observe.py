@@ -114,8 +114,8 @@ class Observer:
                 self._events.watch_rule_nodes(paths)
                 self._scan_requests.add(None)
             given = snapshot.allocations.nodes is not before.allocations.nodes
-            if (given or snapshot.loans is not before.loans) and not snapshot.given_nodes_seen:
-                self._scan_requests.add(snapshot.given_nodes[0])
+            if (given or snapshot.loans is not before.loans) and not snapshot.allocated_nodes_scanned:
+                self._scan_requests.add(snapshot.allocated_nodes_beyond_rules[0])
             before = snapshot
 
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
@@ -169,7 +169,11 @@ class Observer:
         self._events.log_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
         specs, error, began = self._scan_requests.specs, None, anyio.current_time()
-        nodes = (*before.spec.node_paths, *(cdi_nodes(specs) if specs else ()), *before.given_nodes)
+        nodes = (
+            *before.spec.node_paths,
+            *(cdi_nodes(specs) if specs else ()),
+            *before.allocated_nodes_beyond_rules,
+        )
         try:
             host = await self._scanner.scan(keys, before.host, nodes, self._scan_requests.recoveries, specs)
             self._scan_requests.settle(host)
@@ -182,8 +186,8 @@ class Observer:
             raise
         durations = self.scanned.get().durations.and_one(anyio.current_time() - began)
         self._reports.report(self._scanner.stuck, error)
-        looked_for = before.looked_for if error else frozenset(nodes)
-        now = replace(self._snapshots.now, host=host, names=names, looked_for=looked_for)
+        scanned_nodes = before.scanned_nodes if error else frozenset(nodes)
+        now = replace(self._snapshots.now, host=host, names=names, scanned_nodes=scanned_nodes)
         self._snapshots.publish(now)
         self._rescans.follow(host)
         self.scanned.set(Scanned(number, error, durations))

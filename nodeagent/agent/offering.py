@@ -71,7 +71,7 @@ class Offering:
     def one_turn(self) -> Decision:
         """Decide anew what has changed; other wishes count once the nodes that they name were looked for."""
         snapshot = self._snapshots.now
-        if not snapshot.seen:
+        if not snapshot.rule_nodes_scanned:
             snapshot = replace(snapshot, spec=self._decision.snapshot.spec)
         if not _same(snapshot, self._decision.snapshot):
             self._decision = turn.following(self._decision, snapshot)

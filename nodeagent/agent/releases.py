@@ -73,7 +73,7 @@ class RecentReleases:
     def note(self, before: Allocations, now: Allocations, at: float) -> None:
         """Compare two tables: released are ids, the groups that came with them, nodes and CDI names."""
         ids = {each for each, _ in before.held()} - {each for each, _ in now.held()}
-        ids |= before.brought.keys() - now.brought.keys()
+        ids |= before.came_with.keys() - now.came_with.keys()
         groups = {str(group) for each in ids for group in before.groups.get(each, ())}
         answers = {
             each

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
-from nodeagent.model.allocation import Holder, Pods, Possession, Reservations, possessions
+from nodeagent.model.allocation import Holder, Pods, Reservations, ResourceDevice, listed_devices
 from nodeagent.policy.offer.allocating import is_other_pod, owners_of
 
 
@@ -33,10 +33,10 @@ class Admission(NamedTuple):
     """The Allocates of one pod; ``pods`` were named by PodResources at the last one, if it was asked."""
 
     pods: Pods | None = None
-    allocated: frozenset[Possession] = frozenset()
+    allocated: frozenset[ResourceDevice] = frozenset()
 
     @property
-    def owned(self) -> frozenset[Possession]:
+    def owned(self) -> frozenset[ResourceDevice]:
         """All that the pod has for certain."""
         pods = self.pods or {}
         return self.allocated.union(*(pods[each] for each in owners_of(pods, self.allocated)))
@@ -68,7 +68,7 @@ class ReservationBook:
         self.began: Latest[None] = Latest(None)  # touched when there is something to wait for
         self._snapshots = snapshots
         self._timeouts = timeouts
-        self._pending: dict[Possession, Pending] = {}
+        self._pending: dict[ResourceDevice, Pending] = {}
         self._check_at: float | None = None  # when to ask whether the kubelet has what was allocated last
         self._moving: frozenset[str] = frozenset()  # functions that are about to get another driver
         self._admission: Admission | None = None  # the one that is not over
@@ -77,17 +77,19 @@ class ReservationBook:
 
     # Allocated or withdrawn
 
-    def allocate(self, admission: Admission, allocated: Mapping[Possession, Pending]) -> None:
+    def allocate(self, admission: Admission, allocated: Mapping[ResourceDevice, Pending]) -> None:
         """Mark the ids as allocated: all of them, or none.
 
-        :raises Refused: if one of them, or a function behind one, is withdrawn.
+        :raises AllocationRefused: if one of them, or a function behind one, is withdrawn.
         """
         for one in allocated.values():
             for each in one.holders.keys() & self._marks.withdrawn:
                 what = f"{each} is being removed, or is getting another driver"
-                raise Refused(what, "the kubelet's list is renewed; try the pod again")
+                raise AllocationRefused(what, "the kubelet's list is renewed; try the pod again")
             for each in one.functions & self._moving:
-                raise Refused(f"{each}, which is behind it, is getting another driver", "try the pod again")
+                raise AllocationRefused(
+                    f"{each}, which is behind it, is getting another driver", "try the pod again"
+                )
         now = anyio.current_time()
         self._pending |= {each: one._replace(at=now) for each, one in allocated.items()}
         self._check_at = now + self._timeouts.pod_resources_after_allocate
@@ -146,12 +148,12 @@ class ReservationBook:
 
     # What the kubelet shows
 
-    def missing(self, file: Checkpoint, answer: PodsAnswer) -> frozenset[Possession]:
+    def missing(self, file: Checkpoint, answer: PodsAnswer) -> frozenset[ResourceDevice]:
         """The pending ids that the kubelet must know of by now, and that neither the answer nor the file has.
 
         The kubelet has an id as soon as it has read our answer, and before it asks for anything else.
         """
-        known = possessions(answer.pods) | file.possessions
+        known = listed_devices(answer.pods) | file.listed_devices
         delay = 0.0 if answer.in_allocate else self._timeouts.pod_resources_after_allocate
         return frozenset(
             each
@@ -161,10 +163,10 @@ class ReservationBook:
 
     def observe(self, file: Checkpoint, answer: PodsAnswer | None = None) -> None:
         """Take the kubelet's checkpoint, and its answer, if there is one."""
-        now, written = anyio.current_time(), file.possessions
-        shown = frozenset[Possession]() if answer is None else possessions(answer.pods)
-        missing = frozenset[Possession]() if answer is None else self.missing(file, answer)
-        pending: dict[Possession, Pending] = {}
+        now, written = anyio.current_time(), file.listed_devices
+        shown = frozenset[ResourceDevice]() if answer is None else listed_devices(answer.pods)
+        missing = frozenset[ResourceDevice]() if answer is None else self.missing(file, answer)
+        pending: dict[ResourceDevice, Pending] = {}
         for each, one in self._pending.items():
             holders = {} if each in shown or each in missing else one.holders
             if each not in written and (holders or (one.functions and now < self._latest_entry(one))):
@@ -226,4 +228,6 @@ class ReservationBook:
         self._mark(replace(self._marks, pending=pending, admitting=admitting))
 
     def _mark(self, marks: Reservations) -> None:
-        self._snapshots.publish(replace(self._snapshots.now, reservations=marks, behind=self._behind))
+        self._snapshots.publish(
+            replace(self._snapshots.now, reservations=marks, recently_allocated=self._behind)
+        )

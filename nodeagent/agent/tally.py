@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.status import NO_ALLOCATIONS, NO_DURATIONS, AllocationsStatus
 
@@ -35,7 +35,7 @@ class AllocateTally:
         try:
             yield
             ended = AllocationsStatus(granted=1)
-        except Refused:
+        except AllocationRefused:
             ended = AllocationsStatus(refused=1)
             raise
         finally:

@@ -30,7 +30,7 @@ from nodeagent.kubelet.checkpoint import Checkpoint, Entry, Stamp
 from nodeagent.kubelet.grpc import KubeletAway
 from nodeagent.model.allocation import (
     Allocations,
-    ByPossession,
+    ByResource,
     Holder,
     Knowledge,
     PodList,
@@ -99,7 +99,7 @@ class Usage:
         self._requested = -math.inf  # when the last request began
         self._requested_rewritten = -math.inf  # when the last one before a change began that was answered
         self._first_list = 0.0  # until when the first list for the present kubelet waits for an answer
-        self._listed: ByPossession[Holder] = {}  # by the last answer of PodResources
+        self._listed: ByResource[Holder] = {}  # by the last answer of PodResources
         self._names: frozenset[str] = frozenset()  # of all pods in it
         self._file = Checkpoint(missing=True)
         self._unlisted: frozenset[Entry] = frozenset()  # its entries that the answer lacked
@@ -125,7 +125,7 @@ class Usage:
         async with self._lock:
             if not self._kubelet.is_present():
                 return
-            silent = self._snapshots.now.allocations.knowledge is Knowledge.SILENT
+            silent = self._snapshots.now.allocations.knowledge is Knowledge.NO_ANSWER
             if self._requested_rewritten > wanted or (silent and self._requested > wanted):
                 return
             spacing = self._requested + self._timeouts.release_check_spacing
@@ -149,7 +149,7 @@ class Usage:
             before = await self._read()
             file = await self._written_again(before, self._timeouts.checkpoint_write)
             if file is not before and file.readable:
-                written = file.possessions
+                written = file.listed_devices
                 self._listed = {
                     name: {each: holder for each, holder in ids.items() if (name, each) in written}
                     for name, ids in self._listed.items()
@@ -200,7 +200,7 @@ class Usage:
             log.event(log.HOLDERS_UNKNOWN, error=error.what)
         self.error = error.what
         away = isinstance(error, KubeletAway)
-        await self._publish(await self._read(), Knowledge.UNKNOWN if away else Knowledge.SILENT)
+        await self._publish(await self._read(), Knowledge.UNKNOWN if away else Knowledge.NO_ANSWER)
         self._failures.set(max(self._failures.get(), 0) + 1)
 
     # The checkpoint
@@ -262,7 +262,7 @@ class Usage:
         since = self._unreadable
         return since is None or anyio.current_time() >= since + self._timeouts.unreadable_checkpoint
 
-    def _with_last_known(self, listed: PodList) -> ByPossession[Holder]:
+    def _with_last_known(self, listed: PodList) -> ByResource[Holder]:
         """The allocations that are listed; without a readable file also those that were known before."""
         if self._absence_counts:
             return listed.table

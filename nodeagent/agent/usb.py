@@ -23,7 +23,7 @@ from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import RecentReleases
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
-from nodeagent.base.errors import KernelRefused, Refused
+from nodeagent.base.errors import AllocationRefused, KernelRefused
 from nodeagent.base.files import StateFile
 from nodeagent.base.supervise import Component
 from nodeagent.base.timeouts import Timeouts
@@ -75,7 +75,7 @@ class UsbNodes:
     async def ensure(self, name: ResourceName, device_ids: Sequence[str], owned: Collection[str]) -> None:
         """Make the nodes of these devices QEMU's; the pod that asks has the ``owned`` ones already.
 
-        :raises Refused: if that cannot be done in time.
+        :raises AllocationRefused: if that cannot be done in time.
         """
         async with self._lock:
             await self._read()
@@ -84,9 +84,13 @@ class UsbNodes:
                     await self._assign(await self._wait_until_closed(device_ids, owned))
             except TimeoutError:
                 what = f"{name}: {', '.join(device_ids)}: the nodes do not become QEMU's"
-                raise Refused(what, "look for blocked tasks in the kernel log of the host") from None
+                raise AllocationRefused(
+                    what, "look for blocked tasks in the kernel log of the host"
+                ) from None
             except KernelRefused as error:
-                raise Refused(f"{name}: {', '.join(device_ids)}: {error.what}", error.hint) from error
+                raise AllocationRefused(
+                    f"{name}: {', '.join(device_ids)}: {error.what}", error.hint
+                ) from error
 
     async def _wait_until_closed(self, device_ids: Sequence[str], owned: Collection[str]) -> Members:
         """The members of these Devices, when no process has them open; a set may change meanwhile.

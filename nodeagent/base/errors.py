@@ -72,21 +72,21 @@ class ClusterUnavailable(NodeagentError):
         self.after = after
 
 
-class Refused(NodeagentError):
+class AllocationRefused(NodeagentError):
     """Raised when an Allocate cannot be granted; the text reaches the user in the pod's status."""
 
 
-class MustEnd(NodeagentError):
+class FatalError(NodeagentError):
     """Raised when this process must end: no component of it is run anew."""
 
 
-class AlreadyRunning(MustEnd):
+class AlreadyRunning(FatalError):
     """Raised when another nodeagent serves this node already."""
 
 
-class CodeReplaced(MustEnd):
+class CodeReplaced(FatalError):
     """Raised when the code that this process was started from is gone, and a part of it was wanted."""
 
 
-class InvariantBroken(NodeagentError):
+class InternalError(NodeagentError):
     """Raised when nodeagent itself is wrong."""

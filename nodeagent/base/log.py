@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
-from nodeagent.base.errors import InvariantBroken
+from nodeagent.base.errors import InternalError
 
 Value = str | int | tuple[str, ...]
 """A field has one value, or several, each of which can be searched for."""
@@ -60,13 +60,13 @@ class Event(NamedTuple):
 def event(kind: Event, bug: BaseException | None = None, /, **given: Value | None) -> None:
     """Log an event; with a ``bug``, an error that nobody foresaw, its traceback follows.
 
-    None leaves a field out, and so does (). :raises InvariantBroken: if the fields are not those of its kind.
+    None leaves a field out, and so does (). :raises InternalError: if the fields are not those of its kind.
     """
     fields = {name: value for name, value in given.items() if value not in (None, ())}
     missing = [name for name in kind.fields if name not in fields]
     foreign = [name for name in fields if name not in kind.fields and name not in kind.also]
     if missing or foreign:
-        raise InvariantBroken(f"log event {kind.name}: missing {missing}, foreign {foreign}")
+        raise InternalError(f"log event {kind.name}: missing {missing}, foreign {foreign}")
     logger = logging.getLogger(LOGGER)
     if logger.isEnabledFor(kind.level):
         hint = f"; {fields['hint']}" if fields.get("hint") else ""

@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import anyio
 
 from nodeagent.base import log
-from nodeagent.base.errors import CodeReplaced, InvariantBroken, MustEnd, NodeagentError
+from nodeagent.base.errors import CodeReplaced, FatalError, InternalError, NodeagentError
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 
@@ -100,26 +100,26 @@ class Supervisor:
         """Keep a component running under its own name. One that returns has failed: a library has cancelled
         a task of it.
 
-        :raises MustEnd: as ``keep`` does.
+        :raises FatalError: as ``keep`` does.
         """
 
         async def run() -> None:
             await component.run()
-            raise InvariantBroken("it has ended, and nobody has asked for that")
+            raise InternalError("it has ended, and nobody has asked for that")
 
         await self.keep(component.name, run)
 
     async def keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run until it returns; after a failure run it again, later each time.
 
-        :raises MustEnd: if that is the failure, or if it failed after an upgrade has removed our code.
+        :raises FatalError: if that is the failure, or if it failed after an upgrade has removed our code.
         """
         attempt = 0
         while True:
             began = anyio.current_time()
             try:
                 await _run_uncancelled(run)
-            except MustEnd:
+            except FatalError:
                 raise
             except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one
                 _must_have_code(error)
@@ -139,7 +139,7 @@ class Supervisor:
         self.changed.touch()
 
     def _failed(self, name: str, error: Exception, pause: float) -> None:
-        foreseen = isinstance(error, NodeagentError) and not isinstance(error, InvariantBroken)
+        foreseen = isinstance(error, NodeagentError) and not isinstance(error, InternalError)
         text = error.what if isinstance(error, NodeagentError) else f"{type(error).__name__}: {error}"
         self._say(name, text)
         log.event(
@@ -154,7 +154,7 @@ class Supervisor:
 async def _run_uncancelled(run: Callable[[], Awaitable[None]]) -> None:
     """Run. A library may cancel the task in which it is called: the root task group would end without a word.
 
-    :raises InvariantBroken: after a cancellation that no scope around has requested.
+    :raises InternalError: after a cancellation that no scope around has requested.
     """
     try:
         await run()
@@ -164,7 +164,7 @@ async def _run_uncancelled(run: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.current_task()
         while task is not None and task.cancelling():
             task.uncancel()
-        raise InvariantBroken("a cancellation has escaped from a library") from stray
+        raise InternalError("a cancellation has escaped from a library") from stray
 
 
 def _must_have_code(error: Exception) -> None:

@@ -18,7 +18,7 @@ from nodeagent.base.errors import AlreadyRunning, ConfigError, NodeagentError
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import booting, daemon_client, output, shell
 from nodeagent.kernel.root import Root
-from nodeagent.model.change import Answer, Asking, Became, BootFiles, Request
+from nodeagent.model.change import Answer, BindAction, BootFiles, Outcome, Request
 from nodeagent.model.ids import VFIO_PCI, vfio_driver
 from nodeagent.policy.change import byhand
 from nodeagent.render import byhand as rendering
@@ -27,7 +27,7 @@ from nodeagent.render import documents
 if TYPE_CHECKING:
     import argparse
 
-_WELL = (Became.DONE, Became.PLANNED, Became.NOTHING)
+_WELL = (Outcome.DONE, Outcome.PLANNED, Outcome.NOTHING)
 _ELSEWHERE = "ask where it runs: as root on the host, or in its pod by kubectl exec; see nodeagent status"
 _BY_DAEMON = "nothing: the daemon goes on when the kernel lets it; nodeagent status tells of it"
 _BY_HAND = "ask again when whoever uses it has let go, or start the daemon: both end what was begun"
@@ -38,16 +38,16 @@ def bind(options: argparse.Namespace) -> int:
     if not vfio_driver(options.driver):
         hint = f"give {VFIO_PCI}, or a variant of it, such as mlx5_vfio_pci"
         raise ConfigError(f'--driver: "{options.driver}" is no VFIO driver', hint)
-    request = _request(options, Asking.BIND, options.driver)
+    request = _request(options, BindAction.BIND, options.driver)
     return booting.bind(options, request) if options.at_boot else _carry_out(options, request, BootFiles())
 
 
 def release(options: argparse.Namespace) -> int:
     """Give functions their own drivers back."""
-    return _carry_out(options, *booting.released(options, _request(options, Asking.RELEASE, VFIO_PCI)))
+    return _carry_out(options, *booting.released(options, _request(options, BindAction.RELEASE, VFIO_PCI)))
 
 
-def _request(options: argparse.Namespace, what: Asking, driver: str) -> Request:
+def _request(options: argparse.Namespace, what: BindAction, driver: str) -> Request:
     """:raises ConfigError: if a name means nothing."""
     for name in options.names:
         byhand.parse_name(name)

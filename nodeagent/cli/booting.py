@@ -18,7 +18,7 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.cli import bases, output, shell
 from nodeagent.kernel import boot_files
 from nodeagent.kernel.root import Root
-from nodeagent.model.change import Became, BootFiles, Request
+from nodeagent.model.change import BootFiles, Outcome, Request
 from nodeagent.policy.change import atboot
 from nodeagent.render import byhand, documents
 
@@ -37,9 +37,9 @@ def bind(options: argparse.Namespace, request: Request) -> int:
     change = boot_files.changes(root, found.entries)
     if not request.dry_run:
         boot_files.put(root, change)
-    done = Became.PLANNED if request.dry_run else Became.DONE
+    done = Outcome.PLANNED if request.dry_run else Outcome.DONE
     results = tuple(
-        each._replace(became=done) if each.became is Became.PLANNED else each for each in found.results
+        each._replace(became=done) if each.became is Outcome.PLANNED else each for each in found.results
     )
     if options.output == output.TEXT:
         files = byhand.files(change, dry_run=request.dry_run)
@@ -48,7 +48,7 @@ def bind(options: argparse.Namespace, request: Request) -> int:
         answer = byhand.OutcomeAnswer(results, change.files, change.then)
         text = output.formed(options.output, documents.document(answer))
     output.answer(text, first_line)
-    refused = any(each.became is Became.REFUSED for each in results)
+    refused = any(each.became is Outcome.REFUSED for each in results)
     return output.WRONG if refused else output.FINE
 
 

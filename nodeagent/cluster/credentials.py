@@ -17,7 +17,7 @@ import anyio
 
 from nodeagent.base import hints
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.model.spec import Following
+from nodeagent.model.spec import ClusterMode
 
 if TYPE_CHECKING:
     from nodeagent.cluster.kube_client import Kubernetes
@@ -31,9 +31,9 @@ def has_service_account(environ: Mapping[str, str] = os.environ, directory: Path
     return bool(environ.get(HOST)) and (directory / "token").is_file()
 
 
-def is_followed(following: Following) -> bool:
+def is_followed(following: ClusterMode) -> bool:
     """True if this process follows the cluster."""
-    return following is Following.YES or (following is Following.AS_POD and has_service_account())
+    return following is ClusterMode.YES or (following is ClusterMode.AS_POD and has_service_account())
 
 
 class Credentials(NamedTuple):

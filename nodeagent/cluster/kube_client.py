@@ -18,7 +18,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from nodeagent.base.errors import InvariantBroken
+from nodeagent.base.errors import InternalError
 
 _ROOT = "kubernetes_asyncio"
 _CLIENT = f"{_ROOT}.client"
@@ -46,13 +46,13 @@ class Kubernetes(NamedTuple):
 def kubernetes() -> Kubernetes:
     """Load it, once; takes a fifth of a second.
 
-    :raises InvariantBroken: if the whole library was imported before.
+    :raises InternalError: if the whole library was imported before.
     """
     if _ROOT in sys.modules:
-        raise InvariantBroken(f"{_ROOT} was imported whole; import it through {__name__}")
+        raise InternalError(f"{_ROOT} was imported whole; import it through {__name__}")
     spec = importlib.util.find_spec(_ROOT)
     if spec is None or not spec.submodule_search_locations:
-        raise InvariantBroken(f"{_ROOT} is not installed")
+        raise InternalError(f"{_ROOT} is not installed")
     directories = list(spec.submodule_search_locations)
     client = _add_empty_module(_CLIENT, [f"{each}/client" for each in directories])
     models = _add_empty_module(f"{_CLIENT}.models", ())

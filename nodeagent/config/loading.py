@@ -40,7 +40,7 @@ from nodeagent.model.configuration import (
     VgpuFile,
 )
 from nodeagent.model.problem import misconfigured
-from nodeagent.model.spec import Discovery, Following
+from nodeagent.model.spec import ClusterMode, Discovery
 from nodeagent.policy import merge
 
 if TYPE_CHECKING:
@@ -344,5 +344,5 @@ def _unfollowed(cluster: Cluster, configuration: Configuration) -> tuple[str, ..
     return tuple(
         f"{setting}, but the cluster is not followed; set kubevirt.enabled: auto"
         for setting, on in wanted.items()
-        if on and configuration.following is Following.NO
+        if on and configuration.following is ClusterMode.NO
     )

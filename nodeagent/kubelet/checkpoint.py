@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Any, BinaryIO, NamedTuple
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.model.allocation import Possession
+from nodeagent.model.allocation import ResourceDevice
 from nodeagent.model.ids import GroupNumber, ResourceName, mdev_uuid, pci_address
 
 Stamp = tuple[int, int, int]
@@ -66,7 +66,7 @@ class Checkpoint(NamedTuple):
     missing: bool = False
 
     @property
-    def possessions(self) -> frozenset[Possession]:
+    def listed_devices(self) -> frozenset[ResourceDevice]:
         """All ids that pods have by the file."""
         return frozenset((each.resource, each.device_id) for each in self.entries)
 

@@ -18,7 +18,7 @@ import anyio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from nodeagent.base.errors import KernelRefused, Refused, bounded
+from nodeagent.base.errors import AllocationRefused, KernelRefused, bounded
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
@@ -121,7 +121,7 @@ class Answers(Protocol):
     def allocate(self, device_ids: Sequence[str]) -> Awaitable[Grant]:
         """The grant for one container.
 
-        :raises Refused: with a text for people.
+        :raises AllocationRefused: with a text for people.
         :raises KernelRefused: with such a text, where it is the host that refuses.
         """
         ...
@@ -133,7 +133,7 @@ class Answers(Protocol):
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         """The preferred ids.
 
-        :raises Refused: for a request that cannot be met.
+        :raises AllocationRefused: for a request that cannot be met.
         """
         ...
 
@@ -194,7 +194,7 @@ class DevicePlugin(v1beta1.DevicePluginBase):
             chosen = await self._answers.prefer(
                 request.available_device_ids, request.must_include_device_ids, request.allocation_size
             )
-        except Refused as refusal:
+        except AllocationRefused as refusal:
             raise GRPCError(Status.INVALID_ARGUMENT, bounded(refusal.what)) from refusal
         return v1beta1.ContainerPreferredAllocationResponse(device_ids=list(chosen))
 
@@ -204,7 +204,7 @@ class DevicePlugin(v1beta1.DevicePluginBase):
         try:
             with anyio.fail_after(limit), self._devices.allocating(device_ids, linger):
                 return _response(await self._answers.allocate(device_ids))
-        except (Refused, KernelRefused) as refusal:
+        except (AllocationRefused, KernelRefused) as refusal:
             await self._wait_until_sent()
             text = f"{refusal.what}: {refusal.hint}" if refusal.hint else refusal.what
             raise GRPCError(Status.FAILED_PRECONDITION, bounded(text)) from refusal

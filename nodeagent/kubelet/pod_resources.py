@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.kubelet import grpc
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.model.allocation import Holder, PodList, Possession
+from nodeagent.model.allocation import Holder, PodList, ResourceDevice
 from nodeagent.model.ids import ResourceName
 
 
@@ -78,9 +78,9 @@ class PodReader:
 def _pod_list(answer: v1.ListPodResourcesResponse, virt_handler: VirtHandler) -> PodList:
     """The devices by resource and id, and by pod. The kubelet lists pods in no order: here it is by name."""
     table: dict[ResourceName, dict[str, Holder]] = {}
-    pods: dict[str, frozenset[Possession]] = {}
+    pods: dict[str, frozenset[ResourceDevice]] = {}
     for pod in sorted(answer.pod_resources, key=lambda each: (each.namespace, each.name)):
-        shown: set[Possession] = set()
+        shown: set[ResourceDevice] = set()
         for devices in (each for container in pod.containers for each in container.devices):
             resource = ResourceName(devices.resource_name)
             holder = Holder(pod.namespace, pod.name, resource, _numa(devices.topology))

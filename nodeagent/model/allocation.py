@@ -29,7 +29,7 @@ class Holder:
     pod: str
     resource: ResourceName
     numa: int | None = None  # the topology that the kubelet was told of, for an id that has gone since
-    brought: str = ""  # the id that brought the device with it: a bundle, a group; "" for an id of its own
+    came_with: str = ""  # the id that brought the device with it: a bundle, a group; "" for an id of its own
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
@@ -39,9 +39,9 @@ class Holder:
         """True if the kubelet has said who it is."""
         return bool(self.namespace)
 
-    def got(self, device_id: str) -> str:
+    def allocated_id(self, device_id: str) -> str:
         """The id by which it got this device."""
-        return self.brought or device_id
+        return self.came_with or device_id
 
     def is_with(self, other: Holder) -> bool:
         """True unless both are named and differ: a pod without a name may be any."""
@@ -53,25 +53,25 @@ def unnamed(resource: ResourceName, numa: int | None) -> Holder:
     return Holder("", UNNAMED, resource, numa)
 
 
-Possession = tuple[ResourceName, str]
+ResourceDevice = tuple[ResourceName, str]
 """A resource, and the id of one of its devices."""
 
-ByPossession = Mapping[ResourceName, Mapping[str, T]]
+ByResource = Mapping[ResourceName, Mapping[str, T]]
 """A resource → the id of one of its devices → something of that."""
 
-Pods = Mapping[str, frozenset[Possession]]
+Pods = Mapping[str, frozenset[ResourceDevice]]
 """``namespace/name`` of each pod that the kubelet names → what it shows of it, of all device plugins."""
 
 
-def possessions(pods: Pods) -> frozenset[Possession]:
+def listed_devices(pods: Pods) -> frozenset[ResourceDevice]:
     """What all of them show."""
-    return frozenset[Possession]().union(*pods.values())
+    return frozenset[ResourceDevice]().union(*pods.values())
 
 
 class PodList(NamedTuple):
     """One answer of PodResources: which pod has which device; ``pods`` has those without devices, too."""
 
-    table: ByPossession[Holder]
+    table: ByResource[Holder]
     pods: Pods
 
 
@@ -79,7 +79,7 @@ class Knowledge(StrEnum):
     """What the absence of a device from the table proves."""
 
     UNKNOWN = "unknown"  # nothing: there is no kubelet, or it was not asked yet
-    SILENT = "silent"  # nothing: there is one, and it does not answer
+    NO_ANSWER = "silent"  # nothing: there is one, and it does not answer
     PARTIAL = "partial"  # too little for a change of the host: its checkpoint cannot be read
     COMPLETE = "complete"  # that no pod has the device
 
@@ -88,25 +88,25 @@ class Knowledge(StrEnum):
 class Allocations:
     """Which pod has which device, of all device plugins of the node: the union of the kubelet's sources.
 
-    ``table`` is keyed by resource and device id, for ids are unique within a resource only. ``brought`` are
+    ``table`` is keyed by resource and device id, for ids are unique within a resource only. ``came_with`` are
     functions and mdevs that came with one of these ids, as the answers to its Allocate say; ``groups`` are
     the IOMMU groups whose nodes were allocated with an id, ``nodes`` the paths of all other nodes, ``cdi``
     the names of CDI devices. ``written`` are the entries of the kubelet's checkpoint, which has these
     answers; None: it cannot be read.
     """
 
-    table: ByPossession[Holder] = field(default_factory=dict)
+    table: ByResource[Holder] = field(default_factory=dict)
     knowledge: Knowledge = Knowledge.UNKNOWN
-    brought: Mapping[str, Holder] = field(default_factory=dict)
+    came_with: Mapping[str, Holder] = field(default_factory=dict)
     groups: Mapping[str, frozenset[GroupNumber]] = field(default_factory=dict)
-    nodes: ByPossession[tuple[str, ...]] = field(default_factory=dict)
-    cdi: ByPossession[tuple[str, ...]] = field(default_factory=dict)
-    written: frozenset[Possession] | None = None
+    nodes: ByResource[tuple[str, ...]] = field(default_factory=dict)
+    cdi: ByResource[tuple[str, ...]] = field(default_factory=dict)
+    written: frozenset[ResourceDevice] | None = None
 
     @classmethod
     def of(cls, holders: Mapping[str, Holder], *rest: Any, **more: Any) -> Allocations:
         """The allocations with these holders by device id."""
-        return cls(by_possession(holders.items()), *rest, **more)
+        return cls(by_resource(holders.items()), *rest, **more)
 
     @cached_property
     def holders(self) -> Mapping[str, Holder]:
@@ -128,13 +128,13 @@ class Allocations:
 
     def holder(self, device_id: str) -> Holder | None:
         """Who has a function, an mdev, or all of a group."""
-        return self.holders.get(device_id) or self.brought.get(device_id)
+        return self.holders.get(device_id) or self.came_with.get(device_id)
 
     def holder_of(self, resource: ResourceName, device_id: str) -> Holder | None:
         """Who has this id of this resource."""
         return self.table.get(resource, {}).get(device_id)
 
-    def unwritten(self) -> Iterator[Possession]:
+    def not_in_checkpoint(self) -> Iterator[ResourceDevice]:
         """What pods are named with and the checkpoint lacks; of numbers it says nothing."""
         for device_id, holder in self.held() if self.written is not None else ():
             possession = holder.resource, device_id
@@ -151,7 +151,7 @@ class Allocations:
         return (*nodes.get(device_id, ()), *cdi.get(device_id, ()))
 
 
-def by_possession(held: Iterable[tuple[str, Holder]]) -> ByPossession[Holder]:
+def by_resource(held: Iterable[tuple[str, Holder]]) -> ByResource[Holder]:
     """The table of these devices and their holders."""
     table: dict[ResourceName, dict[str, Holder]] = {}
     for device_id, holder in held:

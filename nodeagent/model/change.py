@@ -335,7 +335,7 @@ class Plan:
     notes: tuple[Problem, ...] = ()
 
 
-class Asking(StrEnum):
+class BindAction(StrEnum):
     """What is asked for."""
 
     BIND = "bind"
@@ -348,14 +348,14 @@ class Request(NamedTuple):
     ``at_boot``: functions that a boot has given to VFIO by files of ours: they stay so until the next one.
     """
 
-    asking: Asking
+    asking: BindAction
     names: tuple[str, ...]
     driver: str = VFIO_PCI
     dry_run: bool = False
     at_boot: tuple[str, ...] = ()
 
 
-class Became(StrEnum):
+class Outcome(StrEnum):
     """What became of a group of functions."""
 
     DONE = "done"
@@ -372,7 +372,7 @@ class Result(NamedTuple):
     """
 
     functions: tuple[str, ...]
-    became: Became
+    became: Outcome
     what: str = ""
     refusals: Mapping[str, str] = MappingProxyType({})
 

@@ -15,8 +15,8 @@ from nodeagent.model.plain import Key
 from nodeagent.model.problem import Problem
 from nodeagent.model.spec import (
     CardTypes,
+    ClusterMode,
     Discovery,
-    Following,
     MdevDefinition,
     NodeTypes,
     PassthroughRule,
@@ -160,8 +160,8 @@ class Configuration:
     home: str = field(default="", compare=False)
 
     @property
-    def following(self) -> Following:
+    def following(self) -> ClusterMode:
         """Whether the cluster is to be followed; auto does so with a kubeconfig, or as a pod."""
         if self.kubevirt.enabled == "auto":
-            return Following.YES if self.kubeconfig else Following.AS_POD
-        return Following.YES if self.kubevirt.enabled == "true" else Following.NO
+            return ClusterMode.YES if self.kubeconfig else ClusterMode.AS_POD
+        return ClusterMode.YES if self.kubevirt.enabled == "true" else ClusterMode.NO

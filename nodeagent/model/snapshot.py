@@ -16,7 +16,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
-from nodeagent.model.allocation import Allocations, Holder, Possession, Reservations
+from nodeagent.model.allocation import Allocations, Holder, Reservations, ResourceDevice
 from nodeagent.model.host import Host, Loans
 from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.model.nodes import DevNode, fits, is_node_path, of_groups
@@ -59,10 +59,10 @@ Names = Mapping[str, str]
 """Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
 
 
-class Had(NamedTuple):
+class AllocatedDevice(NamedTuple):
     """A USB device, a node or a CDI device, by its name; and who has it, if the kubelet says so."""
 
-    what: str
+    name: str
     holder: Holder | None
 
 
@@ -73,10 +73,10 @@ class Snapshot:
     ``open`` holds UUIDs of mdevs and addresses of VFs that something on this host has open, or of which that
     is not known. ``failures`` says what the kernel answered to an attempt that waits for its next try.
     ``machine_id`` is "" while it is not known. ``unplugged`` are ids that left the host while a pod had
-    them, with the group of each: the turn finds them, and hands them on. ``looked_for`` are the device nodes
-    besides those of VFIO that the Host has if they exist; None: whichever rules name. ``loans`` are the
-    USB devices that pods were given, by the numbers that these had then. ``behind`` are functions of which a
-    node or a USB device was allocated a moment ago.
+    them, with the group of each: the turn finds them, and hands them on. ``scanned_nodes`` are the device
+    nodes besides those of VFIO that the Host has if they exist; None: all that rules name. ``loans`` are the
+    USB devices that pods were allocated, by the numbers that these had then. ``recently_allocated`` are
+    functions of which a node or a USB device was allocated a moment ago.
     """
 
     host: Host = field(default_factory=Host)
@@ -89,38 +89,38 @@ class Snapshot:
     failures: Mapping[str, str] = field(default_factory=dict)
     machine_id: str = ""
     unplugged: frozenset[tuple[str, GroupNumber]] = frozenset()
-    looked_for: frozenset[str] | None = None
+    scanned_nodes: frozenset[str] | None = None
     loans: Loans = field(default_factory=dict)
-    behind: frozenset[str] = frozenset()
+    recently_allocated: frozenset[str] = frozenset()
 
     @property
-    def seen(self) -> bool:
+    def rule_nodes_scanned(self) -> bool:
         """True if the Host tells of each device node that a rule names whether it exists."""
-        return self.looked_for is None or self.looked_for.issuperset(self.spec.node_paths)
+        return self.scanned_nodes is None or self.scanned_nodes.issuperset(self.spec.node_paths)
 
     @cached_property
-    def given_nodes(self) -> tuple[str, ...]:
+    def allocated_nodes_beyond_rules(self) -> tuple[str, ...]:
         """The nodes that pods were given, but for those of VFIO and what rules name or mean by a pattern.
 
         Found when first asked for: many Snapshots are never asked.
         """
         wanted = self.spec.node_paths
-        return tuple(path for path in self.given_paths if not any(fits(path, each) for each in wanted))
+        return tuple(path for path in self.allocated_nodes if not any(fits(path, each) for each in wanted))
 
     @cached_property
-    def given_paths(self) -> tuple[str, ...]:
+    def allocated_nodes(self) -> tuple[str, ...]:
         """The nodes that pods were given, by whatever name, but for those of VFIO."""
-        found = sorted({path for _, paths in self._given() for path in paths})
+        found = sorted({path for _, paths in self._allocated() for path in paths})
         return tuple(path for path in found if is_node_path(path) and not of_groups(path))
 
     @cached_property
-    def unplaced(self) -> Had | None:
+    def unknown_node(self) -> AllocatedDevice | None:
         """A node that a pod has and that is not there, so that nothing tells which function is behind it."""
         nodes, usb = self.host.dev_nodes, {each.node for each in self.host.usb.values()}
-        given = ((had, path) for had, paths in self._given() for path in paths)
+        given = ((used, path) for used, paths in self._allocated() for path in paths)
         nothing_tells = (
-            Had(path, had.holder)
-            for had, path in given
+            AllocatedDevice(path, used.holder)
+            for used, path in given
             if is_node_path(path)
             and not of_groups(path)
             and path not in usb
@@ -129,71 +129,71 @@ class Snapshot:
         return next(nothing_tells, None)
 
     @cached_property
-    def unwritten(self) -> Possession | None:
+    def unidentified_device(self) -> ResourceDevice | None:
         """Something that a pod has, no device of this host itself, of which nobody knows yet what it is."""
-        found = (each for each in self.allocations.unwritten() if self.host.device(each[1]) is None)
+        found = (each for each in self.allocations.not_in_checkpoint() if self.host.device(each[1]) is None)
         return next(found, None)
 
     @cached_property
-    def had_behind(self) -> Mapping[PciAddress, Had]:
+    def functions_in_use(self) -> Mapping[PciAddress, AllocatedDevice]:
         """The functions of which somebody has a USB device, a node or a CDI device, and one of these.
 
         What was given is told by the kubelet, in the answers that it keeps, whatever the rules say by now and
         whatever plugin gave it. Found when first asked for.
         """
         usb = self.host.usb
-        found: dict[PciAddress, Had] = {}
-        for had, paths in self._given():
-            found |= dict.fromkeys(chain.from_iterable(map(self._behind, paths)), had)
+        found: dict[PciAddress, AllocatedDevice] = {}
+        for used, paths in self._allocated():
+            found |= dict.fromkeys(chain.from_iterable(map(self._behind, paths)), used)
         lent = {loan.id: head for head, loans in self.loans.items() for loan in loans}
         for device in usb.values() if self.loans or self.allocations.holders else ():
             holder = self.holder(lent.get(device.id, device.id))
             if device.controller and (holder is not None or device.id in lent):
-                found[device.controller] = Had(device.id, holder)
+                found[device.controller] = AllocatedDevice(device.id, holder)
         return found
 
     def _behind(self, path: str) -> frozenset[PciAddress]:
         """The functions behind a node."""
         return placed(self.host.dev_nodes.get(path)) or frozenset()
 
-    def _given(self) -> Iterator[tuple[Had, tuple[str, ...]]]:
+    def _allocated(self) -> Iterator[tuple[AllocatedDevice, tuple[str, ...]]]:
         """What pods were given, and which nodes that are."""
         allocations = self.allocations
         for head, loans in self.loans.items():
-            yield from ((Had(loan.id, self.holder(head)), (loan.node,)) for loan in loans)
+            yield from ((AllocatedDevice(loan.id, self.holder(head)), (loan.node,)) for loan in loans)
         for resource, ids in allocations.nodes.items():
             for device_id, paths in ids.items():
                 holder = allocations.holder_of(resource, device_id)
-                yield from ((Had(path, holder), (path,)) for path in paths)
-        yield from ((had, self.nodes_of(had)) for had in self.given_cdi)
+                yield from ((AllocatedDevice(path, holder), (path,)) for path in paths)
+        yield from ((used, self.nodes_of(used)) for used in self.allocated_cdi)
 
     @cached_property
-    def given_cdi(self) -> tuple[Had, ...]:
+    def allocated_cdi(self) -> tuple[AllocatedDevice, ...]:
         """The CDI devices that pods were given."""
         found = (
-            Had(name, self.allocations.holder_of(resource, device_id))
+            AllocatedDevice(name, self.allocations.holder_of(resource, device_id))
             for resource, ids in self.allocations.cdi.items()
             for device_id, names in ids.items()
             for name in names
         )
         return tuple(dict.fromkeys(found))
 
-    def nodes_of(self, had: Had) -> tuple[str, ...]:
+    def nodes_of(self, used: AllocatedDevice) -> tuple[str, ...]:
         """The nodes of a CDI device that a pod has, as its file has them now."""
-        entry = self.host.cdi_entries.get(had.what)
+        entry = self.host.cdi_entries.get(used.name)
         return entry.device.paths if entry is not None else ()
 
     @cached_property
-    def undefined_cdi(self) -> Had | None:
+    def unknown_cdi_device(self) -> AllocatedDevice | None:
         """A CDI device that a pod has, of a kind that rules offer, and that no file defines now."""
         kinds, known = self.spec.cdi_kinds, self.host.cdi_entries
-        ours = (had for had in self.given_cdi if had.what.partition("=")[0] in kinds)
-        return next((had for had in ours if had.what not in known), None)
+        ours = (used for used in self.allocated_cdi if used.name.partition("=")[0] in kinds)
+        return next((used for used in ours if used.name not in known), None)
 
     @property
-    def given_nodes_seen(self) -> bool:
+    def allocated_nodes_scanned(self) -> bool:
         """True if the Host tells what is behind each of these."""
-        return self.looked_for is None or self.looked_for.issuperset(self.given_nodes)
+        return self.scanned_nodes is None or self.scanned_nodes.issuperset(self.allocated_nodes_beyond_rules)
 
     def holder(self, device_id: str) -> Holder | None:
         """Who has it: a pending allocation is newer than the kubelet's answer."""

@@ -286,7 +286,7 @@ class SriovRule:
     place: str = field(default="", compare=False)
 
 
-class Extent(StrEnum):
+class GroupScope(StrEnum):
     """What of an IOMMU group a rule binds."""
 
     WHOLE = "whole"
@@ -305,8 +305,8 @@ class PassthroughRule:
         str, Key("the VFIO driver to bind them to; vfio-pci if none is given", "VFIO driver")
     ] = VFIO_PCI
     group: Annotated[
-        Extent, Key("whole: bind all of their IOMMU groups, at once or not at all; matched: them alone")
-    ] = Extent.WHOLE
+        GroupScope, Key("whole: bind all of their IOMMU groups, at once or not at all; matched: them alone")
+    ] = GroupScope.WHOLE
     force: Annotated[
         tuple[str, ...],
         Key(
@@ -348,7 +348,7 @@ class Discovery(NamedTuple):
     ] = DISCOVERED_CLASSES
 
 
-class Following(Enum):
+class ClusterMode(Enum):
     """Whether the cluster is to be followed: ``AS_POD`` where there is a pod's service account."""
 
     NO = "no"
@@ -359,8 +359,8 @@ class Following(Enum):
 class Spec(NamedTuple):
     """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen.
 
-    ``permits`` are those of the ``rules`` that come from the KubeVirt CR. ``foreign`` are rules that
-    virt-handler carries out: discovery leaves their devices to it.
+    ``kubevirt_rules`` are those of the ``rules`` that come from the KubeVirt CR. Rules in
+    ``virt_handler_rules`` are carried out by virt-handler: discovery leaves their devices to it.
     """
 
     discovery: Discovery = Discovery()
@@ -370,9 +370,9 @@ class Spec(NamedTuple):
     sriov: tuple[SriovRule, ...] = ()
     passthrough: tuple[PassthroughRule, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
-    permits: BySelector = NO_RULES
-    foreign: BySelector = NO_RULES
-    following: Following = Following.NO
+    kubevirt_rules: BySelector = NO_RULES
+    virt_handler_rules: BySelector = NO_RULES
+    following: ClusterMode = ClusterMode.NO
 
     @property
     def node_paths(self) -> tuple[str, ...]:

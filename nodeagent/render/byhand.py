@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nodeagent.model.change import Became, BootFile, BootFiles, Result
+from nodeagent.model.change import BootFile, BootFiles, Outcome, Result
 
 SHOWN = 4  # functions that are named before the rest is only counted
 
@@ -42,15 +42,15 @@ _NO_TOOL = "make a new initramfs, if this host has one, with these files and vfi
 
 
 def _lines(result: Result, late: str) -> Iterator[str]:
-    if result.became is Became.REFUSED:
+    if result.became is Outcome.REFUSED:
         for what, hint in result.refusals.items():
             yield f"refused: {what}"
             yield f"  to do: {hint}"
-    elif result.became is Became.NOTHING:
+    elif result.became is Outcome.NOTHING:
         yield f"nothing to do: {_few(result.functions)} ({result.what})"
     else:
         yield f"{result.became}: {result.what}"
-        if result.became is Became.LATE:
+        if result.became is Outcome.LATE:
             yield f"  to do: {late}"
 
 

@@ -19,7 +19,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Answer, Checkpoint, Entry
 from nodeagent.kubelet.grpc import KubeletAway
-from nodeagent.model.allocation import Allocations, Holder, PodList, Possession, by_possession, unnamed
+from nodeagent.model.allocation import Allocations, Holder, PodList, ResourceDevice, by_resource, unnamed
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.model.snapshot import Snapshot
 from tests.agent.parts import settings
@@ -31,8 +31,8 @@ A, B = ResourceName("example.com/a"), ResourceName("example.com/b")
 class Kubelet:
     """``listed`` has pods (``namespace/name``) with what PodResources shows; ``entries`` are its memory."""
 
-    listed: dict[str, set[Possession]] = field(default_factory=dict)
-    entries: set[tuple[str, Possession]] = field(default_factory=set)
+    listed: dict[str, set[ResourceDevice]] = field(default_factory=dict)
+    entries: set[tuple[str, ResourceDevice]] = field(default_factory=set)
     written: Checkpoint = field(default_factory=lambda: Checkpoint((0, 0, 0), (), readable=True))
     reads_lists: bool = True
     present: bool = True
@@ -56,7 +56,7 @@ class Kubelet:
             namespace, name = pod.split("/")
             held += [(each, Holder(namespace, name, resource)) for resource, each in shown]
         pods = {pod: frozenset(shown) for pod, shown in self.listed.items()}
-        return PodList(by_possession(held), pods)
+        return PodList(by_resource(held), pods)
 
     def read_checkpoint(self) -> Checkpoint:
         """What was written last."""
@@ -86,7 +86,7 @@ class Kubelet:
         """True if there is a directory for it."""
         return self.present
 
-    def add(self, pod: str, *got: Possession, listed: bool = True) -> None:
+    def add(self, pod: str, *got: ResourceDevice, listed: bool = True) -> None:
         """A pod has these; plain init containers are not ``listed``."""
         self.listed.setdefault(pod, set()).update(got if listed else ())
         self.entries |= {(f"uid-{pod}", each) for each in got}
@@ -148,7 +148,7 @@ class Node:
         return self.snapshots.now.allocations
 
     @property
-    def in_use(self) -> set[Possession]:
+    def in_use(self) -> set[ResourceDevice]:
         """What is in use by any source."""
         listed = {(holder.resource, each) for each, holder in self.allocations.held()}
         pending = self.snapshots.now.reservations.pending.items()

@@ -24,11 +24,11 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.usage import Usage
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.model.allocation import Possession
+from nodeagent.model.allocation import ResourceDevice
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.snapshot import Snapshot
@@ -77,7 +77,7 @@ class Pod:
     name: str
     uid: str
     containers: tuple[tuple[bool, tuple[ResourceName, ...]], ...]
-    got: dict[Possession, bool] = field(default_factory=dict)  # and whether PodResources lists it
+    got: dict[ResourceDevice, bool] = field(default_factory=dict)  # and whether PodResources lists it
     opened: set[str] = field(default_factory=set)
 
     @property
@@ -107,7 +107,7 @@ class Machine:
             each: frozenset({group}) for each, group in groups.items() if group is not None
         }
         self.lists: dict[ResourceName, dict[str, bool]] = {}  # as the kubelet has read them
-        self.uncounted: set[Possession] = set()  # allocated, and free by the kubelet's count
+        self.uncounted: set[ResourceDevice] = set()  # allocated, and free by the kubelet's count
         self._numbers = count(1)
 
     def seen(self) -> Host:
@@ -239,7 +239,7 @@ class Run:
                 self.events.append(f"{pod.name}: {got}")
                 if self.slow or not (self.at_once or self.dice.random() < 0.5):
                     await self.daemon.usage.request()  # inotify tells that the checkpoint has other entries
-        except Refused as refusal:
+        except AllocationRefused as refusal:
             self.events.append(f"{pod.name} refused: {refusal.what}")
             del machine.pods[pod.name]
             machine.show()
@@ -255,7 +255,7 @@ class Run:
         self.at_once = False
 
     async def allocate(self, pod: Pod, resource: ResourceName, *, init: bool) -> str:
-        """One Allocate. :raises Refused: by us, or by the kubelet."""
+        """One Allocate. :raises AllocationRefused: by us, or by the kubelet."""
         machine = self.machine
         again = [each for name, each in pod.got if name == resource and not pod.got[name, each]]
         if again:  # what a plain init container had is allocated again
@@ -264,7 +264,7 @@ class Run:
             self.read_list(resource)
             free = machine.free(resource)
             if not free:
-                raise Refused(f"{resource}: none is free", "")
+                raise AllocationRefused(f"{resource}: none is free", "")
             choice = list(await self.daemon.allocator.prefer(resource, free, (), 1))
             if self.dice.random() < 0.3:
                 choice = [self.dice.choice(free)]

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from nodeagent.base import log
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.kubelet.device_plugin import DeviceList
 from nodeagent.model.allocation import Holder
 from nodeagent.model.ids import PciAddress, ResourceName
@@ -156,7 +156,7 @@ async def with_a_neighbour(agent: Agent, **snapshot: Any) -> None:
 async def test_a_neighbour_that_changed_unseen_is_felt_by_an_allocate(agent: Agent) -> None:
     await with_a_neighbour(agent, vendor="8086", device="15e9", pci_class="0c0330", driver=None)
     agent.host.bind(NEIGHBOUR, "xhci_hcd")
-    with anyio.fail_after(5), pytest.raises(Refused, match="xhci_hcd"):
+    with anyio.fail_after(5), pytest.raises(AllocationRefused, match="xhci_hcd"):
         await agent.answers().allocate([ONE])
 
 
@@ -168,19 +168,19 @@ async def test_devices_of_one_group_are_preferred_together(agent: Agent) -> None
 async def test_the_list_knows_of_a_refusal_as_soon_as_it_is_raised(agent: Agent) -> None:
     devices = DeviceList(agent.resource().devices)
     agent.host.bind(ONE, "nouveau")
-    with pytest.raises(Refused, match="nouveau"):
+    with pytest.raises(AllocationRefused, match="nouveau"):
         await agent.answers(devices=devices).allocate([ONE])
     assert [device.healthy for device in devices.cell.get()] == [False, True]
 
 
 @pytest.mark.parametrize("device_id", ["0000:ff:1f.7", "nonsense"])
 async def test_an_unknown_device_is_refused(agent: Agent, device_id: str) -> None:
-    with pytest.raises(Refused, match=device_id):
+    with pytest.raises(AllocationRefused, match=device_id):
         await agent.answers().allocate([device_id])
 
 
 async def test_a_resource_that_is_gone_refuses_everything(agent: Agent) -> None:
-    with pytest.raises(Refused, match=ONE):
+    with pytest.raises(AllocationRefused, match=ONE):
         await agent.answers(ResourceName("example.com/none")).allocate([ONE])
 
 
@@ -188,7 +188,7 @@ async def test_shares_of_a_node_are_not_preferred_and_functions_are(agent: Agent
     assert agent.answers().preferring
     assert not agent.answers(KVM).preferring
     assert await agent.answers().prefer([ONE, TWO], [TWO], 1) == (TWO,)
-    with pytest.raises(Refused, match="exceeds allocation size"):
+    with pytest.raises(AllocationRefused, match="exceeds allocation size"):
         await agent.answers().prefer([ONE, TWO], [ONE, TWO], 1)
 
 

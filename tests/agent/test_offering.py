@@ -63,13 +63,13 @@ def test_the_same_inputs_are_not_decided_again() -> None:
 
 def test_a_node_that_nobody_has_looked_for_yet_is_not_said_to_be_missing() -> None:
     middle, tun = Middle(), ResourceName("example.com/tun")
-    middle.publish(looked_for=frozenset({"/dev/kvm"}))
+    middle.publish(scanned_nodes=frozenset({"/dev/kvm"}))
     middle.offering.one_turn()
     named = (NodeRule(KVM, "/dev/kvm", 2), NodeRule(tun, "/dev/net/tun"))
     middle.publish(spec=Spec(rules=named))
     assert middle.offering.one_turn().resources.keys() == {KVM}
     nodes = frozenset({"/dev/kvm", "/dev/net/tun"})
-    middle.publish(host=Host(nodes=nodes), looked_for=nodes)
+    middle.publish(host=Host(nodes=nodes), scanned_nodes=nodes)
     assert all(device.healthy for device in middle.offering.one_turn().resources[tun].devices)
 
 

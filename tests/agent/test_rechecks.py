@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from tests.agent.wired import GPUS, NEIGHBOUR, ONE, Agent, agent_in
 
 ELSEWHERE = 77  # an IOMMU group
@@ -46,7 +46,7 @@ def replaced(agent: Agent, address: str) -> None:
 async def test_who_is_in_the_new_group_of_a_device_that_moved_unseen_is_read_as_well(agent: Agent) -> None:
     replaced(agent, ONE)
     agent.host.bind(NEIGHBOUR, "xhci_hcd")
-    with anyio.fail_after(5), pytest.raises(Refused, match="xhci_hcd"):
+    with anyio.fail_after(5), pytest.raises(AllocationRefused, match="xhci_hcd"):
         await agent.answers().allocate([ONE])
 
 

@@ -7,9 +7,9 @@ import anyio
 import pytest
 
 from nodeagent.agent.reservations import Admission, Pending
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.model.allocation import Possession, unnamed
+from nodeagent.model.allocation import ResourceDevice, unnamed
 from nodeagent.model.ids import ResourceName
 from tests.agent.kubelets import A, B, Kubelet, Node
 
@@ -17,7 +17,7 @@ BRIEF = Timeouts()._replace(pod_resources_after_allocate=0.01, foreign_allocate=
 NOBODY = Admission()
 
 
-def allocated(*ids: str, resource: ResourceName = A) -> dict[Possession, Pending]:
+def allocated(*ids: str, resource: ResourceName = A) -> dict[ResourceDevice, Pending]:
     """These ids."""
     return {(resource, each): Pending({each: unnamed(resource, None)}) for each in ids}
 
@@ -27,7 +27,7 @@ async def test_an_id_is_allocated_or_withdrawn_and_never_both() -> None:
     book.allocate(NOBODY, allocated("x"))
     assert not book.withdraw({"x", "y"}, ())
     assert book.withdraw({"y"}, ())
-    with pytest.raises(Refused):
+    with pytest.raises(AllocationRefused):
         book.allocate(NOBODY, allocated("z", "y"))
     assert node.pending == {"x"}, "all of them, or none"
     book.restore({"y"}, ())
@@ -39,15 +39,15 @@ async def test_a_function_behind_an_allocated_node_keeps_its_driver_and_the_othe
     book = node.reservations
     behind = {(A, "node"): Pending({}, frozenset({"f"}))}
     assert book.withdraw((), {"f"})
-    with pytest.raises(Refused, match="f"):
+    with pytest.raises(AllocationRefused, match="f"):
         book.allocate(NOBODY, behind)
     book.restore((), {"f"})
     book.allocate(NOBODY, behind)
     await node.usage.request()
-    assert node.snapshots.now.behind == {"f"}
+    assert node.snapshots.now.recently_allocated == {"f"}
     assert not book.withdraw((), {"f"})
     with anyio.fail_after(5):
-        while node.snapshots.now.behind:  # no checkpoint ever had it: its pod was refused
+        while node.snapshots.now.recently_allocated:  # no checkpoint ever had it: its pod was refused
             await node.usage.request()
     assert book.withdraw((), {"f"})
 

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from nodeagent.agent.tally import AllocateTally
-from nodeagent.base.errors import KernelRefused, Refused
+from nodeagent.base.errors import AllocationRefused, KernelRefused
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.status import AllocationsStatus
 from tests import virtual
@@ -16,7 +16,7 @@ GPU, OTHER = ResourceName("a.b/gpu"), ResourceName("a.b/other")
 
 
 def refused() -> None:
-    raise Refused("it is held")
+    raise AllocationRefused("it is held")
 
 
 def failed() -> None:
@@ -28,7 +28,7 @@ async def test_each_end_counts_for_its_own_resource() -> None:
     with tally.counted(GPU):
         pass
     for _ in range(2):
-        with pytest.raises(Refused), tally.counted(GPU):
+        with pytest.raises(AllocationRefused), tally.counted(GPU):
             refused()
     with pytest.raises(KernelRefused), tally.counted(OTHER):
         failed()

@@ -196,7 +196,7 @@ async def test_silence_frees_nothing_and_the_checkpoint_still_adds() -> None:
     kubelet.add("ns/two", (A, "1"))
     await node.usage.request()
     assert node.in_use == {(A, "0"), (A, "1")}
-    assert node.allocations.knowledge is Knowledge.SILENT
+    assert node.allocations.knowledge is Knowledge.NO_ANSWER
     kubelet.present = False
     await node.usage.request()
     assert not node.allocations.answered
@@ -240,7 +240,7 @@ async def test_a_silent_kubelet_is_asked_once_whoever_waits_for_a_change() -> No
         for _ in range(5):
             tasks.start_soon(node.usage.request_before_change)
     assert kubelet.requests.get() == 2
-    assert node.allocations.knowledge is Knowledge.SILENT
+    assert node.allocations.knowledge is Knowledge.NO_ANSWER
 
 
 async def test_a_checkpoint_that_is_not_written_in_time_tells_nothing_of_answers() -> None:

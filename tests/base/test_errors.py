@@ -30,7 +30,7 @@ def test_what_cannot_be_printed_breaks_no_line() -> None:
 
 
 def test_without_a_hint_there_is_one_line() -> None:
-    assert errors.Refused("gone").lines() == "gone"
+    assert errors.AllocationRefused("gone").lines() == "gone"
 
 
 def test_what_the_kernel_refused_has_number_and_path() -> None:
@@ -44,9 +44,9 @@ def test_what_the_kernel_refused_has_number_and_path() -> None:
         errors.ConfigError,
         errors.KernelRefused,
         errors.KubeletUnavailable,
-        errors.Refused,
+        errors.AllocationRefused,
         errors.AlreadyRunning,
-        errors.InvariantBroken,
+        errors.InternalError,
     ],
 )
 def test_every_error_can_be_caught_as_one(kind: type[errors.NodeagentError]) -> None:

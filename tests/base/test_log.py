@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base import log, log_handlers
-from nodeagent.base.errors import InvariantBroken
+from nodeagent.base.errors import InternalError
 from tests.conftest import Said
 from tests.facts import names
 
@@ -106,9 +106,9 @@ def test_the_catalogue_keeps_the_ids_that_people_search_for() -> None:
 
 
 def test_missing_and_foreign_fields_are_our_own_fault() -> None:
-    with pytest.raises(InvariantBroken, match="missing \\['devices'\\]"):
+    with pytest.raises(InternalError, match="missing \\['devices'\\]"):
         log.event(log.RESOURCE_REGISTERED, resource="x")
-    with pytest.raises(InvariantBroken, match="foreign \\['colour'\\]"):
+    with pytest.raises(InternalError, match="foreign \\['colour'\\]"):
         log.event(log.HOLDERS_KNOWN, colour="red")
 
 
@@ -116,7 +116,7 @@ def test_a_field_that_may_be_left_out_is_left_out_where_there_is_none(peer: Peer
     setup("journald", io.StringIO(), path=peer.path)
     log.event(log.DEVICE_ADDED, resource="example.com/kvm", device="kvm-0", pci_address=None)
     assert "NODEAGENT_PCI_ADDRESS" not in peer.fields()
-    with pytest.raises(InvariantBroken, match="missing \\['device'\\]"):
+    with pytest.raises(InternalError, match="missing \\['device'\\]"):
         log.event(log.DEVICE_ADDED, resource="example.com/kvm", device=None)
 
 

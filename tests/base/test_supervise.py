@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from nodeagent.base import log, supervise
-from nodeagent.base.errors import AlreadyRunning, InvariantBroken, KernelRefused
+from nodeagent.base.errors import AlreadyRunning, InternalError, KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Heartbeat, Supervisor, Task
 from nodeagent.base.timeouts import Timeouts
@@ -82,7 +82,7 @@ async def test_a_failure_is_told_while_it_lasts_and_logged(
     assert "Traceback" not in caplog.text, "it says itself what is wrong"
 
 
-@pytest.mark.parametrize("bug", [KeyError("no-such-key"), InvariantBroken("never twice")], ids=str)
+@pytest.mark.parametrize("bug", [KeyError("no-such-key"), InternalError("never twice")], ids=str)
 async def test_an_error_that_nobody_foresaw_is_logged_with_the_way_to_it(
     bug: Exception, said: Said, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nodeagent.cluster.credentials import HOST, has_service_account, is_followed
-from nodeagent.model.spec import Following
+from nodeagent.model.spec import ClusterMode
 
 POD = {HOST: "10.0.0.1"}
 
@@ -23,5 +23,5 @@ def test_a_token_without_an_address_is_none(tmp_path: Path) -> None:
 
 
 def test_who_is_to_follow_does_so_without_an_account() -> None:
-    assert is_followed(Following.YES)
-    assert not is_followed(Following.NO)
+    assert is_followed(ClusterMode.YES)
+    assert not is_followed(ClusterMode.NO)

@@ -15,7 +15,7 @@ import yaml
 
 from nodeagent import config
 from nodeagent.config import codec, reference, words
-from nodeagent.model.spec import Extent
+from nodeagent.model.spec import GroupScope
 
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 
@@ -78,7 +78,7 @@ def test_the_reader_knows_every_part_of_the_file_format(tmp_path: Path) -> None:
     path = tmp_path / "whole.yaml"
     path.write_text(WHOLE)
     (rule,) = config.check_file(str(path)).configuration.passthrough
-    assert (rule.selectors[0].vendors, rule.driver, rule.group) == (("10de",), "vfio-pci", Extent.WHOLE)
+    assert (rule.selectors[0].vendors, rule.driver, rule.group) == (("10de",), "vfio-pci", GroupScope.WHOLE)
 
 
 def test_a_file_with_every_default_written_out_changes_nothing(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _read(content: bytes) -> None:
         aside.write_bytes(content)
         aside.rename(path)
         after, resources = file.read(), checkpoint.known_resources(str(path))
-        assert after.possessions == {(each.resource, each.device_id) for each in after.entries}
+        assert after.listed_devices == {(each.resource, each.device_id) for each in after.entries}
         try:
             json.loads(content)
         except (ValueError, RecursionError):

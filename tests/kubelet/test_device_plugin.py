@@ -13,7 +13,7 @@ import pytest
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError
 
-from nodeagent.base.errors import KernelRefused, Refused
+from nodeagent.base.errors import AllocationRefused, KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet import device_plugin
@@ -171,8 +171,8 @@ async def test_the_same_ids_may_come_again(peer: Peer) -> None:
     assert await peer.allocate(["a"]) == await peer.allocate(["a"])
 
 
-@pytest.mark.parametrize("kind", [Refused, KernelRefused])
-async def test_a_refusal_reaches_the_user_in_one_line(peer: Peer, kind: type[Refused]) -> None:
+@pytest.mark.parametrize("kind", [AllocationRefused, KernelRefused])
+async def test_a_refusal_reaches_the_user_in_one_line(peer: Peer, kind: type[AllocationRefused]) -> None:
     peer.answers.error = kind("a: its driver is nouveau", "bind it to vfio-pci")
     with pytest.raises(GRPCError) as caught:
         await peer.allocate(["a"])
@@ -182,14 +182,14 @@ async def test_a_refusal_reaches_the_user_in_one_line(peer: Peer, kind: type[Ref
 
 
 async def test_a_refusal_without_a_hint_is_the_text_alone(peer: Peer) -> None:
-    peer.answers.error = Refused("a is gone")
+    peer.answers.error = AllocationRefused("a is gone")
     with pytest.raises(GRPCError) as caught:
         await peer.allocate(["a"])
     assert caught.value.message == "a is gone"
 
 
 async def test_the_list_that_explains_a_refusal_comes_before_it(peer: Peer) -> None:
-    peer.answers.error = Refused("a: its driver is nouveau")
+    peer.answers.error = AllocationRefused("a: its driver is nouveau")
     peer.answers.before_error = lambda: peer.listing.update((device("a", BROKEN), B))
     async with watcher(peer) as seen:
         await until(seen, 1)
@@ -199,7 +199,7 @@ async def test_the_list_that_explains_a_refusal_comes_before_it(peer: Peer) -> N
 
 
 async def test_a_stalled_reader_delays_a_refusal_only_a_moment(peer: Peer) -> None:
-    peer.answers.error = Refused("no")
+    peer.answers.error = AllocationRefused("no")
     many = tuple(device(f"{number:060d}") for number in range(5_000))
     async with watcher(peer, slow=anyio.Event()):
         await peer.until_streams(1)
@@ -241,7 +241,7 @@ async def test_each_container_has_its_own_preference(peer: Peer) -> None:
 
 
 async def test_a_preference_that_cannot_be_met_is_an_error_of_the_request(peer: Peer) -> None:
-    peer.answers.error = Refused("too many must be included")
+    peer.answers.error = AllocationRefused("too many must be included")
     request = v1beta1.PreferredAllocationRequest([v1beta1.ContainerPreferredAllocationRequest(["a"], [], 1)])
     with pytest.raises(GRPCError) as caught:
         await peer.stub.get_preferred_allocation(request)

@@ -20,8 +20,8 @@ from nodeagent.model.problem import misconfigured
 from nodeagent.model.resource import Iommufd, Isolation
 from nodeagent.model.spec import (
     CardTypes,
+    ClusterMode,
     Discovery,
-    Following,
     MdevDefinition,
     MdevRule,
     MdevSpec,
@@ -161,21 +161,21 @@ def test_all_that_the_configuration_holds_is_desired() -> None:
         wanted,
         configuration.sriov,
         (),
-        following=Following.AS_POD,
+        following=ClusterMode.AS_POD,
     )
 
 
 @pytest.mark.parametrize(
     ("enabled", "kubeconfig", "following"),
     [
-        ("auto", "", Following.AS_POD),
-        ("auto", "/etc/kubeconfig", Following.YES),
-        ("true", "", Following.YES),
-        ("false", "/etc/kubeconfig", Following.NO),
+        ("auto", "", ClusterMode.AS_POD),
+        ("auto", "/etc/kubeconfig", ClusterMode.YES),
+        ("true", "", ClusterMode.YES),
+        ("false", "/etc/kubeconfig", ClusterMode.NO),
     ],
 )
 def test_the_cluster_is_followed_where_there_is_a_way_unless_told_otherwise(
-    enabled: str, kubeconfig: str, following: Following
+    enabled: str, kubeconfig: str, following: ClusterMode
 ) -> None:
     configuration = Configuration(kubevirt=KubeVirt(enabled), kubeconfig=kubeconfig)
     assert merge.merge(configuration).following is following

@@ -59,8 +59,8 @@ def test_external_entries_become_rules_and_the_others_are_left_to_virt_handler()
     found = merged(read(GUIDE))
     assert found.rules == (PciRule(NAME, (PciSelector(("10de",), ("1eb8",)),), permitted=True),)
     assert [rule.place for rule in found.rules] == ["KubeVirt CR: pciHostDevices[0]"]
-    assert found.permits == {"10de:1eb8": found.rules[0]}
-    assert found.foreign == {
+    assert found.kubevirt_rules == {"10de:1eb8": found.rules[0]}
+    assert found.virt_handler_rules == {
         "8086:6f54": PciRule("intel.com/qat", (PciSelector(("8086",), ("6f54",)),), permitted=True),
         "GRID_T4-1Q": MdevRule(VGPU_NAME, (MdevSelector(names=("GRID T4-1Q",)),), permitted=True),
     }
@@ -84,7 +84,7 @@ def test_the_operator_says_which_of_the_permitted_devices_are_served(
     serve: str, served: list[str], left: list[str]
 ) -> None:
     found = merged(read(GUIDE), serve)
-    assert (names(found.rules), names(found.foreign.values())) == (served, left)
+    assert (names(found.rules), names(found.virt_handler_rules.values())) == (served, left)
 
 
 def test_serving_what_is_virt_handlers_too_is_told_once() -> None:
@@ -201,7 +201,7 @@ def test_an_external_usb_entry_is_a_rule_for_sets_and_two_of_one_name_are_two() 
 def test_usb_entries_of_virt_handler_are_left_to_it_with_each_device_of_a_bundle() -> None:
     theirs = usb("a.b/x", "46f4:0001", ours=False)
     assert told(read({"usb": [theirs]})) == []
-    assert list(merged(read({"usb": [theirs]})).foreign) == ["usb:46f4:0001"]
+    assert list(merged(read({"usb": [theirs]})).virt_handler_rules) == ["usb:46f4:0001"]
     both = read({"usb": [theirs, usb("a.b/y", "1234:5678", "46f4:0001")]})
     ((place, what),) = told(both)
     assert place == "usb[1]"
@@ -278,7 +278,7 @@ def test_labels_that_the_cluster_tells_count_alone() -> None:
 
 def test_what_is_merged_of_a_cr_goes_from_the_daemon_to_its_verbs_and_is_the_same_there() -> None:
     wish = merged(read(GUIDE, {"mediatedDeviceTypes": ["nvidia-222"]}))
-    assert wish.permits
-    assert wish.foreign
+    assert wish.kubevirt_rules
+    assert wish.virt_handler_rules
     document = json.loads(json.dumps(snapshot_json.dump(Snapshot(spec=wish))))
     assert snapshot_json.load(document).spec == wish

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nodeagent.base.errors import InvariantBroken
+from nodeagent.base.errors import InternalError
 from nodeagent.model.change import Action, ActionKind
 from nodeagent.model.host import Group, Host, Mdev, MdevType, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, mdev_uuid
@@ -29,7 +29,7 @@ class ModelKernel(MdevKernel):
         if action.kind is ActionKind.CLEAR_VGPU_TYPE:
             self.set_vgpu_type(action.address, "0")
             return True
-        raise InvariantBroken(f"this kernel cannot {action.text}")
+        raise InternalError(f"this kernel cannot {action.text}")
 
     def unbind(self, uuid: str) -> None:
         """An instance loses its driver: it is dead, and gives its room back."""

@@ -33,7 +33,7 @@ from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import host_use
 from nodeagent.model import plain
-from nodeagent.model.change import Answer, Became, Request, Result, Step, occupied
+from nodeagent.model.change import Answer, Outcome, Request, Result, Step, occupied
 from nodeagent.model.host import HostUses
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Asked
@@ -128,10 +128,10 @@ class ManualRequests:
         except KernelRefused:
             self._take_back(due, before)
             raise
-        results = {each.functions: planned[each.functions]._replace(became=Became.LATE) for each in due}
+        results = {each.functions: planned[each.functions]._replace(became=Outcome.LATE) for each in due}
         with anyio.move_on_after(self._core.timeouts.change_request_answer):
             await self._await_outcome(due, results)
-        self._take_back([each for each in due if results[each.functions].became is Became.REFUSED], before)
+        self._take_back([each for each in due if results[each.functions].became is Outcome.REFUSED], before)
         with suppress(KernelRefused):
             await self._runner.ledger.save()
         return results
@@ -147,7 +147,7 @@ class ManualRequests:
                 if plan.steps and not refusals:
                     self._start(plan.steps)
                     continue
-                became = Became.REFUSED if refusals else Became.DONE
+                became = Outcome.REFUSED if refusals else Outcome.DONE
                 results[each.functions] = results[each.functions]._replace(became=became, refusals=refusals)
                 left.remove(each)
             if left:
@@ -196,7 +196,7 @@ def _log_accepted(request: Request, due: Sequence[GroupPlan], asker: int) -> Non
 
 def _log_refused(request: Request, answer: Answer, asker: int) -> None:
     """Log what is refused, for whatever reason; a dry run has not been refused anything."""
-    refused = [(each.functions, each.refusals) for each in answer.results if each.became is Became.REFUSED]
+    refused = [(each.functions, each.refusals) for each in answer.results if each.became is Outcome.REFUSED]
     if answer.error:
         refused.append(((), {answer.error: answer.hint}))
     for functions, refusals in refused if not request.dry_run else ():

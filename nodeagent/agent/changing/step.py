@@ -205,7 +205,7 @@ class ChangeRunner:
         return (
             now.spec is planned.spec
             and now.allocations is planned.allocations
-            and now.behind == planned.behind
+            and now.recently_allocated == planned.recently_allocated
             and now.machine_id == planned.machine_id
         )
 

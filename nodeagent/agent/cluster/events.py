@@ -31,7 +31,7 @@ from nodeagent.cluster.api import CONFLICT, TOO_MANY, UNAUTHORIZED, retry_delay
 from nodeagent.cluster.events import Event, Involved, Occurrences
 from nodeagent.kubelet.checkpoint import CheckpointFile, Entry
 from nodeagent.kubelet.socket_dir import CHECKPOINT
-from nodeagent.model.allocation import Possession
+from nodeagent.model.allocation import ResourceDevice
 from nodeagent.model.status import ClusterStatus, Status
 
 BURST = 25
@@ -247,7 +247,7 @@ class Events:
             self._counts.popitem(last=False)
 
 
-def find_uid(entries: Iterable[Entry], devices: set[Possession]) -> str:
+def find_uid(entries: Iterable[Entry], devices: set[ResourceDevice]) -> str:
     """The one uid under which the checkpoint has these devices; "" if there are several, or none."""
     found = {entry.uid for entry in entries if (entry.resource, entry.device_id) in devices}
     return found.pop() if len(found) == 1 else ""

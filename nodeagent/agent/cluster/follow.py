@@ -32,7 +32,7 @@ from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.kubevirt import ClusterWishes
-from nodeagent.model.spec import Following
+from nodeagent.model.spec import ClusterMode
 from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import merge
 
@@ -52,7 +52,7 @@ def follower(core: Core, status: Callable[[], Status]) -> ClusterFollower:
 class Connection(NamedTuple):
     """Whether and how the API server is asked, and the name of this node."""
 
-    following: Following
+    following: ClusterMode
     kubeconfig: str
     node: str
 

@@ -18,7 +18,7 @@ from nodeagent.cluster.fields import Notes, Text
 from nodeagent.config import Settings
 from nodeagent.model.access import AccessReport, Check, Right
 from nodeagent.model.configuration import Configuration
-from nodeagent.model.spec import Following
+from nodeagent.model.spec import ClusterMode
 from nodeagent.policy import merge
 
 VERSION, PLURAL = "kubevirt.io/v1", "kubevirts"
@@ -36,7 +36,7 @@ def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
     The ClusterRole of the chart gives these, each only where the settings that need it are on: a new use of
     the API server is one more row here and one more rule there.
     """
-    if settings.configuration.following is Following.NO:
+    if settings.configuration.following is ClusterMode.NO:
         return
     for verb in ("list", "watch"):
         yield Right(verb, "kubevirt.io", PLURAL, purpose="to follow the KubeVirt CR")

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from nodeagent.base import log
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.ids import DeviceId, PciAddress, pci_address
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, waits
 from nodeagent.model.snapshot import Snapshot
@@ -108,7 +108,7 @@ def allocated(resource: Resource, ids: Sequence[str], snapshot: Snapshot) -> Non
     log.event(log.ALLOCATED, resource=resource.name, device=tuple(ids), group=group, pod=pod)
 
 
-def refused(resource: Resource, ids: Sequence[str], why: Refused, snapshot: Snapshot) -> None:
+def refused(resource: Resource, ids: Sequence[str], why: AllocationRefused, snapshot: Snapshot) -> None:
     """A container was not given these; the pods are those in the way, as far as it is one of them."""
     found = (resource.device(each) for each in ids)
     reasons = (device.reason.code.value for device in found if device is not None and device.reason)

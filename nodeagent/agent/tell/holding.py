@@ -26,7 +26,7 @@ FEW = 8  # pods of one resource at once, each of which has a line of its own
 MANY = 50  # pods in one line where there are more: a node with 200 VMs starts with four lines
 
 
-class Possession(NamedTuple):
+class ResourceDevice(NamedTuple):
     """Who has a device, and the resource under which it was given."""
 
     resource: ResourceName
@@ -42,7 +42,7 @@ class _Line(NamedTuple):
     pod: tuple[str, ...]
 
 
-Held = Mapping[str, Possession]
+Held = Mapping[str, ResourceDevice]
 """Device id → who has it."""
 
 
@@ -94,10 +94,10 @@ def held(before: Held, allocations: Allocations, served: Collection[str]) -> Hel
 
     A pod without a name may be the one that had it before, and is taken for that until there is a name.
     """
-    now: dict[str, Possession] = {}
+    now: dict[str, ResourceDevice] = {}
     for device_id, holder in allocations.holders.items():
         if holder.named and holder.resource in served:
-            now[device_id] = Possession(holder.resource, str(holder))
+            now[device_id] = ResourceDevice(holder.resource, str(holder))
         elif not holder.named and device_id in before:
             now[device_id] = before[device_id]
     return now
@@ -133,4 +133,4 @@ def _parts(pods: list[str]) -> Iterator[list[str]]:
 
 def _brought(ids: Collection[str], allocations: Allocations) -> Iterator[str]:
     """What came with these ids: of a bundle each function can be searched for."""
-    return (each for each, holder in allocations.brought.items() if holder.brought in ids)
+    return (each for each, holder in allocations.came_with.items() if holder.came_with in ids)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nodeagent.base.errors import NodeagentError
-from nodeagent.model.change import AtBoot, Became, Request, Result
+from nodeagent.model.change import AtBoot, Outcome, Request, Result
 from nodeagent.model.host import Host, HostUses, PciFunction, UseKind
 from nodeagent.model.ids import VFIO_PCI, PciAddress
 from nodeagent.model.snapshot import Snapshot
@@ -40,7 +40,7 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
         new = [each for each in taken if entries.get(each.address) != each]
         entries.update({each.address: each for each in taken})
         addresses = tuple(each.address for each in taken or asked)
-        became = Became.REFUSED if refusals else Became.PLANNED if new else Became.NOTHING
+        became = Outcome.REFUSED if refusals else Outcome.PLANNED if new else Outcome.NOTHING
         results.append(Result(addresses, became, _words(addresses, request.driver), refusals))
     return BootPlan(tuple(results), tuple(entries[address] for address in sorted(entries)))
 

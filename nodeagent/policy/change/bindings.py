@@ -19,7 +19,7 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Ledger, Snapshot
-from nodeagent.model.spec import Extent, PassthroughRule, PciSelector
+from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector
 from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.change import guards, prospects
 from nodeagent.policy.change.cards import order
@@ -104,7 +104,7 @@ def wishes(snapshot: Snapshot) -> Wishes:
         if rule is not None:
             wishes[address] = Wish(rule.driver, rule, picked=True)
     for address, wish in tuple(wishes.items()):
-        if wish.rule.group is Extent.WHOLE and not guards.bridge(host.functions[address]):
+        if wish.rule.group is GroupScope.WHOLE and not guards.bridge(host.functions[address]):
             for member in host.members(host.functions[address].group):
                 wishes.setdefault(member.address, _beside(host.functions[address], member, wish))
     return wishes
@@ -213,7 +213,7 @@ def _refusals(
     head, host = due[0][0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
     named = [(head, each) for each in guards.of_group(group, {wish.driver for _, wish in due}, host)]
-    if any(wish.rule.group is Extent.WHOLE for _, wish in due):
+    if any(wish.rule.group is GroupScope.WHOLE for _, wish in due):
         named += [(head, each) for each in guards.of_bridges(members)]
     for member, wish in due:
         forced = member.address in wish.rule.force
@@ -266,7 +266,7 @@ def _missed(members: Sequence[PciFunction], binding: Step | None, snapshot: Snap
     if binding is None or binding.action.kind is not ActionKind.BIND_DRIVERS:
         return None
     without = (each for each in members if each.driver is None and _own(each, snapshot.ledger) is not None)
-    told = (each for each in without if each.address not in snapshot.behind)
+    told = (each for each in without if each.address not in snapshot.recently_allocated)
     missed = [each for each in told if guards.taken_behind(each.address, snapshot) is not None]
     return _giving_back(members, missed, snapshot, "a pod may have what comes with its driver")
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.base.errors import ConfigError, NodeagentError
-from nodeagent.model.change import Asking, AtBoot, Became, Plan, Request, Result
+from nodeagent.model.change import AtBoot, BindAction, Outcome, Plan, Request, Result
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
 from nodeagent.model.problem import ProblemCode, wrong
@@ -102,7 +102,7 @@ def find_members(request: Request, snapshot: Snapshot) -> Sequence[PciFunction]:
 def plan(request: Request, snapshot: Snapshot) -> tuple[GroupPlan, ...]:
     """One for each group of which a function is named. :raises NodeagentError: as ``find_functions``."""
     named = _named(request, snapshot)
-    plan_group = _bind if request.asking is Asking.BIND else _release
+    plan_group = _bind if request.asking is BindAction.BIND else _release
     planned = tuple(
         plan_group(members, [each for each in members if each.address in named], request, snapshot)
         for members in bindings.units(named, snapshot.host)
@@ -130,14 +130,14 @@ def refusals(plan: Plan) -> Mapping[str, str]:
 def result(group: GroupPlan, host: Host) -> Result:
     """The plan of one group as the answer to the request."""
     if why := refusals(group.plan):
-        return Result(group.functions, Became.REFUSED, refusals=why)
+        return Result(group.functions, Outcome.REFUSED, refusals=why)
     if not group.due:
         drivers = dict.fromkeys(host.functions[PciAddress(each)].driver for each in group.functions)
         on = ", ".join(driver or "no driver" for driver in drivers)
-        return Result(group.functions, Became.NOTHING, f"on {on}")
+        return Result(group.functions, Outcome.NOTHING, f"on {on}")
     kept = "stays bound" if all(group.asked.values()) else "nothing is asked of it any more"
     words = "; ".join(step.action.text for step in group.plan.steps) or kept
-    return Result(group.functions, Became.PLANNED, words)
+    return Result(group.functions, Outcome.PLANNED, words)
 
 
 def with_requests(before: Mapping[str, Asked], changes: Mapping[str, Asked | None]) -> Mapping[str, Asked]:
@@ -155,7 +155,7 @@ def _named(request: Request, snapshot: Snapshot) -> frozenset[PciAddress]:
 
 def _absent(request: Request, snapshot: Snapshot) -> Sequence[PciAddress]:
     """The functions to be released that have left the host: they would be bound if they came back."""
-    named = (pci_address(name) for name in request.names if request.asking is Asking.RELEASE)
+    named = (pci_address(name) for name in request.names if request.asking is BindAction.RELEASE)
     asked, there = snapshot.ledger.asked, snapshot.host.functions
     return [each for each in named if each is not None and each in asked and each not in there]
 

@@ -87,7 +87,7 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
 
 def _is_doubtful(allocations: Allocations) -> bool:
     """True if there is a kubelet, and PodResources or the checkpoint does not tell."""
-    return allocations.knowledge in (Knowledge.SILENT, Knowledge.PARTIAL)
+    return allocations.knowledge in (Knowledge.NO_ANSWER, Knowledge.PARTIAL)
 
 
 def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
@@ -144,12 +144,12 @@ def taken_behind(address: PciAddress, snapshot: Snapshot) -> str | None:
     A USB device behind its controller, a node of what its driver makes: the pod loses that when the function
     gets another driver.
     """
-    if address in snapshot.behind:
+    if address in snapshot.recently_allocated:
         return f"what is behind {address} was given to a pod a moment ago"
-    if not snapshot.given_nodes_seen:
+    if not snapshot.allocated_nodes_scanned:
         return "what is behind the nodes that pods have is not known yet"
-    if (had := snapshot.had_behind.get(address)) is not None:
-        return f"{had.holder or UNNAMED} has {had.what}, which is behind {address}"
+    if (used := snapshot.functions_in_use.get(address)) is not None:
+        return f"{used.holder or UNNAMED} has {used.name}, which is behind {address}"
     return _unknown_behind(snapshot)
 
 
@@ -158,12 +158,12 @@ def _unknown_behind(snapshot: Snapshot) -> str | None:
 
     A node that is not there now may have been of any driver: all changes of host drivers wait for its pod.
     """
-    if snapshot.unwritten is not None:
-        name, each = snapshot.unwritten
+    if snapshot.unidentified_device is not None:
+        name, each = snapshot.unidentified_device
         holder = snapshot.allocations.holder_of(name, each) or UNNAMED
         return f"what {holder} has as {each} of {name} is not known yet"
-    if (had := snapshot.undefined_cdi) is not None:
-        return f"{had.holder or UNNAMED} has {had.what}, which is in no CDI file"
-    if (had := snapshot.unplaced) is not None:
-        return f"{had.holder or UNNAMED} has {had.what}, which is not there: its driver is not known"
+    if (used := snapshot.unknown_cdi_device) is not None:
+        return f"{used.holder or UNNAMED} has {used.name}, which is in no CDI file"
+    if (used := snapshot.unknown_node) is not None:
+        return f"{used.holder or UNNAMED} has {used.name}, which is not there: its driver is not known"
     return None

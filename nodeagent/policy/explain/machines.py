@@ -164,7 +164,7 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
     if theirs:
         why = f"virt-handler offers it, not nodeagent ({theirs[0].place} is not external)"
         return _explained(resource, devices, Prospect.OTHERS, why)
-    if any(rule.name == resource for rule in decision.snapshot.spec.foreign.values()):
+    if any(rule.name == resource for rule in decision.snapshot.spec.virt_handler_rules.values()):
         return _explained(resource, devices, Prospect.OTHERS, "virt-handler offers it, not nodeagent")
     snapshot = decision.snapshot
     fitting = [

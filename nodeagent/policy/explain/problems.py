@@ -97,7 +97,7 @@ def _is_wanted(function: PciFunction, spec: Spec) -> bool:
     """Return True if a rule would match it on vfio-pci."""
     if function.bridge:
         return False
-    if f"{function.vendor}:{function.device}" in spec.permits:
+    if f"{function.vendor}:{function.device}" in spec.kubevirt_rules:
         return True
     return any(
         selectors.mismatch(selector._replace(drivers=()), function) is None

@@ -41,7 +41,7 @@ def _from_names(name: str, spec: Spec) -> Iterator[Suggestion]:
             yield Suggestion(f"an alias gives it the name {new}", f"ask for that: nodeagent explain {new}")
         if new == name:
             yield Suggestion(f"an alias makes it of {old}", f"no device is discovered as {old}")
-    theirs = next((rule for rule in spec.foreign.values() if rule.name == name), None)
+    theirs = next((rule for rule in spec.virt_handler_rules.values() if rule.name == name), None)
     if theirs is not None:
         yield Suggestion(
             f"virt-handler offers it ({label(theirs.name, theirs.place)})", "kubectl describe node shows it"

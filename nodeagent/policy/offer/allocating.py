@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from nodeagent.base.errors import Refused
-from nodeagent.model.allocation import Holder, Pods, Possession, possessions, unnamed
+from nodeagent.base.errors import AllocationRefused
+from nodeagent.model.allocation import Holder, Pods, ResourceDevice, listed_devices, unnamed
 from nodeagent.model.host import HostDevice, Kind, PciFunction, UsbDevice
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Isolation, Resource
@@ -30,7 +30,7 @@ class Request(NamedTuple):
     decision: Decision
 
 
-def is_other_pod(before: Pods, now: Pods, allocated: Collection[Possession]) -> bool:
+def is_other_pod(before: Pods, now: Pods, allocated: Collection[ResourceDevice]) -> bool:
     """True if another pod asks ``now`` than ``before``, when this admission was ``allocated`` these.
 
     No request names its pod, so this is told from two answers of PodResources. The kubelet admits one pod at
@@ -49,7 +49,7 @@ def is_other_pod(before: Pods, now: Pods, allocated: Collection[Possession]) -> 
     return len(changed) > 1 or any(not now[name] >= before[name] for name in changed)
 
 
-def owners_of(pods: Pods, allocated: Collection[Possession]) -> tuple[str, ...]:
+def owners_of(pods: Pods, allocated: Collection[ResourceDevice]) -> tuple[str, ...]:
     """The pods that list some of these devices; none lists those of a plain init container."""
     return tuple(name for name, listed in pods.items() if not listed.isdisjoint(allocated))
 
@@ -86,7 +86,7 @@ def _is_offered_elsewhere(device_id: str, request: Request) -> bool:
     return any(offer.match.resource != request.resource.name for offer in offers)
 
 
-def check_unused(request: Request, owned: frozenset[Possession], pods: Pods | None) -> None:
+def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods | None) -> None:
     """No other pod has one of these devices, or a part of their groups.
 
     ``owned`` are the asking pod's for certain, ``pods`` was PodResources' answer, if it was asked. An id with
@@ -95,27 +95,27 @@ def check_unused(request: Request, owned: frozenset[Possession], pods: Pods | No
     ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) counts again what is free, without
     what is under an Allocate.
 
-    :raises Refused: with the pod that has one.
+    :raises AllocationRefused: with the pod that has one.
     """
     resource = request.resource
-    listed = possessions(pods) if pods is not None else _named(request.decision)
+    listed = listed_devices(pods) if pods is not None else _named(request.decision)
     own = owned | {(resource.name, each) for each in request.device_ids} - listed
     for device_id in request.device_ids:
         for each, holder in _users(device_id, request):
-            if (holder.resource, holder.got(each)) in own:
+            if (holder.resource, holder.allocated_id(each)) in own:
                 continue
             if each == device_id:
                 other = f", which got it as {holder.resource}" if holder.resource != resource.name else ""
                 what = f"held by {holder}{other}, and the kubelet took it for free"
                 hint = "the kubelet knows it again now; try the pod again"
-                raise Refused(f"{resource.name}: {device_id}: {what}", hint)
-            raise Refused(
+                raise AllocationRefused(f"{resource.name}: {device_id}: {what}", hint)
+            raise AllocationRefused(
                 f"{resource.name}: {device_id}: IOMMU group held by {holder}, which has {each}",
                 "it becomes available when that pod ends",
             )
 
 
-def _named(decision: Decision) -> frozenset[Possession]:
+def _named(decision: Decision) -> frozenset[ResourceDevice]:
     """What pods that have a name have."""
     held = decision.snapshot.allocations.held()
     return frozenset((holder.resource, each) for each, holder in held if holder.named)
@@ -194,7 +194,7 @@ def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
     After a force deletion the kubelet allocates a device while the old container still has it open.
     """
     resource, decision = request.resource, request.decision
-    snapshot, listed = decision.snapshot, possessions(pods)
+    snapshot, listed = decision.snapshot, listed_devices(pods)
     found: dict[str, HostDevice] = {}
     for device_id in request.device_ids:
         offer, host_device = decision.offer_of(device_id), snapshot.host.device(device_id)
@@ -210,12 +210,12 @@ def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
     return tuple(found.values())
 
 
-def _is_listed(ids: Iterable[str], listed: frozenset[Possession], decision: Decision) -> bool:
+def _is_listed(ids: Iterable[str], listed: frozenset[ResourceDevice], decision: Decision) -> bool:
     """True if a listed pod has one of the ids; a number may be another plugin's share, and no group."""
     allocations, listed_ids = decision.snapshot.allocations, {each for _, each in listed}
     holders = ((each, allocations.holder(each)) for each in ids)
     return any(
-        (holder is not None and (holder.resource, holder.got(each)) in listed)
+        (holder is not None and (holder.resource, holder.allocated_id(each)) in listed)
         or (each in listed_ids and not each.isdecimal())
         for each, holder in holders
     )
@@ -224,7 +224,7 @@ def _is_listed(ids: Iterable[str], listed: frozenset[Possession], decision: Deci
 def check_usb_nodes(request: Request) -> None:
     """A USB device has to be on record as it is now: a set may have changed since its nodes were made.
 
-    :raises Refused: for the first that is not.
+    :raises AllocationRefused: for the first that is not.
     """
     resource, decision = request.resource, request.decision
     for device_id in request.device_ids if resource.kind is Kind.USB else ():
@@ -232,7 +232,7 @@ def check_usb_nodes(request: Request) -> None:
         devices = grants.host_devices_of(device_id, decision)
         now = [(each.id, each.place) for each in devices if isinstance(each, UsbDevice)]
         if [(loan.id, loan.place) for loan in loans] != now:
-            raise Refused(
+            raise AllocationRefused(
                 f"{resource.name}: {device_id}: it was plugged in again, or its set has changed meanwhile",
                 "try the pod again",
             )
@@ -251,7 +251,7 @@ def find_host_functions(request: Request) -> frozenset[PciAddress]:
     return frozenset(each.controller for each in found if each is not None and each.controller is not None)
 
 
-def pending_holders(request: Request, listed: frozenset[Possession]) -> dict[str, Holder]:
+def pending_holders(request: Request, listed: frozenset[ResourceDevice]) -> dict[str, Holder]:
     """By id, the pod that has a device from now on, and with which it is not ``listed`` yet."""
     resource = request.resource
     devices = ((each, resource.device(each)) for each in request.device_ids)

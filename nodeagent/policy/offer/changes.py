@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
-from nodeagent.model.allocation import ByPossession, Holder
+from nodeagent.model.allocation import ByResource, Holder
 from nodeagent.model.host import Host, differing
 from nodeagent.model.ids import GroupNumber
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE, DevNode, fits
@@ -46,7 +46,7 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     """What the offers of ``now`` need decided anew after those of ``before``."""
     rebuilt = _in_host(before.host, now.host)
     held = _in_tables(before.allocations.table, now.allocations.table)
-    held |= _held(before.allocations.brought, now.allocations.brought)
+    held |= _held(before.allocations.came_with, now.allocations.came_with)
     held |= _held(before.reservations.pending, now.reservations.pending)
     judged = _everywhere(before.host, now.host)
     if judged is None:
@@ -130,7 +130,7 @@ def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[
     return frozenset(changed.difference(each for each in both if before[each] == now[each]))
 
 
-def _in_tables(before: ByPossession[Holder], now: ByPossession[Holder]) -> frozenset[str]:
+def _in_tables(before: ByResource[Holder], now: ByResource[Holder]) -> frozenset[str]:
     if before is now:
         return frozenset()
     names = before.keys() | now.keys()

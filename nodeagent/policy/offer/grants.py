@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.host import Host, HostDevice, Kind, UsbDevice
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
@@ -27,7 +27,7 @@ CDI_KIND = "nodeagent.local/vfio"
 def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> Grant:
     """The grant for one container.
 
-    :raises Refused: if one of the ids cannot be given.
+    :raises AllocationRefused: if one of the ids cannot be given.
     """
     check_healthy(resource, device_ids)
     if resource.direct:
@@ -44,10 +44,10 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
 
 
 def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
-    """The kubelet may send any text: each id has to be listed. :raises Refused: for the first that is not."""
+    """The kubelet may send any text. :raises AllocationRefused: for the first id that is not listed."""
     for device_id in device_ids:
         if resource.device(device_id) is None:
-            raise Refused(
+            raise AllocationRefused(
                 f"{resource.name}: {device_id} is not a device of this node",
                 "the kubelet's list is renewed; try the pod again",
             )
@@ -56,14 +56,14 @@ def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
 def check_healthy(resource: Resource, device_ids: Iterable[str]) -> None:
     """Each id has to be listed and Healthy; a USB device that was plugged in again is allocated as it is now.
 
-    :raises Refused: for the first id that is not.
+    :raises AllocationRefused: for the first id that is not.
     """
     check_listed(resource, device_ids)
     for device_id in device_ids:
         device = resource.device(device_id)
         reason = None if device is None else device.reason
         if reason is not None and reason.code is not ReasonCode.RE_ENUMERATED:
-            raise Refused(f"{resource.name}: {device_id}: {reason.what}", reason.hint)
+            raise AllocationRefused(f"{resource.name}: {device_id}: {reason.what}", reason.hint)
 
 
 def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple[tuple[str, str], ...]:
@@ -132,10 +132,10 @@ def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[d
 
 
 def host_devices_of(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
-    """The host devices that a container gets with the id. :raises Refused: if it is not offered any more."""
+    """The host devices of the id. :raises AllocationRefused: if it is not offered any more."""
     offer = decision.offer_of(device_id)
     if offer is None:
-        raise Refused(f"{device_id} is not offered any more", "try the pod again")
+        raise AllocationRefused(f"{device_id} is not offered any more", "try the pod again")
     host_devices = map(decision.snapshot.host.device, offer.host_devices)
     return tuple(host_device for host_device in host_devices if host_device is not None)
 
@@ -149,11 +149,11 @@ def direct_rule(resource: Resource, decision: Decision) -> DirectRule | None:
 def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decision) -> Grant:
     """What a container gets of a resource whose devices are no HostDevices, healthy or not.
 
-    :raises Refused: if nobody offers it any more.
+    :raises AllocationRefused: if nobody offers it any more.
     """
     rule = direct_rule(resource, decision)
     if rule is None:
-        raise Refused(f"{resource.name} is not offered any more", "remove it from the pod")
+        raise AllocationRefused(f"{resource.name} is not offered any more", "remove it from the pod")
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
 

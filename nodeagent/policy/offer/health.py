@@ -434,7 +434,7 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
                 "it ends when one of the two ends; "
                 "what comes in its place is given another group, if one is free",
             )
-        if holder.got(device_id) not in unit.admitting or holder.resource == use.resource:
+        if holder.allocated_id(device_id) not in unit.admitting or holder.resource == use.resource:
             return Reason(
                 ReasonCode.GROUP_HELD, f"IOMMU group held by {holder}, which has {device_id}", WITH_ITS_POD
             )
@@ -443,9 +443,9 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
 
 def held_as_another(holder: Holder | None, use: Use) -> Reason | None:
     """The kubelet counts ids by resource: under this one it would give the device away a second time."""
-    if holder is None or not (holder.brought or use.resource not in ("", holder.resource)):
+    if holder is None or not (holder.came_with or use.resource not in ("", holder.resource)):
         return None
-    of = f" with {holder.brought}" if holder.brought and not holder.brought.isdecimal() else ""
+    of = f" with {holder.came_with}" if holder.came_with and not holder.came_with.isdecimal() else ""
     return Reason(
         ReasonCode.GROUP_HELD, f"held by {holder}, which got it as {holder.resource}{of}", WITH_ITS_POD
     )

@@ -70,7 +70,7 @@ def _asked(host_device: HostDevice, spec: Spec) -> Sequence[DeviceRule | None]:
         return () if host_device.hub else _of_usb(spec)
     wanted = kinds.of(host_device).rule
     own = [rule for rule in spec.rules if isinstance(rule, wanted) and not rule.permitted]
-    return [*own, *_named(host_device, spec.permits), None]
+    return [*own, *_named(host_device, spec.kubevirt_rules), None]
 
 
 def _of_usb(spec: Spec) -> Sequence[DeviceRule | None]:
@@ -138,7 +138,7 @@ def given_away(host_device: HostDevice, spec: Spec) -> bool:
 
 def _virt_handlers(host_device: HostDevice, spec: Spec) -> str | None:
     """That the KubeVirt CR gives the device to virt-handler, in words; None if it does not."""
-    entry = next(iter(_named(host_device, spec.foreign)), None)
+    entry = next(iter(_named(host_device, spec.virt_handler_rules)), None)
     return None if entry is None else f"it is virt-handler's, as {entry.name} ({entry.place})"
 
 

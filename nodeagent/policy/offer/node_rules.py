@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.host import Host
 from nodeagent.model.ids import DeviceId, ResourceName
@@ -71,7 +71,7 @@ def _stem(path: str) -> str:
 def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
     """What a container gets for these shares: each node once.
 
-    :raises Refused: if two nodes would be at one path there.
+    :raises AllocationRefused: if two nodes would be at one path there.
     """
     found: dict[str, DeviceNode] = {}
     for unit in _units_of(rule, device_ids, snapshot):
@@ -79,7 +79,7 @@ def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Gran
             inside = _inside(node, entry)
             given = DeviceNode(node.real, entry.permissions or rule.permissions, inside)
             if found.setdefault(inside, given).path != node.real:
-                raise Refused(
+                raise AllocationRefused(
                     f"{rule.name}: {found[inside].path} and {node.real} would both be {inside} there",
                     "ask for one of them in a container, or let mountPath end with a slash",
                 )

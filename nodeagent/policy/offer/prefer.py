@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName, pci_order
 from nodeagent.model.resource import Resource
@@ -116,7 +116,7 @@ def _group_use(
     if not holders:
         return GroupUse.FREE if released.isdisjoint(ids) else GroupUse.RELEASED
     own = snapshot.reservations.admitting if same_pod else frozenset()
-    if all(each.got(id_) in own and each.resource != resource for id_, each in holders.items()):
+    if all(each.allocated_id(id_) in own and each.resource != resource for id_, each in holders.items()):
         return GroupUse.SAME_POD
     return GroupUse.OTHER_POD
 
@@ -137,10 +137,12 @@ def choose(
 
     Fewer are returned only if ``available`` has fewer.
 
-    :raises Refused: if ``must`` is larger than ``size``.
+    :raises AllocationRefused: if ``must`` is larger than ``size``.
     """
     if len(must) > size:
-        raise Refused(f"number of MustIncludeDeviceIDs ({len(must)}) exceeds allocation size ({size})")
+        raise AllocationRefused(
+            f"number of MustIncludeDeviceIDs ({len(must)}) exceeds allocation size ({size})"
+        )
     chosen = list(must)
     groups: dict[GroupNumber | str, list[str]] = {}
     for device_id in sorted({*available}.difference(must), key=pci_order):

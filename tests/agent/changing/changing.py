@@ -172,7 +172,7 @@ class Changing:
         self.publish(allocations=Allocations.of(held, Knowledge.COMPLETE))
 
     def allocate(self, device_id: str) -> None:
-        """An Allocate of this id is answered. :raises Refused: if it is withdrawn."""
+        """An Allocate of this id is answered. :raises AllocationRefused: if it is withdrawn."""
         resource = ResourceName("nvidia.com/GRID_T4")
         allocated = {(resource, device_id): Pending({device_id: unnamed(resource, None)})}
         self.reservations.allocate(Admission(), allocated)

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from tests.agent.changing.changing import FIRST, Changing, node, t4, uuid
 from tests.facts import names
 
@@ -39,7 +39,7 @@ async def test_what_a_write_has_taken_that_a_failure_has_left_is_given_back_when
             await changing.until(lambda: len(changing.status.under_way) == 1)
         assert changing.status.late == ()
         async with changing.run():  # its supervisor begins it again after a failure
-            with pytest.raises(Refused):
+            with pytest.raises(AllocationRefused):
                 changing.allocate(first)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.now.reservations.withdrawn)
@@ -88,7 +88,7 @@ async def test_an_allocate_at_any_moment_of_a_removal_is_refused_or_keeps_its_de
             await anyio.lowlevel.checkpoint()
         try:
             changing.allocate(second)
-        except Refused:
+        except AllocationRefused:
             await changing.until_counts()
         else:
             await changing.until_at_rest()
@@ -108,10 +108,10 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
             changing.want()
             await changing.until(lambda: len(changing.status.late) == 1)
             await changing.until(lambda: not changing.runner.working)
-            with pytest.raises(Refused):
+            with pytest.raises(AllocationRefused):
                 changing.allocate(first)
         async with changing.run():  # its supervisor begins it again after a failure
-            with pytest.raises(Refused):
+            with pytest.raises(AllocationRefused):
                 changing.allocate(first)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.now.reservations.withdrawn)

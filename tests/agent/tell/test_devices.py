@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nodeagent.agent.tell import devices
 from nodeagent.base import log
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.allocation import Allocations, Holder, Reservations, unnamed
 from nodeagent.model.host import Group, Host, Kind, PciFunction
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
@@ -76,7 +76,9 @@ def test_what_was_given_names_the_pod_only_where_the_kubelet_does(said: Said) ->
 
 def test_a_refusal_has_the_reason_of_the_device_that_is_in_the_list(said: Said) -> None:
     now = resource(healthy(SOUND), Device(DeviceId(CARD), HELD))
-    devices.refused(now, [SOUND, CARD], Refused(f"{GPU}: {CARD}: no"), snapshot(sound=Holder("ns", "p", GPU)))
+    devices.refused(
+        now, [SOUND, CARD], AllocationRefused(f"{GPU}: {CARD}: no"), snapshot(sound=Holder("ns", "p", GPU))
+    )
     (event,) = said(log.ALLOCATE_REFUSED)
     assert (event["reason"], event["group"], event["pod"]) == ("group-held", ("7",), ("ns/p",))
     assert event["device"] == (SOUND, CARD)

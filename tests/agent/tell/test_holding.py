@@ -45,9 +45,11 @@ class Node:
         spec = Spec(rules=tuple(NodeRule(name, "/dev/port", 2) for name in names))
         self.snapshots.publish(replace(self.snapshots.now, spec=spec))
 
-    async def hold(self, holders: Mapping[str, Holder], brought: Mapping[str, Holder] | None = None) -> None:
+    async def hold(
+        self, holders: Mapping[str, Holder], came_with: Mapping[str, Holder] | None = None
+    ) -> None:
         """The kubelet names these, and whoever follows that has done so."""
-        allocations = Allocations.of(holders, brought=brought or {})
+        allocations = Allocations.of(holders, came_with=came_with or {})
         self.snapshots.publish(replace(self.snapshots.now, allocations=allocations))
         await anyio.wait_all_tasks_blocked()
 
@@ -138,9 +140,9 @@ async def test_a_resource_that_ends_takes_nothing_from_the_pods_that_have_it(nod
 
 
 async def test_what_came_with_a_device_is_found_by_its_own_id(node: Node, said: Said) -> None:
-    brought = {"0000:01:00.1": replace(RED, brought="port-0")}
+    came_with = {"0000:01:00.1": replace(RED, came_with="port-0")}
     async with node.telling():
-        await node.hold({"port-0": RED}, brought)
+        await node.hold({"port-0": RED}, came_with)
         await node.hold({})
     (held,), (released,) = said(log.DEVICE_HELD), said(log.DEVICE_RELEASED)
     assert held["device"] == released["device"] == ("port-0", "0000:01:00.1")

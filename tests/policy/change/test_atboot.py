@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodeagent.model.change import Asking, AtBoot, Became, Request
+from nodeagent.model.change import AtBoot, BindAction, Outcome, Request
 from nodeagent.model.host import Host, HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress
 from nodeagent.policy.change import atboot
@@ -17,7 +17,7 @@ from tests.policy.change.test_bindings import AUDIO, GPU, KNOWN, audio, gpu, her
 from tests.policy.samples import function
 
 OTHER = PciAddress("0000:5e:00.0")
-BIND, RELEASE = Request(Asking.BIND, (GPU,)), Request(Asking.RELEASE, (GPU,))
+BIND, RELEASE = Request(BindAction.BIND, (GPU,)), Request(BindAction.RELEASE, (GPU,))
 KNOWN_ONE = AtBoot(OTHER, "8086", "10d3", "vfio-pci")
 
 
@@ -32,8 +32,8 @@ def used(kind: UseKind) -> HostUses:
 def test_the_whole_group_joins_what_is_known_also_while_no_driver_is_loaded() -> None:
     plan = planned(here(gpu(), audio(), vfio_loaded=False), BIND, KNOWN_ONE)
     assert [each.address for each in plan.entries] == [GPU, AUDIO, OTHER]
-    assert plan.results[0].became is Became.PLANNED
-    assert planned(here(gpu(), audio()), BIND, *plan.entries).results[0].became is Became.NOTHING
+    assert plan.results[0].became is Outcome.PLANNED
+    assert planned(here(gpu(), audio()), BIND, *plan.entries).results[0].became is Outcome.NOTHING
 
 
 def test_a_variant_driver_is_for_what_was_named() -> None:
@@ -44,13 +44,13 @@ def test_a_variant_driver_is_for_what_was_named() -> None:
 @pytest.mark.parametrize("kind", sorted(set(UseKind) - {UseKind.OPEN}))
 def test_what_the_host_uses_it_would_miss(kind: UseKind) -> None:
     plan = planned(here(gpu(), audio(uses=used(kind))), BIND, KNOWN_ONE)
-    assert plan.results[0].became is Became.REFUSED
+    assert plan.results[0].became is Outcome.REFUSED
     each_names(plan.results[0].refusals, (AUDIO, "thing", "somehow"))
     assert plan.entries == (KNOWN_ONE,)
 
 
 def test_what_is_open_ends_with_the_boot() -> None:
-    assert planned(here(gpu(uses=used(UseKind.OPEN)), audio())).results[0].became is Became.PLANNED
+    assert planned(here(gpu(uses=used(UseKind.OPEN)), audio())).results[0].became is Outcome.PLANNED
 
 
 def test_without_an_iommu_nothing_is_taken() -> None:

@@ -14,7 +14,7 @@ from nodeagent.model.change import ActionKind, Move, Plan
 from nodeagent.model.host import Host, HostUse, HostUses, PciFunction, UseKind
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.snapshot import Ledger, Snapshot
-from nodeagent.model.spec import Extent, PassthroughRule, PciSelector, Spec, SriovRule
+from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector, Spec, SriovRule
 from nodeagent.policy.change import bindings, guards
 from tests import ROOT
 from tests.facts import contains, each_names, names
@@ -66,7 +66,7 @@ def test_a_whole_group_is_bound_the_functions_behind_the_first_one_first() -> No
 
 
 def test_only_what_was_matched_is_bound_where_that_is_wanted() -> None:
-    rule = replace(RULE, group=Extent.MATCHED)
+    rule = replace(RULE, group=GroupScope.MATCHED)
     assert [move.address for move in moves(planned(here(gpu(), audio()), rule))] == [GPU]
 
 
@@ -228,7 +228,7 @@ def test_a_group_of_which_a_pod_or_a_process_has_a_part_waits() -> None:
     half = here(gpu(driver="vfio-pci"), audio())
     held = replace(KNOWN, allocations=Allocations.of(holders(GPU), Knowledge.COMPLETE))
     given = replace(KNOWN, reservations=reserved([GPU]))
-    silent = replace(KNOWN, allocations=Allocations.of({}, Knowledge.SILENT))
+    silent = replace(KNOWN, allocations=Allocations.of({}, Knowledge.NO_ANSWER))
     assert guards.UNKNOWN in planned(here(gpu(), audio()), RULE, known=silent).waiting[0].why
     for plan, facts in (
         (planned(half, RULE, known=held), (GPU, "ns/vm")),
@@ -249,9 +249,11 @@ def test_what_a_pod_misses_gets_its_own_driver_while_it_cannot_be_bound() -> Non
     assert moves(plan) == (Move(GPU, None, "nouveau", None),)
     names(plan.waiting[0].why, "/dev/gone", "driver")
     assert planned(on, RULE, known=missed).steps == (), "it had no driver before"
-    assert planned(on, RULE, known=replace(missed, behind=frozenset({GPU})), ledger=OURS).steps == ()
+    assert (
+        planned(on, RULE, known=replace(missed, recently_allocated=frozenset({GPU})), ledger=OURS).steps == ()
+    )
     assert planned(here(gpu(), audio()), RULE, known=missed, ledger=OURS).steps == ()
-    silent = replace(missed, allocations=replace(node, knowledge=Knowledge.SILENT))
+    silent = replace(missed, allocations=replace(node, knowledge=Knowledge.NO_ANSWER))
     assert planned(on, RULE, known=silent, ledger=OURS).steps == ()
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.change import Asking, Became, Request
+from nodeagent.model.change import BindAction, Outcome, Request
 from nodeagent.model.host import Host, HostUse, HostUses, UseKind
 from nodeagent.model.ids import VFIO_PCI, PciAddress
 from nodeagent.model.snapshot import Asked, Ledger, Snapshot
-from nodeagent.model.spec import Extent, PassthroughRule, PciSelector, Spec
+from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector, Spec
 from nodeagent.policy.change import byhand
 from nodeagent.policy.change.bindings import HAND
 from nodeagent.policy.change.byhand import GroupPlan
@@ -26,7 +26,7 @@ FREE = here(gpu(), audio())
 OURS = Ledger(drivers={GPU: "nouveau", AUDIO: "snd_hda_intel"})
 BY_HAND = OURS._replace(asked={GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)})
 RULE = PassthroughRule((PciSelector(addresses=(GPU,)),), place="config.yaml:4")
-BIND, RELEASE = Request(Asking.BIND, (GPU,)), Request(Asking.RELEASE, (GPU,))
+BIND, RELEASE = Request(BindAction.BIND, (GPU,)), Request(BindAction.RELEASE, (GPU,))
 
 
 def planned(
@@ -42,13 +42,13 @@ def planned(
     return group
 
 
-def became(group: GroupPlan, on: Host) -> Became:
+def became(group: GroupPlan, on: Host) -> Outcome:
     return byhand.result(group, on).became
 
 
 def refusals(group: GroupPlan) -> str:
     result = byhand.result(group, Host())
-    assert result.became is Became.REFUSED
+    assert result.became is Outcome.REFUSED
     assert not group.due
     return " ".join(result.refusals)
 
@@ -83,7 +83,7 @@ def test_a_name_that_fits_nothing_is_told() -> None:
 def test_a_binding_is_asked_for_and_its_whole_group_moves() -> None:
     group = planned(BIND, FREE)
     assert group.due
-    assert became(group, FREE) is Became.PLANNED
+    assert became(group, FREE) is Outcome.PLANNED
     assert group.functions == (GPU, AUDIO)
     assert group.asked == {GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)}
     names(group.plan.steps[0].why, HAND)
@@ -96,12 +96,12 @@ def test_what_is_bound_already_is_not_asked_for() -> None:
         planned(BIND, BOUND, RULE, ledger=OURS),
     ):
         assert not group.due
-        assert became(group, BOUND) is Became.NOTHING
+        assert became(group, BOUND) is Outcome.NOTHING
 
 
 def test_what_is_about_to_go_back_is_kept_when_it_is_asked_for() -> None:
     group = planned(BIND, BOUND, ledger=OURS)
-    assert became(group, BOUND) is Became.PLANNED
+    assert became(group, BOUND) is Outcome.PLANNED
     assert (group.plan.steps, set(group.asked)) == ((), {GPU})
 
 
@@ -132,25 +132,25 @@ def test_a_release_forgets_what_was_asked_of_the_group_by_whichever_function_it_
 
 def test_what_a_rule_wants_is_not_released_and_what_it_does_not_want_is() -> None:
     names(refusals(planned(RELEASE, BOUND, RULE, ledger=OURS)), GPU, "config.yaml:4")
-    alone = replace(RULE, group=Extent.MATCHED)
+    alone = replace(RULE, group=GroupScope.MATCHED)
     asked = OURS._replace(asked={AUDIO: Asked(VFIO_PCI, audio().vendor, audio().device)})
     result = byhand.result(planned(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked), BOUND)
-    assert result.became is Became.PLANNED
+    assert result.became is Outcome.PLANNED
     names(result.what, AUDIO, "snd_hda_intel")
 
 
 def test_what_was_bound_elsewhere_is_not_released_but_what_a_boot_has_bound_stays_without_a_word() -> None:
     names(refusals(planned(RELEASE, BOUND)), GPU, "nodeagent", "vfio-pci")
     of_boot = RELEASE._replace(at_boot=(GPU,))
-    assert became(planned(of_boot, BOUND), BOUND) is Became.NOTHING
-    assert became(planned(RELEASE, FREE), FREE) is Became.NOTHING
+    assert became(planned(of_boot, BOUND), BOUND) is Outcome.NOTHING
+    assert became(planned(RELEASE, FREE), FREE) is Outcome.NOTHING
 
 
 def test_what_has_left_the_host_can_be_forgotten() -> None:
     host = here(function(PciAddress("0000:5e:00.0"), 9))
     group = planned(RELEASE, host, ledger=BY_HAND)
     assert (group.functions, group.asked) == ((GPU,), {GPU: None})
-    assert became(group, host) is Became.PLANNED
+    assert became(group, host) is Outcome.PLANNED
 
 
 def test_what_was_asked_for_another_device_does_not_count() -> None:

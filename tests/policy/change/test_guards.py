@@ -61,7 +61,9 @@ LOANS = {DeviceId(STICK.id): tuple(Loan(each.id, each.node, each.place) for each
             id="a CDI device",
         ),
         pytest.param(held("gpu1", cdi=("vendor.example/gpu=1",)), None, None, id="a CDI device of another"),
-        pytest.param(replace(FREE, behind=frozenset({CARD})), None, ("pod",), id="given a moment ago"),
+        pytest.param(
+            replace(FREE, recently_allocated=frozenset({CARD})), None, ("pod",), id="given a moment ago"
+        ),
     ],
 )
 def test_a_function_is_somebodys_by_what_is_behind_it(
@@ -82,19 +84,19 @@ def test_what_a_pod_was_lent_and_is_unplugged_may_be_of_any_controller() -> None
 def test_what_was_not_looked_for_yet_may_be_behind_any_function() -> None:
     known = held("ttyX-0", nodes=(TTY,))
     for address in (CARD, XHCI):
-        unknown = guards.taken_behind(address, replace(known, looked_for=frozenset()))
+        unknown = guards.taken_behind(address, replace(known, scanned_nodes=frozenset()))
         assert unknown is not None
         assert not contains(unknown, "ns/one")
-    names(guards.taken_behind(CARD, replace(known, looked_for=frozenset({TTY}))), "ns/one", TTY, CARD)
+    names(guards.taken_behind(CARD, replace(known, scanned_nodes=frozenset({TTY}))), "ns/one", TTY, CARD)
 
 
 def test_only_those_nodes_are_looked_for_that_no_rule_names() -> None:
     known = held("ttyX-0", nodes=("/dev/ttyX", "/dev/kvm", "/dev/vfio/7", "/srv/file"))
-    assert known.given_nodes == ("/dev/kvm", "/dev/ttyX")
+    assert known.allocated_nodes_beyond_rules == ("/dev/kvm", "/dev/ttyX")
     rules = NodeRule("example.com/a", paths=(NodePath("/dev/tty*"),))
-    assert replace(known, spec=Spec(rules=(rules,))).given_nodes == ("/dev/kvm",)
+    assert replace(known, spec=Spec(rules=(rules,))).allocated_nodes_beyond_rules == ("/dev/kvm",)
     lent = replace(FREE, loans=LOANS)
-    assert lent.given_nodes == ("/dev/bus/usb/001/004", "/dev/bus/usb/001/005")
+    assert lent.allocated_nodes_beyond_rules == ("/dev/bus/usb/001/004", "/dev/bus/usb/001/005")
 
 
 def test_all_functions_behind_a_node_are_its_holders() -> None:
@@ -141,7 +143,7 @@ def files(*nodes: str) -> Host:
 
 def test_the_nodes_of_a_cdi_device_are_given_with_it() -> None:
     known = held("gpu0", cdi=(GPU_0,))
-    assert known.given_paths == (TTY,)
+    assert known.allocated_nodes == (TTY,)
     names(guards.taken_behind(CARD, known), "ns/one", GPU_0, CARD)
     away = replace(known, host=Host(cdi=HOST.cdi))
     names(guards.taken_behind(CARD, away), "ns/one", TTY)

@@ -60,7 +60,7 @@ def test_a_rule_of_the_cr_says_why_it_leaves_alone_what_it_names() -> None:
     rule = PciRule(
         "x/t4", (PciSelector(vendors=("10de",), devices=("1eb8",)),), permitted=True, place="CR: 0"
     )
-    wish = Spec(rules=(rule,), permits={"10de:1eb8": rule})
+    wish = Spec(rules=(rule,), kubevirt_rules={"10de:1eb8": rule})
     found = told("CR: 0", wish, function(A, driver="nouveau"))
     assert found is not None
     assert [*found.refuses.values()] == [1]

@@ -81,5 +81,5 @@ def test_a_function_on_another_driver_counts_and_one_that_is_offered_does_not() 
 
 def test_what_virt_handler_offers_is_said_to_be_its() -> None:
     rule = PciRule("x/theirs", (PciSelector(devices=("1eb8",)),), place="KubeVirt CR: pciHostDevices[0]")
-    told = found("x/theirs", Spec(foreign={"10de:1eb8": rule}))
+    told = found("x/theirs", Spec(virt_handler_rules={"10de:1eb8": rule}))
     names(told[0].what, "virt-handler", "x/theirs", "KubeVirt CR: pciHostDevices[0]")

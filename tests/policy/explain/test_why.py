@@ -97,7 +97,7 @@ def test_a_device_that_the_host_uses_has_no_advice() -> None:
 
 def test_a_device_of_virt_handler_is_said_to_be_its_even_while_it_is_open() -> None:
     rule = PciRule("x/theirs", (PciSelector(devices=("1eb8",)),), place="KubeVirt CR: pciHostDevices[0]")
-    found = row(function(A, enable=1), spec=Spec(foreign={"10de:1eb8": rule}))
+    found = row(function(A, enable=1), spec=Spec(virt_handler_rules={"10de:1eb8": rule}))
     names(found.why, "virt-handler", "x/theirs")
 
 

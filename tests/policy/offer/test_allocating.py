@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.allocation import Allocations, Holder, Reservations
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Isolation
@@ -39,7 +39,7 @@ OTHER = Holder("ns", "old", ResourceName(GPU))
 def test_an_id_that_the_kubelet_lists_with_another_pod_is_refused_with_that_pod() -> None:
     decision = first(function(A))
     used = turn.following(decision, replace(decision.snapshot, allocations=Allocations.of({A: OTHER})))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(AllocationRefused) as caught:
         allocating.check_unused(request(used, A), frozenset(), None)
     names(caught.value.what, A, "ns/old")
     allocating.check_unused(request(used, A), frozenset({(ResourceName(GPU), A)}), None)
@@ -54,7 +54,7 @@ def test_a_part_of_a_group_that_another_pod_has_is_refused_with_that_pod() -> No
         replace(decision.snapshot, reservations=Reservations(pending={B: OTHER})),
     ):
         used = turn.following(decision, marks)
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(AllocationRefused) as caught:
             allocating.check_unused(request(used, A), frozenset(), None)
         names(caught.value.what, A, B, "ns/old")
         allocating.check_unused(request(used, A), frozenset({(ResourceName(GPU), B)}), None)

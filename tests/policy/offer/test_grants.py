@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.allocation import DeviceNode, Grant
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
@@ -101,7 +101,7 @@ def test_the_cdi_document_lists_the_nodes_of_each_healthy_device() -> None:
 
 
 def test_an_unknown_id_is_refused_and_named() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(AllocationRefused) as caught:
         granted(decided(function(A)), A, B)
     names(caught.value.what, GPU, B)
     assert A not in caught.value.what
@@ -109,7 +109,7 @@ def test_an_unknown_id_is_refused_and_named() -> None:
 
 
 def test_an_unhealthy_device_is_refused_with_its_reason_and_what_to_do() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(AllocationRefused) as caught:
         granted(decided(function(A, driver=None)), A)
     names(caught.value.what, GPU, A, "VFIO driver")
     names(caught.value.hint, A, "vfio-pci")
@@ -119,7 +119,7 @@ def test_shares_of_a_node_give_the_node_once_with_its_permissions() -> None:
     rule = NodeRule("devices.example.com/kvm", "/dev/kvm", count=2, permissions="rw")
     here = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Spec(rules=(rule,))))
     assert granted(here, "kvm-1", "kvm-0", name=rule.name) == Grant(nodes=(DeviceNode("/dev/kvm", "rw"),))
-    with pytest.raises(Refused):
+    with pytest.raises(AllocationRefused):
         granted(here, "kvm-2", name=rule.name)
 
 
@@ -127,14 +127,14 @@ def test_a_resource_that_has_lost_its_rule_refuses() -> None:
     rule = NodeRule("devices.example.com/kvm", "/dev/kvm")
     before = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Spec(rules=(rule,))))
     after = turn.following(before, snapshot(host(), Spec()))
-    with pytest.raises(Refused, match=rule.name):
+    with pytest.raises(AllocationRefused, match=rule.name):
         grants.grant(before.resources[ResourceName(rule.name)], ["kvm-0"], after)
 
 
 def test_a_device_that_has_just_gone_is_refused() -> None:
     before = decided(function(A))
     after = turn.following(before, snapshot(host(), before.snapshot.spec))
-    with pytest.raises(Refused, match=A):
+    with pytest.raises(AllocationRefused, match=A):
         grants.grant(before.resources[ResourceName(GPU)], [A], after)
 
 

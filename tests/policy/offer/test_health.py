@@ -249,12 +249,12 @@ def test_without_isolation_only_the_device_itself_counts() -> None:
 
 
 def test_what_came_with_a_device_is_not_given_a_second_time_whatever_the_isolation_is() -> None:
-    came = Holder("ns", "vm", ResourceName(GPU), brought=B)
+    came = Holder("ns", "vm", ResourceName(GPU), came_with=B)
     for isolation in Isolation:
         found = reason(use=Use(isolation, resource=GPU), holders={CARD.address: came})
         assert found is not None
         names(found.what, "ns/vm", GPU, B)
-        whole = reason(use=Use(isolation, resource=GPU), holders={CARD.address: replace(came, brought="1")})
+        whole = reason(use=Use(isolation, resource=GPU), holders={CARD.address: replace(came, came_with="1")})
         assert whole is not None
         names(whole.what, "ns/vm", GPU)
         assert not contains(whole.what, 1), "the number of the group says nothing more"

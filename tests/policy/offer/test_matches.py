@@ -145,7 +145,7 @@ def test_a_rule_of_the_cr_takes_only_what_is_ready_for_a_virtual_machine(
 ) -> None:
     """The CR is for all nodes: on this one the same card may be meant for the host."""
     rule = from_cr("a.b/x", "1eb8")
-    wish = Spec(Discovery(enabled=False), rules=(rule,), permits={"10de:1eb8": rule})
+    wish = Spec(Discovery(enabled=False), rules=(rule,), kubevirt_rules={"10de:1eb8": rule})
     assert resource(found, wish) == ("a.b/x" if takes else None)
     (_, refusal), *_ = matches.verdicts(found, GROUP, wish, NAMES)
     assert (refusal is None) is takes
@@ -155,29 +155,29 @@ def test_what_the_cr_gives_to_virt_handler_is_left_by_discovery_and_by_rules_of_
     foreign = {"10de:1eb8": from_cr("a.b/theirs", "1eb8")}
     ours = from_cr("a.b/ours", "1eb8")
     for wish in (
-        Spec(foreign=foreign),
-        Spec(rules=(ours,), permits={"10de:1eb8": ours}, foreign=foreign),
+        Spec(virt_handler_rules=foreign),
+        Spec(rules=(ours,), kubevirt_rules={"10de:1eb8": ours}, virt_handler_rules=foreign),
     ):
         assert resource(function(), wish) is None
         for _, told in matches.verdicts(function(), GROUP, wish, NAMES):
             names(told, "virt-handler's", "a.b/theirs", "KubeVirt CR: pciHostDevices[0]")
-    assert resource(function(), WISH._replace(foreign=foreign)) == GPU
-    assert resource(function(device="1eb9"), Spec(foreign=foreign)) == "nvidia.com/1eb9"
+    assert resource(function(), WISH._replace(virt_handler_rules=foreign)) == GPU
+    assert resource(function(device="1eb9"), Spec(virt_handler_rules=foreign)) == "nvidia.com/1eb9"
 
 
 def test_an_mdev_is_virt_handlers_by_the_name_of_its_type_however_both_are_written() -> None:
     theirs = MdevRule("a.b/theirs", (MdevSelector(names=("GRID_T4-1Q",)),), permitted=True)
     ours = MdevRule("a.b/ours", (MdevSelector(names=("nvidia-222",)),), permitted=True)
     found = mdev()
-    wish = Spec(rules=(ours,), permits={"nvidia-222": ours})
+    wish = Spec(rules=(ours,), kubevirt_rules={"nvidia-222": ours})
     taken = matches.match_of(found, None, wish, {})
     assert taken is not None
     assert taken.resource == "a.b/ours"
-    assert matches.match_of(found, None, wish._replace(foreign={"GRID_T4-1Q": theirs}), {}) is None
+    assert matches.match_of(found, None, wish._replace(virt_handler_rules={"GRID_T4-1Q": theirs}), {}) is None
 
 
 def test_of_thousands_of_rules_of_the_cr_only_those_that_name_the_device_are_asked() -> None:
     rules = {f"10de:{n:04x}": from_cr(f"a.b/x{n}", f"{n:04x}") for n in range(0x1EB0, 0x1EC0)}
-    wish = Spec(rules=tuple(rules.values()), permits=rules)
+    wish = Spec(rules=tuple(rules.values()), kubevirt_rules=rules)
     asked = [rule for rule, _ in matches.verdicts(function(), GROUP, wish, NAMES)]
     assert asked == [rules["10de:1eb8"], None]

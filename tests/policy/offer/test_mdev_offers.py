@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.host import Group, Host, Kind, Mdev
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
@@ -224,7 +224,7 @@ def test_the_node_of_its_own_is_given_only_where_iommufd_is_asked_for(
 
 def test_an_mdev_that_is_not_there_is_refused() -> None:
     found = decided(mdev(), wish=RULED)
-    with pytest.raises(Refused, match=OTHER):
+    with pytest.raises(AllocationRefused, match=OTHER):
         grants.grant(found.resources[ResourceName(RULE.name)], [OTHER], found)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.base.errors import Refused
+from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.allocation import Reservations
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import GroupNumber, ResourceName
@@ -47,7 +47,9 @@ def test_cases_of_nvidias_plugin(must: list[str], size: int, chosen: tuple[str, 
 
 
 def test_more_musts_than_the_size_are_refused() -> None:
-    with pytest.raises(Refused, match=r"number of MustIncludeDeviceIDs \(2\) exceeds allocation size \(1\)"):
+    with pytest.raises(
+        AllocationRefused, match=r"number of MustIncludeDeviceIDs \(2\) exceeds allocation size \(1\)"
+    ):
         choose(["g0", "g1"], ["g0", "g1"], 1, FOUR)
 
 

@@ -43,7 +43,7 @@ def test_a_rule_that_finds_nothing_is_a_resource_with_an_empty_list() -> None:
 def test_an_entry_of_the_cr_that_finds_nothing_here_is_no_resource_of_this_node() -> None:
     """The CR is for all nodes: what others have is not shown on this one."""
     rule = PciRule(GPU, (PciSelector(("10de",), ("1eb8",)),), permitted=True)
-    wish = Spec(rules=(rule,), permits={"10de:1eb8": rule})
+    wish = Spec(rules=(rule,), kubevirt_rules={"10de:1eb8": rule})
     assert turns(host(), wish=wish).resources == {}
     assert listed(turns(host(), host(function(A)), wish=wish)) == {A: None}
     assert listed(turns(host(function(A)), host(), wish=wish)) == {}

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, by_possession, unnamed
+from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations, by_resource, unnamed
 from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction, Recovery
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
@@ -129,7 +129,7 @@ def changed(before: Snapshot, step: tuple[str, Any]) -> Snapshot:
     if what in ("nodes", "iommu", "vtd", "numa_nodes"):
         return replace(before, host=replace(host, **{what: value}))
     if what == "holders":
-        return replace(before, allocations=replace(before.allocations, table=by_possession(value.items())))
+        return replace(before, allocations=replace(before.allocations, table=by_resource(value.items())))
     if what == "knowledge":
         return replace(before, allocations=replace(before.allocations, knowledge=value))
     if what == "settling":

@@ -10,7 +10,7 @@ from pathlib import Path
 from nodeagent.config import Value
 from nodeagent.model.access import AccessReport, Check
 from nodeagent.model.allocation import Holder
-from nodeagent.model.change import Became, BootFile, BootFiles, FileFate, Plan, Result
+from nodeagent.model.change import BootFile, BootFiles, FileFate, Outcome, Plan, Result
 from nodeagent.model.host import Hints, MdevType, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.nodes import CdiFile
@@ -257,11 +257,11 @@ def _check() -> str:
 def _bind() -> str:
     functions = ("0000:65:00.0", "0000:65:00.1")
     results = (
-        Result(functions, Became.DONE, "bind 0000:65:00.0, 0000:65:00.1 to vfio-pci"),
-        Result(functions, Became.PLANNED, "bind 0000:65:00.0, 0000:65:00.1 to vfio-pci"),
-        Result((*functions, *functions, *functions), Became.NOTHING, "on vfio-pci"),
-        Result(functions, Became.REFUSED, "", {"0000:65:00.0: eth0, default route": "choose another"}),
-        Result(functions, Became.LATE, "unbind 0000:65:00.0 from nouveau"),
+        Result(functions, Outcome.DONE, "bind 0000:65:00.0, 0000:65:00.1 to vfio-pci"),
+        Result(functions, Outcome.PLANNED, "bind 0000:65:00.0, 0000:65:00.1 to vfio-pci"),
+        Result((*functions, *functions, *functions), Outcome.NOTHING, "on vfio-pci"),
+        Result(functions, Outcome.REFUSED, "", {"0000:65:00.0: eth0, default route": "choose another"}),
+        Result(functions, Outcome.LATE, "unbind 0000:65:00.0 from nouveau"),
     )
     files = (
         BootFile("/etc/modprobe.d/x.conf", FileFate.WRITTEN, "options x y=1\n"),
