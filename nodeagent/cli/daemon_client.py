@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running daemon, asked over its unix socket: its Status, its Snapshot and settings, a request by hand.
+"""The one client of the daemon: its Status, its Snapshot and settings, requests by hand.
 
 Its socket is found without a valid configuration: the daemon may run well on its old settings while the file
-is being edited. Commands that go by the daemon's settings print a line first if no daemon answers.
+is being edited. A command that decides something decides from a Basis: that of the daemon; where no daemon
+answers, a scan by this process with the settings of this shell, and a line says so. A saved host is judged by
+the settings of this shell, and no daemon is asked.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nodeagent import config
 from nodeagent.base import hints, sockets
 from nodeagent.base.errors import ConfigError, NodeagentError
-from nodeagent.cli import shell
+from nodeagent.cli import args
 from nodeagent.kernel.root import Root
 from nodeagent.model import plain
 from nodeagent.model.change import Answer, Request
@@ -24,18 +26,28 @@ if TYPE_CHECKING:
     import argparse
 
     from nodeagent.agent.tell.basis import Basis
+    from nodeagent.model.host import Host
+    from nodeagent.model.ids import PciAddress
+    from nodeagent.model.kubevirt import KubeVirtCR
 
 _SOCKET = "status.socket"
+_SHELL_COUNTS = "this is what one with the settings of this shell would do"
+_MAX_BYTES = 64 * 1024 * 1024  # of a saved host, in which a function takes half a KiB
+_MAKE = "make one with: nodeagent scan -o json > FILE"
 
 
-def socket_path(options: argparse.Namespace, root: Root) -> str:
+def socket_path(options: argparse.Namespace) -> str:
     """The path of the daemon's socket. :raises ConfigError: if the flag for it is wrong."""
-    return root.path(config.load_one(_SOCKET, shell.sources(options, root)))
+    root = args.root_of(options)
+    return root.path(config.load_one(_SOCKET, args.sources(options, root)))
 
 
-def status(options: argparse.Namespace, root: Root) -> Any:
+# The Status
+
+
+def status(options: argparse.Namespace) -> Any:
     """The Status as JSON. :raises NodeagentError: if no daemon answers."""
-    path = socket_path(options, root)
+    root, path = args.root_of(options), socket_path(options)
     try:
         return sockets.ask(path, "/status", options.timeouts.local_socket_answer)
     except PermissionError as error:
@@ -48,10 +60,10 @@ def status(options: argparse.Namespace, root: Root) -> Any:
         ) from error
 
 
-def status_or_none(options: argparse.Namespace, root: Root) -> Any:
+def status_or_none(options: argparse.Namespace) -> Any:
     """The Status as JSON; None if no daemon answers."""
     try:
-        return status(options, root)
+        return status(options)
     except NodeagentError:
         return None
 
@@ -66,18 +78,18 @@ def unreadable(error: Exception, root: Root) -> NodeagentError:
     return NodeagentError(what, f"it is of another version than this command: {restart}")
 
 
-def refused_configuration(options: argparse.Namespace, root: Root) -> str:
+def refused_configuration(options: argparse.Namespace) -> str:
     """A line if the newest configuration is not in force in the daemon; "" if it is, or no daemon answers."""
     from nodeagent.policy.diagnose import not_in_force
 
     try:
-        error = status_or_none(options, root)["configuration"]["error"]
+        error = status_or_none(options)["configuration"]["error"]
     except (KeyError, TypeError):
         return ""
     return f"{not_in_force(error.splitlines()[0])}; what follows is older" if error else ""
 
 
-def unhealthy_device(options: argparse.Namespace, root: Root, device_id: str) -> tuple[str, str] | None:
+def unhealthy_device(options: argparse.Namespace, device_id: str) -> tuple[str, str] | None:
     """The reason and the hint of a device that the daemon lists as Unhealthy; None if it does not.
 
     The device may have left the host: a device in use stays listed until it is released.
@@ -85,7 +97,7 @@ def unhealthy_device(options: argparse.Namespace, root: Root, device_id: str) ->
     try:
         return next(
             (f"{device_id} is listed as {resource['name']}, Unhealthy: {device['what']}", device["hint"])
-            for resource in status_or_none(options, root)["resources"]
+            for resource in status_or_none(options)["resources"]
             for device in resource["devices"]
             if device["id"] == device_id and not device["healthy"]
         )
@@ -93,9 +105,29 @@ def unhealthy_device(options: argparse.Namespace, root: Root, device_id: str) ->
         return None
 
 
-def in_force(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str]:
-    """The daemon's Snapshot and settings, None if no daemon answers; and a line to print first, or ""."""
-    path = socket_path(options, root)
+def _how_to_start(options: argparse.Namespace, root: Root) -> str:
+    """The hint where no daemon answers: with a wrong configuration a start may fail again."""
+    try:
+        args.settings(options, root)
+    except ConfigError as error:
+        return f"mend the configuration first: {error.what}: {error.hint}"
+    if not root.is_host:  # the service of this machine is for another host
+        return f"start one for that host with: nodeagent run --root {root.prefix}"
+    return "start it with: sudo systemctl start nodeagent (or nodeagent run); see journalctl -u nodeagent"
+
+
+def _not_permitted(path: str) -> str:
+    """A daemon may run; root is refused, too, where something confines it."""
+    who = "this root is kept from asking" if os.geteuid() == 0 else "only root may ask"
+    return f"{who} whether a daemon answers at {path}"
+
+
+# The Snapshot and the settings
+
+
+def in_force(options: argparse.Namespace) -> tuple[Basis | None, str]:
+    """The daemon's Basis, None if no daemon answers; and a line to print first, or ""."""
+    path = socket_path(options)
     try:
         document = sockets.ask(path, "/snapshot", options.timeouts.local_socket_answer)
         from nodeagent.agent.tell import basis  # here: not needed where no daemon answers
@@ -108,18 +140,98 @@ def in_force(options: argparse.Namespace, root: Root) -> tuple[Basis | None, str
     return found, _unused_flags(config.flags_from(options))
 
 
-_SHELL_COUNTS = "this is what one with the settings of this shell would do"
-
-
-def settings_in_force(options: argparse.Namespace, root: Root) -> tuple[config.Settings, str]:
+def settings_in_force(options: argparse.Namespace) -> tuple[config.Settings, str]:
     """The settings of the daemon, with the flags of this call over them; without one, those of the shell.
 
     And a line to print first, or "". :raises ConfigError: if they are not valid.
     """
-    basis, first_line = in_force(options, root)
+    basis, first_line = in_force(options)
     if basis is None:
-        return shell.settings(options, root), first_line
+        return args.settings(options, args.root_of(options)), first_line
     return config.from_values(basis.values, config.flags_from(options)), ""
+
+
+def read_basis(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tuple[Basis, str]:
+    """The Basis of the daemon, of a scan by this process, or of the saved host that ``--host`` names.
+
+    And a line to print first, or "". ``cr`` is a KubeVirt CR to go with the settings of this shell; a daemon
+    goes by its own. :raises ConfigError: if the file holds no saved host.
+    """
+    if is_saved(options):
+        return _scanned(options, cr, _read_saved(options.host)), ""
+    basis, first_line = in_force(options)
+    return basis or _scanned(options, cr), first_line
+
+
+def read_named_basis(options: argparse.Namespace) -> tuple[Basis, str]:
+    """The same with the names of all devices and all USB devices: a daemon reads those that rules need."""
+    import anyio
+
+    from nodeagent.agent import oneshot
+
+    basis, first_line = read_basis(options)
+    root = args.root_of(options)
+    snapshot = anyio.run(oneshot.with_names, root, basis.snapshot)
+    if not is_saved(options):
+        snapshot = anyio.run(oneshot.with_usb, root, snapshot)
+    return basis._replace(snapshot=snapshot), first_line
+
+
+def with_hints(basis: Basis, options: argparse.Namespace, address: PciAddress) -> Basis:
+    """The same with the costly facts of one function; a saved host has them or not."""
+    import anyio
+
+    from nodeagent.agent import oneshot
+
+    if is_saved(options):
+        return basis
+    root = args.root_of(options)
+    snapshot = anyio.run(oneshot.with_hints, root, basis.snapshot, address, options.timeouts)
+    return basis._replace(snapshot=snapshot)
+
+
+def is_saved(options: argparse.Namespace) -> bool:
+    """True if the command is about a saved host."""
+    return getattr(options, "host", None) is not None
+
+
+def _scanned(options: argparse.Namespace, cr: KubeVirtCR | None, saved: Host | None = None) -> Basis:
+    """The Basis of this process. No daemon, so nothing is known of pods and of earlier decisions."""
+    import anyio
+
+    from nodeagent.agent import oneshot
+    from nodeagent.agent.tell.basis import Basis
+    from nodeagent.policy import merge
+
+    root = args.root_of(options)
+    own = args.settings(options, root)
+    spec = merge.merge(own.configuration, cr)
+    snapshot = anyio.run(oneshot.snapshot, root, spec, options.timeouts, saved)
+    return Basis(snapshot, {}, own.values, own.warnings)
+
+
+def _read_saved(path: str) -> Host:
+    from nodeagent.base import files
+    from nodeagent.model import host_json
+
+    try:
+        document = json.loads(files.read_input(path, _MAX_BYTES))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {hints.strerror(error)}", hints.for_errno(error, "read", _MAKE)
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: {error}", _MAKE) from error
+    return host_json.load(document)
+
+
+def _unused_flags(flags: Mapping[str, str]) -> str:
+    """A line on flags without effect; that of the socket has led to the daemon."""
+    unused = [config.BY_KEY[key].flag or key for key in flags if key != _SOCKET]
+    return f"not used: {', '.join(unused)}; the settings of the running daemon count" if unused else ""
+
+
+# Requests by hand
 
 
 def request(path: str, wanted: Request, limit: float) -> Answer:
@@ -143,26 +255,3 @@ def request(path: str, wanted: Request, limit: float) -> Answer:
         what = f"the daemon has not answered at {path}: {error}"
         hint = "see journalctl -u nodeagent, and nodeagent plan for what is to be done"
         raise NodeagentError(what, hint) from error
-
-
-def _how_to_start(options: argparse.Namespace, root: Root) -> str:
-    """The hint where no daemon answers: with a wrong configuration a start may fail again."""
-    try:
-        shell.settings(options, root)
-    except ConfigError as error:
-        return f"mend the configuration first: {error.what}: {error.hint}"
-    if not root.is_host:  # the service of this machine is for another host
-        return f"start one for that host with: nodeagent run --root {root.prefix}"
-    return "start it with: sudo systemctl start nodeagent (or nodeagent run); see journalctl -u nodeagent"
-
-
-def _not_permitted(path: str) -> str:
-    """A daemon may run; root is refused, too, where something confines it."""
-    who = "this root is kept from asking" if os.geteuid() == 0 else "only root may ask"
-    return f"{who} whether a daemon answers at {path}"
-
-
-def _unused_flags(flags: Mapping[str, str]) -> str:
-    """A line on flags without effect; that of the socket has led to the daemon."""
-    unused = [config.BY_KEY[key].flag or key for key in flags if key != _SOCKET]
-    return f"not used: {', '.join(unused)}; the settings of the running daemon count" if unused else ""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How answers leave the process: exit codes, the answer on stdout, what there is to say of it on stderr.
+"""The way out of a command: exit codes, the answer on stdout, messages on stderr, and the forms of ``-o``.
 
-Nothing is said before the answer is known: so the error that comes instead of one is two lines alone. A text
-for people is folded where a terminal shows it; in a pipe each line stays one, for whoever searches it. What
-is asked for as "wide" is folded nowhere.
+No message is printed before the answer is known, so an error is two lines alone. A text is folded where a
+terminal shows it; in a pipe each line stays one, for programs that search it. The form "wide" is never
+folded. A document is the plain form (``model.plain``) of a record below its ``apiVersion`` and ``kind``;
+docs/schemas has the schema of each.
 """
 
 from __future__ import annotations
@@ -12,15 +13,77 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TextIO
 
 from nodeagent.base import hints, terminal
 from nodeagent.base.errors import NodeagentError
+from nodeagent.model import plain
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nodeagent.model.problem import Problem
 
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
 TEXT, WIDE, NAME = "text", "wide", "name"
 FORMS = (TEXT, "json", "yaml")
+PROBLEMS, NOTES = "to look at:", "notes:"
+
+
+def emit(
+    options: argparse.Namespace, kind: str, record: object, text: Callable[[], str], *messages: str
+) -> int:
+    """Print an answer in the form that ``-o`` asks for: ``text``, or ``record`` as a document of the kind.
+
+    Prints the messages first; returns FINE. Raises as ``answer`` does.
+    """
+    if options.output == TEXT:
+        return answer(people(text()), *messages)
+    return emit_document(options, kind, record, *messages)
+
+
+def emit_document(options: argparse.Namespace, kind: str, record: object, *messages: str) -> int:
+    """Print a record as JSON or YAML. Otherwise as ``emit``."""
+    return answer(formed(options.output, document(kind, record)), *messages)
+
+
+def document(kind: str, record: object) -> dict[str, Any]:
+    """The plain data of a record, with version and kind."""
+    return heading(kind) | plain.dump(record)
+
+
+def heading(kind: str) -> dict[str, str]:
+    """The keys with which a document of the kind begins."""
+    from nodeagent.model.spec import API_VERSION  # here: the daemon prints no document
+
+    return {"apiVersion": API_VERSION, "kind": kind}
+
+
+def formed(form: str, document: Mapping[str, Any]) -> str:
+    """A document as JSON, or as YAML."""
+    text = json.dumps(document, indent=2)
+    if form == "json":
+        return text
+    from nodeagent.config import manifests  # here: few ask for it
+
+    return manifests.written(json.loads(text))  # enumerations are texts now
+
+
+def problem_sections(problems: Sequence[Problem]) -> list[str]:
+    """Problems and notes, a section each, as far as there are any."""
+    wrong, notes = ([each for each in problems if each.wrong is kind] for kind in (True, False))
+    return problem_section(PROBLEMS, wrong) + problem_section(NOTES, notes)
+
+
+def problem_section(heading: str, problems: Sequence[Problem]) -> list[str]:
+    """The heading and the problems below it; [] without any. A hint for several comes with the last."""
+    lines = ["", heading] if problems else []
+    for hint, alike in groupby(problems, lambda problem: problem.hint):
+        lines += [f"  {problem.what}" for problem in alike]
+        lines += [f"    to do: {hint}"] if hint else []
+    return lines
 
 
 def answer(text: str, *messages: str) -> int:
@@ -44,7 +107,7 @@ def say(message: str, prefix: str = "") -> None:
 
 
 def people(text: str, stream: TextIO | None = None, *, wide: bool = False) -> str:
-    """The text as it goes to people on the stream, which is stdout if none is given."""
+    """The text as the stream shows it, which is stdout if none is given."""
     if not wide:
         text = terminal.folded(text, terminal.columns(stream or sys.stdout, os.environ))
     return text.encode("ascii", "backslashreplace").decode() if _is_plain() else text
@@ -60,20 +123,10 @@ def _write(text: str) -> None:
     if (stream := sys.stdout) is None:
         raise NodeagentError("standard output is closed", "send the answer to a file or to /dev/null")
     try:
-        print(text, flush=True)  # what goes wrong is noticed here, not when Python exits
+        print(text, flush=True)  # a failure is noticed here, not when Python exits
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python tries once more at its exit
         if isinstance(error, BrokenPipeError):
             raise
         what = f"the answer cannot be written to standard output: {hints.strerror(error)}"
         raise NodeagentError(what, hints.for_errno(error, "write")) from error
-
-
-def formed(form: str, document: Mapping[str, Any]) -> str:
-    """A document as JSON, or as YAML, as ``-o`` asks for it."""
-    text = json.dumps(document, indent=2)
-    if form == "json":
-        return text
-    from nodeagent.config import manifests  # here: few ask for it
-
-    return manifests.written(json.loads(text))  # enumerations are texts now

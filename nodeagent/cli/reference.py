@@ -14,11 +14,40 @@ from typing import Any
 
 from nodeagent.base import pages
 from nodeagent.cli import output, parser
+from nodeagent.cli.bind import OutcomeAnswer
+from nodeagent.cli.check import Readiness
+from nodeagent.cli.cluster import ClusterCheck
+from nodeagent.cli.config import Settings
+from nodeagent.cli.plan import PlanAnswer
+from nodeagent.cli.plan_config import DryRun
 from nodeagent.model import host_json, schemas
 from nodeagent.model.problem import Problem
-from nodeagent.policy.explain.devices import DeviceRow
-from nodeagent.render import documents
+from nodeagent.model.status import Status
+from nodeagent.policy.explain.cards import CardExplanation
+from nodeagent.policy.explain.devices import DeviceExplanation, DeviceRow
+from nodeagent.policy.explain.groups import GroupExplanation
+from nodeagent.policy.explain.machines import MachineExplanation
+from nodeagent.policy.explain.pods import PodExplanation
+from nodeagent.policy.explain.resources import ResourceExplanation
+from nodeagent.policy.explain.rules import RuleExplanation
 
+KINDS: Mapping[str, type] = {
+    "Status": Status,
+    "Plan": PlanAnswer,
+    "DryRun": DryRun,
+    "DeviceExplanation": DeviceExplanation,
+    "CardExplanation": CardExplanation,
+    "ResourceExplanation": ResourceExplanation,
+    "RuleExplanation": RuleExplanation,
+    "GroupExplanation": GroupExplanation,
+    "PodExplanation": PodExplanation,
+    "MachineExplanation": MachineExplanation,
+    "Settings": Settings,
+    "ClusterCheck": ClusterCheck,
+    "Readiness": Readiness,
+    "Outcome": OutcomeAnswer,
+}
+"""Each kind of document but Host, which ``model.host_json`` writes."""
 PAGE, FOLDER = "commands.md", "schemas"
 _MEANINGS = (output.FINE, output.FAILED, output.USAGE, output.WRONG)
 
@@ -59,8 +88,8 @@ def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
     host["properties"]["fates"] = schemas.part(tuple[DeviceRow, ...], host["$defs"])
     host["properties"]["remarks"] = schemas.part(tuple[Problem, ...], host["$defs"])
     yield host_json.HEADING["kind"], host
-    for kind, record in documents.KINDS.items():
-        yield kind, schemas.of(record, documents.heading(record))
+    for kind, record in KINDS.items():
+        yield kind, schemas.of(record, output.heading(kind))
 
 
 def files() -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.render import remarks
+from nodeagent.cli import output
 from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.harness import T4, Node, eventually, pod
 from tests.facts import names
@@ -71,13 +71,13 @@ async def test_an_iommu_that_is_off_is_missed_by_nobody_where_nothing_is_wanted(
     async with node.kubelet(), node.daemon("--discovery-enabled", "false") as daemon:
         code, text = await status(node)
         assert (code, daemon.lines("no-iommu")) == (0, [])
-        assert remarks.PROBLEMS not in text
+        assert output.PROBLEMS not in text
 
 
 async def test_scan_says_the_same_without_a_daemon_also_to_programs(node: Node) -> None:
     without_iommu(node)
     _, text = await told(node, "scan")
-    assert "IOMMU" in text.partition(remarks.PROBLEMS)[2].partition(remarks.NOTES)[0]
+    assert "IOMMU" in text.partition(output.PROBLEMS)[2].partition(output.NOTES)[0]
     (remark, _) = await in_json(node, "scan")
     assert (remark["code"], remark["wrong"]) == ("no-iommu", True)
 
@@ -125,13 +125,13 @@ async def test_what_takes_nothing_is_a_note_that_names_what_comes_nearest(
     async with node.kubelet(), node.daemon() as daemon:
         code, text = await status(node)
         assert code == 0
-        notes = text.partition(remarks.NOTES)[2]
+        notes = text.partition(output.NOTES)[2]
         assert [word for word in says if word not in notes] == []
         await daemon.logged("note")
         (line,) = daemon.lines("note")
         assert line["level"] == "info"
         _, scan = await told(node, "scan")
-        assert [word for word in says if word not in scan.partition(remarks.NOTES)[2]] == []
+        assert [word for word in says if word not in scan.partition(output.NOTES)[2]] == []
         (remark,) = await in_json(node, "status")
         assert (remark["wrong"], remark["what"] in text) == (False, True)
 
@@ -140,13 +140,13 @@ async def test_gpus_on_a_host_driver_are_one_line_also_after_a_restart(node: Nod
     (first, second) = node.add_gpus(2)
     async with node.kubelet() as kubelet, node.daemon() as daemon:
         await kubelet.until_listed(T4, 2)
-        assert remarks.NOTES not in (await status(node))[1]
+        assert output.NOTES not in (await status(node))[1]
         assert await daemon.end() == 0
         for address in (first, second):
             node.host.bind(address, "nouveau")
         async with node.daemon() as again:
             code, text = await status(node)
-            (note,) = [line for line in text.partition(remarks.NOTES)[2].splitlines() if "nouveau" in line]
+            (note,) = [line for line in text.partition(output.NOTES)[2].splitlines() if "nouveau" in line]
             assert (code, note.split()[0]) == (0, "2")
             assert first in note
             await again.logged("note", level="info")
@@ -159,8 +159,8 @@ async def test_a_file_of_the_wrong_name_is_a_note(node: Node) -> None:
     async with node.kubelet(), node.daemon():
         code, text = await status(node)
         assert code == 0
-        assert "config.yml" in text.partition(remarks.NOTES)[2]
-        assert "config.yml" in (await told(node, "scan"))[1].partition(remarks.NOTES)[2]
+        assert "config.yml" in text.partition(output.NOTES)[2]
+        assert "config.yml" in (await told(node, "scan"))[1].partition(output.NOTES)[2]
 
 
 async def test_a_dangling_link_in_place_of_the_file_is_an_error_and_never_the_defaults(node: Node) -> None:
@@ -195,7 +195,7 @@ async def test_types_for_other_cards_are_a_note_as_long_as_one_is_for_a_card_her
         await kubelet.until_listed("nvidia.com/GRID_T4-1B", 16)
         code, text = await status(node)
         assert code == 0
-        assert "NVIDIA A40-1B" in text.partition(remarks.NOTES)[2]
+        assert "NVIDIA A40-1B" in text.partition(output.NOTES)[2]
         assert daemon.lines("plan-problem") == []
         await daemon.logged("note")
         assert [line["level"] for line in daemon.lines("note")] == ["info"]
@@ -207,7 +207,7 @@ async def test_a_list_of_types_of_which_no_card_here_has_one_is_a_problem(node: 
         await daemon.logged("plan-problem", level="warning")
         code, text = await status(node)
         assert code == 3
-        assert "NVIDIA A40-1B" in text.partition(remarks.PROBLEMS)[2]
+        assert "NVIDIA A40-1B" in text.partition(output.PROBLEMS)[2]
 
 
 async def test_a_removal_that_waits_for_a_pod_is_no_trouble(node: Node) -> None:
@@ -223,5 +223,5 @@ async def test_a_removal_that_waits_for_a_pod_is_no_trouble(node: Node) -> None:
         code, text = await status(node)
         assert code == 0
         assert any(f"{T4}: {address}: " in line for line in text.splitlines())
-        assert remarks.PROBLEMS not in text
+        assert output.PROBLEMS not in text
         assert daemon.lines("device-unhealthy") == []

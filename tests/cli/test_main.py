@@ -17,10 +17,9 @@ import anyio.from_thread
 import pytest
 
 from nodeagent import __version__, config
-from nodeagent.cli import main
+from nodeagent.cli import main, status
 from nodeagent.kernel import pci_ids
 from nodeagent.model import plain
-from nodeagent.render import status
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import contains, names
 from tests.http.serving import serve_document

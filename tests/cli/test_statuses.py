@@ -19,10 +19,9 @@ import anyio.from_thread
 import pytest
 
 from nodeagent import config
-from nodeagent.cli import main
+from nodeagent.cli import main, status
 from nodeagent.model import plain
 from nodeagent.model.status import Status
-from nodeagent.render import status
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
 from tests.http.serving import serve_document

@@ -10,6 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from nodeagent.base.errors import NodeagentError
+from nodeagent.cli import explain as explaining
+from nodeagent.cli import plan as planning
+from nodeagent.cli import scan as scanning
 from nodeagent.config import loading
 from nodeagent.kernel.root import Root
 from nodeagent.model import host_json
@@ -20,9 +23,6 @@ from nodeagent.policy import merge
 from nodeagent.policy.change import plan
 from nodeagent.policy.explain import devices, groups
 from nodeagent.policy.offer import turn
-from nodeagent.render import explain as explaining
-from nodeagent.render import plan as planning
-from nodeagent.render import scan as scanning
 from nodeagent.sim import nodes
 from nodeagent.sim.kubelet.clients import is_extended_resource_name
 from tests.looking import Looks

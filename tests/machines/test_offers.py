@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from nodeagent.cli import explain as shown
+from nodeagent.cli import scan as scan_shown
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
 from nodeagent.model.host import Host, Kind, Recovery, Sight
@@ -24,8 +26,6 @@ from nodeagent.policy import groups
 from nodeagent.policy.explain.devices import explain, rows
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
-from nodeagent.render import explain as shown
-from nodeagent.render import scan as scan_shown
 from tests.facts import names
 from tests.looking import Looks
 from tests.machines.capture import materialise

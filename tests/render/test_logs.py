@@ -74,6 +74,6 @@ def test_journalctl_takes_the_catalog_whole(tmp_path: Path) -> None:
 
 
 def test_the_daemon_never_loads_the_texts() -> None:
-    code = "import sys, nodeagent.app, nodeagent.cli.verbs; print('nodeagent.render.logs' in sys.modules)"
+    code = "import sys, nodeagent.app, nodeagent.cli.run; print('nodeagent.render.logs' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "False\n"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nodeagent.model.allocation import Holder
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.resource import Device, Reason, Resource
 from nodeagent.policy.offer.turn import Decision
@@ -24,7 +23,7 @@ class Counted(NamedTuple):
 
 
 class ResourceChange(NamedTuple):
-    """A resource whose numbers differ; None: there is no such resource."""
+    """A resource whose numbers differ; null: there is no such resource."""
 
     name: ResourceName
     before: Counted | None
@@ -39,12 +38,12 @@ class Listed(NamedTuple):
 
 
 class DeviceChange(NamedTuple):
-    """A device that is listed otherwise; None: it is not listed. ``holder``: who has it now."""
+    """A device that is listed otherwise; null: it is not listed. ``holder`` is the pod that has it now."""
 
     id: DeviceId
     before: Listed | None
     after: Listed | None
-    holder: Holder | None
+    holder: str | None
 
 
 class Comparison(NamedTuple):
@@ -59,7 +58,7 @@ class Comparison(NamedTuple):
         found: dict[str, dict[DeviceId, None]] = {}
         for each in self.devices:
             if each.holder is not None:
-                found.setdefault(str(each.holder), {})[each.id] = None
+                found.setdefault(each.holder, {})[each.id] = None
         return {pod: tuple(ids) for pod, ids in found.items()}
 
 
@@ -85,7 +84,8 @@ def _changes(before: Decision, after: Decision) -> Iterator[DeviceChange]:
     old, new = _listed(before), _listed(after)
     for device_id in dict.fromkeys((*old, *new)):
         left, came = dict(old.get(device_id, {})), dict(new.get(device_id, {}))
-        holder = after.snapshot.holder(device_id)
+        allocation = after.snapshot.holder(device_id)
+        holder = None if allocation is None else str(allocation)
         for name in [name for name in left if name in came]:
             was, now = left.pop(name), came.pop(name)
             if _verdict(was) != _verdict(now):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nodeagent.cli import scan
 from nodeagent.model.change import ActionKind, clear_vgpu_type, set_vgpu_type
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
@@ -16,7 +17,6 @@ from nodeagent.model.spec import CardTypes, MdevSpec, Spec, WantedType
 from nodeagent.policy.change.ownership import learned
 from nodeagent.policy.explain import devices
 from nodeagent.policy.offer import turn
-from nodeagent.render import scan
 from nodeagent.sim.mdev import Card, Type
 from tests.facts import each_names
 from tests.policy.change.splitting import (

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nodeagent.config import Value
+from nodeagent.cli import bind, check, cluster, explain, explain_vmi, output, plan, plan_config, scan, status
+from nodeagent.cli.plan_config import DryRun, SettingChange
 from nodeagent.model.access import AccessReport, Check
-from nodeagent.model.allocation import Holder
 from nodeagent.model.change import BootFile, BootFiles, FileFate, Outcome, Plan, Result
 from nodeagent.model.host import Hints, MdevType, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
@@ -35,26 +35,15 @@ from nodeagent.policy.explain.machines import CrName
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.comparison import Comparison, Counted, DeviceChange, Listed, ResourceChange
 from nodeagent.policy.offer.turn import Decision
-from nodeagent.render import (
-    access,
-    byhand,
-    cards,
-    dryrun,
-    explain,
-    holding,
-    machine,
-    metrics,
-    plan,
-    readiness,
-    remarks,
-    resources,
-    rules,
-    scan,
-    status,
+from nodeagent.render import metrics
+from tests.cli import (
+    test_explain_cards,
+    test_explain_pods,
+    test_explain_rules,
+    test_explain_vmi,
+    test_plan_text,
 )
-from nodeagent.render.dryrun import DryRun
 from tests.policy.samples import GPU, UUID, function, holders, host, mdev, snapshot, vgpu
-from tests.render import test_cards, test_holding, test_machine, test_plan, test_rules
 from tests.render.statuses import ONE, TWO, WELL
 
 ADDRESS = PciAddress("0000:65:00.0")
@@ -141,7 +130,7 @@ def _scan() -> str:
         note(ProblemCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu"),
     )
     return _sections(
-        narrow="\n".join([scan.text(here, found[1:]), *remarks.text(told)]),
+        narrow="\n".join([scan.text(here, found[1:]), *output.problem_sections(told)]),
         wide=scan.text(here, found, wide=True),
         empty=scan.text(host(iommu=False, nodes=frozenset()), ()),
     )
@@ -163,7 +152,7 @@ def _mdev() -> str:
 def _resource(name: str, decision: Decision) -> str:
     told = explaining.explain(name, decision)
     assert told is not None
-    return resources.text(told._replace(registered=False, registration_error="the name is taken"))
+    return explain.resource_text(told._replace(registered=False, registration_error="the name is taken"))
 
 
 def _explain() -> str:
@@ -189,39 +178,44 @@ def _explain() -> str:
         device_that_a_count_says_is_open=_device(function(ADDRESS, enable=1, idle=1)),
         unreadable_device=_device(unreadable),
         mdev=_mdev(),
-        card=cards.text(test_cards.CARD),
-        group=holding.group(test_holding.group(1)),
-        pod=holding.pod(test_holding.POD),
+        card=explain.card_text(test_explain_cards.CARD),
+        group=explain.group_text(test_explain_pods.group(1)),
+        pod=explain.pod_text(test_explain_pods.POD),
         resource=_resource(GPU, decision),
         shared_node=_resource("x/kvm", decision),
         resource_without_devices=_resource("x/none", decision),
-        rule=rules.text(test_rules.FOUND),
+        rule=explain.rule_text(test_explain_rules.FOUND),
     )
 
 
 def _machine() -> str:
     return _sections(
-        pending=machine.text(test_machine.TOLD._replace(cr=CrName("kubevirt/kv", "record"))),
-        without_requests=machine.text(test_machine.NAMELESS),
-        refused=machine.text(test_machine.BROKEN),
+        pending=explain_vmi.text(test_explain_vmi.TOLD._replace(cr=CrName("kubevirt/kv", "record"))),
+        without_requests=explain_vmi.text(test_explain_vmi.NAMELESS),
+        refused=explain_vmi.text(test_explain_vmi.BROKEN),
     )
 
 
 def _plan() -> str:
-    _, found = test_plan.changed()
+    _, found = test_plan_text.changed()
     problems = Plan(problems=(wrong(ProblemCode.CHANGE, "", "no card supports x", "change mdevs.types"),))
     return _sections(
         cards=plan.text(found, True),
-        excluded=plan.text(test_plan.excluded(), True),
-        virtual_functions=plan.text(test_plan.VFS, False),
+        excluded=plan.text(test_plan_text.excluded(), True),
+        virtual_functions=plan.text(test_plan_text.VFS, False),
         problems=plan.text(problems, True),
     )
 
 
+def _dry_run_text(differs: Comparison, *settings: SettingChange, managed: bool) -> str:
+    document = plan.answer(Plan(), managed)
+    found = DryRun("new.yaml", settings, differs.resources, differs.devices, differs.pods, document)
+    return plan_config.text(found, Plan())
+
+
 def _dry_run() -> str:
-    settings = ((Value("http.listen", ":1", "config.yaml:1"), Value("http.listen", ":2", "new.yaml:1")),)
+    setting = SettingChange("http.listen", ":1", ":2", "")
     old, new = Listed(ResourceName("a.b/old"), None), Listed(ResourceName("a.b/new"), BROKEN)
-    holder = Holder("ns", "vm", ResourceName("a.b/old"))
     differs = Comparison(
         (
             ResourceChange(ResourceName("a.b/old"), Counted(2, 2), None),
@@ -229,7 +223,7 @@ def _dry_run() -> str:
             ResourceChange(ResourceName("a.b/same"), Counted(1, 1), Counted(3, 2)),
         ),
         (
-            DeviceChange(ONE, old, new, holder),
+            DeviceChange(ONE, old, new, "ns/vm"),
             DeviceChange(TWO, old, None, None),
             *(
                 DeviceChange(DeviceId(f"mdev-{n}"), None, Listed(ResourceName("a.b/same"), None), None)
@@ -238,8 +232,8 @@ def _dry_run() -> str:
         ),
     )
     return _sections(
-        with_changes=dryrun.text(DryRun("new.yaml", settings, differs, Plan(), True)),
-        without_changes=dryrun.text(DryRun("new.yaml", (), Comparison((), ()), Plan(), False)),
+        with_changes=_dry_run_text(differs, setting, managed=True),
+        without_changes=_dry_run_text(Comparison((), ()), managed=False),
     )
 
 
@@ -251,7 +245,7 @@ def _check() -> str:
         ReadinessLine("node", "huge pages", Verdict.NOTE, "none " * 15),
         ReadinessLine("node", "kubelet", Verdict.UNSEEN, "/var/lib/kubelet"),
     )
-    return _sections(with_problems=readiness.text(lines), healthy=readiness.text(lines[:1]))
+    return _sections(with_problems=check.text(lines), healthy=check.text(lines[:1]))
 
 
 def _bind() -> str:
@@ -268,9 +262,9 @@ def _bind() -> str:
         BootFile("/etc/udev/rules.d/x.rules", FileFate.REMOVED),
     )
     return _sections(
-        results=byhand.text(results, "see nodeagent status"),
-        files=byhand.files(BootFiles(files, "dracut --force"), dry_run=False),
-        dry_run=byhand.files(BootFiles(files), dry_run=True),
+        results=bind.results_text(results, "see nodeagent status"),
+        files=bind.files_text(BootFiles(files, "dracut --force"), dry_run=False),
+        dry_run=bind.files_text(BootFiles(files), dry_run=True),
     )
 
 
@@ -282,10 +276,10 @@ def _cluster_check() -> str:
     )
     report = AccessReport("system:node:a", checks)
     return _sections(
-        with_problems=access.text(report, "the kubeconfig /etc/kubeconfig"),
-        healthy=access.text(AccessReport(checks=checks[:1]), "the kubeconfig /etc/kubeconfig"),
-        off=access.nothing("false"),
-        without_credentials=access.nothing("auto"),
+        with_problems=cluster.text(report, "the kubeconfig /etc/kubeconfig"),
+        healthy=cluster.text(AccessReport(checks=checks[:1]), "the kubeconfig /etc/kubeconfig"),
+        off=cluster.not_followed("false"),
+        without_credentials=cluster.not_followed("auto"),
     )
 
 

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments that commands share, and the root of the host paths and the settings that they name."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nodeagent import config
+from nodeagent.base import hints
+from nodeagent.base.errors import ConfigError
+from nodeagent.cli import output
+from nodeagent.kernel.root import Root
+
+if TYPE_CHECKING:
+    import argparse
+
+SAVED = "a host saved by scan -o json (- is stdin)"
+WIDE_FORMS = (output.TEXT, output.WIDE, output.NAME, *output.FORMS[1:])
+_SETTINGS = "Takes the flags of run, too; a daemon that answers goes by its own settings."
+
+
+def add_form(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.FORMS) -> None:
+    """Add ``-o``."""
+    words = f"{', '.join(forms[:-1])} or {forms[-1]}"
+    parser.add_argument("-o", "--output", choices=forms, default=output.TEXT, metavar="FORM", help=words)
+
+
+def add_common(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.FORMS) -> None:
+    """Add ``-o`` and the settings."""
+    add_form(parser, forms)
+    config.add_flags(parser)
+    parser.description = f"{parser.description}\n{_SETTINGS}"
+
+
+def root_of(options: argparse.Namespace) -> Root:
+    """The root of all host paths. :raises ConfigError: if there is no host below it, and none is saved."""
+    prefix = str(options.root)
+    try:
+        wrong = _no_root(prefix, saved=getattr(options, "host", None) is not None)
+    except OSError as error:
+        what = f'--root "{prefix}": {hints.strerror(error)}'
+        raise ConfigError(what, hints.for_errno(error, "read")) from error
+    if wrong:
+        raise ConfigError(f'--root "{prefix}": {wrong}', "give the directory that holds sys/ and dev/")
+    return Root(str(Path(prefix).absolute()))
+
+
+def _no_root(prefix: str, *, saved: bool) -> str:
+    """Why no host can be below it, "" if one can. :raises OSError: if it cannot be looked at."""
+    if not prefix:
+        return "it is empty"
+    if not _is_directory(prefix):
+        return "no such directory"
+    return "" if saved or _is_directory(f"{prefix}/sys") else "there is no sys/ in it"
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116  text in, answer out
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def sources(options: argparse.Namespace, root: Root) -> config.Sources:
+    """Where the settings of this shell come from."""
+    return config.Sources(root.prefix, config.flags_from(options), os.environ)
+
+
+def settings(options: argparse.Namespace, root: Root) -> config.Settings:
+    """The settings of this shell. :raises ConfigError: if they cannot be meant."""
+    return config.load(sources(options, root))

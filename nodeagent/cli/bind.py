@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent bind``: binds functions to a VFIO driver, now or at the next boot. ``release`` shares its work.
+
+There is one writer: the daemon where one runs, asked at its socket; else this process, under the
+daemon's lock. A daemon that has the lock and does not answer is starting, or ending: this command waits.
+
+This process writes the files for the next boot itself, because the daemon's sandbox may write none of them.
+Only the guards need the host then: it is scanned here, and judged by the settings in force.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+
+from nodeagent.agent import oneshot
+from nodeagent.base import log, supervise
+from nodeagent.base.errors import AlreadyRunning, ConfigError, NodeagentError
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.cli import args, daemon_client, output
+from nodeagent.kernel import boot_files
+from nodeagent.kernel.root import Root
+from nodeagent.model.change import Answer, BindAction, BootFile, BootFiles, Outcome, Request, Result
+from nodeagent.model.ids import VFIO_PCI, vfio_driver
+from nodeagent.policy import naming
+from nodeagent.policy.change import atboot, byhand
+
+if TYPE_CHECKING:
+    from nodeagent.model.snapshot import Snapshot
+
+SHOWN = 4  # functions that are named before the rest is only counted
+_WELL = (Outcome.DONE, Outcome.PLANNED, Outcome.NOTHING)
+_ELSEWHERE = "ask where it runs: as root on the host, or in its pod by kubectl exec; see nodeagent status"
+_BY_DAEMON = "nothing: the daemon goes on when the kernel lets it; nodeagent status tells of it"
+_BY_HAND = "ask again when whoever uses it has let go, or start the daemon: both end what was begun"
+_NO_TOOL = "make a new initramfs, if this host has one, with these files and vfio-pci in it"
+
+
+class OutcomeAnswer(NamedTuple):
+    """What became of what was asked by hand, group by group; ``files`` are for the next boot.
+
+    ``then`` is the command that makes a new initramfs of them, which nodeagent does not run.
+    """
+
+    results: tuple[Result, ...]
+    files: tuple[BootFile, ...] = ()
+    then: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the driver, ``--at-boot`` and the names."""
+    parser.add_argument("--driver", metavar="NAME", default=VFIO_PCI, help="a variant of vfio-pci instead")
+    parser.add_argument(
+        "--at-boot", action="store_true", help="write files for the next boot; bind nothing now"
+    )
+    add_names(parser)
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Add the names, and ``--dry-run``."""
+    parser.add_argument(
+        "names", metavar="NAME", nargs="+", help="PCI address, pattern of some, or vendor:device"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would become of it; change nothing")
+    args.add_common(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Bind functions to a VFIO driver."""
+    if not vfio_driver(options.driver):
+        hint = f"give {VFIO_PCI}, or a variant of it, such as mlx5_vfio_pci"
+        raise ConfigError(f'--driver: "{options.driver}" is no VFIO driver', hint)
+    request = parse_request(options, BindAction.BIND, options.driver)
+    return _bind_at_boot(options, request) if options.at_boot else carry_out(options, request, BootFiles())
+
+
+def parse_request(options: argparse.Namespace, asking: BindAction, driver: str) -> Request:
+    """The request of these options. :raises ConfigError: if a name means nothing."""
+    for name in options.names:
+        byhand.parse_name(name)
+    return Request(asking, tuple(options.names), driver, options.dry_run)
+
+
+# Now
+
+
+def carry_out(options: argparse.Namespace, request: Request, files: BootFiles) -> int:
+    """Have a request carried out, and print the outcome; ``files`` have changed for the next boot."""
+    answer, first_line = _answer(options, request)
+    if answer.error:
+        raise NodeagentError(answer.error, answer.hint)
+    late = _BY_HAND if first_line else _BY_DAEMON
+    outcome = OutcomeAnswer(answer.results, files.files, files.then)
+
+    def text() -> str:
+        return _joined(files_text(files, dry_run=request.dry_run), results_text(answer.results, late))
+
+    output.emit(options, "Outcome", outcome, text, first_line)
+    return output.FINE if all(each.became in _WELL for each in answer.results) else output.WRONG
+
+
+def _answer(options: argparse.Namespace, request: Request) -> tuple[Answer, str]:
+    """The answer, and a line to print first. :raises NodeagentError: if neither can carry it out."""
+    root, path = args.root_of(options), daemon_client.socket_path(options)
+    timeouts: Timeouts = options.timeouts
+    until = time.monotonic() + timeouts.daemon_start
+    while True:
+        try:
+            return daemon_client.request(path, request, timeouts.daemon_answer), ""
+        except ConnectionError as error:
+            absent = str(error)
+        try:
+            return _carry_out_here(options, root, request), f"{absent}: this command does it itself"
+        except AlreadyRunning as error:
+            if time.monotonic() >= until:
+                what = f"{error.what.partition(';')[0]}, and does not answer at {path}"
+                raise NodeagentError(what, _ELSEWHERE) from error
+        time.sleep(timeouts.daemon_start_poll)
+
+
+def _carry_out_here(options: argparse.Namespace, root: Root, request: Request) -> Answer:
+    """:raises AlreadyRunning: if there is a daemon all the same. :raises ConfigError: if it is not root."""
+    _check_root(root, request)
+    settings = args.settings(options, root)
+    from nodeagent.agent.changing import requests  # here: not needed where a daemon answers
+
+    logging.getLogger(log.LOGGER).addHandler(logging.NullHandler())  # the answer has it all
+
+    async def main() -> Answer:
+        return await requests.carry_out_alone(root, settings, options.timeouts, request)
+
+    try:
+        return anyio.run(main)
+    except BaseExceptionGroup as group:
+        if (one := supervise.only_error(group, NodeagentError)) is None:
+            raise
+        raise one from group
+
+
+def _check_root(root: Root, request: Request) -> None:
+    """:raises ConfigError: if this user may not change this host."""
+    if root.is_host and os.geteuid() != 0 and not request.dry_run:
+        raise ConfigError(f"nodeagent {request.asking} must be root", "run it with sudo")
+
+
+# At the next boot
+
+
+def _bind_at_boot(options: argparse.Namespace, request: Request) -> int:
+    """Write files by which a boot binds functions. :raises NodeagentError: if that cannot be."""
+    root = args.root_of(options)
+    _check_root(root, request)
+    snapshot, first_line = _scan(options, root)
+    found = atboot.plan(request, snapshot, boot_files.read(root))
+    change = boot_files.changes(root, found.entries)
+    if not request.dry_run:
+        boot_files.put(root, change)
+    done = Outcome.PLANNED if request.dry_run else Outcome.DONE
+    results = tuple(
+        each._replace(became=done) if each.became is Outcome.PLANNED else each for each in found.results
+    )
+
+    def text() -> str:
+        return _joined(results_text(results, ""), files_text(change, dry_run=request.dry_run))
+
+    output.emit(options, "Outcome", OutcomeAnswer(results, change.files, change.then), text, first_line)
+    refused = any(each.became is Outcome.REFUSED for each in results)
+    return output.WRONG if refused else output.FINE
+
+
+def remove_from_boot(options: argparse.Namespace, request: Request) -> tuple[Request, BootFiles]:
+    """Take the named functions out of the files for the next boot.
+
+    Returns the changed files, and the request with the functions that a boot has bound by them.
+    """
+    root = args.root_of(options)
+    known = boot_files.read(root)
+    if not known:
+        return request, BootFiles()
+    _check_root(root, request)
+    snapshot, _ = _scan(options, root)
+    left = atboot.without(request, snapshot, known)
+    change = boot_files.changes(root, left)
+    if not request.dry_run:
+        boot_files.put(root, change)
+    removed = tuple(each.address for each in known if each not in left)
+    return request._replace(at_boot=removed), change
+
+
+def _scan(options: argparse.Namespace, root: Root) -> tuple[Snapshot, str]:
+    """The host as it is now, with the settings in force; and a line to print first."""
+    basis, first_line = daemon_client.read_basis(options)
+    fresh = anyio.run(oneshot.snapshot, root, basis.snapshot.spec, options.timeouts)
+    return replace(fresh, spec=basis.snapshot.spec), first_line
+
+
+# Texts
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(filter(None, parts))
+
+
+def results_text(results: tuple[Result, ...], late: str) -> str:
+    """A line for each group, a second one with a hint; ``late`` is the hint of a change that takes long."""
+    return "\n".join(line for result in results for line in _lines(result, late))
+
+
+def files_text(changed: BootFiles, *, dry_run: bool) -> str:
+    """The files, with their content when they are only planned; and the command for the initramfs."""
+    lines: list[str] = []
+    for file in changed.files:
+        lines.append(f"{'would be ' if dry_run else ''}{file.fate}: {file.path}")
+        lines += [f"    {line}" for line in file.text.splitlines()] if dry_run else []
+    if changed.files:
+        lines.append(f"  to do: {changed.then or _NO_TOOL}")
+    return "\n".join(lines)
+
+
+def _lines(result: Result, late: str) -> Iterator[str]:
+    if result.became is Outcome.REFUSED:
+        for what, hint in result.refusals.items():
+            yield f"refused: {what}"
+            yield f"  to do: {hint}"
+    elif result.became is Outcome.NOTHING:
+        yield f"nothing to do: {naming.few(result.functions, SHOWN)} ({result.what})"
+    else:
+        yield f"{result.became}: {result.what}"
+        if result.became is Outcome.LATE:
+            yield f"  to do: {late}"

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent check``: runs ``nodeagent/check`` on this node or on a saved host, and prints the report.
+
+The report has 80 columns: sections of lines, each with its evidence and the way to mend it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+
+from nodeagent.check import report
+from nodeagent.check.findings import Node
+from nodeagent.cli import args, daemon_client, output
+from nodeagent.kernel.root import Root
+from nodeagent.model.readiness import ReadinessLine, Verdict
+
+if TYPE_CHECKING:
+    from nodeagent.agent.tell.basis import Basis
+
+WIDTH = 80
+_WORDS = {Verdict.OK: "ok", Verdict.WRONG: "WRONG", Verdict.NOTE: "note", Verdict.UNSEEN: "not seen"}
+_MARK = max(map(len, _WORDS.values()))
+_TO_DO = "    to do: "
+
+
+class Readiness(NamedTuple):
+    """Whether this host can give devices to virtual machines: what was looked at, line by line.
+
+    ``well`` is false if a line is wrong. What is unseen may be either.
+    """
+
+    well: bool
+    lines: tuple[ReadinessLine, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--host``."""
+    parser.add_argument("--host", metavar="FILE", help=f"judge {args.SAVED}")
+    args.add_common(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Report whether the host is ready. :raises ConfigError: if the file holds no saved host."""
+    basis, first_line = daemon_client.read_basis(options)
+    lines = anyio.run(report.run, _node(options, basis))
+    found = summarize(lines)
+    if options.output == output.TEXT:
+        output.answer(text(lines), first_line, *basis.warnings)  # it is folded already
+    else:
+        output.emit_document(options, "Readiness", found, first_line, *basis.warnings)
+    return output.FINE if found.well else output.WRONG
+
+
+def summarize(lines: tuple[ReadinessLine, ...]) -> Readiness:
+    """The lines with their verdict."""
+    return Readiness(all(line.verdict is not Verdict.WRONG for line in lines), lines)
+
+
+def _node(options: argparse.Namespace, basis: Basis) -> Node:
+    root = args.root_of(options)
+    values = {value.key: value.value for value in basis.values}
+    saved = daemon_client.is_saved(options)
+    return Node(
+        Root(os.devnull) if saved else root,  # this machine's files say nothing of a saved host
+        basis.snapshot.host,
+        basis.snapshot.spec,
+        str(values["kubelet.devicePluginDir"]),
+        str(values["kubelet.podResources"]),
+        root.host_path(daemon_client.socket_path(options)),
+        options.timeouts,
+        saved,
+    )
+
+
+def text(lines: Sequence[ReadinessLine]) -> str:
+    """All sections, and the numbers of verdicts."""
+    width = max(len(line.check) for line in lines)
+    sections = []
+    for section, together in groupby(lines, lambda line: line.section):
+        sections += [section, *_section(list(together), width), ""]
+    return "\n".join([*sections, _sum(lines)])
+
+
+def _section(lines: Sequence[ReadinessLine], width: int) -> Iterator[str]:
+    """Its lines; a hint for several comes with the last."""
+    for to_do, alike in groupby(lines, lambda line: line.to_do):
+        for line in alike:
+            head = f"  {_WORDS[line.verdict]:{_MARK}}  {line.check:{width}}  "
+            yield from _wrapped(head, line.seen)
+        if to_do:
+            yield from _wrapped(_TO_DO, to_do)
+
+
+def _wrapped(head: str, words: str) -> list[str]:
+    """The words after the head, and below each other; a word that is longer than a line is broken."""
+    return textwrap.wrap(
+        words,
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
+    )
+
+
+def _sum(lines: Sequence[ReadinessLine]) -> str:
+    count = Counter(line.verdict for line in lines)
+    wrong = f"{count[Verdict.WRONG]} wrong" if count[Verdict.WRONG] else "nothing is wrong"
+    notes = "1 note" if count[Verdict.NOTE] == 1 else f"{count[Verdict.NOTE]} notes"
+    return f"{wrong}; {notes}, {count[Verdict.UNSEEN]} not seen"

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent cluster check``: the rights and objects at the API server, a line each, with what to do.
+
+The settings are those of the daemon where one answers, and flags of the call go over them: so another
+kubeconfig can be tried before it is in force.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+import anyio
+
+from nodeagent.agent.cluster import inspection
+from nodeagent.agent.cluster.follow import Connection
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.cli import args, daemon_client, output
+from nodeagent.cluster.api import Session
+from nodeagent.cluster.credentials import Credentials
+from nodeagent.model.access import AccessReport, Check
+
+T = TypeVar("T")
+_WHY_NOT = {
+    "false": "kubevirt.enabled is false: this node asks the API server for nothing",
+    "auto": "kubevirt.enabled is auto, and there are no credentials: nobody asks the API server for anything",
+}
+_TRY = "to see what it would need: nodeagent cluster check --kubevirt-enabled true --kubeconfig FILE"
+
+
+class ClusterCheck(NamedTuple):
+    """What the API server lets this node do; ``followed`` is false if the settings follow no cluster."""
+
+    followed: bool
+    user: str
+    credentials: str
+    well: bool
+    checks: tuple[Check, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the word "check"."""
+    parser.add_argument("what", choices=("check",), help="list rights and objects, and what is missing")
+    args.add_common(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """List the rights and objects, and what is missing.
+
+    :raises NodeagentError: if the API server cannot be asked.
+    """
+    settings, first_line = daemon_client.settings_in_force(options)
+    connection = Connection.of(settings, args.root_of(options))
+    credentials = connection.credentials
+    if credentials is None:
+        off = ClusterCheck(False, "", "", True, ())
+        enabled = settings.configuration.kubevirt.enabled
+        return output.emit(options, "ClusterCheck", off, lambda: not_followed(enabled), first_line)
+    report = ask(
+        credentials,
+        options.timeouts,
+        lambda session: inspection.inspect(session, settings, connection.node),
+    )
+    checks = tuple(check._replace(hint="" if check.well else check.hint) for check in report.checks)
+    found = ClusterCheck(True, report.user, str(credentials), report.well, checks)
+    output.emit(options, "ClusterCheck", found, lambda: text(report, str(credentials)), first_line)
+    return output.FINE if report.well else output.WRONG
+
+
+def ask(credentials: Credentials, timeouts: Timeouts, question: Callable[[Session], Awaitable[T]]) -> T:
+    """The answer of the API server. :raises ClusterUnavailable: if it cannot be asked."""
+
+    async def asked() -> T:
+        async with Session(credentials, timeouts) as session:
+            return await question(session)
+
+    return anyio.run(asked)
+
+
+def not_followed(enabled: str) -> str:
+    """The text where the settings follow no cluster."""
+    return f"{_WHY_NOT[enabled]}\n{_TRY}"
+
+
+def text(report: AccessReport, credentials: str) -> str:
+    """The report; ``credentials`` in words."""
+    user = f" as {report.user}" if report.user else ""
+    lines = [f"the API server answers{user}, with {credentials}"]
+    lines += [line for check in report.checks for line in _lines(check)]
+    missing = sum(not check.well and check.required for check in report.checks)
+    return "\n".join([*lines, "", f"to look at: {missing}" if missing else "all is well"])
+
+
+def _lines(check: Check) -> Iterator[str]:
+    mark = "yes" if check.well else "NO" if check.required else "no"
+    yield f"{mark:4} {check.what}" + (f": {check.why}" if check.why else "")
+    if not check.well and check.required:
+        yield f"     to do: {check.hint}"

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent config``: the settings in force, a check of a file, rules of another tool, the JSON schema."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from nodeagent import config
+from nodeagent.base.terminal import table
+from nodeagent.cli import args, daemon_client, output
+
+HEAD = ("SETTING", "FROM", "VALUE")
+
+
+class SettingAnswer(NamedTuple):
+    """A setting in force, and where it comes from."""
+
+    value: Any
+    source: str
+
+
+class Settings(NamedTuple):
+    """The settings in force, by key, and what is odd with them."""
+
+    settings: Mapping[str, SettingAnswer]
+    warnings: tuple[str, ...]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--check``, ``--from``, ``--schema`` and the settings."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--check",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="only check this file (- is stdin), or all that a start reads",
+    )
+    choice.add_argument(
+        "--from",
+        dest="translated",
+        metavar="FILE",
+        help="print rules made of a KubeVirt CR, or of a file of the sriov-network-device-plugin",
+    )
+    choice.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
+    args.add_form(parser)
+    config.add_flags(parser, "they win over the environment and the files, but not over a running daemon's")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the settings in force, or do what an option asks for instead."""
+    if options.schema:
+        return output.answer(output.formed("json", config.schema()))
+    if options.check is not None:
+        return _check(options)
+    if options.translated:
+        from nodeagent.cli import convert  # here: it reads files of other tools
+
+        return convert.run(options)
+    basis, first_line = daemon_client.in_force(options)
+    effective = basis or args.settings(options, args.root_of(options))
+    wrong = daemon_client.refused_configuration(options) if basis else ""
+    found = as_document(effective.values, effective.warnings)
+    messages = (first_line, wrong, *effective.warnings)
+    output.emit(options, "Settings", found, lambda: text(effective.values), *messages)
+    return output.WRONG if wrong else output.FINE
+
+
+def _check(options: argparse.Namespace) -> int:
+    if options.check:
+        effective = config.check_file(options.check)
+    else:
+        effective = args.settings(options, args.root_of(options))
+    fine = f"{options.check or 'the settings of this node'}: fine"
+    if options.output == output.TEXT:
+        return output.answer(fine, *effective.warnings)  # a path is not folded
+    found = as_document(effective.values, effective.warnings)
+    return output.emit_document(options, "Settings", found, *effective.warnings)
+
+
+def as_document(values: Iterable[config.Value], warnings: Iterable[str]) -> Settings:
+    """The settings as a document."""
+    return Settings({item.key: SettingAnswer(item.value, item.source) for item in values}, tuple(warnings))
+
+
+def text(values: Iterable[config.Value]) -> str:
+    """Aligned columns, one setting per line; lists, maps and texts with blanks as JSON."""
+    return table(HEAD, ((item.key, item.source, _word(item.value)) for item in values))
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str) and value and value.isprintable() and " " not in value:
+        return value
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent demo``: ``nodeagent.demo``, which packages have apart."""
+
+from __future__ import annotations
+
+import argparse
+
+from nodeagent.base.errors import ConfigError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.add_argument("--keep", action="store_true", help="leave it running at the end, to play with")
+    parser.add_argument(
+        "--page", action="store_true", help="serve the status page, too, and leave it running at the end"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Play the demo. :raises ConfigError: if it is not installed."""
+    try:
+        from nodeagent.demo import story
+    except ModuleNotFoundError as error:
+        if error.name != "nodeagent.demo":
+            raise
+        raise ConfigError("the demo is not installed", "install the package nodeagent-demo") from error
+
+    return story.run(keep=options.keep or options.page, page=options.page)

@@ -1,0 +1,527 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent explain NAME``: finds the subject of a name on this node, and prints its explanation.
+
+An address, a UUID, a path and the place of a rule are known by their form; other names are those of
+resources, parents of mdevs, pods and rules. A resource has a dot before the slash, the namespace of a pod has
+none. ``policy/explain`` makes the explanations, which are the documents; below are their texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+import anyio
+
+from nodeagent.agent import oneshot
+from nodeagent.base.errors import ConfigError, NodeagentError
+from nodeagent.base.terminal import table
+from nodeagent.cli import args, daemon_client, output
+from nodeagent.model import plain
+from nodeagent.model.host import Host, Kind
+from nodeagent.model.ids import mdev_uuid, pci_address, usb_id
+from nodeagent.model.status import Status
+from nodeagent.policy import naming
+from nodeagent.policy.change import bindings
+from nodeagent.policy.explain import cards, devices, groups, passthrough, pods, resources, rules
+from nodeagent.policy.explain.cards import CardExplanation, CardInstance
+from nodeagent.policy.explain.devices import DeviceExplanation, is_blocked
+from nodeagent.policy.explain.groups import GroupExplanation
+from nodeagent.policy.explain.pods import PodExplanation, PodResource
+from nodeagent.policy.explain.resources import ResourceExplanation
+from nodeagent.policy.explain.rules import RuleExplanation
+from nodeagent.policy.explain.suggestions import suggestions
+from nodeagent.policy.explain.why import label
+from nodeagent.policy.offer import turn
+from nodeagent.policy.offer.turn import Decision
+
+_VMI = "vmi"  # instead of a name: a virtual machine
+_GROUP = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]{1,9})")
+_DEVICE = re.compile(r"/dev/vfio/devices/(vfio\d+)")
+_PORT = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
+_PLACE = re.compile(r".+\.ya?ml:[0-9]+")
+_SHOWN = 4  # ids of one line
+_OF_MDEV = "mdev"
+_ROLES = {
+    "vfio": "ready for VFIO",
+    "bridge": "a bridge, does not matter",
+    "unbound": "no driver, does not matter",
+    "friendly": "may stay beside VFIO",
+    "blocks": "BLOCKS the group: a host driver has it",
+    "splits": "its driver splits it: its parts are given, not it",
+    "vacant": "its driver can give it a vGPU type; it has none",
+}
+
+
+class _Subject(NamedTuple):
+    """The name that is explained, and the decision and status that explain it."""
+
+    name: str
+    options: argparse.Namespace
+    decision: Decision
+    status: Status | None  # of the daemon, if one answers
+
+
+Explanation = (
+    DeviceExplanation
+    | CardExplanation
+    | ResourceExplanation
+    | RuleExplanation
+    | GroupExplanation
+    | PodExplanation
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the name, and the files of ``explain vmi``."""
+    parser.add_argument(
+        "subject",
+        metavar="NAME",
+        help="PCI address, UUID, resource, path, pod, rule, or vmi",
+    )
+    parser.add_argument(
+        "machine",
+        metavar="FILE",
+        nargs="?",
+        help="after vmi: YAML, JSON, or NAMESPACE/NAME in the cluster",
+    )
+    parser.add_argument("--cr", metavar="FILE", help="after vmi: the KubeVirt CR as YAML or JSON")
+    parser.add_argument("--host", metavar="FILE", help=f"go by {args.SAVED}")
+    args.add_common(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the explanation of a name. :raises NodeagentError: if nothing has it."""
+    if options.subject == _VMI:
+        from nodeagent.cli import explain_vmi  # here: it reads manifests, and may ask the API server
+
+        return explain_vmi.run(options)
+    if options.machine is not None or options.cr is not None:
+        raise ConfigError("FILE and --cr are for machines", "write: nodeagent explain vmi FILE --cr FILE")
+    name = " ".join(options.subject.split())
+    if (address := pci_address(name)) is None:
+        basis, first_line = daemon_client.read_named_basis(options)
+    else:
+        basis, first_line = daemon_client.read_basis(options)
+        basis = daemon_client.with_hints(basis, options, address)
+    if daemon_client.is_saved(options):
+        snapshot = replace(basis.snapshot, machine_id="")  # this machine's id says nothing of a saved host
+    else:
+        snapshot = oneshot.with_memory(args.root_of(options), basis.snapshot)
+    subject = _with_status(name, options, turn.first(snapshot, basis.matched))
+    found = _explain(subject)
+    kind = type(found).__name__
+    return output.emit(options, kind, found, lambda: text(found), first_line, _describe_others(subject))
+
+
+def _with_status(name: str, options: argparse.Namespace, decision: Decision) -> _Subject:
+    """Return the subject; its resources are also those that the daemon lists without any device."""
+    status = None if options.host is not None else _read_status(options)
+    if status is not None:
+        with suppress(ValueError):
+            listed = {**resources.remembered(status, decision), **decision.resources}
+            decision = replace(decision, resources=listed)
+    return _Subject(name, options, decision, status)
+
+
+def _read_status(options: argparse.Namespace) -> Status | None:
+    try:
+        return plain.load(Status, daemon_client.status_or_none(options))
+    except (TypeError, ValueError):
+        return None
+
+
+def _explain(subject: _Subject) -> Explanation:
+    for has_form, explain_form in _FORMS:
+        if has_form(subject.name):
+            return explain_form(subject)
+    return _explain_name(subject)
+
+
+def _explain_device(subject: _Subject) -> DeviceExplanation:
+    device_id = pci_address(subject.name) or mdev_uuid(subject.name) or subject.name
+    explanation = devices.explain(device_id, subject.decision)
+    if explanation is None:
+        raise _describe_no_device(device_id, subject.options)
+    return explanation
+
+
+def _explain_port(subject: _Subject) -> DeviceExplanation:
+    """Explain the USB device at a port."""
+    usb = subject.decision.snapshot.host.usb.values()
+    there = next((each.id for each in usb if each.name == subject.name), subject.name)
+    return _explain_device(subject._replace(name=there))
+
+
+def _describe_no_device(device_id: str, options: argparse.Namespace) -> NodeagentError:
+    """Return the error on a device that is not there; the daemon may list it all the same."""
+    listed = None if options.host else daemon_client.unhealthy_device(options, device_id)
+    if listed is not None:
+        return NodeagentError(*listed)
+    return NodeagentError(f"there is no device {device_id} on this host", "nodeagent scan lists all devices")
+
+
+def _explain_path(subject: _Subject) -> Explanation:
+    """Explain a device node: of a group, of a device, or of the first resource that gives it."""
+    path, host = subject.name, subject.decision.snapshot.host
+    if named := _GROUP.fullmatch(path):
+        return _explain_group(int(named[1]), subject)
+    if named := _DEVICE.fullmatch(path):
+        return _explain_device(subject._replace(name=_find_by_node(named[1], path, host)))
+    names = resources.of_node(path, subject.decision)
+    if not names:
+        raise NodeagentError(
+            f"no rule is for {path}",
+            "a path is that of VFIO, such as /dev/vfio/12, or stands in a rule: nodeagent config",
+        )
+    found = resources.explain(names[0], subject.decision, subject.status)
+    if found is None:
+        raise _describe_no_name(subject)
+    return found
+
+
+def _describe_others(subject: _Subject) -> str:
+    """A message on a device node that several resources give; "" if it is none."""
+    path = subject.name
+    if not path.startswith("/dev/") or _GROUP.fullmatch(path) or _DEVICE.fullmatch(path):
+        return ""
+    _, *others = resources.of_node(path, subject.decision)
+    return f"{path} is given as {', '.join(others)}, too" if others else ""
+
+
+def _explain_group(number: int, subject: _Subject) -> GroupExplanation:
+    explanation = groups.explain(number, subject.decision)
+    if explanation is None:
+        raise NodeagentError(
+            f"there is no IOMMU group {number} on this host",
+            "nodeagent explain DEVICE names that of a device",
+        )
+    return explanation
+
+
+def _find_by_node(vfio_device: str, path: str, host: Host) -> str:
+    found = next(
+        (each.id for each in host.devices() if getattr(each, "vfio_device", None) == vfio_device), None
+    )
+    if found is None:
+        raise NodeagentError(f"no device on this host has {path}", "nodeagent scan lists all devices")
+    return found
+
+
+def _explain_passthrough_rule(subject: _Subject) -> RuleExplanation | None:
+    """Explain a passthrough rule, by the evidence that a bind would go by; None if none begins there."""
+    snapshot = subject.decision.snapshot
+    if (rule := passthrough.find_rule(subject.name, snapshot)) is None:
+        return None
+    if not daemon_client.is_saved(subject.options):
+        units = bindings.units(passthrough.selected(rule, snapshot), snapshot.host)
+        functions = [each.address for members in units for each in members]
+        root = args.root_of(subject.options)
+        snapshot = anyio.run(oneshot.with_close_uses, root, snapshot, functions, subject.options.timeouts)
+    return passthrough.explain_rule(rule, snapshot)
+
+
+def _explain_rule(subject: _Subject) -> RuleExplanation:
+    explanation = rules.at(subject.name, subject.decision) or _explain_passthrough_rule(subject)
+    if explanation is None:
+        spec = subject.decision.snapshot.spec
+        places = [rule.place for rule in (*spec.rules, *spec.passthrough) if rule.place]
+        raise NodeagentError(
+            f"no rule begins at {subject.name}",
+            _hint_at(places, "rules begin at", "there are no rules"),
+        )
+    return explanation
+
+
+def _explain_name(subject: _Subject) -> Explanation:
+    """Explain the resource, parent of mdevs, pod or rule of the KubeVirt CR of that name."""
+    name, decision = subject.name, subject.decision
+    found = (
+        resources.explain(name, decision, subject.status)
+        or cards.explain(name, decision.snapshot)
+        or pods.explain(name, decision)
+        or rules.at(name, decision)
+    )
+    if found is not None:
+        return found
+    domain, slash, _ = subject.name.partition("/")
+    if slash and "." not in domain:
+        raise _describe_no_pod(subject)
+    raise _describe_no_name(subject)
+
+
+def _describe_no_pod(subject: _Subject) -> NodeagentError:
+    snapshot = subject.decision.snapshot
+    known = pods.known(snapshot)
+    if not snapshot.allocations.answered:
+        what = f"who has devices is not known here, so neither is what {subject.name} has"
+        return NodeagentError(what, "only a running daemon asks the kubelet: nodeagent status")
+    what = f"{subject.name} is neither a resource nor a pod that has a device of this node"
+    return NodeagentError(
+        what, _hint_at(known, "pods that have devices:", "no pod has a device", subject.name)
+    )
+
+
+def _describe_no_name(subject: _Subject) -> NodeagentError:
+    """Return the error on a name that nothing has, with a suggestion or with the nearest names."""
+    name, decision = subject.name, subject.decision
+    possible = suggestions(name, decision.snapshot)
+    if possible:
+        more = f" (and {len(possible) - 1} more)" if possible[1:] else ""
+        return NodeagentError(
+            f"{name} is not offered here, but {possible[0].what}{more}", possible[0].missing
+        )
+    if "/" not in name:
+        return ConfigError(
+            f"{name} is no PCI address, UUID, resource, /dev path, pod or rule",
+            _hint_at([*decision.resources, *decision.snapshot.host.mdev_parents], "known here:", "", name),
+        )
+    return NodeagentError(
+        f"nothing here is offered as {name}, and no rule, alias or card would make it",
+        _hint_at(tuple(decision.resources), "resources here:", "there are no resources here", name),
+    )
+
+
+def _hint_at(known: Sequence[str], before: str, without: str, like: str = "") -> str:
+    """Return a hint with at most three of the known names, the nearest first."""
+    if not known:
+        return without or "nodeagent scan lists what is there"
+    return naming.nearest(like, known, before)
+
+
+def _is_device(name: str) -> bool:
+    return any(of_kind(name) is not None for of_kind in (pci_address, mdev_uuid, usb_id))
+
+
+_FORMS: tuple[tuple[Callable[[str], object], Callable[[_Subject], Explanation]], ...] = (
+    (_is_device, _explain_device),
+    (_PORT.fullmatch, _explain_port),
+    (lambda name: name.startswith("/dev/"), _explain_path),
+    (_PLACE.fullmatch, _explain_rule),
+)
+"""Form of a name → what explains it; all other names are looked for."""
+
+
+def text(explanation: Explanation) -> str:
+    """The text of an explanation."""
+    match explanation:
+        case DeviceExplanation():
+            return device_text(explanation)
+        case CardExplanation():
+            return card_text(explanation)
+        case ResourceExplanation():
+            return resource_text(explanation)
+        case RuleExplanation():
+            return rule_text(explanation)
+        case GroupExplanation():
+            return group_text(explanation)
+        case PodExplanation():
+            return pod_text(explanation)
+
+
+def device_text(explanation: DeviceExplanation) -> str:
+    """The verdict, what to do, then all that led to it, and what is made of it if it is a card."""
+    lines = [f"{explanation.id}  {explanation.verdict}"]
+    if explanation.to_do:
+        lines.append(f"  {'to do' if explanation.resource else 'to offer it'}: {explanation.to_do}")
+    lines += ["", f"  device  {_name(explanation)}"]
+    lines += [f"  {key:<7} {value}" for key, value in explanation.facts.items()]
+    lines += ["", f"  group   {_device_group(explanation)}"]
+    if explanation.group is not None and explanation.members:
+        rows = [
+            (each.address, each.driver or "-", role_text(each.role, own=each.address == explanation.id))
+            for each in explanation.members
+        ]
+        lines.append(table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          "))
+    if explanation.split is not None:
+        lines += ["", "  card", *(f"          {line}".rstrip() for line in _card_lines(explanation.split))]
+    lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in explanation.rules]
+    if explanation.healthy and explanation.env is not None:
+        lines += ["", f"  a pod would get  {explanation.env}", f"{' ' * 19}{' '.join(explanation.nodes)}"]
+    if explanation.holder is not None:
+        lines += ["", f"  held by {explanation.holder}"]
+    return "\n".join(lines)
+
+
+def _name(explanation: DeviceExplanation) -> str:
+    known = " ".join(name for name in (explanation.vendor_name, explanation.device_name) if name)
+    if explanation.device_kind == Kind.MDEV:
+        return f"{explanation.device_kind}  {known or 'of a type that cannot be read'}"
+    unknown = "without a name" if explanation.device_kind == Kind.USB else "unknown to pci.ids"
+    return f"{explanation.vendor or '?'}:{explanation.device or '?'}  {known or unknown}"
+
+
+def role_text(role: str, *, own: bool = False) -> str:
+    """What a member means for the group; ``own``: it is the explained one, to which a driver matters."""
+    return "no driver, so VFIO cannot give it" if own and role == "unbound" else _ROLES[role]
+
+
+def _device_group(explanation: DeviceExplanation) -> str:
+    if explanation.group is None:
+        return "none"
+    if explanation.device_kind == Kind.MDEV:
+        return f"{explanation.group}  its own"
+    roles = [each.role for each in explanation.members]
+    return f"{explanation.group}  {viability_text(explanation.viable, roles)}"
+
+
+def viability_text(viable: bool, roles: Iterable[str]) -> str:
+    """Return whether VFIO may have a group, or need not have it."""
+    if viable:
+        return "viable"
+    return "NOT viable" if is_blocked(roles) else "not for VFIO, its driver gives parts of it"
+
+
+def card_text(card: CardExplanation) -> str:
+    """A card that is no PCI function has this story alone."""
+    head = f"{card.card}  {_count(card.types, 'type')}, {_count(card.instances, 'instance')}"
+    return "\n".join([head, "", *(f"  {line}".rstrip() for line in _card_lines(card))])
+
+
+def _count(some: Sequence[object], what: str) -> str:
+    return f"{len(some)} {what}{'s' * (len(some) != 1)}"
+
+
+def _card_lines(card: CardExplanation) -> Iterator[str]:
+    """Two tables: the types, and what exists."""
+    types = [(each.id, each.name or "-", str(each.instances), str(each.room)) for each in card.types]
+    yield from table(("TYPE", "NAME", "EXIST", "FIT AT MOST"), types).splitlines()
+    if card.instances:
+        yield ""
+        head = ("INSTANCE", "TYPE", "MADE BY", "STATE")
+        yield from table(head, map(_instance_row, card.instances)).splitlines()
+
+
+def _instance_row(each: CardInstance) -> tuple[str, ...]:
+    possible = (
+        f"held by {each.holder}" if each.holder else "",
+        "without a driver" if each.dead else "",
+        "going away, still in use" if each.leaving else "",
+    )
+    state = ", ".join(filter(None, possible)) or "-"
+    return each.id, each.type or "unknown", each.made_by or "not known", state
+
+
+def pod_text(explanation: PodExplanation) -> str:
+    """What a pod has, resource by resource."""
+    count = sum(len(part.devices) + len(part.gone) for part in explanation.resources)
+    lines = [f"{explanation.pod}  has {count} device{'s' * (count > 1)} of this node"]
+    for part in explanation.resources:
+        lines += ["", f"  {part.resource}", *(f"    {line}" for line in _pod_resource(part))]
+    return "\n".join(lines)
+
+
+def _pod_resource(part: PodResource) -> Iterator[str]:
+    if not part.ours:
+        yield f"{', '.join(device.id for device in part.devices)}: given by another device plugin"
+        return
+    for device in part.devices:
+        yield f"{device.id}: {'Healthy' if device.reason is None else f'Unhealthy: {device.reason.what}'}"
+        if device.reason is not None and device.reason.hint:
+            yield f"  to do: {device.reason.hint}"
+    for device_id in part.gone:
+        yield f"{device_id}: not listed any more"
+    yield from (f"env    {key}={value}" for key, value in part.env.items())
+    yield from (f"node   {path}" for path in part.nodes)
+    yield from (f"cdi    {name}" for name in part.cdi)
+
+
+def group_text(found: GroupExplanation) -> str:
+    """The group, and each of its devices."""
+    roles = [member.role for member in found.members if member.role != _OF_MDEV]
+    viable = viability_text(found.viable, roles) if roles else "an mdev's own"
+    node = f"/dev/vfio/{found.number} {'is there' if found.node else 'is not there'}"
+    rows = [
+        (each.id, "" if each.role == _OF_MDEV else role_text(each.role), each.fate) for each in found.members
+    ]
+    head = f"IOMMU group {found.number}  {viable}; {node}"
+    return "\n".join([head, "", table(("DEVICE", "MEANS", "WHAT BECOMES OF IT"), rows, indent="  ")])
+
+
+def resource_text(explanation: ResourceExplanation) -> str:
+    """The numbers, then the devices by what becomes of them, then the rules."""
+    free = "not known: who holds what was not asked" if explanation.free is None else explanation.free
+    numbers = f"capacity {explanation.capacity}, allocatable {explanation.allocatable}, free {free}"
+    lines = [f"{explanation.resource}  {numbers}"]
+    if explanation.registered is not None:
+        error = f": {explanation.registration_error}" if explanation.registration_error else ""
+        lines.append(f"  the kubelet {'knows it' if explanation.registered else f'does not know it{error}'}")
+    for part in (_held(explanation), _unhealthy(explanation), _free(explanation)):
+        lines += _below(part)
+    for rule in explanation.rules:
+        lines += ["", f"  {label(rule.resource, rule.place)}", *(f"    {line}" for line in _rule_lines(rule))]
+    if not explanation.rules and explanation.devices:
+        lines += ["", "  discovery gives it this name; no rule does"]
+    lines += _below(_possible(explanation))
+    return "\n".join(lines)
+
+
+def _below(lines: Iterator[str]) -> list[str]:
+    first, *others = [*lines] or [""]
+    return ["", f"  {first}", *(f"    {line}" for line in others)] if first else []
+
+
+def _held(explanation: ResourceExplanation) -> Iterator[str]:
+    by_pod: dict[str, list[str]] = {}
+    for device in explanation.devices:
+        if device.holder is not None:
+            by_pod.setdefault(device.holder, []).append(device.id)
+    if by_pod:
+        yield f"held: {sum(map(len, by_pod.values()))}"
+    yield from (f"{pod} has {_ids(explanation, ids)}" for pod, ids in by_pod.items())
+
+
+def _ids(explanation: ResourceExplanation, ids: Sequence[str]) -> str:
+    """All of them, but shares of a node, which are alike."""
+    return naming.few(ids, _SHOWN) if explanation.device_kind == Kind.NODE else ", ".join(ids)
+
+
+def _unhealthy(explanation: ResourceExplanation) -> Iterator[str]:
+    """Devices with the same reason stand together, as shares of a node do."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for device in explanation.devices:
+        if device.reason is not None:
+            by_reason.setdefault((device.reason.what, device.reason.hint), []).append(device.id)
+    if by_reason:
+        yield f"cannot be given: {sum(map(len, by_reason.values()))}"
+    for (what, hint), ids in by_reason.items():
+        yield f"{_ids(explanation, ids)}: {what}"
+        if hint:
+            yield f"  to do: {hint}"
+
+
+def _free(explanation: ResourceExplanation) -> Iterator[str]:
+    if explanation.free:
+        free = [each.id for each in explanation.devices if each.healthy and each.holder is None]
+        yield f"free: {naming.few(free, _SHOWN)}"
+
+
+def _possible(explanation: ResourceExplanation) -> Iterator[str]:
+    if not explanation.devices:
+        yield "nothing on this node is offered by this name" + (
+            "; what could be:" if explanation.possibilities else ", and nothing here could be"
+        )
+    for each in explanation.possibilities:
+        yield f"{each.what}: {each.missing}"
+
+
+def rule_text(explanation: RuleExplanation) -> str:
+    """The rule, and below it what it says."""
+    head = label(explanation.resource, explanation.place)
+    return "\n".join([head, "", *(f"  {line}" for line in _rule_lines(explanation))])
+
+
+def _rule_lines(explanation: RuleExplanation) -> Iterator[str]:
+    """What it takes, then why it refuses the others; bridges do not count."""
+    if explanation.device_kind in (Kind.NODE, Kind.CDI):
+        note = f"{', ' if explanation.takes else ': '}{explanation.note}" if explanation.note else ""
+        yield f"takes    {naming.few(explanation.takes, _SHOWN) or 'nothing'}{note}"
+        return
+    listed = f": {naming.few(explanation.takes, _SHOWN)}" if explanation.takes else ""
+    yield f"takes    {len(explanation.takes)}{listed}"
+    for why, count in explanation.refuses.items():
+        yield f"refuses  {count}: {why}"

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent explain vmi``: whether this node can give a VM, of a file or the cluster, its devices.
+
+A KubeVirt CR says which devices KubeVirt permits: that of ``--cr``, else that of the API server if it is
+asked anyway, else the one that the daemon goes by.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nodeagent.agent.cluster import state
+from nodeagent.base.errors import ConfigError
+from nodeagent.cli import args, daemon_client, output
+from nodeagent.cluster import kubevirt, vmi
+from nodeagent.cluster.credentials import is_followed
+from nodeagent.config import manifests
+from nodeagent.model.kubevirt import UsedCR
+from nodeagent.policy.explain import machines as judging
+from nodeagent.policy.explain.machines import Ask, MachineExplanation, Prospect
+from nodeagent.policy.offer import turn
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nodeagent.model.kubevirt import KubeVirtCR, VirtualMachine
+
+_NAME = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"
+_IN_CLUSTER = re.compile(rf"({_NAME})/({_NAME})")
+_FILES = (".yaml", ".yml", ".json")
+_VERDICTS = {
+    Prospect.NOW: "this node can give it now",
+    Prospect.LATER: "this node can give it when something is released",
+    Prospect.OTHERS: "another device plugin has to give it",
+    Prospect.NEVER: "this node cannot give it",
+}
+_SOURCES = {
+    "file": "as --cr has it",
+    "api-server": "as the API server has it now",
+    "daemon": "as it is in force in the daemon",
+    "record": "as a daemon has heard it last",
+}
+_UNLISTED = "these credentials may not list KubeVirt CRs; what is permitted is judged by the daemon's, if any"
+
+
+class _Asked(NamedTuple):
+    """A machine, the KubeVirt CRs that came with it (None: none did), and what to say of that."""
+
+    machine: VirtualMachine
+    crs: Mapping[str, Any] | None = None
+    message: str = ""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Say whether this node can give the machine what it asks for.
+
+    :raises ConfigError: if a file is wrong.
+    :raises NodeagentError: if the cluster has no such machine, or does not tell.
+    """
+    asked = _asked(options)
+    used = _used(options, asked.crs)
+    basis, first_line = daemon_client.read_basis(options, used.cr)
+    found = judging.explain_machine(asked.machine, used, turn.first(basis.snapshot, basis.matched))
+    return output.emit(options, "MachineExplanation", found, lambda: text(found), first_line, asked.message)
+
+
+def _asked(options: argparse.Namespace) -> _Asked:
+    given = options.machine
+    if given is None:
+        raise ConfigError(
+            "explain vmi: no machine is given",
+            "give a file or a name: nodeagent explain vmi FILE, or NAMESPACE/NAME",
+        )
+    named = _IN_CLUSTER.fullmatch(given)
+    if named is None or given.endswith(_FILES) or os.path.lexists(given):
+        return _Asked(_only(manifests.read(given), given))
+    from nodeagent.cli import fetch_vmi  # here: a file needs no client of the API server
+
+    fetched = fetch_vmi.fetch(options, *named.groups())
+    unlisted = _UNLISTED if fetched.crs is None and options.cr is None else ""
+    return _Asked(_only([fetched.machine], given), fetched.crs, unlisted)
+
+
+def _only(documents: Iterable[Any], place: str) -> VirtualMachine:
+    found = [each for each in map(vmi.parse, documents) if each is not None]
+    if len(found) != 1:
+        raise ConfigError(
+            f"{place}: it holds {len(found) or 'no'} virtual machine{'s' * (len(found) > 1)}",
+            "give one object of kind VirtualMachineInstance or VirtualMachine",
+        )
+    return found[0]
+
+
+def _used(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> UsedCR:
+    """The CR to judge by. One of the cluster that makes no sense is in force nowhere."""
+    if options.cr is not None:
+        return UsedCR(_of_file(options.cr), "file")
+    chosen = kubevirt.chosen((crs or {}).values())
+    cr = None if chosen is None else kubevirt.cr(chosen)
+    if cr is not None and cr.fault is None:
+        return UsedCR(cr, "api-server")
+    return UsedCR() if daemon_client.is_saved(options) else _of_daemon(options)
+
+
+def _of_daemon(options: argparse.Namespace) -> UsedCR:
+    """The CR that the daemon goes by, or would: its record has it, for root alone."""
+    root = args.root_of(options)
+    cr = state.FILE.peek(root.path(state.PATH)).wishes.kubevirt
+    status = daemon_client.status_or_none(options)
+    if status is None:
+        follows = is_followed(args.settings(options, root).configuration.following)
+        return UsedCR(cr, "record") if cr is not None and follows else UsedCR()
+    used = UsedCR(cr, "daemon")
+    return used if used.cr is not None and used.name == _in_force(status) else UsedCR()
+
+
+def _in_force(status: Any) -> str:
+    try:
+        return str(status["cluster"]["kubevirt"])
+    except (LookupError, TypeError):
+        return ""
+
+
+def _of_file(path: str) -> KubeVirtCR:
+    documents = manifests.read(path)
+    chosen = documents[0] if len(documents) == 1 else kubevirt.chosen(documents)
+    if chosen is None:
+        raise ConfigError(
+            f"{path}: it holds no KubeVirt CR that is in use", "give one object of kind KubeVirt"
+        )
+    cr = kubevirt.cr(chosen)
+    if cr.fault is not None:
+        raise ConfigError(f"{path}: {cr.fault.what}", cr.fault.hint)
+    return cr
+
+
+def text(found: MachineExplanation) -> str:
+    """The verdict, then what led to it, one line for each thing."""
+    asks = found.resources or found.prospect is Prospect.NEVER
+    verdict = _VERDICTS[found.prospect] if asks else "it asks for no resource"
+    name = "/".join(filter(None, (found.machine.namespace, found.machine.name))) or "without a name"
+    lines = [f"{found.machine.kind} {name}  {verdict}"]
+    for ask in found.resources:
+        lines += ["", *_ask(ask)]
+    if found.cr is not None:
+        named = f" {found.cr.name}" if found.cr.name else ""
+        lines += ["", f"  cr      the KubeVirt CR{named}, {_SOURCES[found.cr.source]}"]
+    if found.notes:
+        lines += ["", *(f"  note    {note}" for note in found.notes)]
+    return "\n".join(lines)
+
+
+def _ask(ask: Ask) -> Iterator[str]:
+    yield f"  {ask.count} x {ask.resource}  {_VERDICTS[ask.prospect]}"
+    yield f"    for     {', '.join(f'{device.list} {device.name}'.strip() for device in ask.devices)}"
+    yield from (f"    env     {key}={value}" for key, value in ask.env.items())
+    for key, words in (("nodes", ask.nodes), ("cdi", ask.cdi)):
+        if words:
+            yield f"    {key:<7} {' '.join(words)}"
+    yield from (f"    why     {line}" for line in ask.why)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A VM of the cluster, for ``nodeagent explain vmi NAMESPACE/NAME``, read with the credentials of the caller.
+
+The daemon's rights are not for VMs: ``--kubeconfig`` counts, else KUBECONFIG as for kubectl, else the
+settings.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from nodeagent import config
+from nodeagent.agent.cluster import inspection
+from nodeagent.base.errors import ClusterUnavailable, NodeagentError
+from nodeagent.cli import args, cluster, daemon_client
+from nodeagent.cluster.api import FORBIDDEN, NOT_FOUND, Object, Session
+from nodeagent.cluster.credentials import Credentials
+
+if TYPE_CHECKING:
+    import argparse
+
+_ROOT = "/apis/kubevirt.io/v1"
+_KINDS = ("virtualmachineinstances", "virtualmachines")
+_RIGHTS = (
+    "have them bound to the ClusterRole kubevirt.io:view in that namespace, or give another --kubeconfig"
+)
+
+
+class Fetched(NamedTuple):
+    """The machine as the API server sent it, and all KubeVirt CRs; None: they may not be listed."""
+
+    machine: Object
+    crs: Mapping[str, Object] | None
+
+
+def fetch(options: argparse.Namespace, namespace: str, name: str) -> Fetched:
+    """The VirtualMachineInstance of that name, else the VirtualMachine.
+
+    :raises NodeagentError: in two lines, if there is neither, or the API server does not tell.
+    """
+    credentials = _credentials(options)
+
+    async def both(session: Session) -> Fetched | None:
+        machine = await _machine(session, namespace, name, credentials)
+        return None if machine is None else Fetched(machine, await _crs(session))
+
+    fetched = cluster.ask(credentials, options.timeouts, both)
+    if fetched is None:
+        raise NodeagentError(
+            f"there is neither a VirtualMachineInstance nor a VirtualMachine {namespace}/{name}",
+            f"see what there is: kubectl get vmi,vm -n {namespace}; or give a file",
+        )
+    return fetched
+
+
+def _credentials(options: argparse.Namespace) -> Credentials:
+    settings, _ = daemon_client.settings_in_force(options)
+    named = settings.configuration.kubeconfig
+    own = os.environ.get("KUBECONFIG", "")
+    if own and "kubeconfig" not in config.flags_from(options):
+        return Credentials(own)
+    return Credentials(named and args.root_of(options).path(named))
+
+
+async def _machine(session: Session, namespace: str, name: str, credentials: Credentials) -> Object | None:
+    for kind in _KINDS:
+        try:
+            return await session.get(f"{_ROOT}/namespaces/{namespace}/{kind}/{name}")
+        except ClusterUnavailable as error:
+            if error.status == FORBIDDEN:
+                what = f"{credentials} may not get {kind} in the namespace {namespace}"
+                raise NodeagentError(what, _RIGHTS) from error
+            if error.status != NOT_FOUND:
+                raise
+    return None
+
+
+async def _crs(session: Session) -> Mapping[str, Object] | None:
+    """Machines can be there without the right to list KubeVirt CRs, which are of another namespace."""
+    return await inspection.listed(session, inspection.KUBEVIRTS)

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent plan``: per card the existing mdevs, the changes that would be made or wait, and why.
+
+With ``--config``, ``plan_config`` prints what another configuration would change, and this plan below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from nodeagent.agent import oneshot
+from nodeagent.base.errors import ConfigError
+from nodeagent.cli import args, daemon_client, output
+from nodeagent.kernel.machine_id import parse_machine_id
+from nodeagent.model import plain
+from nodeagent.model.change import ActionKind, CardPlan, Instance, Plan, Step
+from nodeagent.policy.change import bindings
+from nodeagent.policy.change import plan as changes
+
+if TYPE_CHECKING:
+    from nodeagent.model.snapshot import Snapshot
+
+MACHINE_ID = "/etc/machine-id"
+_UNTOLD = "which mdevs are ours cannot be told"
+SHOWN = 4  # alike lines that are shown before the rest is only counted
+_HEADINGS: Mapping[ActionKind, str] = {
+    ActionKind.SET_NUM_VFS: "virtual functions",
+    ActionKind.RUN_SRIOV_MANAGE: "virtual functions",
+    ActionKind.RESTORE_AUTOPROBE: "virtual functions",
+    ActionKind.BIND_DRIVERS: "drivers",
+    ActionKind.RESTORE_DRIVERS: "drivers",
+}
+"""Of changes that are not shown with what is on their card."""
+_OTHERS = "other changes"
+_DETAILS = ("parent", "address", "typeId", "uuid", "count", "unprobed", "moves", "forced", "takes")
+
+
+class ExistingAnswer(NamedTuple):
+    """What exists on a card; ``own``: nodeagent may remove it."""
+
+    id: str
+    parent: str
+    type: str | None
+    own: bool
+    holder: str | None
+    leaving: bool
+
+
+class CardAnswer(NamedTuple):
+    """A card: the type that it is for, and what exists on it."""
+
+    address: str
+    type: str | None
+    exists: tuple[ExistingAnswer, ...]
+    notes: tuple[str, ...]
+
+
+class StepAnswer(NamedTuple):
+    """A change of the host: ``details`` are what it is about, ``undo`` is what would reverse it."""
+
+    card: str
+    kind: str
+    what: str
+    why: str
+    undo: str | None
+    details: Mapping[str, Any]
+
+
+class PlanAnswer(NamedTuple):
+    """What would be done to the host, in that order, and what waits; ``manage``: mdevs are managed.
+
+    ``remedies`` are what to do about a problem, by the problem. ``notes`` are on wishes for other cards.
+    """
+
+    manage: bool
+    cards: tuple[CardAnswer, ...]
+    steps: tuple[StepAnswer, ...]
+    waiting: tuple[StepAnswer, ...]
+    problems: tuple[str, ...]
+    remedies: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config``, ``--host`` and ``--machine-id``."""
+    parser.add_argument(
+        "--config", metavar="FILE", help="what would change if this were config.yaml (- is stdin)"
+    )
+    parser.add_argument("--host", metavar="FILE", help=f"plan for {args.SAVED}")
+    parser.add_argument(
+        "--machine-id", metavar="ID", help="of that host; default: /etc/machine-id of this one"
+    )
+    args.add_common(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show what would be done to the host, or what another configuration would change."""
+    if options.config is not None:
+        from nodeagent.cli import plan_config
+
+        return plan_config.run(options)
+    basis, first_line = daemon_client.read_basis(options)
+    snapshot, unknown = complete_snapshot(basis.snapshot, options)
+    planned, managed = changes.plan(snapshot), snapshot.spec.mdevs.manage
+    messages = (first_line, *basis.warnings, unknown)
+    return output.emit(options, "Plan", answer(planned, managed), lambda: text(planned, managed), *messages)
+
+
+def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot, str]:
+    """The Snapshot with the machine id of its host and its uses; and a message on an unknown id, or "".
+
+    A daemon that changes nothing knows neither that nor the ledger: then they are those of this machine.
+    Functions that a rule wants on a VFIO driver are looked at as closely as right before the write.
+
+    :raises ConfigError: if the id given is none, or if none is known and mdevs are to be planned.
+    """
+    if not daemon_client.is_saved(options):
+        snapshot = oneshot.with_memory(args.root_of(options), snapshot)
+    given = options.machine_id
+    machine_id = snapshot.machine_id if given is None else _parse_given(given)
+    unknown = "" if machine_id else _describe_unknown(options)
+    if unknown and _must_be_known(snapshot):
+        raise ConfigError(unknown, _hint_at_id(options))
+    snapshot = replace(snapshot, machine_id=machine_id)
+    if not daemon_client.is_saved(options):
+        functions = bindings.find_members(bindings.plan(snapshot), snapshot.host)
+        root = args.root_of(options)
+        snapshot = anyio.run(oneshot.with_close_uses, root, snapshot, functions, options.timeouts)
+    return snapshot, unknown
+
+
+def _describe_unknown(options: argparse.Namespace) -> str:
+    if daemon_client.is_saved(options):
+        return f"a saved host does not have its {MACHINE_ID}: {_UNTOLD}"
+    return f"{args.root_of(options).path(MACHINE_ID)} is empty or missing: {_UNTOLD}"
+
+
+def _hint_at_id(options: argparse.Namespace) -> str:
+    """The id of this machine can be created; that of another host stands in its file."""
+    if not daemon_client.is_saved(options) and args.root_of(options).is_host:
+        return "make it with: sudo systemd-machine-id-setup; or give --machine-id"
+    return f"give what stands in {MACHINE_ID} of that host with --machine-id"
+
+
+def _parse_given(given: str) -> str:
+    if machine_id := parse_machine_id(given):
+        return machine_id
+    raise ConfigError(
+        f'--machine-id: "{given}" is no machine id',
+        f"give the 32 hexadecimal digits that stand in {MACHINE_ID} of that host",
+    )
+
+
+def _must_be_known(snapshot: Snapshot) -> bool:
+    """False where only VFs or drivers are planned, which need no id."""
+    spec, ledger = snapshot.spec, snapshot.ledger
+    without = spec.sriov or spec.passthrough or ledger.drivers or ledger.asked
+    return spec.mdevs.manage or not without
+
+
+def text(plan: Plan, managed: bool) -> str:
+    """The cards in address order, then changes of other kinds, then what is wrong with the wishes."""
+    lines = [] if managed else ["mdevs are not managed: no mdev or vGPU is made or removed", ""]
+    for card in plan.cards:
+        lines += [*_card(card, plan), ""]
+    if managed and not plan.cards:
+        lines += ["no cards", ""]
+    cards = {card.address for card in plan.cards}
+    steps, waiting = ([each for each in some if not _on(each, cards)] for some in (plan.steps, plan.waiting))
+    for heading in dict.fromkeys(map(_heading, (*steps, *waiting))):
+        lines += [heading, *_steps(_below(heading, steps)), *_waiting(_below(heading, waiting)), ""]
+    for problem in plan.problems:
+        lines += [f"problem: {problem.what}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
+    lines += [f"note: {problem.what}" for problem in plan.notes]
+    return "\n".join([*lines, _sum(plan)])
+
+
+def _card(card: CardPlan, plan: Plan) -> list[str]:
+    exists = Counter(_described(each) for each in card.instances)
+    has = ", ".join(f"{count} x {words}" for words, count in exists.items()) or "nothing"
+    return [
+        f"{card.address}  is for {card.type_id or 'nothing'}, has {has}",
+        *_steps(step for step in plan.steps if _on(step, {card.address})),
+        *_waiting(step for step in plan.waiting if _on(step, {card.address})),
+        *(f"  note: {note}" for note in card.notes),
+    ]
+
+
+def _on(step: Step, cards: Collection[str]) -> bool:
+    """True if it is about what is on one of these cards."""
+    return step.action.card in cards and step.action.type_id is not None
+
+
+def _heading(step: Step) -> str:
+    return _HEADINGS.get(step.action.kind, _OTHERS)
+
+
+def _below(heading: str, steps: Iterable[Step]) -> list[Step]:
+    return [step for step in steps if _heading(step) == heading]
+
+
+def _described(each: Instance) -> str:
+    possible = (each.foreign, "held" if each.holder else None, "leaving" if each.leaving else None)
+    marks = [mark for mark in possible if mark is not None]
+    return f"{each.type_id or 'unknown type'}" + (f" ({', '.join(marks)})" if marks else "")
+
+
+def _steps(steps: Iterable[Step]) -> list[str]:
+    return _grouped((each.why, f"  {each.action.text}") for each in steps)
+
+
+def _waiting(waiting: Iterable[Step]) -> list[str]:
+    return _grouped((each.why, f"  WAITS: {each.action.text}") for each in waiting)
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Lines with one reason stand together; of many only the first ones are shown."""
+    by_reason: dict[str, list[str]] = {}
+    for why, line in pairs:
+        by_reason.setdefault(why, []).append(line)
+    shown: list[str] = []
+    for why, lines in by_reason.items():
+        shown += lines[:SHOWN]
+        shown += [f"  ... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+        shown.append(f"      because {why}")
+    return shown
+
+
+def _sum(plan: Plan) -> str:
+    steps, waiting = len(plan.steps), len(plan.waiting)
+    if not steps and not waiting:
+        return "nothing to do"
+    return f"to do: {steps}, waiting: {waiting}"
+
+
+def answer(plan: Plan, managed: bool) -> PlanAnswer:
+    """The same for programs, nothing left out; steps in the order in which the daemon does them."""
+    return PlanAnswer(
+        managed,
+        tuple(map(_card_answer, plan.cards)),
+        tuple(map(_step, plan.steps)),
+        tuple(map(_step, plan.waiting)),
+        tuple(problem.what for problem in plan.problems),
+        {problem.what: problem.hint for problem in plan.problems if problem.hint},
+        tuple(problem.what for problem in plan.notes),
+    )
+
+
+def _card_answer(card: CardPlan) -> CardAnswer:
+    return CardAnswer(card.address, card.type_id, tuple(map(_existing, card.instances)), card.notes)
+
+
+def _existing(each: Instance) -> ExistingAnswer:
+    holder = str(each.holder) if each.holder else None
+    return ExistingAnswer(each.id, each.parent, each.type_id, each.own, holder, each.leaving)
+
+
+def _step(step: Step) -> StepAnswer:
+    action, whole = step.action, plain.dump(step.action)
+    details = {key: whole[key] for key in _DETAILS if key in whole}
+    return StepAnswer(action.card, action.kind, action.text, step.why, action.undo, details)

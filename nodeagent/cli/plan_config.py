@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent plan --config FILE``: what would change if the file were config.yaml. Changes nothing.
+
+As for the daemon, ``conf.d``, environment and flags go over the file, and the KubeVirt CR and labels that the
+daemon has count. Compared are the Decision in force and the one that a daemon would take next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+
+from nodeagent import config
+from nodeagent.agent import oneshot
+from nodeagent.base.errors import ConfigError, NodeagentError
+from nodeagent.base.files import STDIN
+from nodeagent.cli import args, daemon_client, output, plan
+from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.nodes import fits
+from nodeagent.policy import merge
+from nodeagent.policy.change import plan as changes
+from nodeagent.policy.offer import comparison, turn
+from nodeagent.policy.offer.comparison import Counted, DeviceChange, ResourceChange
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nodeagent.kernel.root import Root
+    from nodeagent.model.change import Plan
+    from nodeagent.model.host import Host
+    from nodeagent.model.snapshot import Snapshot
+    from nodeagent.model.spec import Spec
+
+SAME = "nothing changes for the kubelet"
+
+
+class SettingChange(NamedTuple):
+    """A setting of another value; ``note`` says what a person may not expect of it."""
+
+    key: str
+    before: Any
+    after: Any
+    note: str
+
+
+class DryRun(NamedTuple):
+    """What another configuration file would change; ``pods`` have devices that are listed otherwise then.
+
+    ``plan`` is what would be done to the host with it.
+    """
+
+    file: str
+    settings: tuple[SettingChange, ...]
+    resources: tuple[ResourceChange, ...]
+    devices: tuple[DeviceChange, ...]
+    pods: Mapping[str, tuple[str, ...]]
+    plan: plan.PlanAnswer
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what would change.
+
+    :raises ConfigError: if the file cannot be used, with all its mistakes.
+    """
+    if options.config == options.host == STDIN:
+        raise ConfigError("--config and --host both name standard input", "give one of them as a file")
+    basis, first_line = daemon_client.read_named_basis(options)
+    root = args.root_of(options)
+    settings = config.load_candidate(options.config, root.prefix, basis.values)
+    wishes = _cluster_wishes(options, root, basis.snapshot.spec)
+    spec = merge.merge(settings.configuration, wishes.kubevirt, wishes.labels)
+    snapshot, unseen = _with_nodes(basis.snapshot, spec, options)
+    before = turn.first(snapshot, basis.matched)
+    after = turn.following(before, replace(before.snapshot, spec=spec))
+    snapshot, unknown = plan.complete_snapshot(after.snapshot, options)
+    planned, differs = changes.plan(snapshot), comparison.compared(before, after)
+    found = DryRun(
+        options.config,
+        tuple(_changed_settings(basis.values, settings.values)),
+        differs.resources,
+        differs.devices,
+        differs.pods,
+        plan.answer(planned, spec.mdevs.manage),
+    )
+    messages = (first_line, *settings.warnings, unseen, unknown)
+    return output.emit(options, "DryRun", found, lambda: text(found, planned), *messages)
+
+
+def _with_nodes(snapshot: Snapshot, spec: Spec, options: argparse.Namespace) -> tuple[Snapshot, str]:
+    """The Snapshot with the nodes and CDI files of the rules; and a message if a saved host lacks some."""
+    if not daemon_client.is_saved(options):
+        root = args.root_of(options)
+        seen = anyio.run(oneshot.with_nodes, root, snapshot, spec.node_paths)
+        return anyio.run(oneshot.with_specs, root, seen, spec, options.timeouts), ""
+    missing = ", ".join(_unsaved(spec, snapshot.host))
+    message = f"the saved host does not tell whether there is {missing}: it counts as missing"
+    return snapshot, message if missing else ""
+
+
+def _unsaved(spec: Spec, host: Host) -> list[str]:
+    """Nodes and CDI files that the saved host may lack because no rule named them then."""
+    kinds = {file.kind for file in host.cdi.values()}
+    paths = [path for path in spec.node_paths if not any(fits(each, path) for each in host.nodes)]
+    return [*paths, *(f"a CDI file of {kind}" for kind in sorted(spec.cdi_kinds - kinds))]
+
+
+def _cluster_wishes(options: argparse.Namespace, root: Root, spec: Spec) -> ClusterWishes:
+    """The KubeVirt CR and labels that the daemon has, by its record, as far as they are in force.
+
+    :raises NodeagentError: if it goes by a KubeVirt CR that its record does not have.
+    """
+    if daemon_client.is_saved(options):
+        return ClusterWishes()
+    from nodeagent.agent.cluster import state  # here: a saved host needs no reader of a CR
+
+    status = daemon_client.status_or_none(options)
+    if status is None:
+        return ClusterWishes()
+    cr_name = status.get("cluster", {}).get("kubevirt", "")
+    known = state.FILE.peek(root.path(state.PATH)).wishes
+    if cr_name and known.kubevirt is None:
+        raise NodeagentError(
+            f"the daemon goes by the KubeVirt CR {cr_name}, and {state.PATH} does not tell what it says",
+            "only root may read that: try again with sudo" if os.geteuid() else "see nodeagent status",
+        )
+    in_force = known.labels is not None and tuple(known.labels.items()) == spec.labels
+    return ClusterWishes(known.kubevirt if cr_name else None, known.labels if in_force else None)
+
+
+def _changed_settings(
+    before: Iterable[config.Value], after: Iterable[config.Value]
+) -> Iterator[SettingChange]:
+    old = {value.key: value.value for value in before}
+    for value in after:
+        if value.key in old and old[value.key] != value.value:
+            note = config.BY_KEY[value.key].note("", "")
+            yield SettingChange(value.key, old[value.key], value.value, note)
+
+
+def text(found: DryRun, planned: Plan) -> str:
+    """A paragraph for each that differs; the plan comes last."""
+    parts = (
+        ("settings", [f"{each.key} ({each.note})" if each.note else each.key for each in found.settings]),
+        ("resources", [_resource(*change) for change in found.resources]),
+        ("devices", _devices(found.devices)),
+        (
+            "pods (each keeps what it has until it ends)",
+            [f"{pod}  has {', '.join(ids)}" for pod, ids in found.pods.items()],
+        ),
+    )
+    lines = [f"if {found.file} were config.yaml", ""]
+    for heading, shown in parts:
+        lines += [heading, *(f"  {line}" for line in shown), ""] if shown else []
+    if not found.resources and not found.devices:
+        lines += [SAME, ""]
+    return "\n".join([*lines, plan.text(planned, found.plan.manage)])
+
+
+def _resource(name: str, before: Counted | None, after: Counted | None) -> str:
+    if before is None:
+        return f"+ {name}: {_count(after)}"
+    if after is None:
+        return f"- {name}: had {_count(before)}"
+    return f"  {name}: {_count(before)} -> {_count(after)}"
+
+
+def _count(counted: Counted | None) -> str:
+    if counted is None:
+        return "none"
+    return f"{counted.devices} device{'s' * (counted.devices != 1)}, {counted.healthy} Healthy"
+
+
+def _devices(changes: Iterable[DeviceChange]) -> list[str]:
+    """Changes that are alike stand together; of many only the first ones are shown."""
+    alike: dict[str, list[str]] = {}
+    for change in changes:
+        alike.setdefault("; ".join(_words(change)), []).append(change.id)
+    return [line for words, ids in alike.items() for line in _lines(words, ids)]
+
+
+def _lines(words: str, ids: list[str]) -> Iterator[str]:
+    yield from (f"{each}  {words}" for each in ids[: plan.SHOWN])
+    if len(ids) > plan.SHOWN:
+        yield f"... and {len(ids) - plan.SHOWN} more like it"
+
+
+def _words(change: DeviceChange) -> Iterator[str]:
+    before, after = change.before, change.after
+    if after is None:
+        yield f"leaves {before.resource if before else ''}"
+        return
+    if before is None:
+        yield f"comes as {after.resource}"
+    elif before.resource != after.resource:
+        yield f"{before.resource} -> {after.resource}"
+    else:
+        yield after.resource
+    if after.reason is not None:
+        yield f"Unhealthy: {after.reason.what}"
+    elif before is not None and before.reason is not None:
+        yield "Healthy"

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent scan``: the devices by IOMMU group, then mdevs, USB devices and types, and problems.
+
+``policy/explain`` says what becomes of each device. ``-o json`` saves the whole host, for ``--host`` of the
+other commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from nodeagent.base.errors import ConfigError
+from nodeagent.base.terminal import table
+from nodeagent.cli import args, daemon_client, output
+from nodeagent.model import host_json, plain, problem
+from nodeagent.model.host import Host, HostDevice, Mdev, MdevType, PciFunction, UsbDevice
+from nodeagent.model.ids import pci_address
+from nodeagent.model.nodes import CdiFile
+from nodeagent.policy import groups
+from nodeagent.policy.explain import devices, problems
+from nodeagent.policy.explain.devices import DeviceRow, is_blocked, members_of
+from nodeagent.policy.offer import turn
+
+_SHOWN = (output.TEXT, output.WIDE, output.NAME)
+_DIGITS = frozenset("0123456789abcdef")
+LONGEST_NAME = 26  # characters of a name that is not asked for in full
+_FATE = "WHAT BECOMES OF IT"
+_HEAD = ("ADDRESS", "GROUP", "DRIVER", "NAME", _FATE)
+_WIDE = ("ADDRESS", "GROUP", "VIABLE", "ID", "CLASS", "DRIVER", "NUMA", "BY", "NAME", _FATE)
+_MDEV_HEAD = ("MDEV", "TYPE", "NAME", "PARENT", _FATE)
+_MDEV_WIDE = ("MDEV", "GROUP", "TYPE", "NAME", "PARENT", "DRIVER", "NUMA", "BY", _FATE)
+_USB_HEAD = ("USB", "PORT", "DRIVER", "NAME", _FATE)
+_USB_WIDE = ("USB", "PORT", "NODE", "DRIVER", "NUMA", "BY", "NAME", _FATE)
+_TYPE_HEAD = ("PARENT", "TYPE", "NAME", "AVAILABLE")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the filters, and ``--host``."""
+    parser.add_argument(
+        "patterns", metavar="ADDRESS", nargs="*", help="only these; * and ? stand for anything"
+    )
+    parser.add_argument(
+        "--class",
+        metavar="CODE",
+        dest="classes",
+        action="append",
+        default=[],
+        help="only this class: 2 to 6 digits",
+    )
+    parser.add_argument("--offered", action="store_true", help="only what the kubelet is told of")
+    parser.add_argument("--bridges", action="store_true", help="bridges, too")
+    parser.add_argument("--host", metavar="FILE", help=f"go by {args.SAVED}")
+    args.add_common(parser, args.WIDE_FORMS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the devices that the options choose. :raises ConfigError: if they go together with nothing."""
+    _check(options)
+    basis, first_line = daemon_client.read_named_basis(options)
+    host = basis.snapshot.host
+    decision = turn.first(basis.snapshot, basis.matched)
+    found = tuple(devices.rows(decision))
+    noted = (*problems.find_problems(decision), *problem.of_settings(basis.warnings))
+    if options.output not in _SHOWN:
+        beside = {"fates": list(map(plain.dump, found)), "remarks": list(map(plain.dump, noted))}
+        return output.answer(output.formed(options.output, host_json.dump(host) | beside), first_line)
+    shown = tuple(_choose(found, host, options))
+    if options.output == output.NAME:
+        return output.answer(names(shown), first_line) if shown else output.FINE
+    wide = options.output == output.WIDE
+    lines = [text(host, shown, wide=wide), *([] if _is_narrowed(options) else output.problem_sections(noted))]
+    return output.answer(output.people("\n".join(lines), wide=wide), first_line)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if _is_narrowed(options) and options.output not in _SHOWN:
+        raise ConfigError(
+            f"-o {options.output} saves the whole host", "leave out addresses, --class and --offered"
+        )
+    for code in options.classes:
+        if not 2 <= len(code) <= 6 or not _DIGITS.issuperset(code.lower()):
+            raise ConfigError(
+                f"--class {code}: no PCI class", "give 2, 4 or 6 hexadecimal digits, such as 0302"
+            )
+
+
+def _is_narrowed(options: argparse.Namespace) -> bool:
+    """True if not the whole host is asked for."""
+    return bool(options.patterns or options.classes or options.offered)
+
+
+def _choose(found: tuple[DeviceRow, ...], host: Host, options: argparse.Namespace) -> Iterator[DeviceRow]:
+    classes = tuple(code.lower() for code in options.classes)
+    patterns = tuple(map(_complete, options.patterns))
+    for row in found:
+        device = host.device(row.id)
+        function = device if isinstance(device, PciFunction) else None
+        code = "" if function is None else function.pci_class or ""
+        if classes and not code.startswith(classes):
+            continue
+        if patterns and not any(fnmatchcase(row.id, pattern) for pattern in patterns):
+            continue
+        if options.offered and not row.offered:
+            continue
+        named = classes or patterns or options.bridges
+        hub = isinstance(device, UsbDevice) and device.hub
+        if named or not (hub or (function is not None and function.bridge)):
+            yield row
+
+
+def _complete(pattern: str) -> str:
+    """An address without its domain is one of domain 0000; ``*`` and ``?`` stand for anything."""
+    lower = pattern.lower()
+    return pci_address(lower) or (f"0000:{lower}" if lower.count(":") == 1 else lower)
+
+
+def names(shown: Iterable[DeviceRow]) -> str:
+    """The ids, a line each."""
+    return "\n".join(row.id for row in shown)
+
+
+def text(host: Host, shown: Sequence[DeviceRow], *, wide: bool = False) -> str:
+    """The tables of the devices that are ``shown``, then the facts of the whole host."""
+    known = {row.id: row for row in shown}
+    functions = [_function(each, known[each.id], host, wide) for each in _by_group(host) if each.id in known]
+    mdevs = [_mdev(each, known[each.uuid]) for each in _mdevs(host) if each.uuid in known]
+    usb = [_usb(each, known[each.id], wide) for each in host.usb.values() if each.id in known]
+    types = [_type(parent, each) for parent, some in _types(host, known).items() for each in some]
+    tables = (
+        (_WIDE if wide else _HEAD, functions),
+        (_MDEV_WIDE if wide else _MDEV_HEAD, mdevs),
+        (_USB_WIDE if wide else _USB_HEAD, usb),
+        (_TYPE_HEAD, types),
+    )
+    sections = [table(head, ([row[name] for name in head] for row in rows)) for head, rows in tables if rows]
+    return "\n\n".join([*(sections or ["no devices"]), "\n".join(_facts(host, len(functions)))])
+
+
+def _by_group(host: Host) -> list[PciFunction]:
+    far = 1 << 62
+    return sorted(
+        host.functions.values(),
+        key=lambda function: (far if function.group is None else function.group, function.address),
+    )
+
+
+def _mdevs(host: Host) -> list[Mdev]:
+    """Those on their bus, then those that wait for their removal."""
+    return [*host.mdevs.values(), *host.leaving.values()]
+
+
+def _types(host: Host, known: Mapping[str, DeviceRow]) -> dict[str, tuple[MdevType, ...]]:
+    """The types of all parents that are shown; those that a VF takes are there while it has none."""
+    vfs: dict[str, tuple[MdevType, ...]] = {
+        function.address: tuple(MdevType(number, name, 1) for number, name in function.vgpu_types)
+        for function in host.functions.values()
+        if groups.takes_vgpu(function) and groups.vgpu_of(function) is None
+    }
+    return {parent: types for parent, types in {**host.mdev_parents, **vfs}.items() if parent in known}
+
+
+def _function(function: PciFunction, row: DeviceRow, host: Host, wide: bool) -> Mapping[str, str]:
+    pci_id = f"{function.vendor or '?'}:{function.device or '?'}"
+    return {
+        **_device(function, row),
+        "ADDRESS": function.address,
+        "GROUP": _shown(function.group),
+        "VIABLE": _viable(function, host),
+        "ID": pci_id,
+        "CLASS": (function.pci_class or "?")[:4],
+        "NAME": _shown(row.name) if wide else _cut(row.name or pci_id),
+    }
+
+
+def _viable(function: PciFunction, host: Host) -> str:
+    """Whether VFIO may have its group; "-" where its driver is to split it instead."""
+    members = host.members(function.group)
+    if not groups.blockers(members):
+        return "-" if function.group is None else "yes"
+    return "no" if is_blocked(each.role for each in members_of(members, host)) else "-"
+
+
+def _mdev(mdev: Mdev, row: DeviceRow) -> Mapping[str, str]:
+    return {
+        **_device(mdev, row),
+        "MDEV": mdev.uuid,
+        "GROUP": _shown(mdev.group),
+        "TYPE": _shown(mdev.type_id),
+        "NAME": _shown(mdev.type_name),
+        "PARENT": _shown(mdev.parent),
+    }
+
+
+def _usb(device: UsbDevice, row: DeviceRow, wide: bool) -> Mapping[str, str]:
+    name = _shown(device.text) if wide else _cut(device.text or "-")
+    return {**_device(device, row), "USB": device.id, "PORT": device.name, "NODE": device.node, "NAME": name}
+
+
+def _device(host_device: HostDevice, row: DeviceRow) -> Mapping[str, str]:
+    return {
+        "DRIVER": _shown(host_device.driver),
+        "NUMA": _shown(host_device.numa_node),
+        "BY": row.by or "-",
+        _FATE: str(row),
+    }
+
+
+def _type(parent: str, mdev_type: MdevType) -> Mapping[str, str]:
+    return {
+        "PARENT": parent,
+        "TYPE": mdev_type.type_id,
+        "NAME": _shown(mdev_type.name),
+        "AVAILABLE": _shown(mdev_type.available),
+    }
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 2]}.."
+
+
+def _facts(host: Host, shown: int) -> list[str]:
+    left_out = len(host.functions) - shown
+    untold = f" ({left_out} not shown)" if left_out else ""
+    return [
+        f"{len(host.functions)} functions{untold}, {len(host.groups)} IOMMU groups, {len(host.mdevs)} mdevs",
+        f"IOMMU: {'active' if host.iommu else 'not active: no device can be given to a virtual machine'}",
+        f"nodes: {', '.join(_node(path, host) for path in sorted(host.nodes)) or 'none'}",
+        *(_cdi_file(file) for file in host.cdi.values()),
+    ]
+
+
+def _node(path: str, host: Host) -> str:
+    """A node, and the function that is behind it."""
+    known = host.dev_nodes.get(path)
+    return path if known is None or known.function is None else f"{path} ({known.function})"
+
+
+def _cdi_file(file: CdiFile) -> str:
+    if file.fault:
+        return f"CDI: {file.path} cannot be used: {file.fault}"
+    return f"CDI: {file.path} has {len(file.devices)} of {file.kind}"

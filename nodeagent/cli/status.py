@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent status``: prints the Status of the daemon, with ``--watch`` whenever it differs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import sys
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from nodeagent.base.terminal import table
+from nodeagent.cli import args, daemon_client, output
+from nodeagent.model import plain
+from nodeagent.model.resource import WAITS
+from nodeagent.model.status import (
+    ClusterStatus,
+    DeviceStatus,
+    HolderStatus,
+    ResourceStatus,
+    StaleStatus,
+    Status,
+)
+from nodeagent.policy import diagnose, naming
+
+_CLEAR = "\x1b[H\x1b[2J"
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_SHOWN = 4  # devices of one line
+_HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET")
+_WIDE = ("DEVICE", "RESOURCE", "HEALTH", "NUMA", "HELD BY")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--watch``."""
+    parser.add_argument("-w", "--watch", action="store_true", help="again whenever something differs")
+    args.add_common(parser, args.WIDE_FORMS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask the daemon how it is. :raises NodeagentError: if none answers, or its answer cannot be read."""
+    if options.watch:
+        return _watch(options)
+    document = daemon_client.status(options)
+    output.answer(_format(options, document))
+    return output.WRONG if document.get("problems") else output.FINE
+
+
+def _watch(options: argparse.Namespace) -> int:
+    """Print until it is interrupted. :raises NodeagentError: when the daemon no longer answers."""
+    before, clear = "", sys.stdout is not None and sys.stdout.isatty()
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            document = daemon_client.status(options)
+            now = text(_read(document, options), wide=True).partition("\n")[2]  # without the time of line 1
+            if now != before:
+                output.answer(f"{_CLEAR if clear else ''}{_format(options, document)}")
+            before = now
+            time.sleep(options.timeouts.status_watch)
+    return output.FINE
+
+
+def _format(options: argparse.Namespace, document: Any) -> str:
+    if options.output in ("json", "yaml") and isinstance(document, dict) and document:
+        return output.formed(options.output, {**output.heading("Status"), **document})
+    status = _read(document, options)
+    if options.output == output.NAME:
+        return names(status)
+    wide = options.output == output.WIDE
+    return output.people(text(status, wide=wide), wide=wide)
+
+
+def _read(document: Any, options: argparse.Namespace) -> Status:
+    try:
+        return plain.load(Status, document)
+    except (TypeError, ValueError) as error:
+        raise daemon_client.unreadable(error, args.root_of(options)) from error
+
+
+def names(status: Status) -> str:
+    """The names of the resources, a line each."""
+    return "\n".join(resource.name for resource in status.resources)
+
+
+def text(status: Status, *, wide: bool = False) -> str:
+    """The resources, who holds what, and what needs a person; ``wide``: all devices, too."""
+    kubelet, host = status.kubelet, status.host
+    lines = [
+        f"nodeagent {status.version}, pid {status.pid}, up {format_duration(status.uptime_seconds)}",
+        f"kubelet {'present' if kubelet.present else 'away'} at {kubelet.socket}",
+        f"pod-resources: {kubelet.pod_resources}",
+        *([f"names: bundled pci.ids of {status.pci_ids}"] if status.pci_ids else []),
+        f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
+        *([f"metrics and health at {status.http.address}"] if status.http.address else []),
+        *([_cluster(status.cluster)] if status.cluster.followed else []),
+        "",
+        table(_HEAD, [_row(each, status.holders) for each in status.resources])
+        if status.resources
+        else "no resources",
+    ]
+    lines += ["", table(_WIDE, _devices(status))] if wide and status.resources else []
+    lines += [""] if status.holders else []
+    lines += [f"{device} held by {holder.pod}" for device, holder in status.holders.items()]
+    waiting = [f"{each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
+    waiting += _waiting(status)
+    lines += ["", "waiting, which needs nobody:", *(f"  {line}" for line in waiting)] if waiting else []
+    lines += [_stale(each) for each in status.cluster.stale]
+    lines += output.problem_section(output.NOTES, status.notes)
+    lines += ["", "all is well"] if not status.problems else ["", output.PROBLEMS]
+    return "\n".join([*lines, *_told(status)])
+
+
+def _told(status: Status) -> Iterator[str]:
+    """Each problem, and below it what to do where that is known; a hint for several comes with the last."""
+    hints = {problem.what: problem.hint for problem in diagnose.problems(status)}
+    combined = _unhealthy_by_reason(status)
+    by_line = {combined.get(problem, problem): hints.get(problem, "") for problem in status.problems}
+    for hint, lines in itertools.groupby(by_line, lambda line: by_line[line]):
+        yield from (f"  {line}" for line in lines)
+        first, *others = hint.splitlines() or [""]
+        yield from (f"    {line}" for line in (f"to do: {first}" if first else "", *others) if line)
+
+
+def _unhealthy_by_reason(status: Status) -> dict[str, str]:
+    """Problem of an Unhealthy device → one line for all devices of the resource with the same reason.
+
+    A node with 1,000 shares is 1,000 devices.
+    """
+    problems = set(status.problems)
+    lines: dict[str, str] = {}
+    for resource in status.resources:
+        for devices in _by_reason(
+            d for d in resource.devices if diagnose.unhealthy(resource.name, d) in problems
+        ):
+            if len(devices) > 1:
+                ids = naming.few([device.id for device in devices], _SHOWN)
+                line = f"{resource.name}: {ids} are Unhealthy: {devices[0].what}"
+                lines |= {diagnose.unhealthy(resource.name, device): line for device in devices}
+    return lines
+
+
+def _by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceStatus]]:
+    """Unhealthy devices of one resource, those with the same text and hint together."""
+    groups: dict[tuple[str | None, str | None], list[DeviceStatus]] = {}
+    for device in devices:
+        groups.setdefault((device.what, device.hint), []).append(device)
+    return groups.values()
+
+
+def _waiting(status: Status) -> list[str]:
+    """What is Unhealthy and no problem: it is as it should be while a pod has the rest of its group."""
+    problems = set(status.problems)
+    return [
+        f"{resource.name}: {naming.few([device.id for device in devices], _SHOWN)}: {devices[0].what}"
+        for resource in status.resources
+        for devices in _by_reason(
+            device
+            for device in resource.devices
+            if device.reason in WAITS and diagnose.unhealthy(resource.name, device) not in problems
+        )
+    ]
+
+
+def _cluster(cluster: ClusterStatus) -> str:
+    """Whether the cluster answers, and whose wishes are in force."""
+    when = datetime.fromtimestamp(cluster.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    wishes = f"KubeVirt CR {cluster.kubevirt}" if cluster.kubevirt else "no KubeVirt CR"
+    untold = f"; Events left out: {cluster.events_left_out}" if cluster.events_left_out else ""
+    if cluster.answers:
+        return f"cluster: answers since {when}; in force: {wishes}{untold}"
+    since = f"does not answer since {when}" if cluster.since else "has not answered yet"
+    return f"cluster: {since}; in force, as it was heard last: {wishes}{untold}"
+
+
+def _stale(stale: StaleStatus) -> str:
+    """No fault: pods that ask for it wait as they would without it."""
+    why = stale.why or "cluster.staleResources: remove takes it away"
+    return f"{stale.resource}: the Node counts it as 0, and nobody gives it any more; {why}"
+
+
+def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple[str, ...]:
+    ids = {device.id for device in resource.devices}
+    held = {
+        device for device, holder in holders.items() if device in ids and holder.resource == resource.name
+    }
+    free = sum(device.healthy and device.id not in held for device in resource.devices)
+    numbers = (len(ids), resource.healthy, len(held), free)
+    return (resource.name, *map(str, numbers), "yes" if resource.registered else "no")
+
+
+def _devices(status: Status) -> Iterator[tuple[str, ...]]:
+    for resource in status.resources:
+        for device in resource.devices:
+            holder = status.holders.get(device.id)
+            yield (
+                device.id,
+                resource.name,
+                "Healthy" if device.healthy else device.reason or "Unhealthy",
+                "-" if device.numa is None else str(device.numa),
+                holder.pod if holder is not None and holder.resource == resource.name else "-",
+            )
+
+
+def format_duration(seconds: float) -> str:
+    """The two largest units that say something: ``61.4`` is "1 min 1 s"; less than a second is "0 s"."""
+    rest, parts = int(seconds), list[str]()
+    for length, unit in _UNITS:
+        count, rest = divmod(rest, length)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+    return " ".join(filter(None, parts[:2])) or "0 s"

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent status`` as text, of a Status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nodeagent.cli import output, status
+from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.problem import Problem, ProblemCode, note
+from nodeagent.model.status import (
+    NO_CHANGES,
+    ClusterStatus,
+    ConfigurationStatus,
+    DeviceStatus,
+    HolderStatus,
+    HttpStatus,
+    StaleStatus,
+    WaitingStatus,
+)
+from nodeagent.policy import diagnose
+from tests.facts import names
+from tests.render.statuses import KUBELET, ONE, WELL
+
+
+def lines(**other: Any) -> list[str]:
+    return status.text(WELL._replace(**other)).splitlines()
+
+
+WELL_END = lines()[-1]
+
+
+def test_a_daemon_that_is_well_says_so_in_the_end() -> None:
+    text = lines()
+    names(text[0], "nodeagent 0.1.0", "pid 7", "1 min 1 s")
+    names(text[1], "kubelet", "/k.sock")
+    names(text[3], "3 functions", "2 groups", "netlink")
+    assert text[5].split() == ["RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET"]
+    assert text[6].split() == ["nvidia.com/gpu", "2", "1", "1", "0", "yes"]
+    names(text[-3], "0000:65:00.0", "ns/vm")
+    assert not WELL_END.startswith(" ")
+
+
+def test_problems_are_listed_last() -> None:
+    text = lines(problems=("one", "two"))
+    assert text[-3:] == [output.PROBLEMS, "  one", "  two"]
+    assert WELL_END not in text
+
+
+def test_a_device_that_waits_for_a_pod_is_told_above_what_is_to_be_looked_at() -> None:
+    (gpu,) = WELL.resources
+    device = DeviceStatus(DeviceId("a"), False, None, "group-held", "held by ns/vm")
+    text = lines(resources=(gpu._replace(devices=(device,)),))
+    assert text[-3:] == ["  nvidia.com/gpu: a: held by ns/vm", "", WELL_END]
+
+
+def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
+    down = [
+        DeviceStatus(DeviceId(each), False, None, "no-driver", f"{each} has no driver", hint)
+        for each, hint in (("a", "bind it"), ("b", "bind it"), ("c", "plug it"))
+    ]
+    (gpu,) = WELL.resources
+    error = "config.yaml:2: weather: unknown key\nknown here: aliases\nconfig.yaml:3: a\nb"
+    http = HttpStatus(None, "no address", "choose another")
+    found = lines(
+        resources=(gpu._replace(devices=tuple(down)),),
+        configuration=ConfigurationStatus(error=error),
+        http=http,
+        problems=(
+            diagnose.not_in_force("config.yaml:2: weather: unknown key"),
+            "no address",
+            *(f"nvidia.com/gpu: {each} is Unhealthy: {each} has no driver" for each in "abc"),
+            "one of which nothing more is known",
+        ),
+    )
+    assert found[found.index(output.PROBLEMS) + 1 :] == [
+        f"  {diagnose.not_in_force('config.yaml:2: weather: unknown key')}",
+        "    to do: known here: aliases",
+        "    config.yaml:3: a",
+        "    b",
+        "  no address",
+        "    to do: choose another",
+        "  nvidia.com/gpu: a is Unhealthy: a has no driver",
+        "  nvidia.com/gpu: b is Unhealthy: b has no driver",
+        "    to do: bind it",
+        "  nvidia.com/gpu: c is Unhealthy: c has no driver",
+        "    to do: plug it",
+        "  one of which nothing more is known",
+    ]
+
+
+def test_devices_with_the_same_reason_are_one_line() -> None:
+    (gpu,) = WELL.resources
+    kvm = gpu._replace(
+        name=ResourceName("example.com/kvm"),
+        devices=tuple(
+            DeviceStatus(
+                DeviceId(f"kvm-{number}"), False, None, "node-missing", "/dev/kvm is missing", "load kvm"
+            )
+            for number in range(1000)
+        ),
+    )
+    one = gpu._replace(
+        devices=(DeviceStatus(DeviceId("a"), False, None, "node-missing", "/dev/kvm is missing"),)
+    )
+    problems = tuple(
+        diagnose.unhealthy(resource.name, device) for resource in (kvm, one) for device in resource.devices
+    )
+    found = lines(resources=(kvm, one), problems=problems)
+    told = found[found.index(output.PROBLEMS) + 1 :]
+    names(told[0], "example.com/kvm", "kvm-0", "996 more", "/dev/kvm is missing")
+    assert told[1:] == ["    to do: load kvm", f"  {problems[-1]}"]
+
+
+def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what_to_do() -> None:
+    (gpu,) = WELL.resources
+    refused = gpu._replace(registered=False, error="the name is taken")
+    found = lines(
+        resources=(refused,),
+        kubelet=KUBELET._replace(pod_resources="no answer in time"),
+        changes=NO_CHANGES._replace(problems=("no card offers x",)),
+        problems=(
+            diagnose.unasked("no answer in time"),
+            "no card offers x",
+            diagnose.unregistered(refused),
+        ),
+    )
+    told = found[found.index(output.PROBLEMS) + 1 :]
+    assert [line.split(":")[0].strip() for line in told[1::2]] == ["to do"] * 3
+    assert "podResources" in told[1]
+    assert "nodeagent scan" in told[3]
+    assert "journalctl -u kubelet" in told[5]
+
+
+def test_changes_that_wait_are_told_with_what_they_wait_for() -> None:
+    waiting = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm")
+    text = lines(changes=NO_CHANGES._replace(waiting=(waiting,)))
+    assert text[-3:] == ["  0000:3b:00.0: remove mdev x: held by ns/vm", "", WELL_END]
+
+
+def test_a_node_without_resources_or_kubelet_is_told_plainly() -> None:
+    text = lines(resources=(), holders={}, kubelet=KUBELET._replace(present=False))
+    assert "no resources" in text
+    names(text[1], "kubelet", "/k.sock")
+    assert text[1] != lines()[1]
+
+
+def test_a_device_that_is_held_under_another_name_does_not_count_here() -> None:
+    holders = {ONE: HolderStatus("ns/vm", ResourceName("example.com/old"))}
+    assert lines(holders=holders)[6].split()[3:5] == ["0", "1"]
+
+
+def test_where_metrics_are_served_is_told_if_they_are() -> None:
+    assert not any("metrics" in line for line in lines())
+    names(lines(http=HttpStatus("http://[::1]:9481/"))[4], "metrics", "http://[::1]:9481/")
+
+
+def test_the_cluster_is_told_where_it_is_followed_and_what_it_was_not_told() -> None:
+    assert not any("cluster" in line for line in lines())
+    heard = ClusterStatus(followed=True, answers=True, kubevirt="kubevirt/kubevirt")
+    line = lines(cluster=heard)[4]
+    names(line, "cluster", "1970-01-01 00:00:00 UTC", "KubeVirt CR kubevirt/kubevirt")
+    assert "Events" not in line
+    names(lines(cluster=heard._replace(events_left_out=7))[4], line, "Events", "7")
+
+
+def test_notes_are_told_and_are_no_problem() -> None:
+    idle = note(ProblemCode.IDLE_RULE, "it takes nothing", "change it", "a.b/gpu")
+    odd = note(ProblemCode.SETTINGS, "config.yml is not read")
+    assert lines(remarks=(idle, odd))[-7:] == [
+        "",
+        output.NOTES,
+        "  it takes nothing",
+        "    to do: change it",
+        "  config.yml is not read",
+        "",
+        WELL_END,
+    ]
+
+
+def test_a_remark_that_is_wrong_has_its_hint_among_the_problems() -> None:
+    wrong = Problem(ProblemCode.NO_IOMMU, "", "no IOMMU", "switch it on", True)
+    assert lines(remarks=(wrong,), problems=("no IOMMU",))[-3:] == [
+        output.PROBLEMS,
+        "  no IOMMU",
+        "    to do: switch it on",
+    ]
+
+
+def test_what_only_the_node_still_has_is_told_and_is_no_problem() -> None:
+    stale = (StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still knows it"))
+    text = lines(cluster=ClusterStatus(followed=True, answers=True, stale=stale))
+    old, known = (
+        next(line for line in text if line.startswith(f"{name}: ")) for name in ("a.b/old", "a.b/known")
+    )
+    names(old, "Node", "cluster.staleResources: remove")
+    names(known, "Node", "the kubelet still knows it")
+    assert "cluster.staleResources" not in known
+    assert text[-1] == WELL_END
