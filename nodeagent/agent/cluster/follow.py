@@ -23,8 +23,9 @@ from nodeagent.agent.cluster.stale import StaleResources
 from nodeagent.agent.cluster.state import ClusterState
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
-from nodeagent.base.errors import KernelRefused
+from nodeagent.base.errors import InvariantBroken, KernelRefused
 from nodeagent.base.latest import Latest
+from nodeagent.base.supervise import Task
 from nodeagent.cluster.api import Session
 from nodeagent.cluster.credentials import Credentials, is_followed
 from nodeagent.cluster.watch import Resource, Watch
@@ -153,10 +154,13 @@ class ClusterFollower:
                 group.start_soon(watch.state.follow, lambda _: changed.touch(), name="news")
             api = Api(session, connection.node, self._watches[1].state)
             for task in self._tasks:
-                group.start_soon(self._core.supervisor.keep, task.name, partial(task.run, api))
+                component = Task(task.name, partial(task.run, api))
+                group.start_soon(self._core.supervisor.run, component, name=task.name)
             while True:
                 seen, _ = await changed.newer(seen)
                 self._update(connection.node)
+        # anyio ends a group in silence if a library cancels one of its tasks
+        raise InvariantBroken("a task that follows the cluster was cancelled")
 
     def _update(self, node: str) -> None:
         """Put the answers into force, and log the new lines on parts that are not."""

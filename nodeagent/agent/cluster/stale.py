@@ -87,7 +87,7 @@ class StaleResources:
                 self._core.offering.resources.follow,
                 self._core.settings.follow,
             ):
-                group.start_soon(follow, lambda _: bell.touch(), name="what may be stale")
+                group.start_soon(follow, lambda _: bell.touch(), name="inputs of stale resources")
             while True:
                 seen = bell.version
                 pause = await self._turn(api)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the cluster, saved: in the end the newest is on disk, whatever has happened before."""
+"""The state of the cluster is saved, and followed again after a library has cancelled a task."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -12,14 +14,17 @@ import pytest
 
 from nodeagent.agent import core as cores
 from nodeagent.agent.cluster import state
-from nodeagent.agent.cluster.follow import ClusterFollower
+from nodeagent.agent.cluster.follow import ClusterFollower, follower
 from nodeagent.agent.cluster.state import ClusterState
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.status import ClusterStatus
-from tests.agent.cluster.telling import DEFAULTS
+from tests import virtual
+from tests.agent.cluster.statuses import status
+from tests.agent.cluster.telling import DEFAULTS, NAME, put_node
+from tests.cluster.following import served
 
 LONG = 5.0  # seconds
 
@@ -97,3 +102,36 @@ async def test_a_state_that_cannot_be_written_is_a_doubt_until_one_is_written(sa
         saving.follower.state.set(zone("c"))
         await saving.until(lambda: len(saving.status.doubts) == 1)
     assert saving.saved == {"zone": "c"}
+
+
+@virtual.TIME
+@pytest.mark.parametrize("task", ["watch of Nodes", "inputs of stale resources", "API server"])
+async def test_after_a_library_has_cancelled_a_task_it_runs_again(task: str, tmp_path: Path) -> None:
+    """anyio takes the cancellation of a child for an end of the whole group, without an error."""
+    async with served() as server, anyio.create_task_group() as group:
+        put_node(server)
+        configuration = replace(
+            DEFAULTS.configuration,
+            kubeconfig="/kubeconfig",
+            node=DEFAULTS.configuration.node._replace(name=NAME),
+        )
+        server.kubeconfig(tmp_path / "kubeconfig")
+        settings = Latest(replace(DEFAULTS, configuration=configuration))
+        core = cores.build(Root(str(tmp_path)), settings, Timeouts())
+        it = follower(core, status)
+        group.start_soon(core.supervisor.run, it)
+
+        async def until_runs(before: asyncio.Task[object] | None = None) -> asyncio.Task[object]:
+            with anyio.fail_after(120.0):  # the first requests of a node that was restarted are spread
+                while True:
+                    running = [each for each in asyncio.all_tasks() if each.get_name() == task]
+                    if running and before not in running and server.statistics.streams == 2:
+                        return running[0]
+                    await anyio.sleep(1.0)
+
+        first = await until_runs()
+        first.cancel()
+        await until_runs(first)
+        assert it.status.followed
+        group.cancel_scope.cancel()
+    core.watcher.close()
