@@ -90,4 +90,5 @@ def _same(one: Snapshot, other: Snapshot) -> bool:
         and one.reservations.pending == other.reservations.pending
         and one.reservations.withdrawn == other.reservations.withdrawn
         and one.loans is other.loans
+        and one.unwanted is other.unwanted
     )

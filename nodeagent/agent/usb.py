@@ -19,14 +19,10 @@ from typing import Any
 import anyio
 
 from nodeagent.agent.core import Core
-from nodeagent.agent.offering import Offering
-from nodeagent.agent.releases import RecentReleases
-from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
 from nodeagent.base.errors import AllocationRefused, KernelRefused
 from nodeagent.base.files import StateFile
 from nodeagent.base.supervise import Component
-from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import open_files
 from nodeagent.kernel.apply import usb_owner
 from nodeagent.kernel.root import Root
@@ -41,7 +37,7 @@ Members = Mapping[DeviceId, Sequence[UsbDevice]]
 
 def components(core: Core) -> Sequence[Component]:
     """The one component, which prepares USB nodes from now on."""
-    nodes = UsbNodes(core.root, core.snapshots, core.offering, core.usage.released, core.timeouts)
+    nodes = UsbNodes(core)
     core.usb_nodes.set(nodes)
     return (nodes,)
 
@@ -51,20 +47,14 @@ class UsbNodes:
 
     name = "USB loans"
 
-    def __init__(
-        self,
-        root: Root,
-        snapshots: Snapshots,
-        offering: Offering,
-        released: RecentReleases,
-        timeouts: Timeouts,
-    ) -> None:
-        self._root = root
-        self._path = root.path(LOANS_RECORD)
-        self._snapshots = snapshots
-        self._offering = offering
-        self._released = released
-        self._timeouts = timeouts
+    def __init__(self, core: Core) -> None:
+        self._root = core.root
+        self._path = core.root.path(LOANS_RECORD)
+        self._snapshots = core.snapshots
+        self._offering = core.offering
+        self._releases = core.releases
+        self._released = core.usage.released
+        self._timeouts = core.timeouts
         self._began = anyio.current_time()
         self._open_files = threads.OneByOne()
         self._lock = anyio.Lock()
@@ -166,6 +156,7 @@ class UsbNodes:
             seen, _ = await self._snapshots.newer(seen)
             async with self._lock:
                 await self._return_nodes()
+            self._releases.wait_for(frozenset(self._snapshots.now.loans), by=self.name)
 
     async def _return_nodes(self) -> None:
         snapshot = self._snapshots.now

@@ -76,7 +76,8 @@ class Snapshot:
     them, with the group of each: the turn finds them, and hands them on. ``scanned_nodes`` are the device
     nodes besides those of VFIO that the Host has if they exist; None: all that rules name. ``loans`` are the
     USB devices that pods were allocated, by the numbers that these had then. ``recently_allocated`` are
-    functions of which a node or a USB device was allocated a moment ago.
+    functions of which a node or a USB device was allocated a moment ago. ``unwanted`` are ids that a waiting
+    change removes, or binds to another driver, as soon as they are not in use.
     """
 
     host: Host = field(default_factory=Host)
@@ -92,6 +93,7 @@ class Snapshot:
     scanned_nodes: frozenset[str] | None = None
     loans: Loans = field(default_factory=dict)
     recently_allocated: frozenset[str] = frozenset()
+    unwanted: frozenset[str] = frozenset()
 
     @property
     def rule_nodes_scanned(self) -> bool:

@@ -82,6 +82,7 @@ def test_a_node_that_nobody_has_looked_for_yet_is_not_said_to_be_missing() -> No
         pytest.param({"allocations": Allocations.of({"x": Holder("ns", "p", KVM)})}, id="allocations"),
         pytest.param({"reservations": Reservations(admitting=frozenset({"x"}))}, id="settling"),
         pytest.param({"reservations": Reservations(withdrawn=frozenset({"x"}))}, id="withdrawn"),
+        pytest.param({"unwanted": frozenset({"x"})}, id="unwanted"),
     ],
 )
 def test_each_part_that_offers_depend_on_is_decided_on(parts: dict[str, Any]) -> None:

@@ -153,8 +153,13 @@ class ChangeLoop:
         self._waiting = reasons
 
     def _await_releases(self) -> None:
-        """Await the ids that waiting steps remove, and functions of which a pod has a node or a device."""
+        """Await the ids that waiting steps remove, and functions of which a pod has a node or a device.
+
+        Meanwhile these ids are allocated to no other pod, unless the kernel has refused the step before.
+        """
         actions, snapshot = [step.action for step in self.plan.waiting], self._snapshots.now
+        unwanted = frozenset(each for step in self._waiting_steps() for each in step.action.takes)
+        self._snapshots.publish(replace(snapshot, unwanted=unwanted))
         ids = {each for action in actions for each in action.takes}
         functions = {each for action in actions for each in moved(action)}
         ids |= {each for each in functions if guards.taken_behind(PciAddress(each), snapshot)}
@@ -175,9 +180,9 @@ class ChangeLoop:
 
 
 def _inputs(snapshot: Snapshot, runner: ChangeRunner) -> Inputs:
-    """Without the marks of ids that are withdrawn for a step: no plan depends on them."""
+    """Without the marks of ids that are withdrawn for a step, or unwanted: no plan depends on them."""
     reservations = replace(snapshot.reservations, withdrawn=frozenset())
-    planned = replace(snapshot, reservations=reservations, unplugged=frozenset())
+    planned = replace(snapshot, reservations=reservations, unplugged=frozenset(), unwanted=frozenset())
     return planned, runner.working, runner.busy
 
 

@@ -23,7 +23,7 @@ from nodeagent.agent.cluster.stale import StaleResources
 from nodeagent.agent.cluster.state import ClusterState
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
-from nodeagent.base.errors import InvariantBroken, KernelRefused
+from nodeagent.base.errors import InternalError, KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Task
 from nodeagent.cluster.api import Session
@@ -160,7 +160,7 @@ class ClusterFollower:
                 seen, _ = await changed.newer(seen)
                 self._update(connection.node)
         # anyio ends a group in silence if a library cancels one of its tasks
-        raise InvariantBroken("a task that follows the cluster was cancelled")
+        raise InternalError("a task that follows the cluster was cancelled")
 
     def _update(self, node: str) -> None:
         """Put the answers into force, and log the new lines on parts that are not."""

@@ -52,6 +52,7 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
     if judged is None:
         marked = before.reservations.admitting ^ now.reservations.admitting
         marked |= before.reservations.withdrawn ^ now.reservations.withdrawn
+        marked |= before.unwanted ^ now.unwanted
         judged = _of_ids(marked | held, now.host)
         judged |= dict.fromkeys(_of_unplugged(before, now, held) & now.host.groups.keys())
         if before.allocations.complete != now.allocations.complete:

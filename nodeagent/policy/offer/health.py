@@ -45,6 +45,7 @@ class Unit(NamedTuple):
     complete: bool = False  # False: the absence of a holder proves nothing
     admitting: frozenset[str] = frozenset()  # allocated to the pod under admission
     withdrawn: frozenset[str] = frozenset()  # getting another driver, or being removed
+    unwanted: frozenset[str] = frozenset()  # the same, once they are not in use
     vfs: tuple[PciFunction, ...] = ()
     vf_holders: Mapping[str, Holder] = MappingProxyType({})
     mdevs: Mapping[str, int] = MappingProxyType({})
@@ -108,6 +109,7 @@ def _of_function(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
         or _token(function)
         or _driver(function, unit, use)
         or _withdrawn(unit)
+        or _unwanted(function.address, unit)
         or _type_changed(groups.vgpu_of(function), use)
         or _unnamed(function, use)
         or _fallen(function)
@@ -129,6 +131,7 @@ def _of_mdev(mdev: Mdev, unit: Unit, use: Use) -> Reason | None:
         _going_away(mdev.leaving)
         or unreadable(mdev)
         or _dead(mdev)
+        or _unwanted(mdev.uuid, unit)
         or _type_changed(mdev.type_id, use)
         or _no_mdev_group(unit)
         or _nodes(mdev, unit, use)
@@ -350,6 +353,18 @@ def _withdrawn(unit: Unit) -> Reason | None:
         ReasonCode.DRIVER_CHANGED,
         f"{min(unit.withdrawn, key=pci_order)} is getting another driver, or is being removed",
         "it is decided when that is done: nodeagent status shows what is under way",
+    )
+
+
+def _unwanted(device_id: str, unit: Unit) -> Reason | None:
+    """A device that is to be removed is allocated to no further pod: else the change could wait for ever."""
+    if device_id not in unit.unwanted:
+        return None
+    use = f"in use by {unit.holders[device_id]}" if device_id in unit.holders else "in use"
+    return Reason(
+        ReasonCode.GOING_AWAY,
+        f"{use}; nodeagent removes it, or restores its driver, when it is released",
+        WAITS_HINT,
     )
 
 

@@ -102,7 +102,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     host, allocations, reservations = snapshot.host, snapshot.allocations, snapshot.reservations
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     devices = _devices(unit_id, group, host)
-    marked = allocations.table or reservations.pending or reservations.withdrawn
+    marked = allocations.table or reservations.pending or reservations.withdrawn or snapshot.unwanted
     ids = _ids(group, devices) if marked else ()
     functions = tuple([each for each in devices if isinstance(each, PciFunction)])
     vfs = _vfs(functions, host)
@@ -115,6 +115,7 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         complete=allocations.complete,
         admitting=reservations.admitting.intersection(ids),
         withdrawn=reservations.withdrawn.intersection(ids),
+        unwanted=snapshot.unwanted.intersection(ids),
         vfs=vfs,
         vf_holders=_holders((each.address for each in vfs), snapshot),
         mdevs=_mdevs(functions, host),
