@@ -41,6 +41,26 @@ def read_input(path: str, limit: int) -> bytes:
         return file.read(limit + 1)
 
 
+class NotRegular(OSError):
+    """Raised for a pipe, a device or a socket in the place of a file."""
+
+
+def read_regular(path: str, limit: int | None = None) -> bytes:
+    """Return the content of a regular file, a byte more than the limit if it is longer. Blocks.
+
+    :raises NotRegular: if it is another kind of file: a pipe without a writer must not be waited for.
+    :raises OSError: if it cannot be read.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise NotRegular(errno.EINVAL, "not a regular file", path)
+        return file.read() if limit is None else file.read(limit + 1)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def replace(path: str | Path, text: str, *, mode: int = 0o644) -> None:
     """Write a file, for all to read unless told otherwise, and its directory if need be. Blocks.
 
@@ -117,7 +137,7 @@ class StateFile(Generic[T]):
         :raises KernelRefused: if nothing can be read at present.
         """
         try:
-            data = _content(path)
+            data = read_regular(path)
         except OSError as error:
             if error.errno in _OUT_OF_RESOURCES:
                 what = f"{path} cannot be read: {hints.strerror(error)}"
@@ -161,12 +181,3 @@ class StateFile(Generic[T]):
         except OSError as error:
             what = f"{path} cannot be removed: {hints.strerror(error)}"
             raise KernelRefused(what, self._hint, errno=error.errno or 0, path=path) from error
-
-
-def _content(path: str) -> bytes:
-    """:raises OSError: if it is no file that can be read; a pipe without a writer must not be waited for."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        return file.read()

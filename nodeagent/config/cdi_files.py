@@ -12,11 +12,10 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nodeagent.base import hints
+from nodeagent.base import files, hints
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import yaml_lines
 from nodeagent.config.codec import Entry, Items, Scalar
@@ -88,6 +87,8 @@ class Directory:
             kind, devices = parsed(content, path)
         except (FileNotFoundError, IsADirectoryError):
             return None
+        except files.NotRegular:
+            return known._replace(fault="it is not a regular file", stamp=now)
         except OSError as error:
             return known._replace(fault=hints.strerror(error), stamp=())
         except Wrong as wrong:
@@ -97,11 +98,7 @@ class Directory:
         return CdiFile(path, kind, devices, "", self._rank, now)
 
     def _content(self, path: str) -> bytes:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hang the reader
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise Wrong("it is not a regular file", "")
-            content = file.read(_MOST + 1)
+        content = files.read_regular(path, _MOST)
         self._left -= len(content)
         if len(content) > _MOST:
             raise Wrong("it is larger than 1 MiB", "")

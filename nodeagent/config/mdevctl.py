@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nodeagent.base import hints
+from nodeagent.base import files, hints
 from nodeagent.config.problems import Wrong
 from nodeagent.model.configuration import MdevctlDefinitions
 from nodeagent.model.ids import mdev_uuid
@@ -111,12 +110,9 @@ def _names(directory: str, warnings: list[str]) -> list[str]:
 
 def _text(path: str) -> str:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not hang the reader
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise Wrong("it is not a regular file", "keep one file for each device there")
-        with os.fdopen(fd, "rb") as file:
-            return file.read(_LARGEST).decode()
+        return files.read_regular(path, _LARGEST).decode()
+    except (IsADirectoryError, files.NotRegular) as error:
+        raise Wrong("it is not a regular file", "keep one file for each device there") from error
     except OSError as error:
         raise Wrong(f"it cannot be read: {hints.strerror(error)}", hints.for_errno(error, "read")) from error
     except UnicodeDecodeError as error:

@@ -26,17 +26,16 @@ SUN_PATH = 107  # bytes of a unix socket's path: sun_path in <linux/un.h> less t
 # "nodeagent-" + 10 hex + "-" + pid (at most 4194304) + "-" + start (8 hex) + ".sock"
 SOCKET_NAME = 10 + 10 + 1 + 7 + 1 + 8 + 5
 
+_DRIVER = "[A-Za-z0-9_.+-]{1,64}"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", re.ASCII)
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,15})", re.ASCII)
-_PART = r"[A-Za-z0-9_.:@+-]+"
-_NODE = re.compile(rf"/dev(/{_PART})+")
-_NODES = re.compile(rf"/dev(/{_PART})*/(?:[A-Za-z0-9_.:@+*?-]|\[[A-Za-z0-9_.:@+!-]+\])+")
-_MOUNT = re.compile(rf"/dev(/{_PART})+/?|/dev/")
-_CDI_KIND = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_FOLDER = r"(?!\.{1,2}/)[A-Za-z0-9_.:@+-]+/"
+_NODE = rf"/dev/(?:{_FOLDER})*(?!\.{{1,2}}$)[A-Za-z0-9_.:@+-]+"
+_NODES = rf"/dev/(?:{_FOLDER})*(?!\.{{1,2}}$)(?:[A-Za-z0-9_.:@+*?-]|\[[A-Za-z0-9_.:@+!-]+\])+"
 _OWN_CDI = "nodeagent.local/"  # the kinds of CDI files that are written for cdi: true
-_DRIVER = re.compile(r"[A-Za-z0-9_.+-]{1,64}")
-_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_PLAIN_DOMAIN = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
+_LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 
 
 def _flag(scalar: Scalar) -> bool:
@@ -106,16 +105,15 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def matching(words: str, pattern: str, hint: str) -> Word:
+def matching(words: str, pattern: str, fault: str, hint: str) -> Word:
     """A text that fits a pattern as a whole."""
-    compiled = re.compile(pattern)
 
     def read(scalar: Scalar) -> str:
-        if compiled.fullmatch(scalar.text) is None:
-            raise Wrong(f'"{scalar.text}" is not a {words}', hint)
+        if re.fullmatch(pattern, scalar.text) is None:
+            raise Wrong(f'"{scalar.text}" {fault}', hint)
         return scalar.text
 
-    return Word(words, read, {"type": "string", "pattern": f"^(?:{pattern})$"})
+    return Word(words, read)
 
 
 def hexadecimal(words: str, digits: tuple[int, ...], example: str) -> Word:
@@ -164,7 +162,7 @@ def _exact_address(scalar: Scalar) -> str:
 
 
 def _vfio_driver(scalar: Scalar) -> str:
-    if _DRIVER.fullmatch(scalar.text) and ids.vfio_driver(scalar.text):
+    if re.fullmatch(_DRIVER, scalar.text) and ids.vfio_driver(scalar.text):
         return scalar.text
     hint = "use vfio-pci, or a variant of it for these devices, such as mlx5_vfio_pci"
     raise Wrong(f'"{scalar.text}" is no VFIO driver', hint)
@@ -179,66 +177,36 @@ def can_match(pattern: str) -> bool:
 
 def _fits(pattern: str, template: tuple[str, ...]) -> bool:
     """True if the pattern fits a text whose characters are each one of the template's."""
-    at = _past_stars(pattern, {0})
+
+    def with_skipped_stars(positions: set[int]) -> set[int]:
+        return positions | {here + 1 for here in positions if pattern[here : here + 1] == "*"}
+
+    at = with_skipped_stars({0})
     for allowed in template:
-        steps = {
-            here if pattern[here] == "*" else here + 1
-            for here in at
-            if here < len(pattern) and (pattern[here] in "*?" or pattern[here] in allowed)
-        }
-        at = _past_stars(pattern, steps)
+        at = with_skipped_stars(
+            {
+                here if pattern[here] == "*" else here + 1
+                for here in at
+                if here < len(pattern) and (pattern[here] in "*?" or pattern[here] in allowed)
+            }
+        )
     return len(pattern) in at
 
 
-def _past_stars(pattern: str, positions: set[int]) -> set[int]:
-    reached = set(positions)
-    for start in positions:
-        here = start
-        while here < len(pattern) and pattern[here] == "*":
-            here += 1
-            reached.add(here)
-    return reached
+def _of_no_group(word: Word) -> Word:
+    """The same word without nodes of IOMMU groups: one process opens a group, and its number changes.
 
-
-def _node_path(scalar: Scalar) -> str:
-    text = scalar.text
-    if not _NODE.fullmatch(text) or {".", ".."} & set(text.split("/")):
-        raise Wrong(f'"{text}" is no path below /dev', "write the full path, such as /dev/kvm")
-    return _of_no_group(text)
-
-
-def _node_pattern(scalar: Scalar) -> str:
-    text = scalar.text
-    if _NODES.fullmatch(text) and not {".", ".."} & set(text.split("/")):
-        return _of_no_group(text)
-    hint = "write the path, such as /dev/kvm; *, ? and [...] may stand in its last part: /dev/video*"
-    raise Wrong(f'"{text}" is no path or pattern below /dev', hint)
-
-
-def _mount_path(scalar: Scalar) -> str:
-    text = scalar.text
-    if _MOUNT.fullmatch(text) and not {".", ".."} & set(text.split("/")):
-        return text
-    hint = "write such as /dev/video0, or a directory with a slash at its end: /dev/cameras/"
-    raise Wrong(f'"{text}" is no path below /dev', hint)
-
-
-def _of_no_group(text: str) -> str:
-    """The same path or pattern, unless it means nodes of IOMMU groups.
-
-    One process opens a group, and its number changes. What a pattern matches is judged when it is there.
+    The nodes that a pattern matches are judged when they are there.
     """
-    if nodes.of_groups(text):
-        what = f'"{text}" is of IOMMU groups, which no two containers can use'
-        raise Wrong(what, "offer their devices by a rule with pci or mdev")
-    return text
 
+    def read(scalar: Scalar) -> object:
+        path = word.read(scalar)
+        if nodes.of_groups(scalar.text):
+            what = f'"{scalar.text}" is of IOMMU groups, which no two containers can use'
+            raise Wrong(what, "offer their devices by a rule with pci or mdev")
+        return path
 
-def _permissions(scalar: Scalar) -> str:
-    text = scalar.text
-    if text and set(text) <= set("rwm") and len(set(text)) == len(text):
-        return text
-    raise Wrong(f'"{text}" are no permissions', "write r, w and m (mknod), each once, such as rw")
+    return word._replace(read=read)
 
 
 def path(limit: int, holds_sockets: bool = False) -> Word:
@@ -283,46 +251,21 @@ def _listen(scalar: Scalar) -> str:
     )
 
 
-def _resource(scalar: Scalar) -> str:
-    fault = naming.fault(scalar.text)
-    if fault is None:
+def kubelet_name(words: str, part: str, rest: str = "") -> Word:
+    """A name that the kubelet accepts, or with a ``rest`` a part of one, which may be empty."""
+
+    def read(scalar: Scalar) -> str:
+        fault = naming.fault(f"{scalar.text}{rest}") if scalar.text or not rest else None
+        if fault is not None:
+            raise Wrong(f'the kubelet refuses the {part} "{scalar.text}": {fault.what}', fault.hint)
         return scalar.text
-    raise Wrong(f'the kubelet refuses the name "{scalar.text}": {fault.what}', fault.hint)
+
+    return Word(words, read)
 
 
-def _domain(scalar: Scalar) -> str:
-    fault = naming.fault(f"{scalar.text}/x") if scalar.text else None
-    if fault is None:
-        return scalar.text
-    raise Wrong(f'the kubelet refuses the domain "{scalar.text}": {fault.what}', fault.hint)
-
-
-def _node_name(scalar: Scalar) -> str:
-    if not scalar.text or _plain_domain(scalar.text):
-        return scalar.text
-    raise Wrong(f'"{scalar.text}" is no node name', "write it as 'kubectl get nodes' shows it")
-
-
-def _label_key(scalar: Scalar) -> str:
-    prefix, slash, name = scalar.text.rpartition("/")
-    if name and _LABEL.fullmatch(name) and (not slash or _plain_domain(prefix)):
-        return scalar.text
-    raise Wrong(f'"{scalar.text}" is no label key', "write it such as example.com/role")
-
-
-def _plain_domain(text: str) -> bool:
-    return re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", text) is not None
-
-
-def _label_value(scalar: Scalar) -> str:
-    if _LABEL.fullmatch(scalar.text):
-        return scalar.text
-    raise Wrong(f'"{scalar.text}" is no label value', "use at most 63 letters, digits, '-_.'")
-
-
-def _spec_kind(scalar: Scalar) -> str:
-    text = scalar.text
-    if _CDI_KIND.fullmatch(text) is None:
+def _cdi_kind(scalar: Scalar) -> str:
+    text, part = scalar.text, "[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
+    if re.fullmatch(f"{part}/{part}", text) is None:
         raise Wrong(f'"{text}" is no kind of CDI devices', "write vendor/class, such as nvidia.com/gpu")
     if text.startswith(_OWN_CDI):
         raise Wrong(f'"{text}" is what nodeagent itself writes', "use pci or mdev with cdi: true")
@@ -356,20 +299,47 @@ WORDS: Mapping[str, Word] = {
     "subsystem": Word("subsystem", _subsystem),
     "PCI address": Word("PCI address", _exact_address),
     "PCI address pattern": Word("PCI address pattern", _address),
-    "driver": matching("driver name", _DRIVER.pattern, "write it such as vfio-pci"),
+    "driver": matching("driver name", _DRIVER, "is not a driver name", "write it such as vfio-pci")._replace(
+        json={"type": "string", "pattern": f"^(?:{_DRIVER})$"}
+    ),
     "VFIO driver": Word(
         "VFIO driver", _vfio_driver, {"type": "string", "pattern": "^(?:vfio-pci|.+_vfio_pci)$"}
     ),
-    "device node": Word("path below /dev", _node_path),
-    "device nodes": Word("path or pattern below /dev", _node_pattern),
-    "mount path": Word("path below /dev", _mount_path),
-    "permissions": Word("permissions", _permissions),
-    "CDI kind": Word("CDI kind", _spec_kind),
-    "resource": Word("resource name", _resource),
-    "domain": Word("domain", _domain),
-    "node name": Word("node name", _node_name),
-    "label": Word("label", _label_key),
-    "label value": Word("label value", _label_value),
+    "device node": _of_no_group(
+        matching("path below /dev", _NODE, "is no path below /dev", "write the full path, such as /dev/kvm")
+    ),
+    "device nodes": _of_no_group(
+        matching(
+            "path or pattern below /dev",
+            _NODES,
+            "is no path or pattern below /dev",
+            "write the path, such as /dev/kvm; *, ? and [...] may stand in its last part: /dev/video*",
+        )
+    ),
+    "mount path": matching(
+        "path below /dev",
+        rf"{_NODE}|/dev/(?:{_FOLDER})*",
+        "is no path below /dev",
+        "write such as /dev/video0, or a directory with a slash at its end: /dev/cameras/",
+    ),
+    "permissions": matching(
+        "permissions",
+        r"(?=[rwm]{1,3}$)(?!.*(.).*\1).+",
+        "are no permissions",
+        "write r, w and m (mknod), each once, such as rw",
+    ),
+    "CDI kind": Word("CDI kind", _cdi_kind),
+    "resource": kubelet_name("resource name", "name"),
+    "domain": kubelet_name("domain", "domain", "/x"),
+    "node name": matching(
+        "node name", f"(?:{_PLAIN_DOMAIN})?", "is no node name", "write it as 'kubectl get nodes' shows it"
+    ),
+    "label": matching(
+        "label", f"(?:{_PLAIN_DOMAIN}/)?{_LABEL}", "is no label key", "write it such as example.com/role"
+    ),
+    "label value": matching(
+        "label value", f"(?:{_LABEL})?", "is no label value", "use at most 63 letters, digits, '-_.'"
+    ),
     "socket": path(SUN_PATH),
     "directory of sockets": path(SUN_PATH - 1 - SOCKET_NAME, holds_sockets=True),
     "directory": path(4095),

@@ -8,9 +8,7 @@ and files over 1 MiB are errors. Aliases are followed, but no further than ``MAX
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from typing import TYPE_CHECKING
 
 import yaml
@@ -95,12 +93,14 @@ def _composed(text: str, path: str) -> yaml.Node | None:
 
 
 def _content(path: str) -> bytes | None:
-    """The bytes of a regular file; a FIFO in its place must not hang the reader."""
+    read = files.read_input if path == files.STDIN else files.read_regular
     try:
-        content = files.read_input(path, MAX_BYTES) if path == files.STDIN else _regular(path)
+        content = read(path, MAX_BYTES)
     except FileNotFoundError:
         _no_link(path)
         return None
+    except files.NotRegular as error:
+        raise ConfigError(f"{path}: is not a regular file", "write the settings in a file") from error
     except OSError as error:
         what = f"{path}: cannot be read: {hints.strerror(error)}"
         raise ConfigError(what, hints.for_errno(error, "read")) from error
@@ -120,18 +120,6 @@ def _no_link(path: str) -> None:
         return
     what = f"{path}: the link leads to {target}, and nothing is there"
     raise ConfigError(what, "put the file there, or remove the link")
-
-
-def _regular(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(fd).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(fd)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        raise ConfigError(f"{path}: is not a regular file", "write the settings in a file")
-    with os.fdopen(fd, "rb") as file:
-        return file.read(MAX_BYTES + 1)
 
 
 def _text(content: bytes, path: str) -> str:
