@@ -16,9 +16,9 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import aer, pci_ids
-from nodeagent.kernel.machine_id import read_machine_id
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import devnodes, host_use, usb
+from nodeagent.kernel.scan.mdevs import read_machine_id
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Host, UsbDevice

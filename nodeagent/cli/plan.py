@@ -17,7 +17,7 @@ import anyio
 from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import args, daemon_client, output
-from nodeagent.kernel.machine_id import parse_machine_id
+from nodeagent.kernel.scan.mdevs import parse_machine_id
 from nodeagent.model import plain
 from nodeagent.model.change import ActionKind, CardPlan, Instance, Plan, Step
 from nodeagent.policy.change import bindings

@@ -27,9 +27,9 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.files import StateFile
 from nodeagent.base.latest import Latest
 from nodeagent.kernel.apply import sriov
-from nodeagent.kernel.machine_id import read_machine_id
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
+from nodeagent.kernel.scan.mdevs import read_machine_id
 from nodeagent.model import plain
 from nodeagent.model.change import Action, ActionKind
 from nodeagent.model.host import Host

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import bind, sriov, write
-from nodeagent.kernel.apply.write import Write
+from nodeagent.kernel.apply.write import write_verified
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.change import Action, ActionKind
@@ -32,32 +32,33 @@ def apply(root: Root, action: Action, timeouts: Timeouts) -> None:
 def _create_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Ready is what a driver has: the link exists when ``bind`` is announced.
 
-    :raises KernelRefused: as ``write.verified``; at once if the id exists or no room is said.
+    :raises KernelRefused: as ``write_verified``; at once if the id exists or no room is said.
     """
     instance = f"{mdevs.DEVICES}/{action.uuid}"
     mdev_type = f"{mdevs.PARENTS}/{action.parent}/mdev_supported_types/{action.type_id}"
     path = f"{mdev_type}/create"
     if root.exists(f"{mdevs.PARENTS}/{action.parent}/{action.uuid}"):
-        raise write.refused(errno.EEXIST, path)
+        raise write.refusal(errno.EEXIST, path)
     if root.text(f"{mdev_type}/available_instances") == "0":  # parents of one card share their room
-        raise write.refused(errno.ENOSPC, path)
-    write.verified(
-        root,
-        Write(path, action.uuid, f"no driver has taken {action.uuid}"),
-        lambda: root.exists(f"{instance}/driver") and root.link(f"{instance}/mdev_type") == action.type_id,
-        timeouts,
-    )
+        raise write.refusal(errno.ENOSPC, path)
+
+    def is_ready() -> bool:
+        return root.exists(f"{instance}/driver") and root.link(f"{instance}/mdev_type") == action.type_id
+
+    write_verified(root, timeouts, path, action.uuid, is_ready, f"no driver has taken {action.uuid}")
 
 
 def _remove_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Blocks for as long as anybody has it open; nothing if it is gone already.
 
-    :raises KernelRefused: as ``write.verified``.
+    :raises KernelRefused: as ``write_verified``.
     """
     instance = f"{mdevs.DEVICES}/{action.uuid}"
     if root.exists(instance):
-        step = Write(f"{instance}/remove", "1", f"{action.uuid} is still there")
-        write.verified(root, step, lambda: not root.exists(instance), timeouts)
+        otherwise = f"{action.uuid} is still there"
+        write_verified(
+            root, timeouts, f"{instance}/remove", "1", lambda: not root.exists(instance), otherwise
+        )
 
 
 def _set_vgpu_type(root: Root, action: Action, timeouts: Timeouts) -> None:
@@ -65,7 +66,7 @@ def _set_vgpu_type(root: Root, action: Action, timeouts: Timeouts) -> None:
 
     The driver returns EINVAL both for a type that it does not know and for one without room.
 
-    :raises KernelRefused: as ``write.verified``; at once if the VF does not offer the type now.
+    :raises KernelRefused: as ``write_verified``; at once if the VF does not offer the type now.
     """
     address = action.address
     type_id = pci.NO_VGPU if action.kind is ActionKind.CLEAR_VGPU_TYPE else action.type_id or ""
@@ -75,9 +76,9 @@ def _set_vgpu_type(root: Root, action: Action, timeouts: Timeouts) -> None:
         return
     listed = dict(pci.parse_vgpu_types(root.text(f"{device}/{pci.VGPU_TYPES}") or ""))
     if type_id not in (pci.NO_VGPU, *listed):
-        raise write.refused(errno.ENOSPC, path)
-    step = Write(path, type_id, f"the type of {address} is another")
-    write.verified(root, step, lambda: root.text(path) == type_id, timeouts)
+        raise write.refusal(errno.ENOSPC, path)
+    otherwise = f"the type of {address} is another"
+    write_verified(root, timeouts, path, type_id, lambda: root.text(path) == type_id, otherwise)
 
 
 _APPLIERS: Mapping[ActionKind, Callable[[Root, Action, Timeouts], None]] = {

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kernel.apply import write
-from nodeagent.kernel.apply.write import Write
+from nodeagent.kernel.apply.write import write_verified
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import host_use, mdevs, pci
 from nodeagent.model.change import Action, Move
@@ -39,104 +38,106 @@ def change_drivers(root: Root, action: Action, timeouts: Timeouts) -> None:
     :raises KernelRefused: if a move cannot be made. Then, too, all functions are what they were
         (``Move.back``), or the text says of which that is not so.
     """
-    arrived = [move for move in action.moves if _arrived(root, move.address, move.to)]
+    arrived = [move for move in action.moves if _is_done(root, move.address, move.to)]
     moves = [move for move in action.moves if move not in arrived]
     for move in moves:
-        _allowed(root, move, move.address in action.forced)
+        _check_allowed(root, move, move.address in action.forced)
     done = set(arrived)
     try:
         for number, move in enumerate(moves):
             if number:
-                _allowed(root, move, move.address in action.forced)
+                _check_allowed(root, move, move.address in action.forced)
             done.add(move)
-            _let_go(root, move.address, move.to, timeouts)
+            _release(root, move.address, move.to, timeouts)
         for move in moves:
-            _take(root, move.address, move.to, timeouts)
+            _probe(root, move.address, move.to, timeouts)
     except KernelRefused as error:
         back = [each for each in reversed(action.moves) if each in done]
-        raise _taken_back(root, back, error, timeouts) from error
+        raise _roll_back(root, back, error, timeouts) from error
 
 
-def _arrived(root: Root, address: str, driver: str | None) -> bool:
-    return _driver(root, address) == driver and _override(root, address) == _wanted(driver)
+def _is_done(root: Root, address: str, driver: str | None) -> bool:
+    return _driver(root, address) == driver and _override(root, address) == _override_for(driver)
 
 
-def _wanted(driver: str | None) -> str | None:
+def _override_for(driver: str | None) -> str | None:
     """The override that goes with a driver: those of the host need none."""
     return driver if vfio_driver(driver) else None
 
 
-def _allowed(root: Root, move: Move, forced: bool) -> None:
+def _check_allowed(root: Root, move: Move, forced: bool) -> None:
     """Right before the first write.
 
     :raises KernelRefused: if the function is another than was planned for, or is used by the host.
     """
     device = f"{pci.DEVICES}/{move.address}"
     if not root.exists(device):
-        raise _left(move, "it is gone", "plug it in again, or leave it out")
+        raise _refusal(move, "it is gone", "plug it in again, or leave it out")
     if (now := _driver(root, move.address)) != move.now:
         what = f"it was on {move.now or 'no driver'} a moment ago, and is on {now or 'no driver'}"
-        raise _left(move, what, "the next look at the host shows what it is now")
+        raise _refusal(move, what, "the next look at the host shows what it is now")
     if move.to is not None and not root.exists(f"{_DRIVERS}/{move.to}"):
-        raise _left(move, f"the driver {move.to} is not loaded", _MODULE.format(move.to))
+        raise _refusal(move, f"the driver {move.to} is not loaded", _MODULE.format(move.to))
     override = _override(root, move.address)
     if override is not None and not vfio_driver(override):
         hint = "find out who has set it (driverctl list-overrides), and have it unset there"
-        raise _left(move, f"its driver_override says {override}", hint)
+        raise _refusal(move, f"its driver_override says {override}", hint)
     if vfio_driver(move.to) and not vfio_driver(now):
-        _not_used(root, move, forced)
+        _check_unused(root, move, forced)
 
 
-def _not_used(root: Root, move: Move, forced: bool) -> None:
+def _check_unused(root: Root, move: Move, forced: bool) -> None:
     """:raises KernelRefused: if the host uses it, or that cannot be seen, or it has VFs, mdevs or a vGPU."""
     address = PciAddress(move.address)
     children = [name for name in root.names(f"{pci.DEVICES}/{address}") if name.startswith("virtfn")]
     if children or mdevs.instances_on(root, (address,)):
-        raise _left(move, "it has VFs or mdevs", "remove them first, once nobody uses them")
+        raise _refusal(move, "it has VFs or mdevs", "remove them first, once nobody uses them")
     vgpu_type = root.text(f"{pci.DEVICES}/{address}/{pci.VGPU_TYPE}")
     if vgpu_type not in (None, "", pci.NO_VGPU):
-        raise _left(move, f"it has the vGPU type {vgpu_type}", "clear the type first, once nobody uses it")
+        raise _refusal(move, f"it has the vGPU type {vgpu_type}", "clear the type first, once nobody uses it")
     counting = host_use.find_uses(root, (address,), closely=True)[address].counting(forced)
     for use in counting.found:
         what = f"in use by the host ({use})"
-        raise _left(move, what, "leave it out, or have the host give it up")
+        raise _refusal(move, what, "leave it out, or have the host give it up")
     for unseen in counting.unseen:
         hint = "run nodeagent where it can be seen, or name the function in force if you know better"
-        raise _left(move, f"it cannot be seen from here: {unseen}", hint)
+        raise _refusal(move, f"it cannot be seen from here: {unseen}", hint)
 
 
-def _left(move: Move, why: str, hint: str) -> KernelRefused:
+def _refusal(move: Move, why: str, hint: str) -> KernelRefused:
     return KernelRefused(
         f"{move.address} is left as it is: {why}", hint, path=f"{pci.DEVICES}/{move.address}"
     )
 
 
-def _let_go(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
+def _release(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
     """One function from the driver that it has, if that is another than it is to have; None: none.
 
     :raises KernelRefused: with the write after which it did not become so.
     """
-    _set_override(root, address, _wanted(driver), timeouts)
+    _set_override(root, address, _override_for(driver), timeouts)
     if _driver(root, address) != driver:
         _unbind(root, address, timeouts)
 
 
-def _take(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
+def _probe(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
     """One function, let go of, to the driver that it is to have.
 
-    :raises KernelRefused: as ``_let_go``.
+    :raises KernelRefused: as ``_release``.
     """
     if driver is not None and _driver(root, address) != driver:
-        step = Write(_PROBE, address, f"{driver} has not taken {address}", _HINTS)
-        write.verified(root, step, lambda: _driver(root, address) == driver, timeouts)
+        otherwise = f"{driver} has not taken {address}"
+        write_verified(
+            root, timeouts, _PROBE, address, lambda: _driver(root, address) == driver, otherwise, _HINTS
+        )
 
 
 def _set_override(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
     if _override(root, address) == driver:
         return
     path = f"{pci.DEVICES}/{address}/driver_override"
-    step = Write(path, driver or "", f"it says {root.text(path)}")
-    write.verified(root, step, lambda: _override(root, address) == driver, timeouts)
+    otherwise = f"it says {root.text(path)}"
+    write_verified(root, timeouts, path, driver or "", lambda: _override(root, address) == driver, otherwise)
 
 
 def _unbind(root: Root, address: str, timeouts: Timeouts) -> None:
@@ -144,24 +145,24 @@ def _unbind(root: Root, address: str, timeouts: Timeouts) -> None:
     driver = _driver(root, address)
     if driver is None:
         return
-    step = Write(f"{_DRIVERS}/{driver}/unbind", address, f"{driver} has not let go of {address}", _HINTS)
-    write.verified(root, step, lambda: _driver(root, address) is None, timeouts)
+    path, otherwise = f"{_DRIVERS}/{driver}/unbind", f"{driver} has not let go of {address}"
+    write_verified(root, timeouts, path, address, lambda: _driver(root, address) is None, otherwise, _HINTS)
 
 
-def _taken_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
+def _roll_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
     """The refusal, after these moves were taken back in this order; with what could not be."""
-    stuck = [text for move in moves if (text := _returned(root, move, timeouts)) is not None]
+    stuck = [text for move in moves if (text := _restore(root, move, timeouts)) is not None]
     if not stuck:
         return error
     what = f"{error.what}; and what was done before cannot be taken back: {'; '.join(stuck)}"
     return KernelRefused(what, error.hint, errno=error.errno, path=error.path)
 
 
-def _returned(root: Root, move: Move, timeouts: Timeouts) -> str | None:
+def _restore(root: Root, move: Move, timeouts: Timeouts) -> str | None:
     """Take a function back to where it goes without its group; why it cannot, if so."""
     try:
-        _let_go(root, move.address, move.back, timeouts)
-        _take(root, move.address, move.back, timeouts)
+        _release(root, move.address, move.back, timeouts)
+        _probe(root, move.address, move.back, timeouts)
     except KernelRefused as error:
         return f"{move.address} ({error.what})"
     return None

@@ -22,7 +22,7 @@ from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write
-from nodeagent.kernel.apply.write import Write
+from nodeagent.kernel.apply.write import write_verified
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import pci
 from nodeagent.model.change import Action
@@ -44,7 +44,7 @@ _TOOL_HINT = (
 def set_number(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Make or remove the VFs; nothing if there are as many already.
 
-    :raises KernelRefused: as ``write.verified``, and then the switch says what it said before, or the text
+    :raises KernelRefused: as ``write_verified``, and then the switch says what it said before, or the text
         that it does not; at once if VFs of the function were left behind.
     """
     address, count = action.address, action.count or 0
@@ -52,9 +52,11 @@ def set_number(root: Root, action: Action, timeouts: Timeouts) -> None:
     if _has_vfs(root, address, count, path):
         return
     switched = action.unprobed and _switch(root, address, _OFF, timeouts)
-    step = Write(path, str(count), f"{address} has another number of VFs", _HINTS)
+    otherwise = f"{address} has another number of VFs"
     try:
-        write.verified(root, step, lambda: len(_vfs(root, address)) == count, timeouts)
+        write_verified(
+            root, timeouts, path, str(count), lambda: len(_vfs(root, address)) == count, otherwise, _HINTS
+        )
     except KernelRefused as error:
         if not switched:
             raise
@@ -69,7 +71,7 @@ def probed(root: Root, address: str) -> bool:
 def restore_autoprobe(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Drivers of the host are asked about VFs again; nothing is written if they are.
 
-    :raises KernelRefused: as ``write.verified``.
+    :raises KernelRefused: as ``write_verified``.
     """
     _switch(root, action.address, _ON, timeouts)
 
@@ -79,7 +81,7 @@ def _switch(root: Root, address: str, wanted: str, timeouts: Timeouts) -> bool:
     path = f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}"
     if (now := root.text(path)) in (None, wanted):
         return False
-    write.verified(root, Write(path, wanted, f"it says {now}"), lambda: root.text(path) == wanted, timeouts)
+    write_verified(root, timeouts, path, wanted, lambda: root.text(path) == wanted, f"it says {now}")
     return True
 
 
@@ -102,7 +104,7 @@ def run_sriov_manage(root: Root, action: Action, timeouts: Timeouts) -> None:
     path = pci.SRIOV_MANAGE
     if not _has_vfs(root, address, count, path):
         run_tool(root, address, make=count > 0)
-        if not write.shown(lambda: len(_vfs(root, address)) == count, timeouts):
+        if not write.wait_for_effect(lambda: len(_vfs(root, address)) == count, timeouts):
             what = f"{path} ended without an error, but {address} has {len(_vfs(root, address))} VFs"
             raise KernelRefused(what, write.LOG, path=path)
 

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
@@ -43,71 +42,62 @@ _NO_HINTS: Mapping[int, str] = {}
 _NEVER_BLOCK = frozenset({"create"})
 
 
-class Write(NamedTuple):
-    """A file and the value that goes there; ``otherwise`` says in words that the effect is not there.
+def write_verified(
+    root: Root,
+    timeouts: Timeouts,
+    path: str,
+    value: str,
+    is_done: Callable[[], bool],
+    otherwise: str,
+    special: Mapping[int, str] = _NO_HINTS,
+) -> None:
+    """Write once, since the kernel takes one value per write; then wait until ``is_done``.
 
-    ``hints`` go before the general ones: errno → what a person should know.
-    """
-
-    path: str
-    value: str
-    otherwise: str
-    hints: Mapping[int, str] = _NO_HINTS
-
-
-def verified(root: Root, write: Write, shows: Callable[[], bool], timeouts: Timeouts) -> None:
-    """Write once, then read until ``shows``, but not longer than ``write_effect``.
+    ``otherwise`` says that the effect is not there; ``special`` hints, by errno, go before the general ones.
 
     :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
     """
-    _put(root, write)
-    if not shown(shows, timeouts):
-        what = f"{write.path} was written without an error, but {write.otherwise}"
-        raise KernelRefused(what, LOG, path=write.path)
+    file = root.path(path)
+    if path.rpartition("/")[2] in _NEVER_BLOCK:
+        number = write_file.write_file(file, value)
+    else:
+        number = _run_writer(path, file, value)
+    if number:
+        raise refusal(number, path, special)
+    if not wait_for_effect(is_done, timeouts):
+        raise KernelRefused(f"{path} was written without an error, but {otherwise}", LOG, path=path)
 
 
-def shown(shows: Callable[[], bool], timeouts: Timeouts) -> bool:
-    """Wait for an effect, but not longer than ``write_effect``; False if it has not shown by then."""
+def wait_for_effect(is_done: Callable[[], bool], timeouts: Timeouts) -> bool:
+    """Wait, but not longer than ``write_effect``; False if the effect is not there by then."""
     end = time.monotonic() + timeouts.write_effect
     while True:
         with contextlib.suppress(KernelRefused):  # no descriptors left for the moment: the write was made
-            if shows():
+            if is_done():
                 return True
         if time.monotonic() >= end:
             return False
         time.sleep(timeouts.write_effect_poll)
 
 
-def refused(number: int, path: str, first: Mapping[int, str] = _NO_HINTS) -> KernelRefused:
-    """The refusal of a write with this errno; hints in ``first`` go before the general ones."""
+def refusal(number: int, path: str, special: Mapping[int, str] = _NO_HINTS) -> KernelRefused:
+    """The refusal of a write with this errno; ``special`` hints go before the general ones."""
     error = OSError(number, os.strerror(number))
-    known = first.get(number) or _HINTS.get(number) or hints.for_errno(error, "write") or LOG
+    known = special.get(number) or _HINTS.get(number) or hints.for_errno(error, "write") or LOG
     text = f"the kernel refused to write {path}: {error.strerror}"
     return KernelRefused(text, known, errno=number, path=path)
 
 
-def _put(root: Root, write: Write) -> None:
-    """Write once: the kernel takes one value per write.
+def _run_writer(path: str, file: str, value: str) -> int:
+    """Write to the ``file`` of a host path in a process of its own; return the errno, 0 after success.
 
-    :raises KernelRefused: if the write fails, or its process cannot be started.
-    """
-    path = root.path(write.path)
-    if write.path.rpartition("/")[2] in _NEVER_BLOCK:
-        number = write_file.write_file(path, write.value)
-    else:
-        number = _run_writer(path, write)
-    if number:
-        raise refused(number, write.path, write.hints)
-
-
-def _run_writer(path: str, write: Write) -> int:
-    """Write in a process of its own; return the errno, 0 after success. Blocks until that process ends.
+    Blocks until that process ends.
 
     :raises KernelRefused: if the process does not start, or ends without an answer.
     """
     try:
         done = subprocess.run(
-            [*_writer(), path, write.value],
+            [*_writer(), file, value],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -117,12 +107,12 @@ def _run_writer(path: str, write: Write) -> int:
             check=False,
         )
     except OSError as error:
-        what = f"{write.path} is not written: no process can be started for it: {hints.strerror(error)}"
-        raise KernelRefused(what, hints.for_errno(error, "run"), path=write.path) from error
+        what = f"{path} is not written: no process can be started for it: {hints.strerror(error)}"
+        raise KernelRefused(what, hints.for_errno(error, "run"), path=path) from error
     if not done.stdout.isdecimal():
         output = done.stderr.strip().rpartition("\n")[2][:200] or "no output"
-        what = f"{write.path} may not be written: its process ended with {done.returncode}: {output}"
-        raise KernelRefused(what, LOG, path=write.path)
+        what = f"{path} may not be written: its process ended with {done.returncode}: {output}"
+        raise KernelRefused(what, LOG, path=path)
     return int(done.stdout)
 
 

@@ -83,8 +83,8 @@ def _list(root: Root) -> list[GroupNumber]:
     return sorted(GroupNumber(int(name)) for name in root.names(GROUPS) if name.isdecimal())
 
 
-def _named(wake_key: str, _: Host) -> tuple[GroupNumber, ...] | None:
-    match = _NAMED.fullmatch(wake_key)
+def _named(key: str, _: Host) -> tuple[GroupNumber, ...] | None:
+    match = _NAMED.fullmatch(key)
     return None if match is None else (GroupNumber(int(match[1])),)
 
 
@@ -107,4 +107,4 @@ def _reads_as_known(root: Root, known: Group) -> bool:
     return group(root, known.number) == known
 
 
-READER = Reader("groups", _list, _named, group, _unanswered, _follow, recheck=_reads_as_known)
+READER = Reader("groups", _list, group, _unanswered, _named, _follow, _reads_as_known)

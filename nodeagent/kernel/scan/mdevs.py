@@ -3,11 +3,13 @@
 
 An instance whose removal is blocked by its user has left the bus and is seen in its group only. One
 without a driver is dead, and kept: deciding is the business of ``policy``. Without the module mdev the
-directories are absent, which is no error.
+directories are absent, which is no error. Also systemd's machine id (machine-id(5)), from which the UUIDs of
+mdevs are derived: the same over reboots, another one on each machine.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from nodeagent.kernel.root import Directory, Root, is_gone
@@ -19,6 +21,7 @@ from nodeagent.model.ids import GroupNumber, mdev_uuid
 DEVICES = "/sys/bus/mdev/devices"
 PARENTS = "/sys/class/mdev_bus"
 TYPES = "mdev_supported_types"  # in a parent's directory
+_MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def instance(root: Root, uuid: str) -> Mdev | None:
@@ -81,12 +84,24 @@ def instances_on(root: Root, parents: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in names if mdev_uuid(name) == name)
 
 
+def read_machine_id(root: Root) -> str:
+    """Return its 32 hexadecimal digits; "" if there are none: a new system has none yet."""
+    text = (root.text("/etc/machine-id") or "").lower()
+    return text if _MACHINE_ID.fullmatch(text) else ""
+
+
+def parse_machine_id(text: str) -> str:
+    """Return the machine id that an operator wrote, also with dashes or in upper case; "" if it is none."""
+    digits = text.strip().replace("-", "").lower()
+    return digits if _MACHINE_ID.fullmatch(digits) else ""
+
+
 def _list(root: Root) -> list[str]:
     return [name for name in root.names(DEVICES) if mdev_uuid(name) == name]
 
 
-def _named(wake_key: str, _: Host) -> tuple[str, ...] | None:
-    uuid = mdev_uuid(wake_key)
+def _named(key: str, _: Host) -> tuple[str, ...] | None:
+    uuid = mdev_uuid(key)
     return None if uuid is None else (uuid,)
 
 
@@ -111,17 +126,9 @@ def _list_parents(root: Root) -> tuple[str, ...]:
     return root.names(PARENTS)
 
 
-def _name_no_parent(_: str, __: Host) -> None:
-    """No event names a parent: its function does."""
-
-
 def _known_types(parent: str, previous: Host) -> tuple[MdevType, ...] | None:
     return previous.mdev_parents.get(parent)
 
 
-def _follow_nothing(_: str, __: object, ___: Host) -> tuple[Item, ...]:
-    return ()
-
-
-READER = Reader("mdevs", _list, _named, instance, _unanswered, _follow, recheck=_reads_as_known)
-PARENTS_READER = Reader("mdev_parents", _list_parents, _name_no_parent, types, _known_types, _follow_nothing)
+READER = Reader("mdevs", _list, instance, _unanswered, _named, _follow, _reads_as_known)
+PARENTS_READER = Reader("mdev_parents", _list_parents, types, _known_types)  # no event names a parent

@@ -326,12 +326,12 @@ def _list(root: Root) -> list[PciAddress]:
     return sorted(names, key=pci_order)
 
 
-def _named(wake_key: str, previous: Host) -> tuple[PciAddress, ...] | None:
+def _named(key: str, previous: Host) -> tuple[PciAddress, ...] | None:
     """The function of an address, or that which has a VFIO device."""
-    address = pci_address(wake_key)
+    address = pci_address(key)
     if address is not None:
         return (address,)
-    match = _VFIO_DEVICE.fullmatch(wake_key)
+    match = _VFIO_DEVICE.fullmatch(key)
     if match is None:
         return None
     functions = previous.functions.values()
@@ -361,4 +361,4 @@ def _follow(address: PciAddress, now: PciFunction | None, previous: Host) -> Ite
     yield from (Item("functions", vf) for vf in sorted(vfs))
 
 
-READER = Reader("functions", _list, _named, function, _unanswered, _follow, recheck=reads_as_known)
+READER = Reader("functions", _list, function, _unanswered, _named, _follow, reads_as_known)

@@ -25,22 +25,22 @@ class Item(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """How one table of the Host is filled. What reads may hang; what takes a Host only is pure.
+    """How one table of the Host is filled. The functions that read may hang; those with a Host are pure.
 
-    ``list``: the keys of all things that are there.
+    ``list``: the keys of all things that exist.
+    ``read``: the value of one key; None: it does not exist.
+    ``unanswered``: stands for a thing that does not answer in time.
     ``named``: the keys that an event's key names, () if none has it now; None: that key is another reader's.
-    ``read``: the value of one key; None: it is not there.
-    ``unanswered``: what stands for a thing that does not answer in time.
     ``follow``: what else is to be read after a value of a key, with the Host before, where not everything is.
     ``recheck``: True if one still reads as known; for devices quicker than to read it.
     """
 
     table: str
     list: Callable[[Root], Iterable[Any]]
-    named: Callable[[str, Host], Sequence[Any] | None]
     read: Callable[[Root, Any], Any]
     unanswered: Callable[[Any, Host], Any]
-    follow: Callable[[Any, Any, Host], Iterable[Item]]
+    named: Callable[[str, Host], Sequence[Any] | None] = lambda *_: None
+    follow: Callable[[Any, Any, Host], Iterable[Item]] = lambda *_: ()
     recheck: Callable[[Root, Any], bool] | None = None
 
 

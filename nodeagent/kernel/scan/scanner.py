@@ -372,8 +372,7 @@ def _reads_as_known(root: Root, ids: Collection[str], host: Host) -> bool:
 
 def _device_reads_as_known(root: Root, device_id: str, host: Host) -> bool:
     for reader in READERS.values():
-        known = getattr(host, reader.table).get(device_id) if reader.recheck is not None else None
-        if known is not None and reader.recheck is not None:
+        if reader.recheck and (known := getattr(host, reader.table).get(device_id)) is not None:
             return reader.recheck(root, known)
     return False
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from nodeagent.kernel.root import Directory, Root, is_gone
 from nodeagent.kernel.scan.pci import natural
-from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader
+from nodeagent.kernel.scan.readers import NOT_READABLE, Reader
 from nodeagent.model.host import Host, UsbDevice, UsbInterface
 from nodeagent.model.ids import pci_address, usb_id
 
@@ -161,13 +161,9 @@ def _unanswered(name: str, previous: Host) -> UsbDevice:
     return (known or UsbDevice(name, name))._replace(unreadable=NOT_READABLE)
 
 
-def _follow(_: str, __: object, ___: Host) -> tuple[Item, ...]:
-    return ()
-
-
 def _reads_as_known(root: Root, known: UsbDevice) -> bool:
     now = device(root, known.name)
     return now is not None and now._replace(id=known.id) == known
 
 
-READER = Reader("usb", list_names, _named, device, _unanswered, _follow, recheck=_reads_as_known)
+READER = Reader("usb", list_names, device, _unanswered, _named, recheck=_reads_as_known)

@@ -17,7 +17,6 @@ import pytest
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write
-from nodeagent.kernel.apply.write import Write
 from nodeagent.kernel.root import Root
 from tests import freezing
 from tests.facts import names
@@ -31,14 +30,14 @@ from nodeagent.kernel.apply import write
 from nodeagent.kernel.root import Root
 sys.executable = sys.argv[2]
 try:
-    write.verified(Root(sys.argv[1]), write.Write("/sys/unbind", "1", "no"), lambda: True, Timeouts())
+    write.write_verified(Root(sys.argv[1]), Timeouts(), "/sys/unbind", "1", lambda: True, "no")
 except KernelRefused as error:
     print(error.what)
 """
 
 
 def written(directory: Path, path: str, value: str) -> None:
-    write.verified(Root(directory), Write(path, value, "it is not"), lambda: True, Timeouts())
+    write.write_verified(Root(directory), Timeouts(), path, value, lambda: True, "it is not")
 
 
 @contextmanager

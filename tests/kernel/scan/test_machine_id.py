@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.kernel.machine_id import read_machine_id
 from nodeagent.kernel.root import Root
+from nodeagent.kernel.scan.mdevs import read_machine_id
 
 
 @pytest.mark.parametrize(
