@@ -89,22 +89,6 @@ def refused_configuration(options: argparse.Namespace) -> str:
     return f"{not_in_force(error.splitlines()[0])}; what follows is older" if error else ""
 
 
-def unhealthy_device(options: argparse.Namespace, device_id: str) -> tuple[str, str] | None:
-    """The reason and the hint of a device that the daemon lists as Unhealthy; None if it does not.
-
-    The device may have left the host: a device in use stays listed until it is released.
-    """
-    try:
-        return next(
-            (f"{device_id} is listed as {resource['name']}, Unhealthy: {device['what']}", device["hint"])
-            for resource in status_or_none(options)["resources"]
-            for device in resource["devices"]
-            if device["id"] == device_id and not device["healthy"]
-        )
-    except (KeyError, TypeError, StopIteration):
-        return None
-
-
 def _how_to_start(options: argparse.Namespace, root: Root) -> str:
     """The hint where no daemon answers: with a wrong configuration a start may fail again."""
     try:

@@ -146,7 +146,7 @@ def _explain_device(subject: _Subject) -> DeviceExplanation:
     device_id = pci_address(subject.name) or mdev_uuid(subject.name) or subject.name
     explanation = devices.explain(device_id, subject.decision)
     if explanation is None:
-        raise _describe_no_device(device_id, subject.options)
+        raise _describe_no_device(device_id, subject)
     return explanation
 
 
@@ -157,11 +157,13 @@ def _explain_port(subject: _Subject) -> DeviceExplanation:
     return _explain_device(subject._replace(name=there))
 
 
-def _describe_no_device(device_id: str, options: argparse.Namespace) -> NodeagentError:
-    """Return the error on a device that is not there; the daemon may list it all the same."""
-    listed = None if options.host else daemon_client.unhealthy_device(options, device_id)
-    if listed is not None:
-        return NodeagentError(*listed)
+def _describe_no_device(device_id: str, subject: _Subject) -> NodeagentError:
+    """Return the error on a device that is not there; in use, the daemon lists it until it is released."""
+    for resource in () if subject.status is None else subject.status.resources:
+        for device in resource.devices:
+            if device.id == device_id and not device.healthy:
+                what = f"{device_id} is listed as {resource.name}, Unhealthy: {device.what}"
+                return NodeagentError(what, device.hint or "")
     return NodeagentError(f"there is no device {device_id} on this host", "nodeagent scan lists all devices")
 
 

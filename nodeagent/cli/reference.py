@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the verbs, ``docs/commands.md``, and the schemas of what they answer to programs.
+"""The reference: ``docs/commands.md``, the table of ``docs/metrics.md``, and the schemas of all documents.
 
 ``python -m nodeagent.cli.reference docs`` writes them; a test fails when they differ from the program.
 """
@@ -30,6 +30,7 @@ from nodeagent.policy.explain.machines import MachineExplanation
 from nodeagent.policy.explain.pods import PodExplanation
 from nodeagent.policy.explain.resources import ResourceExplanation
 from nodeagent.policy.explain.rules import RuleExplanation
+from nodeagent.render.metrics import METRICS
 
 KINDS: Mapping[str, type] = {
     "Status": Status,
@@ -48,13 +49,24 @@ KINDS: Mapping[str, type] = {
     "Outcome": OutcomeAnswer,
 }
 """Each kind of document but Host, which ``model.host_json`` writes."""
-PAGE, FOLDER = "commands.md", "schemas"
+PAGE, METRICS_PAGE, FOLDER = "commands.md", "metrics.md", "schemas"
 _MEANINGS = (output.FINE, output.FAILED, output.USAGE, output.WRONG)
 
 
 def page(text: str) -> str:
     """The page ``text`` with its tables renewed. :raises ValueError: if a mark is missing."""
     return pages.renewed(pages.renewed(text, "verbs", verbs()), "documents", kinds())
+
+
+def metrics_page(text: str) -> str:
+    """The page ``text`` with the table of metrics renewed. :raises ValueError: if a mark is missing."""
+    rows = (
+        f"| `{metric.name}` | {metric.type} | {', '.join(f'`{label}`' for label in metric.labels)} "
+        f"| {pages.cell(metric.help)} |\n"
+        for metric in METRICS
+    )
+    head = "| metric | type | labels | meaning |\n|---|---|---|---|\n"
+    return pages.renewed(text, "metrics", "".join((head, *rows)))
 
 
 def verbs() -> str:
@@ -98,8 +110,9 @@ def files() -> Mapping[str, str]:
 
 
 def write(documentation: Path) -> None:
-    """Write the page and the schemas."""
+    """Write the pages and the schemas."""
     pages.renew([str(documentation / PAGE)], page)
+    pages.renew([str(documentation / METRICS_PAGE)], metrics_page)
     for name, text in files().items():
         (documentation / name).write_text(text)
 

@@ -33,7 +33,6 @@ from nodeagent.model.status import ProcessStatus, Status
 
 if TYPE_CHECKING:
     from nodeagent.agent.tell.basis import BasisFields
-    from nodeagent.render.health import Health
 
 ManualRequests = Callable[[bytes, int], Awaitable[object]]
 """Handles the body of a request by hand of this process; returns the plain data of the answer."""
@@ -169,14 +168,14 @@ class NetworkRoutes:
         return await threads.call(_metrics, self._status())
 
     async def _get_healthz(self, _: Request) -> Response:
-        from nodeagent.render import health  # on the loop: a probe must not wait for a free thread
-
-        return _health(health.alive(self._stalled()))
+        """Fail only where a new process would help; a probe must not wait for a free thread."""
+        stalled = self._stalled()
+        return _probe(stalled is None, stalled or "alive")
 
     async def _get_readyz(self, _: Request) -> Response:
-        from nodeagent.render import health
-
-        return _health(health.ready(self._status()))
+        """Fail until the host is scanned and the kubelet, if there is one, has read all lists."""
+        unready = self._status().unready
+        return _probe(not unready, "\n".join(unready) or "ready")
 
 
 def _page() -> Response:
@@ -194,10 +193,8 @@ def _metrics(status: Status) -> Response:
     return Response(HTTPStatus.OK, headers, metrics.text(status).encode())
 
 
-def _health(health: Health) -> Response:
-    return text_response(
-        HTTPStatus.OK if health.good else HTTPStatus.SERVICE_UNAVAILABLE, health.text, [_NO_STORE]
-    )
+def _probe(good: bool, text: str) -> Response:
+    return text_response(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, text, [_NO_STORE])
 
 
 class StatusStream:

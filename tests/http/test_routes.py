@@ -20,7 +20,8 @@ from nodeagent.model import plain
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import Status
 from nodeagent.render import metrics, page
-from tests.render.statuses import WELL
+from tests.facts import names
+from tests.render.statuses import GPU, WELL
 
 LOCAL = Http("127.0.0.1:9481", "false")
 PUBLIC = Http("0.0.0.0:9481", "false")
@@ -95,6 +96,49 @@ async def test_health_is_a_line_and_a_status_code() -> None:
     )
     still = NetworkRoutes(lambda: WELL, lambda: "observe stands still", Timeouts(), LOCAL)
     assert (await still.handle(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 503
+
+
+SCANNED = WELL.host._replace(scanned=True)
+LISTED = WELL.resources[0]._replace(listed=True)
+LISTS_READ = WELL._replace(host=SCANNED, resources=(LISTED,))
+AWAY = WELL.kubelet._replace(present=False)
+
+
+@pytest.mark.parametrize(
+    ("status", "facts"),
+    [
+        (LISTS_READ._replace(host=WELL.host), ("scanned",)),
+        (
+            LISTS_READ._replace(resources=(LISTED._replace(registered=False, listed=False),)),
+            (f"{GPU}: ", "kubelet"),
+        ),
+        (
+            LISTS_READ._replace(resources=(LISTED._replace(listed=False),)),
+            (f"{GPU}: ", "kubelet", "list"),
+        ),
+    ],
+    ids=["not scanned", "not registered", "not listed"],
+)
+async def test_a_node_is_ready_when_all_was_scanned_and_the_kubelet_knows_it(
+    status: Status, facts: tuple[str, ...]
+) -> None:
+    answer = await ask("/readyz", status=status)
+    assert answer.status == 503
+    names(said_in(answer), *facts)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        LISTS_READ,
+        LISTS_READ._replace(kubelet=AWAY, resources=(LISTED._replace(registered=False, listed=False),)),
+        LISTS_READ._replace(resources=()),
+        LISTS_READ._replace(problems=("0000:66:00.0 is Unhealthy",)),
+    ],
+    ids=["all is well", "no kubelet", "nothing to offer", "an unhealthy device"],
+)
+async def test_a_kubelet_that_is_away_and_devices_that_are_unhealthy_hinder_nothing(status: Status) -> None:
+    assert (await ask("/readyz", status=status))[::2] == (200, b"ready\n")
 
 
 async def test_other_paths_and_other_methods_are_told_what_there_is() -> None:

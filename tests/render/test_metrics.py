@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from nodeagent.cli import reference
 from nodeagent.model.change import ActionKind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.status import (
@@ -18,7 +19,7 @@ from nodeagent.model.status import (
     Status,
     WaitingStatus,
 )
-from nodeagent.render import metrics, reference
+from nodeagent.render import metrics
 from tests.render.statuses import GPU, WELL
 
 ODD = ResourceName('example.com/a"b\\c\nd')
@@ -121,4 +122,4 @@ def test_no_device_and_no_pod_is_ever_named() -> None:
 
 def test_the_page_on_metrics_has_all_of_them() -> None:
     text = Path(__file__).parents[2].joinpath("docs/metrics.md").read_text()
-    assert reference.page(text) == text, "run: python -m nodeagent.render.reference docs/metrics.md"
+    assert reference.metrics_page(text) == text, "run: python -m nodeagent.cli.reference docs"
