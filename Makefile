@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
-demo: $(RUN_STAMP)  ## run the daemon on a made-up host with a stand-in kubelet, and show what it does
+demo: $(RUN_STAMP)  ## run the daemon on a simulated host with a fake kubelet, and show what it does
 	$(BIN)/python -m nodeagent demo $(ARGS)
 
 SHELL_SCRIPTS := .ci/run $(wildcard packaging/*.sh packaging/deb/*.p* packaging/deb/p* packaging/deb/rtupdate tests/*/*.sh)

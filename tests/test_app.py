@@ -25,7 +25,7 @@ from nodeagent.base import log, sockets, threads
 from nodeagent.base.errors import AlreadyRunning
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.agent.parts import until
 from tests.conftest import Said
@@ -44,8 +44,8 @@ def host(tmp_path: Path) -> SimulatedHost:
 
 
 @pytest.fixture
-async def kubelet(host: SimulatedHost) -> AsyncIterator[Kubelet]:
-    async with Kubelet(host.directory) as running:
+async def kubelet(host: SimulatedHost) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(host.directory) as running:
         yield running
 
 
@@ -100,7 +100,7 @@ async def running(host: SimulatedHost, **environ: str) -> AsyncIterator[Daemon]:
 
 
 async def test_it_serves_works_and_stops_on_a_signal(
-    host: SimulatedHost, kubelet: Kubelet, said: Said
+    host: SimulatedHost, kubelet: FakeKubelet, said: Said
 ) -> None:
     async with running(host) as daemon:
         await kubelet.until_listed(GPU, 2)
@@ -121,7 +121,7 @@ async def test_it_serves_works_and_stops_on_a_signal(
     assert said(log.SUBSYSTEM_FAILED) == []
 
 
-async def test_garbage_is_collected_once_it_is_ready(host: SimulatedHost, kubelet: Kubelet) -> None:
+async def test_garbage_is_collected_once_it_is_ready(host: SimulatedHost, kubelet: FakeKubelet) -> None:
     gc.disable()
     try:
         async with running(host):
@@ -134,7 +134,7 @@ async def test_garbage_is_collected_once_it_is_ready(host: SimulatedHost, kubele
 
 
 async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
-    host: SimulatedHost, kubelet: Kubelet, tmp_path: Path
+    host: SimulatedHost, kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
     loop, told = asyncio.get_running_loop(), list[str]()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
@@ -149,7 +149,7 @@ async def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
     assert told.count("READY=1") == 1
 
 
-async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubelet) -> None:
+async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: FakeKubelet) -> None:
     async with running(host):
         await kubelet.until_listed(GPU, 2)
         second = made(host)
@@ -160,7 +160,9 @@ async def test_a_second_daemon_may_not_start(host: SimulatedHost, kubelet: Kubel
         assert len(kubelet.statistics.accepted(GPU)) == 1
 
 
-async def test_a_new_kubelet_is_doubted_and_said(host: SimulatedHost, kubelet: Kubelet, said: Said) -> None:
+async def test_a_new_kubelet_is_doubted_and_said(
+    host: SimulatedHost, kubelet: FakeKubelet, said: Said
+) -> None:
     async with running(host) as daemon:
         await kubelet.until_listed(GPU, 2)
         await kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
@@ -172,7 +174,9 @@ async def test_a_new_kubelet_is_doubted_and_said(host: SimulatedHost, kubelet: K
         assert [str(each) for each in daemon.core.snapshots.now.allocations.holders.values()] == ["ns/p"]
 
 
-async def test_what_waits_for_a_release_is_asked_about_often(host: SimulatedHost, kubelet: Kubelet) -> None:
+async def test_what_waits_for_a_release_is_asked_about_often(
+    host: SimulatedHost, kubelet: FakeKubelet
+) -> None:
     async with running(host) as daemon:
         await kubelet.until_listed(GPU, 2)
         pod = await kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
@@ -186,13 +190,13 @@ async def test_what_waits_for_a_release_is_asked_about_often(host: SimulatedHost
 async def test_the_daemon_waits_for_a_kubelet(host: SimulatedHost, said: Said) -> None:
     async with running(host):
         await anyio.wait_all_tasks_blocked()
-        async with Kubelet(host.directory) as late:
+        async with FakeKubelet(host.directory) as late:
             await late.until_listed(GPU, 2, timeout=15.0)
     assert said(log.KUBELET_GONE)[0]["socket"] == host.path("/var/lib/kubelet/device-plugins/kubelet.sock")
     assert said(log.KUBELET_BACK)
 
 
-async def test_sighup_reads_the_settings_again(host: SimulatedHost, kubelet: Kubelet, said: Said) -> None:
+async def test_sighup_reads_the_settings_again(host: SimulatedHost, kubelet: FakeKubelet, said: Said) -> None:
     async with running(host):
         await kubelet.until_listed(GPU, 2)
         rule = "  - {name: example.com/kvm, node: {path: /dev/kvm, count: 5}}\n"
@@ -204,7 +208,7 @@ async def test_sighup_reads_the_settings_again(host: SimulatedHost, kubelet: Kub
 
 
 async def test_a_directory_that_another_daemon_took_ends_this_one(
-    host: SimulatedHost, kubelet: Kubelet
+    host: SimulatedHost, kubelet: FakeKubelet
 ) -> None:
     first, raised = made(host), list[BaseException]()
 

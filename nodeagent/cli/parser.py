@@ -146,7 +146,7 @@ VERBS = (
     ),
     Verb(
         "demo",
-        "run the daemon on a made-up host with a stand-in kubelet",
+        "run the daemon on a simulated host with a fake kubelet",
         ("demo", "demo --page"),
     ),
     Verb("help", "show the help of a verb", ("help explain",)),

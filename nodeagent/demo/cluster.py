@@ -12,7 +12,7 @@ from nodeagent.demo.acting import Act, Step
 from nodeagent.demo.screen import Screen
 from nodeagent.demo.stage import GPU, Document
 from nodeagent.sim import files
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 
 SHARED = "example.com/gpu"
@@ -33,7 +33,7 @@ _MACHINE = {
 async def play(screen: Screen, patience: float) -> None:
     """All steps of this node. :raises DemoFailed: if one does not come."""
     with tempfile.TemporaryDirectory(prefix="nodeagent-demo-") as directory:
-        async with ApiServer() as server, stage.opened(directory, patience) as opened:
+        async with FakeApiServer() as server, stage.opened(directory, patience) as opened:
             node = ClusterNode(Act(opened, screen), server)
             for step in STEPS:
                 screen.step(step.title)
@@ -43,7 +43,7 @@ async def play(screen: Screen, patience: float) -> None:
 class ClusterNode:
     """The node, and the API server that knows it."""
 
-    def __init__(self, act: Act, server: ApiServer) -> None:
+    def __init__(self, act: Act, server: FakeApiServer) -> None:
         self.act = act
         self.server = server
         self.permit()

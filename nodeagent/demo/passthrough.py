@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from nodeagent.demo.acting import Act, Step
 from nodeagent.demo.stage import CONFIG, CONFIG_PATH, GPU, TESLA, USB
-from nodeagent.sim.kubelet import devices
-from nodeagent.sim.kubelet.state import Pod
+from nodeagent.sim.kubelet.state import Pod, health_of
 
 REBOUND = "0000:86:00.0"
 _BLOCKED, _BLOCKER = "0000:d8:00.0", "0000:d8:01.0"
@@ -83,7 +82,7 @@ async def _off_the_bus(act: Act) -> None:
     listed, table = act.kubelet.capacity, act.kubelet.state.table
     await act.expect(
         "the GPU stays listed as Unhealthy, and the pod's status says so",
-        lambda: listed(GPU) == (4, 3) and devices.health_of(table, pod.uid)[gpu] == "Unhealthy",
+        lambda: listed(GPU) == (4, 3) and health_of(table, pod.uid)[gpu] == "Unhealthy",
     )
     await act.show_reason(gpu, "fallen-off-the-bus")
     await act.expect("its USB controller, which nobody has, leaves the list", lambda: listed(USB)[0] == 3)

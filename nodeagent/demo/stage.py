@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the demo plays: the documentation's node in a directory, a stand-in kubelet, and the real daemon.
+"""Where the demo plays: the documentation's node in a directory, a fake kubelet, and the real daemon.
 
 What is true is asked of the kubelet, and the Reasons of the daemon's status socket. Everything ends with the
 ``async with`` block, whatever happens in it.
@@ -21,7 +21,7 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import SocketChannel, in_own_task
 from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.nodes import demo_node
 
 GPU = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
@@ -43,7 +43,7 @@ Document = Mapping[str, Any]
 class Stage:
     """The host, the kubelet and the daemon, and ways to wait for what they do."""
 
-    def __init__(self, host: SimulatedHost, kubelet: Kubelet, patience: float, page: bool) -> None:
+    def __init__(self, host: SimulatedHost, kubelet: FakeKubelet, patience: float, page: bool) -> None:
         self.host = host
         self.kubelet = kubelet
         self.daemon = Daemon(host.directory, page)
@@ -158,7 +158,7 @@ async def opened(
     """
     host = make(directory)
     try:
-        async with Kubelet(directory) as kubelet:
+        async with FakeKubelet(directory) as kubelet:
             stage = Stage(host, kubelet, patience, page)
             stage.configure(CONFIG)
             try:

@@ -10,7 +10,7 @@ grpclib 0.4.9 serves and calls, the generated messages encode and decode. A kube
 - A method that is not served is answered UNIMPLEMENTED: grpc-go cannot read grpclib's own answer.
 
 The endpoint of each resource has a server; each Register call has a channel, and so has PodResources. The
-stand-in kubelet of ``sim/`` uses both ends, too.
+fake kubelet of ``sim/`` uses both ends, too.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A made-up host and a stand-in kubelet: real files and real protocols, for the demo and the tests."""
+"""A simulated host, a fake kubelet and a fake API server: real files and protocols, for demo and tests."""

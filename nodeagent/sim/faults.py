@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of faults of a stand-in: which are on, and how each is set. Knows no stand-in."""
+"""The faults of a fake kubelet or API server: which are on, and how each is set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nodeagent.base.latest import Latest
 
 
 class Faults:
-    """How a stand-in misbehaves, each fault for all resources (``name``) or for one (``name:resource``)."""
+    """How a fake misbehaves, each fault for all resources (``name``) or for one (``name:resource``)."""
 
     def __init__(self, changes: Latest[int]) -> None:
         self._changes = changes

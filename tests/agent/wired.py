@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kubelet asks, wired as in the daemon, against a simulated host and the stand-in kubelet.
+"""What the kubelet asks, wired as in the daemon, against a simulated host and the fake kubelet.
 
 What the kubelet holds is given by hand.
 """
@@ -38,7 +38,7 @@ from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.agent.parts import Eyes
 from tests.sim import hosts
 
@@ -69,7 +69,7 @@ class Fragile(Endpoint):
 class Agent:
     """The parts, wired."""
 
-    def __init__(self, host: SimulatedHost, kubelet: Kubelet, *rules: Any) -> None:
+    def __init__(self, host: SimulatedHost, kubelet: FakeKubelet, *rules: Any) -> None:
         self.host, self.kubelet = host, kubelet
         known = Allocations(knowledge=Knowledge.COMPLETE)
         self.snapshots = Snapshots(Snapshot(spec=spec(*rules), allocations=known))
@@ -154,7 +154,7 @@ class Agent:
 async def agent_in(directory: Path, *rules: Any) -> AsyncIterator[Agent]:
     host = hosts.many(directory, 2)
     host.node("/dev/kvm")
-    async with Kubelet(directory) as kubelet:
+    async with FakeKubelet(directory) as kubelet:
         agent = Agent(host, kubelet, *rules)
         agent.directory.open()
         async with agent.eyes.open(), anyio.create_task_group() as tasks:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark: speed and size of the real daemon against the stand-in kubelet on a simulated host."""
+"""The benchmark: speed and size of the real daemon against the fake kubelet on a simulated host."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``make bench``: measures, prints a table, writes bench-result.json. Judges nothing, shows targets beside.
 
-The stand-in kubelet runs in this process, the daemon in its own, and so does the client of Allocate; a
-machine with two cores has room for them. The stand-in is Python too, so its share of the other latencies is
-the larger one. Arguments are names of cases (``make bench ARGS="start allocate"``); without any, all run.
+The fake kubelet runs in this process, the daemon in its own, and so does the client of Allocate; a machine
+with two cores has room for them. The fake kubelet is Python too, so its share of the other latencies is the
+larger one. Arguments are names of cases (``make bench ARGS="start allocate"``); without any, all run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import anyio
 
 from nodeagent.base.terminal import table
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.bench import (
     allocating,
     crowding,
@@ -37,10 +37,10 @@ from tests.bench.figures import Figure
 Case = Callable[[], Awaitable[list[Figure]]]
 
 
-async def _large(figures: Callable[[SimulatedHost, Kubelet], Awaitable[list[Figure]]]) -> list[Figure]:
+async def _large(figures: Callable[[SimulatedHost, FakeKubelet], Awaitable[list[Figure]]]) -> list[Figure]:
     """The figures of a case on a host with 60 resources and 1,000 devices."""
     with simulated(listing.DEVICES, listing.RESOURCES) as host:
-        async with Kubelet(host.path("/")) as kubelet:
+        async with FakeKubelet(host.path("/")) as kubelet:
             return await figures(host, kubelet)
 
 

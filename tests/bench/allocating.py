@@ -16,9 +16,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from nodeagent.base import threads
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.devices import Held
-from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.kubelet.state import Pod
+from nodeagent.sim.kubelet.server import FakeKubelet
+from nodeagent.sim.kubelet.state import Held, Pod
 from tests.bench import listing
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure, both
@@ -33,7 +32,7 @@ ANSWER = 1 << 20  # bytes of the client's longest line, at most
 Devices = Sequence[tuple[str, str]]  # resource and device id
 
 
-async def figures(host: SimulatedHost, kubelet: Kubelet) -> list[Figure]:
+async def figures(host: SimulatedHost, kubelet: FakeKubelet) -> list[Figure]:
     """p50, p99 and the daemon's own time per call, with few and with nearly all devices held."""
     daemon = Daemon(host.path("/"))
     await listing.all_listed(kubelet, daemon.started)
@@ -48,7 +47,7 @@ async def figures(host: SimulatedHost, kubelet: Kubelet) -> list[Figure]:
     return measured
 
 
-def _shares(kubelet: Kubelet) -> tuple[Devices, Devices]:
+def _shares(kubelet: FakeKubelet) -> tuple[Devices, Devices]:
     """All devices but two of each resource, one resource after the other; and these two."""
     table = sorted(kubelet.state.table.devices.items())
     by_resource = [[(resource, name) for name in sorted(devices)] for resource, devices in table]
@@ -57,7 +56,7 @@ def _shares(kubelet: Kubelet) -> tuple[Devices, Devices]:
 
 
 async def _rounds(
-    host: SimulatedHost, kubelet: Kubelet, holders: Devices, free: Devices
+    host: SimulatedHost, kubelet: FakeKubelet, holders: Devices, free: Devices
 ) -> tuple[list[float], float]:
     """Seconds of each call that counts, and the daemon's milliseconds per call."""
     times: list[float] = []
@@ -76,12 +75,12 @@ async def _rounds(
     return times, cpu / ROUNDS / len(free)
 
 
-async def _stop(kubelet: Kubelet, daemon: Daemon) -> None:
+async def _stop(kubelet: FakeKubelet, daemon: Daemon) -> None:
     await threads.call(daemon.stop)
     await listing.all_gone(kubelet)
 
 
-def hold(kubelet: Kubelet, devices: Devices) -> None:
+def hold(kubelet: FakeKubelet, devices: Devices) -> None:
     """Let these devices, and no others, be held, as PodResources and the checkpoint tell: one pod each."""
     state = kubelet.state
     state.pods.clear()
@@ -97,7 +96,7 @@ def _holders(pods: dict[str, Pod], devices: Devices) -> Iterator[Held]:
         yield Held(pod.uid, "c0", resource, (name,), b"")
 
 
-def _socket(kubelet: Kubelet, resource: str) -> str:
+def _socket(kubelet: FakeKubelet, resource: str) -> str:
     return f"{kubelet.paths.plugins}/{kubelet.statistics.accepted(resource)[-1].endpoint}"
 
 

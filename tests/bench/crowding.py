@@ -2,7 +2,7 @@
 """Kubelet restarts with 60 resources of 1,000 devices each: nodes that are shared, whose ids all differ.
 
 The kubelet is grpcio in a process of its own and does not decode the lists, so the figures are nearly the
-daemon's; the stand-in kubelet takes a second for as many.
+daemon's; the fake kubelet takes a second for as many.
 """
 
 from __future__ import annotations

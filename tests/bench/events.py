@@ -11,7 +11,7 @@ import anyio
 
 from nodeagent.base import threads
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.bench import listing
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure, both
@@ -23,7 +23,7 @@ SOON = 0.03
 DRIVERS = ("nvidia", "vfio-pci")
 
 
-async def figures(host: SimulatedHost, kubelet: Kubelet) -> list[Figure]:
+async def figures(host: SimulatedHost, kubelet: FakeKubelet) -> list[Figure]:
     """Both ways to come, with the time in which events are gathered."""
     daemon = Daemon(host.path("/"))
     await listing.all_listed(kubelet)
@@ -36,7 +36,7 @@ async def figures(host: SimulatedHost, kubelet: Kubelet) -> list[Figure]:
     ]
 
 
-async def _times(host: SimulatedHost, kubelet: Kubelet, count: int, pause: float) -> Sequence[float]:
+async def _times(host: SimulatedHost, kubelet: FakeKubelet, count: int, pause: float) -> Sequence[float]:
     """Seconds from the first change of a file to the next list: a device leaves its driver, or comes back."""
     times = []
     for number, driver in zip(range(count), itertools.cycle(DRIVERS), strict=False):

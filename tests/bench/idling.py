@@ -6,7 +6,7 @@ from __future__ import annotations
 import anyio
 
 from nodeagent.base import threads
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.bench import listing
 from tests.bench.daemon import Daemon, simulated
 from tests.bench.figures import Figure
@@ -15,7 +15,7 @@ from tests.bench.figures import Figure
 async def figures() -> list[Figure]:
     """With 8 resources and 16 devices."""
     with simulated(16, 8) as host:
-        async with Kubelet(host.path("/")) as kubelet:
+        async with FakeKubelet(host.path("/")) as kubelet:
             daemon = Daemon(host.path("/"))
             await listing.all_listed(kubelet, resources=8)
             await anyio.sleep(5)

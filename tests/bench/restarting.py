@@ -10,13 +10,13 @@ import anyio
 
 from nodeagent.base import threads
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.bench import listing
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure
 
 
-async def figures(host: SimulatedHost, kubelet: Kubelet) -> list[Figure]:
+async def figures(host: SimulatedHost, kubelet: FakeKubelet) -> list[Figure]:
     """Memory after the start, restarts one by one, restarts in a row, and the end."""
     daemon = Daemon(host.path("/"))
     await listing.all_listed(kubelet, daemon.started)
@@ -27,7 +27,7 @@ async def figures(host: SimulatedHost, kubelet: Kubelet) -> list[Figure]:
     return [*measured, Figure("SIGTERM to exit", ending * 1e3, "ms", "<= 2000")]
 
 
-async def _restarts(kubelet: Kubelet) -> list[Figure]:
+async def _restarts(kubelet: FakeKubelet) -> list[Figure]:
     """Socket connectable again → all registered, all lists there."""
     times = []
     for _ in range(15):
@@ -45,7 +45,7 @@ async def _restarts(kubelet: Kubelet) -> list[Figure]:
     ]
 
 
-async def _many(kubelet: Kubelet, daemon: Daemon) -> list[Figure]:
+async def _many(kubelet: FakeKubelet, daemon: Daemon) -> list[Figure]:
     """200 kubelet restarts in a row: memory and descriptors."""
     memory, files = daemon.memory(), daemon.files()
     for _ in range(200):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eight cards that are split: how long that takes, how many writes and reads it costs, and how both grow.
 
-The simulated kernel and the stand-in kubelet run in this process. It notices writes by inotify and makes a
+The simulated kernel and the fake kubelet run in this process. It notices writes by inotify and makes a
 dozen files and links for each instance, which is most of the time that is measured.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure
@@ -45,7 +45,7 @@ async def _measured(size: int, rows: list[Figure]) -> float:
             add_card(host, card, 10 + number)
         host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
         host.write_file("/etc/nodeagent/config.yaml", CONFIG.format(types=""))
-        async with Kubelet(directory) as kubelet, simulated_cards(host, MdevKernel(split)) as made:
+        async with FakeKubelet(directory) as kubelet, simulated_cards(host, MdevKernel(split)) as made:
             daemon = Daemon(directory)
             await _until(lambda: _ready(directory))
             await anyio.sleep(1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nodeagent.base import threads
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.bench import listing
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure
@@ -19,14 +19,14 @@ NVIDIA, NVIDIA_DEVICES = 0x10DE, range(0x0800, 0x1400)  # the simulated host's d
 OTHER_DEVICES = range(0x0100, 0x0109)
 
 
-async def figures(host: SimulatedHost, kubelet: Kubelet) -> list[Figure]:
+async def figures(host: SimulatedHost, kubelet: FakeKubelet) -> list[Figure]:
     """Both starts, each with the one and the other database of names."""
     measured = await _starts(host, kubelet, "bundled pci.ids")
     host.write_file("/usr/share/hwdata/pci.ids", large_pci_ids())
     return measured + await _starts(host, kubelet, "pci.ids of 1.4 MB")
 
 
-async def _starts(host: SimulatedHost, kubelet: Kubelet, names: str) -> list[Figure]:
+async def _starts(host: SimulatedHost, kubelet: FakeKubelet, names: str) -> list[Figure]:
     registers: list[float] = []
     lists: list[float] = []
     cpu: list[float] = []

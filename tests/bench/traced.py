@@ -3,7 +3,7 @@
 
 SIGUSR1 begins anew, SIGUSR2 ends and writes FILE: a JSON list of [file, line, name]. What follows FILE are
 the daemon's own arguments. All threads are watched from the start, since a thread cannot be told later.
-Bodies of modules and classes are not functions; the stand-ins and generated code are not the daemon's.
+Bodies of modules and classes are not functions; the fakes and generated code are not the daemon's.
 """
 
 from __future__ import annotations

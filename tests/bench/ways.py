@@ -23,7 +23,7 @@ import anyio
 from nodeagent.base.terminal import table
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.bench import listing
 from tests.bench.daemon import Daemon, simulated
@@ -66,7 +66,7 @@ class Tracer:
 
 
 @asynccontextmanager
-async def _traced(host: SimulatedHost, kubelet: Kubelet, resources: int) -> AsyncIterator[Tracer]:
+async def _traced(host: SimulatedHost, kubelet: FakeKubelet, resources: int) -> AsyncIterator[Tracer]:
     """A daemon that is traced, and has listed so many resources."""
     path = f"{host.directory}/.trace"
     daemon = Daemon(host.path("/"), module=("tests.bench.traced", path))
@@ -81,7 +81,7 @@ async def _traced(host: SimulatedHost, kubelet: Kubelet, resources: int) -> Asyn
 async def listed_host() -> dict[str, list[list[Function]]]:
     """The three ways of a node whose host is not changed: event, Allocate, kubelet restart."""
     with simulated(16, 4) as host:
-        async with Kubelet(host.path("/")) as kubelet, _traced(host, kubelet, 4) as tracer:
+        async with FakeKubelet(host.path("/")) as kubelet, _traced(host, kubelet, 4) as tracer:
             return {
                 "event → list": await _events(host, kubelet, tracer),
                 "Allocate → answer": await _allocates(kubelet, tracer),
@@ -89,7 +89,7 @@ async def listed_host() -> dict[str, list[list[Function]]]:
             }
 
 
-async def _events(host: SimulatedHost, kubelet: Kubelet, tracer: Tracer) -> list[list[Function]]:
+async def _events(host: SimulatedHost, kubelet: FakeKubelet, tracer: Tracer) -> list[list[Function]]:
     """A device leaves its driver; it comes back unseen."""
 
     async def bind(driver: str) -> None:
@@ -106,7 +106,7 @@ async def _events(host: SimulatedHost, kubelet: Kubelet, tracer: Tracer) -> list
     return traces[1:]
 
 
-async def _allocates(kubelet: Kubelet, tracer: Tracer) -> list[list[Function]]:
+async def _allocates(kubelet: FakeKubelet, tracer: Tracer) -> list[list[Function]]:
     """Each time another device of one resource, over a connection that is open."""
     resource, devices = min(kubelet.state.table.devices.items())
     endpoint = kubelet.statistics.accepted(resource)[-1].endpoint
@@ -128,7 +128,7 @@ def _again(names: list[str]) -> Iterator[str]:
         yield from names
 
 
-async def _restarts(kubelet: Kubelet, tracer: Tracer) -> list[list[Function]]:
+async def _restarts(kubelet: FakeKubelet, tracer: Tracer) -> list[list[Function]]:
     """All connections end, and there is a new socket at once."""
 
     async def restart() -> None:
@@ -151,7 +151,7 @@ async def _wish() -> list[Function]:
         add_card(host, card, 10)
         host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
         host.write_file("/etc/nodeagent/config.yaml", CONFIG.format(types=""))
-        async with Kubelet(directory) as kubelet, simulated_cards(host, MdevKernel([card])) as made:
+        async with FakeKubelet(directory) as kubelet, simulated_cards(host, MdevKernel([card])) as made:
 
             async def wish() -> None:
                 host.write_file("/etc/nodeagent/config.yaml", CONFIG.format(types="t-1"))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from grpclib.exceptions import GRPCError
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, allocate, health, until_health
 
@@ -92,14 +92,14 @@ def pair_lists(boards: Sequence[Pair]) -> dict[str, int]:
 @asynccontextmanager
 async def started(
     node: Node, *flags: str, listed: Mapping[str, int], **options: Any
-) -> AsyncIterator[tuple[Daemon, Kubelet]]:
+) -> AsyncIterator[tuple[Daemon, FakeKubelet]]:
     """Daemon and a kubelet with these options, when the kubelet has these lists."""
     async with node.kubelet(**options) as kubelet, node.daemon(*flags) as daemon:
         await all_listed(kubelet, listed)
         yield daemon, kubelet
 
 
-async def all_listed(kubelet: Kubelet, listed: Mapping[str, int]) -> None:
+async def all_listed(kubelet: FakeKubelet, listed: Mapping[str, int]) -> None:
     """Wait until the kubelet has these resources with that many devices."""
     for resource, devices in listed.items():
         await kubelet.until_listed(resource, devices, PATIENCE)
@@ -126,7 +126,7 @@ def apart(*pods: Pod) -> None:
             assert seen.setdefault(group, pod.key) == pod.key, f"group {group}: {seen[group]}, {pod.key}"
 
 
-async def until_all_healthy(kubelet: Kubelet, *resources: str, within: float = PATIENCE) -> None:
+async def until_all_healthy(kubelet: FakeKubelet, *resources: str, within: float = PATIENCE) -> None:
     """Wait until every device of these resources is Healthy in the last list."""
 
     def healthy() -> bool:
@@ -136,7 +136,7 @@ async def until_all_healthy(kubelet: Kubelet, *resources: str, within: float = P
     await kubelet.until(healthy, within)
 
 
-async def end(node: Node, kubelet: Kubelet, *pods: Pod) -> None:
+async def end(node: Node, kubelet: FakeKubelet, *pods: Pod) -> None:
     """Let the pods, the last of the node, end; wait until all that they had, and its siblings, is free again.
 
     What is Healthy may still be so for the pod that has ended: who holds what must be known as well.
@@ -147,7 +147,7 @@ async def end(node: Node, kubelet: Kubelet, *pods: Pod) -> None:
     await until_all_healthy(kubelet, *kubelet.state.table.devices)
 
 
-async def stays_taken(kubelet: Kubelet, board: Board, quiet: Pod) -> None:
+async def stays_taken(kubelet: FakeKubelet, board: Board, quiet: Pod) -> None:
     """The sibling of what a plain init container got stays so when a pod without devices has ended."""
     await until_health(kubelet, USB, board.usb, "Unhealthy")
     kubelet.delete(quiet)
@@ -161,7 +161,7 @@ async def named(node: Node, device: str, pod: Pod) -> None:
     await node.until_told(lambda told: told["holders"].get(device, {}).get("pod") == pod.key)
 
 
-async def refusal(kubelet: Kubelet, resource: str, *devices: str) -> str:
+async def refusal(kubelet: FakeKubelet, resource: str, *devices: str) -> str:
     """The text with which an Allocate of these devices is refused; empty if it is granted."""
     try:
         await allocate(kubelet, resource, devices)
@@ -170,7 +170,7 @@ async def refusal(kubelet: Kubelet, resource: str, *devices: str) -> str:
     return ""
 
 
-async def stays(kubelet: Kubelet, condition: Callable[[], bool], seconds: float) -> None:
+async def stays(kubelet: FakeKubelet, condition: Callable[[], bool], seconds: float) -> None:
     """Check that the condition holds now, and whatever happens for so long."""
     assert condition()
     with contextlib.suppress(TimeoutError):

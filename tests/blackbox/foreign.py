@@ -10,7 +10,7 @@ from types import MappingProxyType
 import anyio
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.harness import PATIENCE
 from tests.sim import plugin
 
@@ -37,7 +37,7 @@ class Foreign(plugin.Plugin):
 
 @asynccontextmanager
 async def serving(
-    kubelet: Kubelet,
+    kubelet: FakeKubelet,
     *ids: str,
     resource: str = NIC,
     takes: float = 0.0,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node for black-box tests: a simulated host, a stand-in kubelet, and the real daemon as a process.
+"""A node for black-box tests: a simulated host, a fake kubelet, and the real daemon as a process.
 
 The daemon is seen from outside only: its log lines, its status socket, its plugin sockets, what the kubelet
 saw of it, and what /proc tells of its process. Nothing here knows how it works inside.
@@ -28,7 +28,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import SocketChannel
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import ListSeen, Pod
 from tests import forkserver
 
@@ -245,13 +245,15 @@ class Node:
                         process.kill()
 
     @asynccontextmanager
-    async def kubelet(self, **options: Any) -> AsyncIterator[Kubelet]:
-        """A running stand-in kubelet."""
-        async with Kubelet(self.root, **options) as kubelet:
+    async def kubelet(self, **options: Any) -> AsyncIterator[FakeKubelet]:
+        """A running fake kubelet."""
+        async with FakeKubelet(self.root, **options) as kubelet:
             yield kubelet
 
     @asynccontextmanager
-    async def running(self, *flags: str, listed: Mapping[str, int]) -> AsyncIterator[tuple[Daemon, Kubelet]]:
+    async def running(
+        self, *flags: str, listed: Mapping[str, int]
+    ) -> AsyncIterator[tuple[Daemon, FakeKubelet]]:
         """Daemon and kubelet, when the kubelet has these resources with that many devices."""
         async with self.kubelet() as kubelet, self.daemon(*flags) as daemon:
             for resource, devices in listed.items():
@@ -314,7 +316,7 @@ async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return await threads.call(forkserver.run, arguments, os.environ)
 
 
-def health(kubelet: Kubelet, resource: str) -> dict[str, str]:
+def health(kubelet: FakeKubelet, resource: str) -> dict[str, str]:
     """Id → health in the last list that the kubelet has; {} without one."""
     lists = kubelet.statistics.lists.get(resource)
     return lists[-1].health if lists else {}
@@ -325,19 +327,19 @@ def healths(lists: Sequence[ListSeen]) -> list[dict[str, str]]:
     return [seen.health for seen in lists]
 
 
-async def until_health(kubelet: Kubelet, resource: str, device: str, wanted: str | None) -> None:
+async def until_health(kubelet: FakeKubelet, resource: str, device: str, wanted: str | None) -> None:
     """Wait until the kubelet was told so of a device; None: that it is not listed."""
     await kubelet.until(lambda: health(kubelet, resource).get(device) == wanted, PATIENCE)
 
 
-def socket_of(kubelet: Kubelet, resource: str) -> Path:
+def socket_of(kubelet: FakeKubelet, resource: str) -> Path:
     """The socket under which the resource was registered last."""
     return kubelet.paths.plugins / kubelet.statistics.accepted(resource)[-1].endpoint
 
 
 @asynccontextmanager
 async def client_of(
-    kubelet: Kubelet, resource: str, authority: str = "localhost"
+    kubelet: FakeKubelet, resource: str, authority: str = "localhost"
 ) -> AsyncIterator[SocketChannel]:
     """A second connection to the plugin of a resource."""
     channel = SocketChannel(socket_of(kubelet, resource), authority=authority)
@@ -350,7 +352,7 @@ async def client_of(
 
 
 async def allocate(
-    kubelet: Kubelet, resource: str, *containers: Sequence[str]
+    kubelet: FakeKubelet, resource: str, *containers: Sequence[str]
 ) -> list[v1beta1.ContainerAllocateResponse]:
     """One Allocate with these ids per container, as the kubelet would send it. Raises GRPCError."""
     request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest(list(ids)) for ids in containers])

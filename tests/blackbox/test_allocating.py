@@ -14,7 +14,7 @@ from grpclib.exceptions import GRPCError
 from nodeagent.base import threads
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.harness import (
     PATIENCE,
     T4,
@@ -133,7 +133,7 @@ async def test_an_allocate_on_a_hanging_host_fails_after_ten_seconds_and_delays_
         await until_health(kubelet, "example.com/stuck", stuck, "Healthy")
 
 
-async def _seconds(kubelet: Kubelet, device: str) -> float:
+async def _seconds(kubelet: FakeKubelet, device: str) -> float:
     began = time.monotonic()
     await allocate(kubelet, "example.com/fine", [device])
     return time.monotonic() - began
@@ -182,7 +182,7 @@ async def test_a_vf_among_the_devices_leaves_the_others_as_they_are(node: Node) 
             assert answer.envs == {ENV: address}
 
 
-async def _preferred(kubelet: Kubelet, available: list[str], must: list[str], size: int) -> list[str]:
+async def _preferred(kubelet: FakeKubelet, available: list[str], must: list[str], size: int) -> list[str]:
     wish = v1beta1.ContainerPreferredAllocationRequest(available, must, size)
     async with client_of(kubelet, T4) as channel:
         stub = v1beta1.DevicePluginStub(channel)

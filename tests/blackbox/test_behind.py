@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import CONTROLLER
 from tests.blackbox import foreign
@@ -65,7 +65,7 @@ async def with_a_stick(node: Node) -> AsyncIterator[SimulatedDrivers]:
         yield drivers
 
 
-async def given(node: Node, kubelet: Kubelet) -> None:
+async def given(node: Node, kubelet: FakeKubelet) -> None:
     await kubelet.until_listed(ONE, 1)
     one = await kubelet.admit(pod("one", {ONE: 1}))
     running(one)
@@ -176,7 +176,7 @@ async def test_the_function_is_kept_for_a_while_of_which_somebody_was_given_a(no
         await eventually(lambda: drivers.driver(SERIAL) == "vfio-pci", GIVEN)
 
 
-def the_node_first(kubelet: Kubelet, resource: str = SHARED) -> None:
+def the_node_first(kubelet: FakeKubelet, resource: str = SHARED) -> None:
     """The kubelet asks for the resources of a container in any order."""
     for seed in range(20):
         wishes = [resource, foreign.NIC]
@@ -269,7 +269,7 @@ class Ports(foreign.Foreign):
 
 
 @contextlib.asynccontextmanager
-async def with_ports(kubelet: Kubelet, takes: float, first: str = "/dev/ttyX") -> AsyncIterator[Pod]:
+async def with_ports(kubelet: FakeKubelet, takes: float, first: str = "/dev/ttyX") -> AsyncIterator[Pod]:
     """Two other plugins: one gives the node, the other one takes its time; and who wants of both.
 
     ``first``: what the first one gets whom it gives anything.
@@ -331,15 +331,15 @@ async def test_what_another_plugin_gave_is_kept_by_hand_though_nobody_has_asked_
         await keeps(drivers, SERIAL, "serial")
 
 
-def refuses(kubelet: Kubelet) -> None:
+def refuses(kubelet: FakeKubelet) -> None:
     kubelet.faults.set("pod-resources-exhausted", True)
 
 
-def is_slow(kubelet: Kubelet) -> None:
+def is_slow(kubelet: FakeKubelet) -> None:
     kubelet.faults.set("pod-resources-delay", 3.0)
 
 
-def hangs(kubelet: Kubelet) -> None:
+def hangs(kubelet: FakeKubelet) -> None:
     kubelet.faults.set("pod-resources-delay", 600.0)
 
 
@@ -347,7 +347,7 @@ def hangs(kubelet: Kubelet) -> None:
 @pytest.mark.parametrize("silence", [refuses, is_slow, hangs])
 @pytest.mark.parametrize("how", ["a rule", "hand"])
 async def test_what_another_plugin_gave_is_kept_though_the_kubelet(
-    node: Node, how: str, silence: Callable[[Kubelet], None]
+    node: Node, how: str, silence: Callable[[FakeKubelet], None]
 ) -> None:
     """What it does not say, somebody may have; the rule has its way when it has said it, and nobody has."""
     async with (

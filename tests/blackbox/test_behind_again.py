@@ -12,7 +12,7 @@ import shutil
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
 from tests.blackbox.boards import running, stays
@@ -38,7 +38,7 @@ KEPT = "a.example/other"
 GONE = 1.2  # seconds after which the API server has no pod of that name any more
 
 
-async def bound_while_it_is_given(node: Node, kubelet: Kubelet, two: Pod) -> None:
+async def bound_while_it_is_given(node: Node, kubelet: FakeKubelet, two: Pod) -> None:
     """The card is to be bound while the pod has got its node, and waits for another plugin."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kubelet.admit, two)
@@ -119,7 +119,7 @@ def give_the_node_to_another_card(node: Node) -> None:
     devnodes.add(node.host, "/dev/ttyX", (188, 12))
 
 
-async def passes_on(node: Node, kubelet: Kubelet, one: Pod) -> None:
+async def passes_on(node: Node, kubelet: FakeKubelet, one: Pod) -> None:
     """The id goes to the next pod while an answer of before is on its way."""
     late = [1.5] * 3
     kubelet.faults.set("pod-resources-late", late)

@@ -19,7 +19,7 @@ import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim import files
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
 from tests.blackbox.boards import running, stays
@@ -48,7 +48,7 @@ class Scene(NamedTuple):
     """A node at rest with a daemon, and a pod that has what it has, or is to get it."""
 
     drivers: SimulatedDrivers
-    kubelet: Kubelet
+    kubelet: FakeKubelet
     one: Pod
 
 

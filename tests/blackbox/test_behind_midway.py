@@ -12,7 +12,7 @@ import signal
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import running, stays
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod
@@ -86,7 +86,7 @@ async def test_a_device_allocated_while_an_answer_of_pod_resources_is_on_its_way
         assert not drivers.writes
 
 
-async def who_has_the_other_node(node: Node, kubelet: Kubelet, name: str) -> Pod:
+async def who_has_the_other_node(node: Node, kubelet: FakeKubelet, name: str) -> Pod:
     """A pod that has been given /dev/ttyOTHER by the plugin of the ports."""
     devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))
     one = await kubelet.admit(pod(name, {PORT: 1}))

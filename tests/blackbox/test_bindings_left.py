@@ -9,7 +9,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.boards import stays
 from tests.blackbox.harness import Node, eventually, pod, until_health
 from tests.blackbox.test_bindings import AUDIO, CARDS, GPU, RESOURCE, RULE
@@ -27,7 +27,7 @@ def configured(node: Node) -> None:
     node.configure(RESOURCE + RULE)
 
 
-async def given(drivers: SimulatedDrivers, kubelet: Kubelet) -> None:
+async def given(drivers: SimulatedDrivers, kubelet: FakeKubelet) -> None:
     await eventually(lambda: drivers.driver(GPU) == "vfio-pci", LONG)
     await until_health(kubelet, CARDS, GPU, "Healthy")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.harness import PATIENCE, Node, eventually, health, until_health
 from tests.sim.drivers import SimulatedDrivers, Wrote, simulated
 
@@ -26,7 +26,7 @@ def add_cards(node: Node) -> None:
         )
 
 
-def ever_healthy(kubelet: Kubelet) -> set[str]:
+def ever_healthy(kubelet: FakeKubelet) -> set[str]:
     """The ids that any list had as Healthy."""
     sent = kubelet.statistics.lists.get(CARDS, ())
     return {each for one in sent for each, told in one.health.items() if told == "Healthy"}

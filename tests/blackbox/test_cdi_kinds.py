@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from grpclib.exceptions import GRPCError
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests import facts
 from tests.blackbox import silentfs
 from tests.blackbox.harness import (
@@ -82,7 +82,7 @@ def gpus(node: Node) -> Node:
     return node
 
 
-def names(kubelet: Kubelet) -> dict[str, str]:
+def names(kubelet: FakeKubelet) -> dict[str, str]:
     """Names without their kind → health."""
     return {name.partition("=")[2]: state for name, state in health(kubelet, GPU).items()}
 

@@ -11,7 +11,7 @@ import os
 import pytest
 
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.boards import (
     GPU,
     USB,
@@ -44,7 +44,7 @@ KINDS = pytest.mark.parametrize("kind", DAMAGE)
 pytestmark = [pytest.mark.slow, pytest.mark.time_scale(SCALE)]
 
 
-def damage(node: Node, kubelet: Kubelet, kind: str) -> None:
+def damage(node: Node, kubelet: FakeKubelet, kind: str) -> None:
     """The file is of this kind from now on; the kubelet remembers all, and does not write."""
     path, text = node.plugins / CHECKPOINT, DAMAGE[kind]
     kubelet.state.table.full = True
@@ -57,7 +57,7 @@ def damage(node: Node, kubelet: Kubelet, kind: str) -> None:
         beside.rename(path)
 
 
-def mend(node: Node, kubelet: Kubelet, kind: str) -> None:
+def mend(node: Node, kubelet: FakeKubelet, kind: str) -> None:
     """The kubelet writes its file again."""
     if kind == "a directory":
         (node.plugins / CHECKPOINT).rmdir()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node that follows the KubeVirt CR and the labels of its Node; the API server is the stand-in."""
+"""A node that follows the KubeVirt CR and the labels of its Node; the API server is a fake."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from nodeagent.sim.apiserver.answers import Refusal
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer, Refusal
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox import foreign
 from tests.blackbox.harness import EXEC, PATIENCE, T4, Daemon, Node, eventually, pod, until_health
 from tests.blackbox.test_splitting import FIRST, two_cards
@@ -26,22 +25,22 @@ SOON = 2.0  # seconds; one on a machine that nobody else loads
 ENTRY = {"pciVendorSelector": "10DE:1EB8", "resourceName": GPU, "externalResourceProvider": True}
 
 
-def put(server: ApiServer, *entries: dict[str, Any], **more: Any) -> None:
+def put(server: FakeApiServer, *entries: dict[str, Any], **more: Any) -> None:
     """The CR permits these PCI devices now."""
     server.store.put(
         KUBEVIRTS, crs.document({"permittedHostDevices": {"pciHostDevices": list(entries)}, **more})
     )
 
 
-def label(server: ApiServer, **labels: str) -> None:
+def label(server: FakeApiServer, **labels: str) -> None:
     """The Node has these labels now."""
     server.store.put(NODES, {"metadata": {"name": NAME, "labels": labels}})
 
 
 @asynccontextmanager
-async def server_of(node: Node) -> AsyncIterator[ApiServer]:
+async def server_of(node: Node) -> AsyncIterator[FakeApiServer]:
     """An API server with the Node, and without a CR."""
-    async with ApiServer() as server:
+    async with FakeApiServer() as server:
         label(server)
         (node.root / "etc").mkdir(exist_ok=True)
         server.kubeconfig(node.root / "etc/kubeconfig")
@@ -57,7 +56,7 @@ FLAGS = ("--kubeconfig", "/etc/kubeconfig", "--node-name", NAME)
 
 
 @pytest.fixture
-async def server(node: Node) -> AsyncIterator[ApiServer]:
+async def server(node: Node) -> AsyncIterator[FakeApiServer]:
     node.add_gpu("0000:20:00.0", 20)
     async with server_of(node) as server:
         yield server
@@ -66,14 +65,14 @@ async def server(node: Node) -> AsyncIterator[ApiServer]:
 @asynccontextmanager
 async def followed(
     node: Node, *more: str, under: Sequence[str] = ()
-) -> AsyncIterator[tuple[Daemon, Kubelet]]:
+) -> AsyncIterator[tuple[Daemon, FakeKubelet]]:
     """Daemon and kubelet, when the cluster is heard."""
     async with node.kubelet() as kubelet, node.daemon(*FLAGS, *more, under=under) as daemon:
         await node.until_told(lambda told: of(told, "answers"))
         yield daemon, kubelet
 
 
-async def test_an_edit_of_the_cr_is_followed_without_a_restart(node: Node, server: ApiServer) -> None:
+async def test_an_edit_of_the_cr_is_followed_without_a_restart(node: Node, server: FakeApiServer) -> None:
     async with followed(node) as (_, kubelet):
         await kubelet.until_listed(T4, 1, PATIENCE)
         put(server, ENTRY)
@@ -85,7 +84,7 @@ async def test_an_edit_of_the_cr_is_followed_without_a_restart(node: Node, serve
         await kubelet.until_listed(T4, 1, SOON)
 
 
-async def test_what_is_virt_handler_s_is_offered_by_nobody_else(node: Node, server: ApiServer) -> None:
+async def test_what_is_virt_handler_s_is_offered_by_nobody_else(node: Node, server: FakeApiServer) -> None:
     async with followed(node) as (_, kubelet):
         await kubelet.until_listed(T4, 1, PATIENCE)
         put(server, ENTRY | {"externalResourceProvider": False})
@@ -96,7 +95,7 @@ async def test_what_is_virt_handler_s_is_offered_by_nobody_else(node: Node, serv
 
 
 async def test_ids_of_what_the_cr_leaves_to_virt_handler_are_groups_whatever_its_socket_is_called(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     node.add_sound("0000:20:00.1", 20)
     sound = {"pciVendorSelector": "10DE:10F9", "resourceName": SOUND}
@@ -115,7 +114,7 @@ async def test_ids_of_what_the_cr_leaves_to_virt_handler_are_groups_whatever_its
 
 
 async def test_a_cr_that_is_deleted_or_makes_no_sense_leaves_the_last_good_one_in_force(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     put(server, ENTRY)
     async with followed(node) as (_, kubelet):
@@ -133,7 +132,7 @@ async def test_a_cr_that_is_deleted_or_makes_no_sense_leaves_the_last_good_one_i
 
 @pytest.mark.parametrize("entries", ["10DE:1EB8", {"0": ENTRY}, ["10DE:1EB8"]])
 async def test_devices_of_a_cr_stay_if_its_list_or_an_entry_of_it_is_of_a_wrong_type(
-    node: Node, server: ApiServer, entries: Any
+    node: Node, server: FakeApiServer, entries: Any
 ) -> None:
     put(server, ENTRY)
     async with followed(node) as (_, kubelet):
@@ -149,7 +148,7 @@ async def test_devices_of_a_cr_stay_if_its_list_or_an_entry_of_it_is_of_a_wrong_
 
 
 async def test_one_entry_that_cannot_be_used_is_told_and_the_others_count(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     put(server, ENTRY | {"pciVendorSelector": "all"}, ENTRY)
     async with followed(node) as (_, kubelet):
@@ -159,7 +158,7 @@ async def test_one_entry_that_cannot_be_used_is_told_and_the_others_count(
 
 
 async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     put(server, ENTRY)
     async with followed(node) as (daemon, kubelet):
@@ -180,7 +179,7 @@ async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers
 
 
 async def test_what_cannot_be_kept_is_told_once_and_kept_when_it_can_be(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     (node.root / "var/lib").mkdir(parents=True)
     (node.root / "var/lib/nodeagent").write_text("no directory")
@@ -200,7 +199,7 @@ async def test_what_cannot_be_kept_is_told_once_and_kept_when_it_can_be(
         assert (await node.status()).get("problems", []) == []
 
 
-async def test_nobody_waits_for_a_disk_that_hangs(node: Node, server: ApiServer) -> None:
+async def test_nobody_waits_for_a_disk_that_hangs(node: Node, server: FakeApiServer) -> None:
     """A pipe without a reader: whoever opens it to write, waits."""
     kept = node.root / "var/lib/nodeagent"
     kept.mkdir(parents=True)
@@ -212,7 +211,7 @@ async def test_nobody_waits_for_a_disk_that_hangs(node: Node, server: ApiServer)
         await kubelet.until_listed(OTHER, 1, SOON)
 
 
-async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: ApiServer) -> None:
+async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: FakeApiServer) -> None:
     kept = node.root / "var/lib/nodeagent/cluster.json"
     kept.parent.mkdir(parents=True)
     kept.write_text("{")
@@ -223,7 +222,7 @@ async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: ApiSer
 
 
 @pytest.mark.slow
-async def test_devices_are_served_while_the_api_server_is_away(node: Node, server: ApiServer) -> None:
+async def test_devices_are_served_while_the_api_server_is_away(node: Node, server: FakeApiServer) -> None:
     put(server, ENTRY)
     async with followed(node) as (daemon, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
@@ -239,7 +238,7 @@ async def test_devices_are_served_while_the_api_server_is_away(node: Node, serve
         assert len(daemon.lines("cluster-away")) <= 2, "one for each kind"
 
 
-async def test_labels_of_the_node_and_the_cr_choose_what_is_made(node: Node, server: ApiServer) -> None:
+async def test_labels_of_the_node_and_the_cr_choose_what_is_made(node: Node, server: FakeApiServer) -> None:
     node.configure("mdevs: {manage: true}\nkubevirt: {manageMdevs: true}")
     types = {"nodeSelector": {"example.com/use": "a"}, "mediatedDeviceTypes": ["nvidia-228"]}
     wanted = {"enabled": False, "mediatedDeviceTypes": ["nvidia-222"], "nodeMediatedDeviceTypes": [types]}
@@ -269,7 +268,7 @@ NODE_TYPES = {"nodeSelector": {}, "mediatedDeviceTypes": ["nvidia-222"]}
     ],
 )
 async def test_vgpus_stay_if_a_list_of_types_is_of_a_wrong_type(
-    node: Node, server: ApiServer, broken: dict[str, Any]
+    node: Node, server: FakeApiServer, broken: dict[str, Any]
 ) -> None:
     node.configure("mdevs: {manage: true}\nkubevirt: {manageMdevs: true}")
     wanted = {"enabled": False, "nodeMediatedDeviceTypes": [NODE_TYPES]}
@@ -286,7 +285,7 @@ async def test_vgpus_stay_if_a_list_of_types_is_of_a_wrong_type(
             assert made.writes == writes, "no vGPU was removed or created"
 
 
-async def test_five_hundred_edits_end_in_the_last_one(node: Node, server: ApiServer) -> None:
+async def test_five_hundred_edits_end_in_the_last_one(node: Node, server: FakeApiServer) -> None:
     async with followed(node) as (_, kubelet):
         for number in range(500):
             put(server, ENTRY | {"resourceName": f"example.com/gpu{number}"})
@@ -301,7 +300,7 @@ async def test_five_hundred_edits_end_in_the_last_one(node: Node, server: ApiSer
 
 
 @pytest.mark.bench
-async def test_a_daemon_that_follows_the_cluster_stays_small(node: Node, server: ApiServer) -> None:
+async def test_a_daemon_that_follows_the_cluster_stays_small(node: Node, server: FakeApiServer) -> None:
     put(server, ENTRY)
     async with followed(node, under=EXEC) as (daemon, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
@@ -319,7 +318,9 @@ async def test_without_credentials_nobody_is_asked(node: Node) -> None:
         assert not of(await node.status(), "followed")
 
 
-async def test_with_credentials_nobody_is_asked_if_the_settings_say_so(node: Node, server: ApiServer) -> None:
+async def test_with_credentials_nobody_is_asked_if_the_settings_say_so(
+    node: Node, server: FakeApiServer
+) -> None:
     put(server, ENTRY)
     flags = (*FLAGS, "--kubevirt-enabled", "false")
     async with node.kubelet() as kubelet, node.daemon(*flags):
@@ -329,7 +330,7 @@ async def test_with_credentials_nobody_is_asked_if_the_settings_say_so(node: Nod
 
 
 async def test_credentials_that_are_taken_away_leave_the_last_word_in_force_and_that_is_said(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     put(server, ENTRY)
     node.configure("kubeconfig: /etc/kubeconfig\n")
@@ -341,7 +342,9 @@ async def test_credentials_that_are_taken_away_leave_the_last_word_in_force_and_
         assert kubelet.state.table.allocatable(GPU) == 1
 
 
-async def test_a_kubeconfig_that_comes_later_is_used_without_a_restart(node: Node, server: ApiServer) -> None:
+async def test_a_kubeconfig_that_comes_later_is_used_without_a_restart(
+    node: Node, server: FakeApiServer
+) -> None:
     put(server, ENTRY)
     async with node.kubelet() as kubelet, node.daemon("--node-name", NAME):
         await kubelet.until_listed(T4, 1, PATIENCE)
@@ -350,7 +353,7 @@ async def test_a_kubeconfig_that_comes_later_is_used_without_a_restart(node: Nod
 
 
 async def test_credentials_that_are_refused_are_told_and_no_component_fails(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     """Both watches are refused at about the same moment; three times, because the order varies."""
     server.faults.set("status", Refusal(401))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.sim.apiserver.reviews import USER
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.requests import USER
+from nodeagent.sim.apiserver.server import FakeApiServer
 from tests.blackbox.harness import Node
 from tests.blackbox.test_cluster import ENTRY, FLAGS, NAME, followed, put, server_of
 from tests.facts import names
@@ -19,7 +19,7 @@ MACHINES = "get virtualmachineinstances.kubevirt.io"
 
 
 @pytest.fixture
-async def server(node: Node) -> AsyncIterator[ApiServer]:
+async def server(node: Node) -> AsyncIterator[FakeApiServer]:
     async with server_of(node) as server:
         yield server
 
@@ -32,7 +32,7 @@ async def checked(node: Node, code: int, *flags: str) -> dict[str, Any]:
     return told | {"by": {each["what"]: each for each in told.get("checks", ())}}
 
 
-async def test_all_that_a_node_needs_is_there(node: Node, server: ApiServer) -> None:
+async def test_all_that_a_node_needs_is_there(node: Node, server: FakeApiServer) -> None:
     put(server, ENTRY)
     before = server.store.version
     told = await checked(node, 0)
@@ -52,7 +52,9 @@ async def test_all_that_a_node_needs_is_there(node: Node, server: ApiServer) -> 
     assert server.store.version == before, "nothing was changed"
 
 
-async def test_each_right_that_is_missing_has_the_rule_that_gives_it(node: Node, server: ApiServer) -> None:
+async def test_each_right_that_is_missing_has_the_rule_that_gives_it(
+    node: Node, server: FakeApiServer
+) -> None:
     put(server, ENTRY)
     server.denied.update({("watch", "nodes"), ("list", "kubevirts")})
     done = await node.command("cluster", "check", *FLAGS)
@@ -72,7 +74,7 @@ async def test_each_right_that_is_missing_has_the_rule_that_gives_it(node: Node,
     assert lines[-1].split()[-1] == "2"
 
 
-async def test_a_right_that_only_a_person_needs_may_be_missing(node: Node, server: ApiServer) -> None:
+async def test_a_right_that_only_a_person_needs_may_be_missing(node: Node, server: FakeApiServer) -> None:
     put(server, ENTRY)
     server.denied.add(("get", "virtualmachineinstances"))
     told = await checked(node, 0)
@@ -81,7 +83,7 @@ async def test_a_right_that_only_a_person_needs_may_be_missing(node: Node, serve
 
 
 async def test_the_status_of_nodes_is_patched_only_where_that_is_asked_for(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     put(server, ENTRY)
     server.denied.add(("patch", "nodes/status"))
@@ -90,7 +92,7 @@ async def test_the_status_of_nodes_is_patched_only_where_that_is_asked_for(
     assert not told["by"]["patch nodes/status"]["well"]
 
 
-async def test_objects_that_are_missing_are_told(node: Node, server: ApiServer) -> None:
+async def test_objects_that_are_missing_are_told(node: Node, server: FakeApiServer) -> None:
     told = await checked(node, 3, *FLAGS, "--node-name", "other")
     assert "node.name" in told["by"]["the Node other"]["hint"]
     assert not told["by"]["a KubeVirt CR"]["well"]
@@ -100,7 +102,7 @@ async def test_objects_that_are_missing_are_told(node: Node, server: ApiServer) 
     assert "a KubeVirt CR" not in told["by"]
 
 
-async def test_what_of_the_cr_would_not_be_in_force_is_told(node: Node, server: ApiServer) -> None:
+async def test_what_of_the_cr_would_not_be_in_force_is_told(node: Node, server: FakeApiServer) -> None:
     put(server, ENTRY | {"pciVendorSelector": "all"}, ENTRY)
     told = await checked(node, 3)
     (entry,) = (each for each in told["checks"] if each["kind"] == "entry")
@@ -110,7 +112,7 @@ async def test_what_of_the_cr_would_not_be_in_force_is_told(node: Node, server: 
 
 
 async def test_a_daemon_is_spoken_of_with_its_own_settings_and_flags_go_over_them(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     put(server, ENTRY)
     async with followed(node):
@@ -121,7 +123,7 @@ async def test_a_daemon_is_spoken_of_with_its_own_settings_and_flags_go_over_the
         assert more["by"]["patch nodes/status"]["well"]
 
 
-async def test_settings_that_follow_no_cluster_need_nothing(node: Node, server: ApiServer) -> None:
+async def test_settings_that_follow_no_cluster_need_nothing(node: Node, server: FakeApiServer) -> None:
     done = await node.command("cluster", "check")
     assert done.returncode == 0
     names(done.stdout, "kubevirt.enabled", "auto")
@@ -138,7 +140,7 @@ async def test_settings_that_follow_no_cluster_need_nothing(node: Node, server: 
     ],
 )
 async def test_what_cannot_be_asked_is_two_lines(
-    node: Node, server: ApiServer, flags: tuple[str, ...], code: int, what: str
+    node: Node, server: FakeApiServer, flags: tuple[str, ...], code: int, what: str
 ) -> None:
     server.tokens.add("another")
     done = await node.command("cluster", "check", *flags)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from tests.blackbox.harness import PATIENCE, T4, Node
 from tests.blackbox.test_cluster import ENTRY, FLAGS, GPU, OTHER, followed, of, put, server_of
 
@@ -18,14 +18,16 @@ ASLEEP = 15.0  # seconds after which nobody may wait for a disk any more
 
 
 @pytest.fixture
-async def server(node: Node) -> AsyncIterator[ApiServer]:
+async def server(node: Node) -> AsyncIterator[FakeApiServer]:
     node.add_gpu("0000:20:00.0", 20)
     async with server_of(node) as server:
         put(server, ENTRY)
         yield server
 
 
-async def test_what_is_on_disk_again_after_a_failure_is_said_no_more(node: Node, server: ApiServer) -> None:
+async def test_what_is_on_disk_again_after_a_failure_is_said_no_more(
+    node: Node, server: FakeApiServer
+) -> None:
     async with followed(node) as (_, kubelet):
         await node.until_told(lambda told: of(told, "heard"))
         unwritable = node.root / "var/lib/nodeagent/cluster.new"
@@ -37,7 +39,7 @@ async def test_what_is_on_disk_again_after_a_failure_is_said_no_more(node: Node,
         await node.until_told(lambda told: not of(told, "doubts"))
 
 
-async def test_offered_names_that_cannot_be_read_hold_up_nothing(node: Node, server: ApiServer) -> None:
+async def test_offered_names_that_cannot_be_read_hold_up_nothing(node: Node, server: FakeApiServer) -> None:
     """A pipe without a writer: whoever reads it, waits."""
     kept = node.root / "var/lib/nodeagent"
     kept.mkdir(parents=True)
@@ -47,7 +49,9 @@ async def test_offered_names_that_cannot_be_read_hold_up_nothing(node: Node, ser
 
 
 @pytest.mark.parametrize("labels", [["a"], "a", {"a": 1}, {"a": None}])
-async def test_a_record_of_another_shape_is_set_aside(node: Node, server: ApiServer, labels: object) -> None:
+async def test_a_record_of_another_shape_is_set_aside(
+    node: Node, server: FakeApiServer, labels: object
+) -> None:
     kept = node.root / "var/lib/nodeagent/cluster.json"
     kept.parent.mkdir(parents=True)
     body = json.dumps({"kubevirt": None, "labels": labels, "at": 1.0})

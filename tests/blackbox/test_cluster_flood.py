@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from tests.blackbox.harness import PATIENCE, Node
 from tests.blackbox.test_cluster import ENTRY, GPU, followed, of, put, server_of
 
@@ -15,14 +15,14 @@ MANY = 3000
 
 
 @pytest.fixture
-async def server(node: Node) -> AsyncIterator[ApiServer]:
+async def server(node: Node) -> AsyncIterator[FakeApiServer]:
     node.add_gpu("0000:20:00.0", 20)
     async with server_of(node) as server:
         yield server
 
 
 async def test_thousands_of_refused_entries_are_told_in_the_status_and_not_each_in_the_log(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     async with followed(node) as (daemon, kubelet):
         wrong = [ENTRY | {"pciVendorSelector": f"all {number}"} for number in range(MANY)]

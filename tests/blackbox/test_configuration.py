@@ -10,7 +10,7 @@ from asyncinotify import Inotify, Mask
 
 from nodeagent.base import threads
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.harness import (
     PATIENCE,
     T4,
@@ -283,5 +283,5 @@ async def test_the_hosts_own_pci_ids_name_what_the_bundled_copy_does_not_know(no
         await _healthy(kubelet, "nvidia.com/MADE_UP_NEXT_GPU")
 
 
-async def _healthy(kubelet: Kubelet, resource: str) -> None:
+async def _healthy(kubelet: FakeKubelet, resource: str) -> None:
     await until_health(kubelet, resource, "0000:10:00.0", "Healthy")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node tells its cluster, on its Node and on pods; the API server is the stand-in."""
+"""What a node tells its cluster, on its Node and on pods; the API server is a fake."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from nodeagent.sim.apiserver.answers import Refusal
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer, Refusal
 from nodeagent.sim.apiserver.store import EVENTS, NODES
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.harness import PATIENCE, T4, Daemon, Node, pod, until_health
 from tests.blackbox.test_cluster import FLAGS, NAME, followed, of, server_of
 from tests.blackbox.test_splitting import FIRST, two_cards
@@ -25,14 +24,14 @@ SOON = 2.0  # seconds; one is promised, on a machine that nobody else loads
 
 
 @pytest.fixture
-async def server(node: Node) -> AsyncIterator[ApiServer]:
+async def server(node: Node) -> AsyncIterator[FakeApiServer]:
     node.add_gpu(GPU_AT, 20)
     node.add_gpu(OTHER_AT, 30)
     async with server_of(node) as server:
         yield server
 
 
-def written(server: ApiServer, reason: str = "", kind: str = "Node") -> list[dict[str, Any]]:
+def written(server: FakeApiServer, reason: str = "", kind: str = "Node") -> list[dict[str, Any]]:
     """The Events on the Node, or on pods, with this reason or any."""
     return [
         each
@@ -42,7 +41,7 @@ def written(server: ApiServer, reason: str = "", kind: str = "Node") -> list[dic
 
 
 @asynccontextmanager
-async def running(node: Node, *more: str) -> AsyncIterator[tuple[Daemon, Kubelet]]:
+async def running(node: Node, *more: str) -> AsyncIterator[tuple[Daemon, FakeKubelet]]:
     """Daemon and kubelet, when all is listed and the cluster is heard."""
     async with followed(node, *more) as (daemon, kubelet):
         await kubelet.until_listed(T4, 2, PATIENCE)
@@ -50,7 +49,7 @@ async def running(node: Node, *more: str) -> AsyncIterator[tuple[Daemon, Kubelet
 
 
 async def test_a_device_that_falls_off_is_told_on_the_node_and_on_the_pod_that_has_it(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     async with running(node) as (_, kubelet):
         vm = await kubelet.admit(pod("vm", {T4: 2}))
@@ -86,7 +85,7 @@ async def test_a_device_that_falls_off_is_told_on_the_node_and_on_the_pod_that_h
 
 @pytest.mark.slow
 async def test_daemons_that_start_again_and_again_tell_nothing_of_what_was_so_before(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     node.host.bind(GPU_AT, "nvidia")
     async with node.kubelet() as kubelet:
@@ -103,7 +102,7 @@ async def test_daemons_that_start_again_and_again_tell_nothing_of_what_was_so_be
 
 
 async def test_what_happens_while_the_api_server_is_away_is_told_when_it_is_back(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     async with running(node) as (_, kubelet):
         await server.stop()
@@ -114,7 +113,7 @@ async def test_what_happens_while_the_api_server_is_away_is_told_when_it_is_back
 
 
 async def test_without_the_right_devices_are_served_and_the_status_names_it(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     async with running(node) as (daemon, kubelet):
         server.faults.set("status:events", Refusal(403, message="you cannot create events"))
@@ -126,7 +125,7 @@ async def test_without_the_right_devices_are_served_and_the_status_names_it(
         assert (await kubelet.admit(pod("vm", {T4: 1}))).phase == "Running"
 
 
-def made_on(card: str, server: ApiServer) -> int:
+def made_on(card: str, server: FakeApiServer) -> int:
     """How many vGPUs are told to have been made on it: in one Event, or in several that follow each other."""
     told = [(each["message"], each["count"]) for each in written(server, "MdevCreated")]
     found = [(re.fullmatch(rf"{card}: (\d+) x nvidia-222 made", message), count) for message, count in told]
@@ -135,7 +134,7 @@ def made_on(card: str, server: ApiServer) -> int:
 
 @pytest.mark.slow
 async def test_what_is_made_on_a_card_is_one_event_and_what_waits_another(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     node.configure("mdevs: {manage: true, types: []}")
     async with two_cards(node), followed(node) as (_, kubelet):
@@ -150,7 +149,7 @@ async def test_what_is_made_on_a_card_is_one_event_and_what_waits_another(
         await server.until(lambda: bool(written(server, "MdevRemoved")), PATIENCE)
 
 
-async def test_events_that_are_switched_off_are_not_written(node: Node, server: ApiServer) -> None:
+async def test_events_that_are_switched_off_are_not_written(node: Node, server: FakeApiServer) -> None:
     node.configure("cluster: {events: false}")
     async with running(node) as (daemon, kubelet):
         node.host.bind(GPU_AT, "nvidia")

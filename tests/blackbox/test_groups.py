@@ -13,7 +13,7 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.device_plugin import DeviceList, DevicePlugin
 from nodeagent.kubelet.endpoint import Registrar
 from nodeagent.kubelet.grpc import SocketServer
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.nodes import demo_node
 from tests.blackbox.harness import (
     PATIENCE,
@@ -49,7 +49,7 @@ def shared(node: Node) -> Node:
     return node
 
 
-async def give_gpu_20(kubelet: Kubelet, name: str) -> None:
+async def give_gpu_20(kubelet: FakeKubelet, name: str) -> None:
     """Let pod ``name`` have the sound function of group 20."""
     vm = await kubelet.admit(pod(name, {SOUND: 1}))
     assert vm.phase == "Running", vm.message

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.harness import PATIENCE, T4, Node, eventually, run
 
 KEPT = "/var/lib/nodeagent/settings.json"
@@ -27,7 +27,7 @@ async def good_life(node: Node, text: str = GOOD, name: str = "config.yaml") -> 
         await eventually(lambda: node.has(KEPT))
 
 
-def resources(kubelet: Kubelet) -> set[str]:
+def resources(kubelet: FakeKubelet) -> set[str]:
     return {name for name, devices in kubelet.state.table.devices.items() if devices}
 
 

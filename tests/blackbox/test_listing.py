@@ -16,7 +16,7 @@ from grpclib.const import Cardinality
 
 from nodeagent.base import sockets
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.harness import (
     EXEC,
     PATIENCE,
@@ -92,7 +92,7 @@ async def test_one_unreadable_attribute_costs_one_device_which_says_so(node: Nod
 
 
 @asynccontextmanager
-async def stream_of(kubelet: Kubelet, resource: str) -> AsyncIterator[list[dict[str, str]]]:
+async def stream_of(kubelet: FakeKubelet, resource: str) -> AsyncIterator[list[dict[str, str]]]:
     """A second ListAndWatch stream; yields the healths of the lists that it got so far."""
     got: list[dict[str, str]] = []
 
@@ -155,7 +155,7 @@ async def test_a_reader_that_stalls_gets_the_last_state_and_costs_no_memory(node
 
 
 @asynccontextmanager
-async def narrow_stream(kubelet: Kubelet, resource: str) -> AsyncIterator[Stream[Any, Any]]:
+async def narrow_stream(kubelet: FakeKubelet, resource: str) -> AsyncIterator[Stream[Any, Any]]:
     """A ListAndWatch stream that takes 64 KiB and then no more, until it is read."""
     window = Configuration(http2_connection_window_size=65536, http2_stream_window_size=65536)
     with sockets.shortened(socket_of(kubelet, resource)) as address:
@@ -248,7 +248,7 @@ async def test_without_a_trustworthy_answer_on_holders_nothing_held_is_dropped(
         assert health(kubelet, T4)[other] == "Healthy"
 
 
-async def until_dropped(kubelet: Kubelet, device: str, seconds: float) -> None:
+async def until_dropped(kubelet: FakeKubelet, device: str, seconds: float) -> None:
     """Wait until the device is no longer listed."""
     await kubelet.until(lambda: device not in health(kubelet, T4), seconds)
 

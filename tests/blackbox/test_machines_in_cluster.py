@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import VMIS, VMS
 from tests.blackbox.harness import PATIENCE, T4, Node
 from tests.blackbox.test_cluster import ENTRY, GPU, OTHER, followed, of, put, server_of
@@ -25,14 +25,14 @@ def machine(name: str) -> dict[str, Any]:
     return {"domain": {"devices": {"gpus": [{"name": "gpu1", "deviceName": name}]}}}
 
 
-def instance(server: ApiServer, resource: str) -> None:
+def instance(server: FakeApiServer, resource: str) -> None:
     """The cluster has the instance demo/red."""
     metadata = {"name": "red", "namespace": "demo"}
     server.store.put(VMIS, {"metadata": metadata, "spec": machine(resource)})
 
 
 @pytest.fixture
-async def server(node: Node) -> AsyncIterator[ApiServer]:
+async def server(node: Node) -> AsyncIterator[FakeApiServer]:
     node.add_gpu("0000:20:00.0", 20)
     async with server_of(node) as server:
         yield server
@@ -45,7 +45,7 @@ async def asked(node: Node, *words: str) -> Any:
 
 
 async def test_an_instance_is_fetched_and_judged_by_the_cr_of_the_cluster(
-    node: Node, server: ApiServer
+    node: Node, server: FakeApiServer
 ) -> None:
     put(server, ENTRY | {"resourceName": T4})
     instance(server, T4)
@@ -60,7 +60,7 @@ async def test_an_instance_is_fetched_and_judged_by_the_cr_of_the_cluster(
     assert methods == {"GET"}
 
 
-async def test_without_an_instance_the_machine_itself_is_fetched(node: Node, server: ApiServer) -> None:
+async def test_without_an_instance_the_machine_itself_is_fetched(node: Node, server: FakeApiServer) -> None:
     spec = {"template": {"spec": machine(T4)}}
     server.store.put(VMS, {"metadata": {"name": "red", "namespace": "demo"}, "spec": spec})
     told = await asked(node, "demo/red", *ASKING)
@@ -82,7 +82,7 @@ async def test_without_an_instance_the_machine_itself_is_fetched(node: Node, ser
 )
 async def test_a_machine_that_cannot_be_had_is_two_lines(
     node: Node,
-    server: ApiServer,
+    server: FakeApiServer,
     denied: tuple[str, str] | None,
     name: str,
     what: tuple[str, ...],
@@ -98,7 +98,7 @@ async def test_a_machine_that_cannot_be_had_is_two_lines(
     names(second, hint)
 
 
-async def test_who_may_not_see_the_cr_is_told_so(node: Node, server: ApiServer) -> None:
+async def test_who_may_not_see_the_cr_is_told_so(node: Node, server: FakeApiServer) -> None:
     put(server, ENTRY)
     instance(server, T4)
     server.denied.add(("list", "kubevirts"))
@@ -111,7 +111,7 @@ async def test_who_may_not_see_the_cr_is_told_so(node: Node, server: ApiServer) 
 
 @pytest.mark.slow
 async def test_who_asks_does_so_with_a_kubeconfig_of_their_own(
-    node: Node, server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.tokens.add("daemon")
     server.tokens.add("person")
@@ -127,14 +127,14 @@ async def test_who_asks_does_so_with_a_kubeconfig_of_their_own(
         assert await tokens(node, server, "demo/red") == {"Bearer daemon"}, "else what the settings name"
 
 
-async def tokens(node: Node, server: ApiServer, *words: str) -> set[str]:
+async def tokens(node: Node, server: FakeApiServer, *words: str) -> set[str]:
     """As whom the command has asked."""
     before = len(server.statistics.requests)
     await asked(node, *words)
     return {each.authorization for each in server.statistics.requests[before:] if not each.watches}
 
 
-async def test_a_file_is_judged_by_the_cr_that_the_daemon_goes_by(node: Node, server: ApiServer) -> None:
+async def test_a_file_is_judged_by_the_cr_that_the_daemon_goes_by(node: Node, server: FakeApiServer) -> None:
     put(server, ENTRY)
     file = node.root / "vm.yaml"
     file.write_text(MACHINE.replace("NAME", GPU))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.boards import running
 from tests.blackbox.harness import PATIENCE, T4, Node, health, pod, run, until_health
 from tests.facts import names
@@ -23,7 +23,7 @@ CONFIG = '<vgpuconfig>\n<vgpuType id="1147" name="NVIDIA A40-1B" class="NVS">\n<
 DRIVER_ROOT = "/run/nvidia/driver/usr/share/nvidia/vgpu/vgpuConfig.xml"
 
 
-def resources(kubelet: Kubelet) -> set[str]:
+def resources(kubelet: FakeKubelet) -> set[str]:
     """The resources of which the kubelet has devices."""
     return {name for name, devices in kubelet.state.table.devices.items() if devices}
 

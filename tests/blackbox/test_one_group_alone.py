@@ -15,7 +15,7 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import HARDLY, LONE, all_listed, running, stays, usb_boards
 from tests.blackbox.harness import Node, health, pod
@@ -35,7 +35,7 @@ def rules(*each: str) -> str:
     return f"resources: [{', '.join(each)}]"
 
 
-async def admitted_and_forgotten(node: Node, kubelet: Kubelet, vm: Pod, old: Pod) -> str:
+async def admitted_and_forgotten(node: Node, kubelet: FakeKubelet, vm: Pod, old: Pod) -> str:
     """The pod is given a device while another one ends and somebody asks who holds what; the id."""
     (device,) = health(kubelet, SHARED)
     path = node.host.attribute(SERIAL_AT, "enable")

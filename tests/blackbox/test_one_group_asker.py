@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod, SidecarsFirst
 from tests.blackbox.boards import (
     FOR_EVER,
@@ -49,7 +49,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def refused_for(kubelet: Kubelet, late: Pod, holder: Pod) -> None:
+def refused_for(kubelet: FakeKubelet, late: Pod, holder: Pod) -> None:
     """Check that the pod was not admitted; if the daemon was asked, that it has named the holder."""
     assert late.phase == "Failed"
     last = kubelet.statistics.allocations[-1]

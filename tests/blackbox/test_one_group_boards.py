@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
     FOR_EVER,
@@ -32,7 +32,7 @@ from tests.blackbox.harness import T4, Node, client_of, health, pod, until_healt
 SETTLES = pytest.mark.parametrize("flags", [(), FOR_EVER, HARDLY], ids=["300 ms", "60 s", "50 ms"])
 
 
-async def admit_at_once(kubelet: Kubelet, *pods: Pod) -> None:
+async def admit_at_once(kubelet: FakeKubelet, *pods: Pod) -> None:
     """Have the pods come while none of them has been admitted."""
     async with anyio.create_task_group() as tasks:
         for each in pods:
@@ -201,7 +201,7 @@ async def test_a_pod_is_not_led_to_the_board_of_another_while_one_is_free(
             await end(node, kubelet, *pods)
 
 
-async def preferred(kubelet: Kubelet, resource: str, available: list[str]) -> list[str]:
+async def preferred(kubelet: FakeKubelet, resource: str, available: list[str]) -> list[str]:
     """What is preferred if one of these is wanted."""
     wish = v1beta1.ContainerPreferredAllocationRequest(available, [], 1)
     async with client_of(kubelet, resource) as channel:

@@ -9,7 +9,7 @@ import resource as limits
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import GPU, named, running, started, stays, usb_boards
 from tests.blackbox.harness import PATIENCE, Daemon, Node, eventually, pod
@@ -73,7 +73,7 @@ async def test_a_container_can_start_again_after_its_resource_needs_no_cdi_any_m
             await until_released(node, kubelet, vm)
 
 
-async def until_released(node: Node, kubelet: Kubelet, vm: Pod) -> None:
+async def until_released(node: Node, kubelet: FakeKubelet, vm: Pod) -> None:
     """The name that the pod has can be found for as long as it is there, and no longer.
 
     While it moves from one file to the other both have it, for a moment: a runtime asks again. That moment

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from nodeagent.sim import files
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.boards import (
@@ -59,7 +59,7 @@ def process(node: Node, *, flags: int = 0, state: str = "S", threads: int = 1) -
 
 
 @asynccontextmanager
-async def mdevs_offered(node: Node, count: int = 2) -> AsyncIterator[Kubelet]:
+async def mdevs_offered(node: Node, count: int = 2) -> AsyncIterator[FakeKubelet]:
     """A daemon that has made so many mdevs; one kubelet."""
     card = Card("0000:3b:00.0", (Type("nvidia-228", count, "GRID T4-8A"),))
     node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
@@ -73,7 +73,7 @@ async def mdevs_offered(node: Node, count: int = 2) -> AsyncIterator[Kubelet]:
 @asynccontextmanager
 async def restarted_with(
     node: Node, board: Board, wants: dict[str, int], *, seen: bool = True, then: Callable[[], object] = list
-) -> AsyncIterator[tuple[Kubelet, Pod]]:
+) -> AsyncIterator[tuple[FakeKubelet, Pod]]:
     """A pod got these of the board, its process has them open; the daemon is a new one, without a record.
 
     ``then`` is done before that is started.

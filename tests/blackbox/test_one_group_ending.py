@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from nodeagent.sim import files
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
     GPU,
@@ -62,13 +62,13 @@ def instances(node: Node, count: int) -> None:
     node.host.write_file("/proc/modules", f"nvidia_vgpu_vfio 81920 {count} - Live 0x0\n")
 
 
-async def later_with_a_node_open(node: Node, kubelet: Kubelet, board: Board, path: str = "") -> Pod:
+async def later_with_a_node_open(node: Node, kubelet: FakeKubelet, board: Board, path: str = "") -> Pod:
     """A pod with the GPU, whose process has the node of the group open, when the daemon is no young one."""
     await stays(kubelet, lambda: health(kubelet, GPU)[board.gpu] == "Healthy", OLD)
     return await with_a_node_open(node, kubelet, board, path)
 
 
-async def forgotten_counted(node: Node, kubelet: Kubelet, board: Board, path: str = "") -> None:
+async def forgotten_counted(node: Node, kubelet: FakeKubelet, board: Board, path: str = "") -> None:
     """A pod was forgotten whose process has the GPU open: the daemon sees the group, and its count."""
     old = await later_with_a_node_open(node, kubelet, board, path)
     node.host.hold(board.gpu)

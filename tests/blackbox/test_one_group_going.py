@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.boards import GPU, USB, Board, named, refusal, running, stays, usb_boards
 from tests.blackbox.harness import Node, pod, until_health
 from tests.blackbox.test_one_group_counts import OLD, QEMU, process
@@ -48,7 +48,7 @@ async def begins_to_go(node: Node, board: Board) -> None:
     await until_device(node, GPU, board.gpu, "going-away")
 
 
-async def refused(kubelet: Kubelet, board: Board) -> None:
+async def refused(kubelet: FakeKubelet, board: Board) -> None:
     """The rest of the group is given to nobody, also after a while, and is listed so."""
     await stays(kubelet, lambda: True, 1.0)
     assert await refusal(kubelet, USB, board.usb) != ""

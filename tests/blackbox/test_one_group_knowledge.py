@@ -11,7 +11,7 @@ import time
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
 from tests.blackbox.boards import (
@@ -42,7 +42,7 @@ from tests.blackbox.test_one_group_unknown import CUT_OFF, LONG, first_list, giv
 from tests.sim import plugin
 
 
-async def admitted_at_last(kubelet: Kubelet, resource: str) -> Pod:
+async def admitted_at_last(kubelet: FakeKubelet, resource: str) -> Pod:
     """A pod that gets one, as a controller makes them: one after the other, and not in a tight loop."""
     with anyio.fail_after(PATIENCE):
         for number in itertools.count():
@@ -96,7 +96,7 @@ async def test_a_new_daemon_that_waits_for_a_slow_pod_resources_gives_no_second_
 VIRT_HANDLER = f"kubevirt-{SOUND.replace('/', '-')}.sock"
 
 
-async def given_by_virt_handler(node: Node, kubelet: Kubelet, board: Board) -> None:
+async def given_by_virt_handler(node: Node, kubelet: FakeKubelet, board: Board) -> None:
     """A pod has the board by the number of its group; then the daemon and virt-handler end."""
     async with (
         node.daemon() as daemon,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
     FOR_EVER,
@@ -40,7 +40,7 @@ GPU_AT = "0000:20:00.0"
 @asynccontextmanager
 async def beside(
     node: Node, waiting: Pod, *flags: str, boards: int = 1, **options: Any
-) -> AsyncIterator[Kubelet]:
+) -> AsyncIterator[FakeKubelet]:
     """Daemon and kubelet; this pod was admitted before there was a daemon, and has got nothing."""
     listed = usb_lists(usb_boards(node, boards))
     async with node.kubelet(**options) as kubelet:

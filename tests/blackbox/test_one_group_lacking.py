@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import FOR_EVER, GPU, RULES, USB, all_listed, groups, running
 from tests.blackbox.harness import Node, health, pod
@@ -63,7 +63,7 @@ async def get_whole_boards(
     offered = [(resource, ids) for board in boards for resource, ids in board.items()]
     counts = {resource: sum(len(ids) for name, ids in offered if name == resource) for resource, _ in offered}
 
-    def known(kubelet: Kubelet) -> bool:
+    def known(kubelet: FakeKubelet) -> bool:
         told = {name: text for resource in counts for name, text in health(kubelet, resource).items()}
         return all((text == "Healthy") is (name not in lost) for name, text in told.items())
 

@@ -8,7 +8,7 @@ import os
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import STICK
 from tests.blackbox.boards import GPU, named, refusal, running, stays
@@ -30,7 +30,7 @@ def rules(*each: str) -> str:
     return f"resources: [{', '.join(each)}]"
 
 
-async def with_a_node(node: Node, kubelet: Kubelet, *then: str) -> tuple[Pod, str]:
+async def with_a_node(node: Node, kubelet: FakeKubelet, *then: str) -> tuple[Pod, str]:
     """A pod of which a container has a node of the device; and the id of that by the rules from then on."""
     box = await kubelet.admit(pod("box", {SHARED: 1}))
     running(box)

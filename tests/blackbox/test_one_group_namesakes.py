@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import STICK
 from tests.blackbox import foreign
@@ -63,7 +63,7 @@ def of_another_plugin() -> Pod:
     return pod("other", {foreign.NIC: 1})
 
 
-async def admitted(kubelet: Kubelet, pods: Iterable[Pod]) -> None:
+async def admitted(kubelet: FakeKubelet, pods: Iterable[Pod]) -> None:
     """These pods run, one after the other; another plugin has a device with the id of the node."""
     await kubelet.until_listed(SHARED, 1)
     async with foreign.serving(kubelet, *health(kubelet, SHARED)):

@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
 from tests.blackbox.boards import (
@@ -37,7 +37,7 @@ SLOW = 2.0  # seconds that the kubelet takes to say who holds what
 QEMU = "/proc/4711"
 
 
-async def forgotten(node: Node, kubelet: Kubelet, old: Pod, device: str) -> None:
+async def forgotten(node: Node, kubelet: FakeKubelet, old: Pod, device: str) -> None:
     """The kubelet forgets a pod that was deleted by force; its container has the device open."""
     running(old)
     node.host.hold(device)
@@ -45,7 +45,7 @@ async def forgotten(node: Node, kubelet: Kubelet, old: Pod, device: str) -> None
     kubelet.delete(old)
 
 
-async def waits_until_closed(node: Node, kubelet: Kubelet, resource: str, device: str) -> None:
+async def waits_until_closed(node: Node, kubelet: FakeKubelet, resource: str, device: str) -> None:
     """The next pod gets the device when the old container has closed it, and not before."""
     new = pod("new", {resource: 1})
     async with anyio.create_task_group() as tasks:
@@ -113,7 +113,7 @@ def opened(node: Node, path: str) -> None:
     node.host.tree.link(f"{QEMU}/fd/7", path)
 
 
-async def with_a_node_open(node: Node, kubelet: Kubelet, board: Board, path: str = "") -> Pod:
+async def with_a_node_open(node: Node, kubelet: FakeKubelet, board: Board, path: str = "") -> Pod:
     """A pod with the GPU, whose process has the node of the group open, and no device."""
     old = await kubelet.admit(pod("old", {GPU: 1}))
     opened(node, path or f"/dev/vfio/{board.group}")

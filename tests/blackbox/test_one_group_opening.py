@@ -12,7 +12,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
     GPU,
@@ -36,7 +36,7 @@ CLOSED = 0.5  # seconds more after which its counts have fallen
 LONG = 3.0  # seconds more that the kernel takes to close all that it had
 
 
-async def given(kubelet: Kubelet, wants: dict[str, int]) -> Pod:
+async def given(kubelet: FakeKubelet, wants: dict[str, int]) -> Pod:
     """A pod with these, from a daemon that has seen them closed."""
     await stays(kubelet, lambda: "Unhealthy" not in health(kubelet, GPU).values(), OLD)
     old = await kubelet.admit(pod("old", wants))
@@ -44,14 +44,14 @@ async def given(kubelet: Kubelet, wants: dict[str, int]) -> Pod:
     return old
 
 
-async def waited_for(kubelet: Kubelet, tasks: TaskGroup, old: Pod, new: Pod) -> None:
+async def waited_for(kubelet: FakeKubelet, tasks: TaskGroup, old: Pod, new: Pod) -> None:
     """The old pod is forgotten, and the new one is asked to wait for its container."""
     kubelet.delete(old)
     tasks.start_soon(kubelet.admit, new)
     await stays(kubelet, lambda: new.phase == "Pending", STARTS)
 
 
-async def closes(node: Node, kubelet: Kubelet, new: Pod, *devices: str) -> None:
+async def closes(node: Node, kubelet: FakeKubelet, new: Pod, *devices: str) -> None:
     """The first process is killed; the counts fall before it has ended."""
     await stays(kubelet, lambda: new.phase == "Pending", KILLED)
     hangs_as_it_ends(node)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox import foreign
 from tests.blackbox.boards import (
@@ -31,7 +31,7 @@ NOT_ISOLATED = RULES.replace("}]}", "}], isolation: none}")
 BUNDLED = RULES.replace("}]}", "}], isolation: bundle}")
 
 
-async def two_sharing(node: Node, kubelet: Kubelet) -> tuple[Pod, Pod]:
+async def two_sharing(node: Node, kubelet: FakeKubelet) -> tuple[Pod, Pod]:
     """Two pods get a function each of one board while that is allowed; then it is allowed no more."""
     one = await kubelet.admit(pod("one", {GPU: 1}))
     two = await kubelet.admit(pod("two", {USB: 1}))

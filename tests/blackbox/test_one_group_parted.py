@@ -8,7 +8,7 @@ import os
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import STICK
 from tests.blackbox.boards import GPU, named, running, stays
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are r
 BY_PAIR = '{name: example.com/gpu, usb: [{vendors: ["46f4"]}, {vendors: ["46f4"]}], bundle: true}'
 
 
-async def known_for_long(kubelet: Kubelet) -> None:
+async def known_for_long(kubelet: FakeKubelet) -> None:
     """Wait until nothing counts any more as what a pod had before the daemon came."""
     await stays(kubelet, lambda: True, OLD + 1.0)
 
 
-async def waits(kubelet: Kubelet, old: Pod, device: str) -> None:
+async def waits(kubelet: FakeKubelet, old: Pod, device: str) -> None:
     """The next pod gets the device when the container of the old one has ended, and not before."""
     kubelet.delete(old)
     await until_health(kubelet, GPU, device, "Healthy")

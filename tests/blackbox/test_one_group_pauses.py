@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
     GPU,
@@ -68,7 +68,7 @@ async def test_what_a_pod_had_that_comes_again_under_its_name_is_free_soon(node:
         running(await kubelet.admit(pod("next", {GPU: 1, USB: 1})))
 
 
-async def freed(kubelet: Kubelet, old: Pod) -> None:
+async def freed(kubelet: FakeKubelet, old: Pod) -> None:
     """The pod has its GPU for long, then ends; the sibling is free soon after that."""
     await held_for_long(kubelet, old)
     kubelet.delete(old)
@@ -76,7 +76,7 @@ async def freed(kubelet: Kubelet, old: Pod) -> None:
     running(await kubelet.admit(pod("next", {GPU: 1, USB: 1})))
 
 
-async def held_for_long(kubelet: Kubelet, old: Pod) -> None:
+async def held_for_long(kubelet: FakeKubelet, old: Pod) -> None:
     """The pod has its GPU until the pauses have grown."""
     running(old)
     await kubelet.until(lambda: "Unhealthy" in health(kubelet, USB).values(), 8.0)

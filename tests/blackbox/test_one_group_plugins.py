@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox import foreign
 from tests.blackbox.boards import GPU, Board, refusal, running, started, until_all_healthy, usb_boards
 from tests.blackbox.harness import Node, pod, until_health
@@ -33,7 +33,7 @@ def id_of(board: Board, how: str) -> str:
 
 
 @asynccontextmanager
-async def beside_another(node: Node, how: str) -> AsyncIterator[tuple[Board, Kubelet]]:
+async def beside_another(node: Node, how: str) -> AsyncIterator[tuple[Board, FakeKubelet]]:
     """A kubelet with the daemon, which offers the GPU of a board, and with another plugin."""
     (board,) = usb_boards(node, 1)
     node.configure(ONLY_GPU)

@@ -17,7 +17,7 @@ import pytest
 from anyio.abc import Process
 
 from nodeagent.sim import files
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.boards import (
@@ -47,7 +47,7 @@ LET_GO = 1.0  # seconds after which the old container ends here; 2.7 of a real o
 MDEVS = "nvidia.com/GRID_T4-8A"
 
 
-async def forced(node: Node, kubelet: Kubelet, old: Pod, device: str) -> None:
+async def forced(node: Node, kubelet: FakeKubelet, old: Pod, device: str) -> None:
     """The pod has the device open, the daemon knows of it, and the kubelet forgets the pod."""
     running(old)
     node.host.hold(device)
@@ -115,7 +115,7 @@ async def test_a_device_that_is_never_closed_is_refused_in_time_and_disturbs_nob
             await until_health(kubelet, GPU, board.gpu, "Healthy")
 
 
-async def seconds(kubelet: Kubelet) -> float:
+async def seconds(kubelet: FakeKubelet) -> float:
     """How long an Allocate of another resource takes."""
     began = time.monotonic()
     assert await refusal(kubelet, LONE, LONE_AT) == ""

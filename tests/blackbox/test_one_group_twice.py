@@ -17,7 +17,7 @@ import pytest
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
     FOR_EVER,
@@ -40,7 +40,7 @@ FREE = "Requested: 1, Available: 0"
 
 
 async def admitted_and_forgotten(
-    node: Node, kubelet: Kubelet, device: str, vm: Pod, old: Pod, before: Pod
+    node: Node, kubelet: FakeKubelet, device: str, vm: Pod, old: Pod, before: Pod
 ) -> None:
     """The pod is given the device while another one ends and somebody asks who holds what."""
     node.host.hold(device)

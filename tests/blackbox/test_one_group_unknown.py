@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import (
     FOR_EVER,
@@ -43,14 +43,14 @@ CUT_OFF = "pod-resources-unnamed"
 EMPTY = "pod-resources-empty"
 
 
-async def first_list(kubelet: Kubelet, resource: str, seen: int) -> dict[str, str]:
+async def first_list(kubelet: FakeKubelet, resource: str, seen: int) -> dict[str, str]:
     """The health in the list of the resource that follows the first ``seen`` ones."""
     lists = kubelet.statistics.lists
     await kubelet.until(lambda: len(lists.get(resource, ())) > seen, PATIENCE)
     return lists[resource][seen].health
 
 
-def lists_of(kubelet: Kubelet, resource: str) -> int:
+def lists_of(kubelet: FakeKubelet, resource: str) -> int:
     """How many lists of the resource have come."""
     return len(kubelet.statistics.lists.get(resource, ()))
 
@@ -123,7 +123,7 @@ async def test_a_new_daemon_keeps_apart_what_only_the_checkpoint_tells(
             await end(node, kubelet, first)
 
 
-async def give_and_kill(node: Node, kubelet: Kubelet, boards: list[Board]) -> Pod:
+async def give_and_kill(node: Node, kubelet: FakeKubelet, boards: list[Board]) -> Pod:
     """Pod ``first`` gets the GPU of the first board; then the daemon is killed."""
     async with node.daemon() as daemon:
         await all_listed(kubelet, usb_lists(boards))

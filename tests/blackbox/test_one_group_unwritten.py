@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.boards import GPU, LONE, REST, running, started, stays, until_all_healthy, usb_boards
 from tests.blackbox.foreign import NIC, serving
 from tests.blackbox.harness import PATIENCE, Node, pod
@@ -61,7 +61,7 @@ async def test_what_a_refused_pod_got_does_not_wait_for_what_nobody_shows_for_lo
         await until_all_healthy(kubelet, GPU, within=REST)
 
 
-async def refused_half_way(kubelet: Kubelet) -> None:
+async def refused_half_way(kubelet: FakeKubelet) -> None:
     """A pod gets a device, and is refused by another plugin; which of the two is asked first is random."""
     seen = kubelet.state.statistics.allocations
     for number in range(50):

@@ -15,7 +15,7 @@ import pytest
 from nodeagent.base import sockets, threads
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.endpoint import register_delay
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.harness import PATIENCE, T4, Node, eventually, health, socket_of, until_health
 from tests.facts import names
 from tests.sim.hosts import many
@@ -316,7 +316,7 @@ async def test_one_setting_moves_the_kubelets_socket_and_ours(node: Node) -> Non
     node.add_gpus(1)
     moved = "/srv/moved/var/lib/kubelet/device-plugins"
     async with (
-        Kubelet(node.root / "srv/moved") as kubelet,
+        FakeKubelet(node.root / "srv/moved") as kubelet,
         node.daemon("--kubelet-device-plugin-dir", moved),
     ):
         await kubelet.until_listed(T4, 1, PATIENCE)

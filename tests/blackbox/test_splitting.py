@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.mdev import (
     Card,
     MdevKernel,
@@ -50,7 +50,7 @@ async def two_cards(node: Node) -> AsyncIterator[SimulatedCards]:
         yield made
 
 
-def listed(kubelet: Kubelet, resource: str) -> int:
+def listed(kubelet: FakeKubelet, resource: str) -> int:
     return list(health(kubelet, resource).values()).count("Healthy")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.boards import named, refusal, running, stays
 from tests.blackbox.harness import PATIENCE, Node, pod, until_health
 from tests.blackbox.plugs import ONE, SINGLE, all_seen, configured, opened, plugged, stick
@@ -20,17 +20,19 @@ DEVICE = "46f4:0001-A"
 REFUSED = 9.0  # seconds within which an Allocate that waits for a USB device is answered
 
 
-def silent(kubelet: Kubelet) -> None:
+def silent(kubelet: FakeKubelet) -> None:
     kubelet.faults.set("pod-resources-exhausted", True)
 
 
-def slow(kubelet: Kubelet) -> None:
+def slow(kubelet: FakeKubelet) -> None:
     kubelet.faults.set("pod-resources-delay", 60.0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [silent, slow, None], ids=["refuses", "is slow", "answers"])
-async def test_it_is_waited_for_though_the_kubelet(node: Node, how: Callable[[Kubelet], None] | None) -> None:
+async def test_it_is_waited_for_though_the_kubelet(
+    node: Node, how: Callable[[FakeKubelet], None] | None
+) -> None:
     configured(node, SINGLE)
     all_seen(node)
     path = plugged(node, "1-1", stick("A"), 4)
@@ -52,7 +54,7 @@ async def test_it_is_waited_for_though_the_kubelet(node: Node, how: Callable[[Ku
         running(new)
 
 
-async def ends_while_it_is_seen(node: Node, kubelet: Kubelet, path: str) -> None:
+async def ends_while_it_is_seen(node: Node, kubelet: FakeKubelet, path: str) -> None:
     """Somebody was seen with the device at an Allocate, and has no table of descriptors since."""
     descriptor = opened(node, path)
     assert "4711" in await refusal(kubelet, ONE, DEVICE)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.boards import named, running
 from tests.blackbox.harness import Node, eventually, health, pod
@@ -26,13 +26,13 @@ def moved(node: Node, port: str = "1-1") -> None:
     plugged(node, port, stick("A"), 7)
 
 
-async def free(node: Node, kubelet: Kubelet, resource: str) -> None:
+async def free(node: Node, kubelet: FakeKubelet, resource: str) -> None:
     await eventually(lambda: health(kubelet, resource).get(STICK) == "Healthy", SOON)
     await eventually(lambda: not (node.root / "run/nodeagent/usb-loans.json").exists(), SOON)
 
 
 @contextlib.asynccontextmanager
-async def given_before(node: Node, resource: str) -> AsyncIterator[tuple[Kubelet, Pod]]:
+async def given_before(node: Node, resource: str) -> AsyncIterator[tuple[FakeKubelet, Pod]]:
     """A kubelet, and a pod that has the stick; the daemon that has given it has ended."""
     async with node.kubelet() as kubelet:
         async with node.daemon() as daemon:
@@ -44,7 +44,7 @@ async def given_before(node: Node, resource: str) -> AsyncIterator[tuple[Kubelet
         yield kubelet, one
 
 
-async def over(node: Node, kubelet: Kubelet, one: Pod) -> None:
+async def over(node: Node, kubelet: FakeKubelet, one: Pod) -> None:
     """The new kubelet has named the pod, which ends; that is seen at the next resync at the latest."""
     await named(node, STICK, one)
     kubelet.delete(one)

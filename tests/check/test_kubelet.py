@@ -11,14 +11,14 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.check import kubelet, process
 from nodeagent.model.readiness import Verdict
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.check.trees import PLUGINS, PODS, SOCKET, make_node
 from tests.people import open_directory
 
 
 async def test_a_kubelet_answers(tmp_path: Path) -> None:
     node = make_node(tmp_path)
-    async with Kubelet(tmp_path):
+    async with FakeKubelet(tmp_path):
         plugins = await threads.call(kubelet.check_device_plugins, node)
         pods = await threads.call(kubelet.check_pod_resources, node)
     assert plugins[0] is pods[0] is Verdict.OK

@@ -18,7 +18,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.model.resource import Iommufd
 from nodeagent.model.spec import PciRule, Spec
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.check.trees import DEP, ENABLED, INSTANCES, PLUGINS, UNIT, UNSAFE, WELL, make_node, put, short
 from tests.policy.samples import function
 
@@ -54,7 +54,7 @@ async def test_of_a_saved_host_only_what_is_in_it_is_judged(tmp_path: Path) -> N
 async def test_a_read_that_hangs_is_reported_and_holds_up_no_other_check(tmp_path: Path) -> None:
     make_node(tmp_path, changed={"/proc/interrupts": None})
     os.mkfifo(tmp_path / "proc/interrupts")
-    async with Kubelet(tmp_path):
+    async with FakeKubelet(tmp_path):
         timeouts = Timeouts()._replace(check_step=0.3)
         lines = await lines_of(tmp_path, {"/proc/interrupts": None}, timeouts=timeouts)
         with anyio.move_on_after(5):

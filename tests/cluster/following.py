@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in API server, and watches on it by the real client, for the tests of this folder."""
+"""A fake API server, and watches on it by the real client, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nodeagent.cluster import kube_client
 from nodeagent.cluster.api import Session
 from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.watch import Resource, Watch, WatchState
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import KUBEVIRTS, Object
 
 PATH = "/apis/kubevirt.io/v1/kubevirts"
@@ -56,16 +56,16 @@ async def until_gates(watch: Watch, number: int | None, within: float = 5.0) -> 
 
 
 @asynccontextmanager
-async def served(*, edit: int | None = 1) -> AsyncIterator[ApiServer]:
+async def served(*, edit: int | None = 1) -> AsyncIterator[FakeApiServer]:
     """A server, with a CR that says this number."""
-    async with ApiServer() as server:
+    async with FakeApiServer() as server:
         if edit is not None:
             server.store.put(KUBEVIRTS, cr(edit))
         yield server
 
 
 @asynccontextmanager
-async def session(server: ApiServer, folder: Path, token: str = "") -> AsyncIterator[Session]:
+async def session(server: FakeApiServer, folder: Path, token: str = "") -> AsyncIterator[Session]:
     """A session with a kubeconfig for the server."""
     path = server.kubeconfig(folder / "kubeconfig", token)
     async with Session(Credentials(kubeconfig=path), Timeouts()) as made:
@@ -74,7 +74,11 @@ async def session(server: ApiServer, folder: Path, token: str = "") -> AsyncIter
 
 @asynccontextmanager
 async def followed(
-    server: ApiServer, folder: Path, resource: Resource = RESOURCE, spread: float = 0.0, jitter: float = 0.0
+    server: FakeApiServer,
+    folder: Path,
+    resource: Resource = RESOURCE,
+    spread: float = 0.0,
+    jitter: float = 0.0,
 ) -> AsyncIterator[Watch]:
     """A watch that runs. Without jitter pauses are as long as they can be."""
     async with session(server, folder) as made, anyio.create_task_group() as group:

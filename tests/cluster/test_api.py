@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the stand-in server: what is sent, what comes back, and what each failure says."""
+"""Requests to the fake API server: what is sent, what comes back, and what each failure says."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster.api import MERGE_PATCH, Session
 from nodeagent.cluster.credentials import HOST, Credentials
-from nodeagent.sim.apiserver.answers import Refusal
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer, Refusal
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 from tests import virtual
 from tests.cluster.following import PATH, cr, served, session
@@ -184,11 +183,11 @@ def authority(tmp_path: Path) -> Certificates:
 
 
 @pytest.fixture
-async def secure(authority: Certificates) -> AsyncIterator[ApiServer]:
+async def secure(authority: Certificates) -> AsyncIterator[FakeApiServer]:
     """A server with TLS."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(authority.path("server.crt"), authority.path("server.key"))
-    async with ApiServer(tls=context) as server:
+    async with FakeApiServer(tls=context) as server:
         server.store.put(KUBEVIRTS, cr(1))
         yield server
 
@@ -197,7 +196,7 @@ def trust(folder: Path, authority: Certificates) -> None:
     (folder / "ca.crt").write_bytes(Path(authority.path("ca.crt")).read_bytes())
 
 
-def account(folder: Path, authority: Certificates, server: ApiServer) -> Credentials:
+def account(folder: Path, authority: Certificates, server: FakeApiServer) -> Credentials:
     """A service account as the kubelet mounts it."""
     folder.mkdir()
     (folder / "token").write_text("first")
@@ -207,7 +206,7 @@ def account(folder: Path, authority: Certificates, server: ApiServer) -> Credent
 
 
 async def test_a_service_account_is_used_over_tls_and_its_token_read_again_after_a_401(
-    secure: ApiServer, authority: Certificates, tmp_path: Path
+    secure: FakeApiServer, authority: Certificates, tmp_path: Path
 ) -> None:
     credentials = account(tmp_path / "account", authority, secure)
     secure.tokens.add("first")
@@ -222,7 +221,7 @@ async def test_a_service_account_is_used_over_tls_and_its_token_read_again_after
 
 
 async def test_a_server_of_another_authority_is_refused_until_its_own_is_known(
-    secure: ApiServer, authority: Certificates, tmp_path: Path
+    secure: FakeApiServer, authority: Certificates, tmp_path: Path
 ) -> None:
     other = Certificates(tmp_path / "other")
     credentials = account(tmp_path / "account", other, secure)

@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.cluster import node_status
 from nodeagent.cluster.node_status import Condition
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import NODES
 from tests.cluster.following import served, session
 
@@ -19,13 +19,13 @@ OWN = "DevicesUsable"
 BAD = Condition("False", "Broken", "it fell off")
 
 
-def node(server: ApiServer) -> dict[str, Any]:
+def node(server: FakeApiServer) -> dict[str, Any]:
     found = server.store.get(NODES, "node1")
     assert found is not None
     return found
 
 
-def listed(server: ApiServer) -> Any:
+def listed(server: FakeApiServer) -> Any:
     return node(server)["status"]["conditions"]
 
 

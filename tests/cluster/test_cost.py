@@ -24,7 +24,7 @@ from nodeagent.cluster.credentials import Credentials
 from nodeagent.cluster.events import Event, Involved, Occurrences
 from nodeagent.cluster.node_status import Condition
 from nodeagent.cluster.watch import Resource, Watch
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 from tests import virtual
 from tests.cluster.following import RESOURCE, cr, served, until, until_gates
@@ -74,14 +74,14 @@ class Wire:
         both.cancel()
 
 
-def lead(path: Path, server: ApiServer, port: int) -> None:
+def lead(path: Path, server: FakeApiServer, port: int) -> None:
     """A kubeconfig that leads to another port, with a token as long as those of service accounts."""
     server.kubeconfig(path, token="x" * 900)
     path.write_text(path.read_text().replace(server.url, f"http://127.0.0.1:{port}"))
 
 
 @asynccontextmanager
-async def wired(server: ApiServer, folder: Path) -> AsyncIterator[tuple[Wire, Credentials]]:
+async def wired(server: FakeApiServer, folder: Path) -> AsyncIterator[tuple[Wire, Credentials]]:
     """A relay before the server, and credentials that lead through it."""
     wire, port = Wire(), int(server.url.rpartition(":")[2])
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")

@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import node_status
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import NODES
 from tests.cluster.following import served, session
 
@@ -18,7 +18,7 @@ OLD, OTHER = "example.com/old", "example.com/other"
 COUNTS = {"cpu": "4", OLD: "0", OTHER: "0"}
 
 
-def put(server: ApiServer, capacity: dict[str, str], allocatable: dict[str, str]) -> Any:
+def put(server: FakeApiServer, capacity: dict[str, str], allocatable: dict[str, str]) -> Any:
     status = {"capacity": dict(capacity), "allocatable": dict(allocatable), "phase": "x"}
     return server.store.put(NODES, {"metadata": {"name": "node1"}, "status": status})
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import events
 from nodeagent.cluster.events import MAX_MESSAGE, Event, Involved, Occurrences
-from nodeagent.sim.apiserver.answers import Refusal
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer, Refusal
 from nodeagent.sim.apiserver.store import EVENTS, Object
 from tests.cluster.following import served, session
 
@@ -21,11 +20,11 @@ NODE = Event(Involved("node1", "uid-of-node"), "DeviceUnhealthy", "it fell off",
 POD = Event(Involved("vm", "uid-of-pod", "ns"), "DeviceHealthy", "it is back", False)
 
 
-def methods(server: ApiServer) -> list[str]:
+def methods(server: FakeApiServer) -> list[str]:
     return [each.method for each in server.statistics.requests]
 
 
-def only(server: ApiServer) -> Object:
+def only(server: FakeApiServer) -> Object:
     (found,) = server.store.all(EVENTS)
     return found
 

@@ -16,8 +16,7 @@ import pytest
 
 from nodeagent.base import log
 from nodeagent.cluster.watch import Watch
-from nodeagent.sim.apiserver.answers import Refusal, Seen
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer, Refusal, Seen
 from nodeagent.sim.apiserver.store import KUBEVIRTS
 from tests import virtual
 from tests.cluster.following import cr, followed, served, until, until_gates
@@ -34,13 +33,13 @@ def per_minute(requests: list[Seen], since: float) -> list[int]:
     return [minutes[minute] for minute in range(max(minutes, default=0) + 1)]
 
 
-def assert_few(server: ApiServer, since: float) -> None:
+def assert_few(server: FakeApiServer, since: float) -> None:
     first, *later = per_minute(server.statistics.requests, since)
     assert first <= FIRST
     assert max(later, default=0) <= LATER
 
 
-async def suffer(server: ApiServer, watch: Watch, fault: str, setting: Any = True) -> float:
+async def suffer(server: FakeApiServer, watch: Watch, fault: str, setting: Any = True) -> float:
     """An hour of a fault, from its first failure on; when it began."""
     await server.stop()
     server.faults.set(fault, setting)

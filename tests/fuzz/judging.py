@@ -24,7 +24,7 @@ from nodeagent.policy.change import plan
 from nodeagent.policy.explain import devices, groups
 from nodeagent.policy.offer import turn
 from nodeagent.sim import nodes
-from nodeagent.sim.kubelet.clients import is_extended_resource_name
+from nodeagent.sim.kubelet.plugins import is_extended_resource_name
 from tests.looking import Looks
 
 _WISHES = """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's checkpoint: what the stand-in writes, what old kubelets wrote, and any garbage."""
+"""The kubelet's checkpoint: what the fake kubelet writes, what old kubelets wrote, and any garbage."""
 
 from __future__ import annotations
 

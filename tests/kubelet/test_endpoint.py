@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of one resource against the stand-in kubelet: every way in which a registration can end."""
+"""The life of one resource against the fake kubelet: every way in which a registration can end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nodeagent.kubelet.device_plugin import DeviceList
 from nodeagent.kubelet.endpoint import Endpoint, EndReason, Registrar
 from nodeagent.kubelet.grpc import SocketServer
 from nodeagent.kubelet.socket_dir import SocketDir
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
 from tests import virtual
 from tests.conftest import Said
@@ -34,7 +34,7 @@ ONE = "example.com/one"
 class Node:
     """A kubelet, and an endpoint that is not started yet."""
 
-    kubelet: Kubelet
+    kubelet: FakeKubelet
     directory: SocketDir
     endpoint: Endpoint
     answers: Answers
@@ -61,7 +61,7 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         watcher = DirectoryWatcher()
         directory = SocketDir(str(kubelet.paths.plugins), watcher)
         directory.open()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of one resource in plugins_registry, against the stand-in kubelet: the kubelet comes by itself."""
+"""The life of one resource in plugins_registry, against the fake kubelet: the kubelet comes by itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nodeagent.kubelet.device_plugin import DeviceList
 from nodeagent.kubelet.endpoint import Endpoint, Registrar
 from nodeagent.kubelet.plugin_watcher import AnnouncedEndpoint
 from nodeagent.kubelet.socket_dir import SocketDir
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod, Registration
 from tests import virtual
 from tests.conftest import Said
@@ -35,7 +35,7 @@ ONE = "example.com/one"
 class Node:
     """A kubelet, and an endpoint in its plugins_registry that is not started yet."""
 
-    kubelet: Kubelet
+    kubelet: FakeKubelet
     directory: SocketDir
     watcher: DirectoryWatcher
 
@@ -61,7 +61,7 @@ class Node:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         watcher = DirectoryWatcher()
         directory = SocketDir(str(kubelet.paths.registry), watcher, exclusive=False)
         directory.open()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds what: the answers of the stand-in kubelet, and answers that are none."""
+"""Who holds what: the answers of the fake kubelet, and answers that are none."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from nodeagent.kubelet.grpc import KubeletAway, SocketServer
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.model.allocation import Holder, PodList
 from nodeagent.model.ids import ResourceName
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with
 
 NOBODY = VirtHandler("/nonexistent")
 
 
-def socket_of(kubelet: Kubelet) -> str:
+def socket_of(kubelet: FakeKubelet) -> str:
     """The kubelet's PodResources socket."""
     return str(kubelet.paths.pod_resources / "kubelet.sock")
 
@@ -73,7 +73,7 @@ async def listed(
             return by_id(await reader.pods())
 
 
-async def of_kubelet(kubelet: Kubelet) -> PodList:
+async def of_kubelet(kubelet: FakeKubelet) -> PodList:
     """What a reader makes of the kubelet's answer."""
     with reading(socket_of(kubelet)) as reader:
         return await reader.pods()
@@ -112,7 +112,7 @@ async def test_one_id_of_two_resources_is_two_devices(tmp_path: Path) -> None:
 
 
 async def test_without_pods_no_device_is_in_use(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         assert await of_kubelet(kubelet) == PodList({}, {})
 
 
@@ -132,7 +132,7 @@ async def test_a_reader_follows_the_kubelet_over_its_restart(tmp_path: Path) -> 
     ("fault", "text"), [("pod-resources-exhausted", "RESOURCE_EXHAUSTED: rejected by rate limit")]
 )
 async def test_an_error_of_the_kubelet_keeps_its_text(tmp_path: Path, fault: str, text: str) -> None:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         kubelet.faults.set(fault)
         with pytest.raises(KubeletUnavailable, match=text):
             await of_kubelet(kubelet)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registering with the stand-in kubelet: connections, the kubelet's texts, and the waits."""
+"""Registering with the fake kubelet: connections, the kubelet's texts, and the waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nodeagent.kubelet import device_plugin
 from nodeagent.kubelet.device_plugin import DeviceList, DevicePlugin
 from nodeagent.kubelet.endpoint import Registrar, register_delay
 from nodeagent.kubelet.grpc import SocketServer
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.kubelet.answers import Answers, device
 
 ONE = "example.com/one"
@@ -23,13 +23,13 @@ OPTIONS = device_plugin.options(Answers())
 
 
 @pytest.fixture
-async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
-    async with Kubelet(tmp_path) as running:
+async def kubelet(tmp_path: Path) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
-async def endpoint(kubelet: Kubelet) -> AsyncIterator[str]:
+async def endpoint(kubelet: FakeKubelet) -> AsyncIterator[str]:
     served = DevicePlugin(DeviceList((device("a"),)), Answers(), Timeouts())
     server = SocketServer(kubelet.paths.plugins, "one.sock", [served], timeouts=Timeouts())
     await server.start()
@@ -37,7 +37,7 @@ async def endpoint(kubelet: Kubelet) -> AsyncIterator[str]:
     await server.stop(0)
 
 
-async def registered(kubelet: Kubelet, endpoint: str, resource: str = ONE) -> None:
+async def registered(kubelet: FakeKubelet, endpoint: str, resource: str = ONE) -> None:
     registrar = Registrar(str(kubelet.socket), Timeouts())
     await registrar.register(resource, endpoint, OPTIONS)
 
@@ -59,19 +59,19 @@ def test_later_the_tries_grow_apart(attempt: int, jitter: float, seconds: float)
     assert register_delay(attempt, age=5.0, jitter=jitter, timeouts=Timeouts()) == pytest.approx(seconds)
 
 
-async def test_the_kubelet_takes_a_plugin_and_reads_its_list(kubelet: Kubelet, endpoint: str) -> None:
+async def test_the_kubelet_takes_a_plugin_and_reads_its_list(kubelet: FakeKubelet, endpoint: str) -> None:
     await registered(kubelet, endpoint)
     await kubelet.until_listed(ONE, 1)
     assert [each.endpoint for each in kubelet.statistics.accepted(ONE)] == ["one.sock"]
 
 
-async def test_a_refusal_has_the_kubelets_text(kubelet: Kubelet, endpoint: str) -> None:
+async def test_a_refusal_has_the_kubelets_text(kubelet: FakeKubelet, endpoint: str) -> None:
     kubelet.faults.set("refuse-register", "no room")
     with pytest.raises(KubeletUnavailable, match="UNKNOWN: no room"):
         await registered(kubelet, endpoint)
 
 
-async def test_a_kubelet_that_answers_with_an_error_is_back(kubelet: Kubelet, endpoint: str) -> None:
+async def test_a_kubelet_that_answers_with_an_error_is_back(kubelet: FakeKubelet, endpoint: str) -> None:
     registrar = Registrar(str(kubelet.socket), Timeouts())
     await kubelet.stop()
     with pytest.raises(KubeletUnavailable, match="Connection refused"):
@@ -84,12 +84,14 @@ async def test_a_kubelet_that_answers_with_an_error_is_back(kubelet: Kubelet, en
     assert not registrar.refused
 
 
-async def test_a_bad_name_is_refused_by_the_kubelet(kubelet: Kubelet, endpoint: str) -> None:
+async def test_a_bad_name_is_refused_by_the_kubelet(kubelet: FakeKubelet, endpoint: str) -> None:
     with pytest.raises(KubeletUnavailable, match='the ResourceName "one" is invalid'):
         await registered(kubelet, endpoint, "one")
 
 
-async def test_a_connection_that_is_dropped_is_the_kubelets_fault(kubelet: Kubelet, endpoint: str) -> None:
+async def test_a_connection_that_is_dropped_is_the_kubelets_fault(
+    kubelet: FakeKubelet, endpoint: str
+) -> None:
     kubelet.faults.set("drop-register")
     with pytest.raises(KubeletUnavailable):
         await registered(kubelet, endpoint)
@@ -100,13 +102,13 @@ async def test_an_absent_kubelet_is_named_by_the_systems_text(tmp_path: Path) ->
         await Registrar(str(tmp_path / "kubelet.sock"), Timeouts()).register(ONE, "x", OPTIONS)
 
 
-async def test_a_socket_on_which_nobody_listens_refuses(kubelet: Kubelet, endpoint: str) -> None:
+async def test_a_socket_on_which_nobody_listens_refuses(kubelet: FakeKubelet, endpoint: str) -> None:
     await kubelet.stop()
     with pytest.raises(KubeletUnavailable, match="Connection refused"):
         await registered(kubelet, endpoint)
 
 
-async def test_calls_that_are_given_up_do_not_end_others(kubelet: Kubelet, endpoint: str) -> None:
+async def test_calls_that_are_given_up_do_not_end_others(kubelet: FakeKubelet, endpoint: str) -> None:
     kubelet.faults.set("hang-register")
     registrar = Registrar(str(kubelet.socket), Timeouts())
     async with anyio.create_task_group() as tasks:
@@ -120,7 +122,7 @@ async def test_calls_that_are_given_up_do_not_end_others(kubelet: Kubelet, endpo
     await kubelet.until(lambda: len(kubelet.statistics.accepted(ONE)) == 2)
 
 
-async def test_a_dropped_connection_ends_no_other_call(kubelet: Kubelet, endpoint: str) -> None:
+async def test_a_dropped_connection_ends_no_other_call(kubelet: FakeKubelet, endpoint: str) -> None:
     kubelet.faults.set("drop-register:example.com/other")
     registrar = Registrar(str(kubelet.socket), Timeouts())
     async with anyio.create_task_group() as tasks:
@@ -130,7 +132,7 @@ async def test_a_dropped_connection_ends_no_other_call(kubelet: Kubelet, endpoin
     assert len(kubelet.statistics.accepted(ONE)) == 1
 
 
-async def test_a_new_kubelet_is_called_at_its_own_socket(kubelet: Kubelet, endpoint: str) -> None:
+async def test_a_new_kubelet_is_called_at_its_own_socket(kubelet: FakeKubelet, endpoint: str) -> None:
     registrar = Registrar(str(kubelet.socket), Timeouts())
     await registrar.register(ONE, endpoint, OPTIONS)
     await kubelet.restart()

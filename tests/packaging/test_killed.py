@@ -31,7 +31,7 @@ SCRIPT = f"""
 import anyio
 from pathlib import Path
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 async def main():
     host = SimulatedHost(Path('{NODE}'))
@@ -39,7 +39,7 @@ async def main():
     host.add_function('0000:10:00.0', **gpu)
     card = dict(vendor='8086', device='1572', pci_class='020000', driver='i40e', group=60, sriov=4)
     host.add_function('0000:60:00.0', **card)
-    async with Kubelet('{NODE}') as kubelet:
+    async with FakeKubelet('{NODE}') as kubelet:
         while not Path('{ADMIT}').exists():
             await anyio.sleep(0.05)
         pod = await kubelet.admit(Pod('ns', 'vm', [{{'nvidia.com/TU104GL_TESLA_T4': 1}}]))

@@ -33,18 +33,18 @@ ReadWritePaths={NODE}
 PASSTHROUGH = f"""
 import anyio
 from nodeagent.sim import nodes
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 async def main():
     nodes.demo_node('{NODE}')
-    async with Kubelet('{NODE}'):
+    async with FakeKubelet('{NODE}'):
         await anyio.sleep_forever()
 anyio.run(main)
 """
 ALONE = """
 import anyio
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 async def main():
-    async with Kubelet('/'):
+    async with FakeKubelet('/'):
         await anyio.sleep_forever()
 anyio.run(main)
 """
@@ -52,25 +52,25 @@ CLUSTER = """
 import os
 from pathlib import Path
 import anyio
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import NODES
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 async def main():
-    async with ApiServer() as server:
+    async with FakeApiServer() as server:
         server.store.put(NODES, {'metadata': {'name': os.uname().nodename}})
         server.kubeconfig(Path('/etc/nodeagent/kubeconfig'))
-        async with Kubelet('/'):
+        async with FakeKubelet('/'):
             await anyio.sleep_forever()
 anyio.run(main)
 """
 CARDS = f"""
 import anyio
 from nodeagent.sim import nodes
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.mdev import MdevKernel, simulated_cards
 async def main():
     host = nodes.vgpu_node('{NODE}')
-    async with simulated_cards(host, MdevKernel(nodes.vgpu_cards())), Kubelet('{NODE}'):
+    async with simulated_cards(host, MdevKernel(nodes.vgpu_cards())), FakeKubelet('{NODE}'):
         await anyio.sleep_forever()
 anyio.run(main)
 """
@@ -78,14 +78,14 @@ anyio.run(main)
 STICKS = f"""
 import anyio
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from nodeagent.sim.usb import STICK
 async def main():
     host = SimulatedHost('{NODE}')
     for port in (1, 2):
         host.usb.plug(f'1-{{port}}', STICK, port)
-    async with Kubelet('{NODE}') as kubelet:
+    async with FakeKubelet('{NODE}') as kubelet:
         for life in (1, 2):
             lives = kubelet.statistics.accepted
             await kubelet.until(lambda: len(lives('example.com/stick')) == life, 60.0)
@@ -100,13 +100,13 @@ import anyio
 from pathlib import Path
 from simulated_drivers import simulated
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 async def main():
     host = SimulatedHost(Path('{NODE}'))
     both = ['0000:3b:00.0', '0000:3b:00.1']
     for each in both:
         host.add_function(each, vendor='8086', device='10d3', pci_class='020000', driver='e1000e', group=1)
-    async with simulated(host, *both), Kubelet('{NODE}'):
+    async with simulated(host, *both), FakeKubelet('{NODE}'):
         await anyio.sleep_forever()
 anyio.run(main)
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small device plugin for the tests of the stand-in kubelet: does what it is told, correct or not."""
+"""A small device plugin for the tests of the fake kubelet: does what it is told, correct or not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import SocketChannel, SocketServer, in_own_task
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 
 RESOURCE = "example.com/dev"
 
@@ -85,7 +85,7 @@ class Plugin(v1beta1.DevicePluginBase):
 
 
 async def register(
-    kubelet: Kubelet, endpoint: str, resource: str = RESOURCE, version: str = "v1beta1"
+    kubelet: FakeKubelet, endpoint: str, resource: str = RESOURCE, version: str = "v1beta1"
 ) -> None:
     """Register as a plugin does. :raises GRPCError: as the kubelet answered."""
     peer = SocketChannel(kubelet.socket)
@@ -97,7 +97,7 @@ async def register(
 
 
 @asynccontextmanager
-async def served(kubelet: Kubelet, plugin: Plugin, name: str = "dev.sock") -> AsyncIterator[SocketServer]:
+async def served(kubelet: FakeKubelet, plugin: Plugin, name: str = "dev.sock") -> AsyncIterator[SocketServer]:
     """The plugin on its socket in the kubelet's directory."""
     server = SocketServer(kubelet.paths.plugins, name, [plugin], timeouts=Timeouts())
     await server.start()
@@ -110,9 +110,9 @@ async def served(kubelet: Kubelet, plugin: Plugin, name: str = "dev.sock") -> As
 @asynccontextmanager
 async def kubelet_with(
     root: Path, plugin: Plugin, *, topology_policy: str = "none"
-) -> AsyncIterator[Kubelet]:
+) -> AsyncIterator[FakeKubelet]:
     """A running kubelet that has read the first list of the plugin."""
-    async with Kubelet(root, topology_policy=topology_policy) as kubelet, served(kubelet, plugin):
+    async with FakeKubelet(root, topology_policy=topology_policy) as kubelet, served(kubelet, plugin):
         await register(kubelet, "dev.sock")
         await kubelet.until_listed(RESOURCE, len(plugin.list.get().devices))
         yield kubelet

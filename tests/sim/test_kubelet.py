@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in kubelet: registration, lists, duplicates, restarts, faults, PodResources, plugins_registry.
+"""The fake kubelet: registration, lists, duplicates, restarts, faults, PodResources, plugins_registry.
 
 Pods are in test_kubelet_pods; grpcio as a plugin is in test_kubelet_peer. What is expected here was
 measured on kubelet 1.36.2.
@@ -25,8 +25,8 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import SocketServer, call
-from nodeagent.sim.kubelet.clients import is_extended_resource_name
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.plugins import is_extended_resource_name
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests import virtual
 from tests.kubelet.serving import open_channel
@@ -69,7 +69,7 @@ async def test_an_empty_list_keeps_the_registration(tmp_path: Path) -> None:
 async def test_refusals_are_unknown_with_a_text_and_the_version_comes_first(
     tmp_path: Path, version: str, resource: str, text: str
 ) -> None:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         with pytest.raises(GRPCError) as refused:
             await register(kubelet, "none.sock", resource, version)
         assert refused.value.status is Status.UNKNOWN
@@ -103,7 +103,7 @@ def test_resource_names_are_judged_as_the_kubelet_judges_them(name: str, accepte
 
 
 async def test_a_socket_that_comes_late_is_dialled_again(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet, anyio.create_task_group() as tasks:
+    async with FakeKubelet(tmp_path) as kubelet, anyio.create_task_group() as tasks:
         tasks.start_soon(register, kubelet, "dev.sock")
         await anyio.wait_all_tasks_blocked()
         async with served(kubelet, Plugin(device("a"))):
@@ -111,7 +111,7 @@ async def test_a_socket_that_comes_late_is_dialled_again(tmp_path: Path) -> None
 
 
 async def test_a_plugin_without_options_is_refused(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         server = SocketServer(kubelet.paths.plugins, "dev.sock", [], timeouts=Timeouts())
         await server.start()
         with pytest.raises(GRPCError, match=r"failed to get device plugin options: .*Unimplemented"):
@@ -179,7 +179,7 @@ async def test_a_restart_wipes_sockets_keeps_files_and_needs_a_new_registration(
 
 
 async def test_a_stopped_kubelet_leaves_a_socket_that_refuses(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         await kubelet.stop()
         assert kubelet.socket.is_socket()
         assert not sockets.is_served(kubelet.socket)
@@ -188,7 +188,7 @@ async def test_a_stopped_kubelet_leaves_a_socket_that_refuses(tmp_path: Path) ->
 
 
 async def test_the_socket_refuses_between_bind_and_listen(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet, anyio.create_task_group() as tasks:
+    async with FakeKubelet(tmp_path) as kubelet, anyio.create_task_group() as tasks:
         await kubelet.stop()
         kubelet.socket.unlink()
         tasks.start_soon(kubelet.restart, 0.2)
@@ -201,7 +201,7 @@ async def test_the_socket_refuses_between_bind_and_listen(tmp_path: Path) -> Non
 
 
 async def test_injected_refusals_and_drops_hit_the_named_resource_only(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet, served(kubelet, Plugin(device("a"))):
+    async with FakeKubelet(tmp_path) as kubelet, served(kubelet, Plugin(device("a"))):
         kubelet.faults.set("refuse-register:example.com/no", "go away")
         kubelet.faults.set("drop-register:example.com/drop")
         with pytest.raises(GRPCError, match="go away"):
@@ -213,7 +213,7 @@ async def test_injected_refusals_and_drops_hit_the_named_resource_only(tmp_path:
 
 
 async def test_a_hanging_register_does_not_answer(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         kubelet.faults.set("hang-register")
         with pytest.raises(KubeletUnavailable, match="no answer in time"):
             async with open_channel(kubelet.socket) as peer:
@@ -223,7 +223,7 @@ async def test_a_hanging_register_does_not_answer(tmp_path: Path) -> None:
 
 async def test_it_can_forget_to_open_the_stream(tmp_path: Path) -> None:
     plugin = Plugin(device("a"))
-    async with Kubelet(tmp_path) as kubelet, served(kubelet, plugin):
+    async with FakeKubelet(tmp_path) as kubelet, served(kubelet, plugin):
         kubelet.faults.set("no-list")
         await register(kubelet, "dev.sock")
         await anyio.wait_all_tasks_blocked()
@@ -251,13 +251,13 @@ async def test_the_kubelet_can_end_a_stream(tmp_path: Path) -> None:
 
 
 async def test_until_gives_up_in_time(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         with pytest.raises(TimeoutError):
             await kubelet.until(lambda: False, 0.05)
 
 
 @asynccontextmanager
-async def lister(kubelet: Kubelet) -> AsyncIterator[v1.PodResourcesListerStub]:
+async def lister(kubelet: FakeKubelet) -> AsyncIterator[v1.PodResourcesListerStub]:
     async with open_channel(kubelet.paths.pod_resources / "kubelet.sock") as peer:
         yield v1.PodResourcesListerStub(peer, timeout=5)
 
@@ -325,7 +325,7 @@ class Announced(pluginregistration.RegistrationBase):
 
 
 @asynccontextmanager
-async def announced(kubelet: Kubelet, service: Announced, plugin: Plugin) -> AsyncIterator[SocketServer]:
+async def announced(kubelet: FakeKubelet, service: Announced, plugin: Plugin) -> AsyncIterator[SocketServer]:
     server = SocketServer(
         kubelet.paths.registry, ".dev.sock", [service, plugin], publish_as="dev.sock", timeouts=Timeouts()
     )
@@ -339,7 +339,7 @@ async def announced(kubelet: Kubelet, service: Announced, plugin: Plugin) -> Asy
 @virtual.TIME
 async def test_a_plugin_in_the_registry_comes_goes_and_survives_a_restart(tmp_path: Path) -> None:
     service = Announced()
-    async with Kubelet(tmp_path) as kubelet, announced(kubelet, service, Plugin(device("a"))):
+    async with FakeKubelet(tmp_path) as kubelet, announced(kubelet, service, Plugin(device("a"))):
         await kubelet.until_listed(RESOURCE, 1)
         await kubelet.until(lambda: len(service.told) == 1)
         await kubelet.restart()
@@ -355,7 +355,7 @@ async def test_a_plugin_in_the_registry_comes_goes_and_survives_a_restart(tmp_pa
 
 async def test_a_registry_plugin_of_an_unknown_type_is_told_so(tmp_path: Path) -> None:
     service = Announced("SomethingElse")
-    async with Kubelet(tmp_path) as kubelet, announced(kubelet, service, Plugin()):
+    async with FakeKubelet(tmp_path) as kubelet, announced(kubelet, service, Plugin()):
         await kubelet.until(lambda: bool(service.told))
         assert not service.told[0].plugin_registered
         assert "no handler registered" in service.told[0].error
@@ -364,7 +364,7 @@ async def test_a_registry_plugin_of_an_unknown_type_is_told_so(tmp_path: Path) -
 @virtual.TIME
 async def test_a_registry_stream_that_ends_is_not_registered_again(tmp_path: Path) -> None:
     plugin, service = Plugin(device("a")), Announced()
-    async with Kubelet(tmp_path) as kubelet, announced(kubelet, service, plugin):
+    async with FakeKubelet(tmp_path) as kubelet, announced(kubelet, service, plugin):
         await kubelet.until_listed(RESOURCE, 1)
         kubelet.end_stream(RESOURCE)
         with pytest.raises(TimeoutError):

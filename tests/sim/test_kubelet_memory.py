@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in kubelet's memory of pods: whom it names, what it frees, and when it writes its checkpoint.
+"""The fake kubelet's memory of pods: whom it names, what it frees, and when it writes its checkpoint.
 
 What is expected here was measured on kubelet 1.36.3.
 """
@@ -14,9 +14,8 @@ import anyio
 import pytest
 
 from nodeagent.kubelet.api.podresources import v1
-from nodeagent.sim.kubelet import devices
-from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.kubelet.state import Pod
+from nodeagent.sim.kubelet.server import FakeKubelet
+from nodeagent.sim.kubelet.state import CHECKPOINT, Pod
 from tests.kubelet.serving import open_channel
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with, refused, register, served
 
@@ -27,7 +26,7 @@ def _pod(name: str = "vm", *limits: dict[str, int], **more: Any) -> Pod:
     return Pod("ns", name, list(limits) or [{RESOURCE: 1}], **more)
 
 
-async def _named(kubelet: Kubelet) -> dict[str, set[str]]:
+async def _named(kubelet: FakeKubelet) -> dict[str, set[str]]:
     """Each pod that List names, with the ids that it shows."""
     async with open_channel(kubelet.paths.pod_resources / "kubelet.sock") as peer:
         answer = await v1.PodResourcesListerStub(peer, timeout=5).list(v1.ListPodResourcesRequest())
@@ -37,24 +36,24 @@ async def _named(kubelet: Kubelet) -> dict[str, set[str]]:
     }
 
 
-def _written(kubelet: Kubelet) -> list[tuple[str, str]]:
+def _written(kubelet: FakeKubelet) -> list[tuple[str, str]]:
     """Container and resource of each entry of the checkpoint."""
-    document = json.loads((kubelet.paths.plugins / devices.CHECKPOINT).read_text())
+    document = json.loads((kubelet.paths.plugins / CHECKPOINT).read_text())
     return [(entry["ContainerName"], entry["ResourceName"]) for entry in document["Data"]["PodDeviceEntries"]]
 
 
-def _stamp(kubelet: Kubelet) -> tuple[int, int]:
+def _stamp(kubelet: FakeKubelet) -> tuple[int, int]:
     """Another one after each write."""
-    status = (kubelet.paths.plugins / devices.CHECKPOINT).stat()
+    status = (kubelet.paths.plugins / CHECKPOINT).stat()
     return status.st_ino, status.st_mtime_ns
 
 
-async def _while_allocate_is_open(kubelet: Kubelet, plugin: Plugin) -> None:
+async def _while_allocate_is_open(kubelet: FakeKubelet, plugin: Plugin) -> None:
     await kubelet.until(lambda: bool(kubelet.state.allocating))
     assert not plugin.gate.is_set()
 
 
-async def _list_one_more(kubelet: Kubelet, plugin: Plugin, name: str) -> None:
+async def _list_one_more(kubelet: FakeKubelet, plugin: Plugin, name: str) -> None:
     """Have the kubelet read another list of the plugin."""
     plugin.show(device(name), *plugin.list.get().devices)
     await kubelet.until(lambda: any(name in table for table in kubelet.state.table.devices.values()))

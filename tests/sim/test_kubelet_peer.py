@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in kubelet with a plugin made of grpcio (C-core), and as a program of its own."""
+"""The fake kubelet with a plugin made of grpcio (C-core), and as a program of its own."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import grpc
 import grpc.aio
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.sim.plugin import RESOURCE, device, register
 
@@ -38,7 +36,7 @@ async def _allocate(request: bytes, context: Any) -> bytes:
 
 
 async def test_a_plugin_made_of_grpcio_is_registered_listed_and_used(tmp_path: Path) -> None:
-    async with Kubelet(tmp_path) as kubelet:
+    async with FakeKubelet(tmp_path) as kubelet:
         server = grpc.aio.server()
         methods = {
             "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(_options),
@@ -57,27 +55,3 @@ async def test_a_plugin_made_of_grpcio_is_registered_listed_and_used(tmp_path: P
         finally:
             await server.stop(0)
         await kubelet.until(lambda: kubelet.capacity(RESOURCE) == (2, 0))
-
-
-async def test_it_runs_as_a_program_with_commands_on_its_input(tmp_path: Path) -> None:
-    commands: list[dict[str, Any]] = [
-        {"cmd": "fault", "name": "hang-register"},
-        {"cmd": "clear", "name": "hang-register"},
-        {"cmd": "restart", "listen_delay": 0.01},
-        {"cmd": "admit", "namespace": "ns", "name": "p", "containers": [{"example.com/none": 1}]},
-        {"cmd": "state"},
-        {"cmd": "delete", "namespace": "ns", "name": "p"},
-        {"cmd": "stop"},
-        {"cmd": "dance"},
-        {"cmd": "start"},
-    ]
-    lines = "".join(json.dumps(command) + "\n" for command in commands)
-    done = await anyio.run_process(
-        [sys.executable, "-m", "nodeagent.sim.kubelet.standin", "--root", str(tmp_path)], input=lines.encode()
-    )
-    started, *answers = map(json.loads, done.stdout.splitlines())
-    assert started["ok"]
-    assert [answer["ok"] for answer in answers] == [True] * 7 + [False, True]
-    assert answers[3]["result"]["phase"] == "Running"
-    assert answers[4]["result"]["pods"] == {"ns/p": "Running"}
-    assert answers[7]["error"].startswith("KeyError")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in kubelet's admission: choice of devices, texts, crashes, health in the pod's status."""
+"""The fake kubelet's admission: choice of devices, texts, crashes, health in the pod's status."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
-from nodeagent.sim.kubelet import devices
-from nodeagent.sim.kubelet.state import Pod
+from nodeagent.sim.kubelet.state import Pod, health_of
 from tests.sim.plugin import RESOURCE, Plugin, device, kubelet_with, refused, register, served
 
 
@@ -172,14 +171,14 @@ async def test_health_in_the_pod_follows_the_list_but_not_the_plugins_death(tmp_
     plugin = Plugin(device("a"))
     async with kubelet_with(tmp_path, plugin) as kubelet:
         pod = await kubelet.admit(_pod())
-        assert devices.health_of(kubelet.state.table, pod.uid) == {"a": "Healthy"}
+        assert health_of(kubelet.state.table, pod.uid) == {"a": "Healthy"}
         plugin.show(device("a", health="Unhealthy"))
-        await kubelet.until(lambda: devices.health_of(kubelet.state.table, pod.uid) == {"a": "Unhealthy"})
+        await kubelet.until(lambda: health_of(kubelet.state.table, pod.uid) == {"a": "Unhealthy"})
         plugin.show(device("a"))
-        await kubelet.until(lambda: devices.health_of(kubelet.state.table, pod.uid) == {"a": "Healthy"})
+        await kubelet.until(lambda: health_of(kubelet.state.table, pod.uid) == {"a": "Healthy"})
         plugin.end_stream()
         await kubelet.until(lambda: kubelet.capacity(RESOURCE) == (1, 0))
-        assert devices.health_of(kubelet.state.table, pod.uid) == {"a": "Healthy"}
+        assert health_of(kubelet.state.table, pod.uid) == {"a": "Healthy"}
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["dropped", "shown as unhealthy"])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in API server: real HTTP on loopback, with the semantics of lists, watches and patches."""
+"""A fake API server: real HTTP on loopback, with the semantics of lists, watches and patches."""

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request to the stand-in API server asks for, and refusals as the real one words them."""
+"""Requests to the fake API server: their parts, refusals in the words of the real one, and reviews.
+
+Reviews and discovery (authorization.k8s.io/v1, authentication.k8s.io/v1) say which kinds the server has, who
+asks, and which verbs are allowed: that is a set of denials, for one user.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nodeagent.sim.apiserver.store import KINDS, Kind, Object
 
@@ -51,8 +55,8 @@ class Failure(Exception):
         }
 
 
-class Asked(NamedTuple):
-    """What a path and a query ask for; ``name`` is "" for a collection."""
+class ApiRequest(NamedTuple):
+    """The object or collection of a path, and the query; ``name`` is "" for a collection."""
 
     kind: Kind
     namespace: str
@@ -61,15 +65,15 @@ class Asked(NamedTuple):
     query: Mapping[str, str]
 
     @staticmethod
-    def of(path: str, query: Mapping[str, str]) -> Asked:
+    def parse(path: str, query: Mapping[str, str]) -> ApiRequest:
         """:raises Failure: if there is nothing at that path."""
         found = _PATH.fullmatch(path)
         kind = KINDS.get((found["root"], found["plural"])) if found else None
         if found is None or kind is None or (found["namespace"] and not kind.namespaced):
             raise Failure(404, "the server could not find the requested resource")
-        return Asked(kind, found["namespace"] or "", found["name"] or "", bool(found["status"]), query)
+        return ApiRequest(kind, found["namespace"] or "", found["name"] or "", bool(found["status"]), query)
 
-    def right(self, method: str) -> tuple[str, str]:
+    def verb_and_resource(self, method: str) -> tuple[str, str]:
         """Verb and resource, as rules of RBAC name them ("nodes/status")."""
         if method == "GET":
             verb = "get" if self.name else "watch" if self.query.get("watch") == "true" else "list"
@@ -99,6 +103,50 @@ def line(type_: str, given: Object) -> bytes:
 
 
 def bookmark(kind: Kind, version: int) -> bytes:
-    """An event that tells of nothing but a version."""
+    """An event with a version alone."""
     metadata = {"resourceVersion": str(version)}
     return line("BOOKMARK", {"kind": kind.name, "apiVersion": kind.api, "metadata": metadata})
+
+
+Denied = tuple[str, str]
+"""Verb and resource: ("patch", "nodes/status")."""
+USER = "system:serviceaccount:nodeagent:nodeagent"
+_ACCESS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+
+
+def answer_about_server(
+    method: str, path: str, body: Any, denied: Collection[Denied], absent: Collection[str]
+) -> Object | None:
+    """The answer; None if the path asks for something else. ``absent``: groups that are not installed.
+
+    :raises Failure: if there is no such group.
+    """
+    if (method, path) == ("POST", _ACCESS):
+        return {**body, "status": _review(body["spec"]["resourceAttributes"], denied)}
+    if (method, path) == ("POST", _USER):
+        return {**body, "status": {"userInfo": {"username": USER}}}
+    _, apis, *version = path.split("/")
+    if method == "GET" and apis == "apis" and len(version) == 2:
+        return _discovered("/".join(version), absent)
+    return None
+
+
+def is_absent(kind: Kind, absent: Collection[str]) -> bool:
+    """True if the group of this kind is not installed."""
+    return kind.api.partition("/")[0] in absent
+
+
+def _review(attributes: dict[str, str], denied: Collection[Denied]) -> Object:
+    resource = "/".join(filter(None, (attributes["resource"], attributes.get("subresource"))))
+    if (attributes["verb"], resource) in denied:
+        return {"allowed": False, "reason": ""}
+    return {"allowed": True, "reason": "RBAC: allowed by the fake API server"}
+
+
+def _discovered(version: str, absent: Collection[str]) -> Object:
+    kinds = [kind for kind in KINDS.values() if kind.api == version and not is_absent(kind, absent)]
+    if not kinds:
+        raise Failure(404, "the server could not find the requested resource")
+    resources = [{"name": each.plural, "kind": each.name, "namespaced": each.namespaced} for each in kinds]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stand-in API server has: objects of a few kinds, one version for all, and the events of late.
+"""The objects of the fake API server: a few kinds, one version for all, recent events, and patches.
 
-Versions rise by one with each change, as those of etcd do. Old events can be forgotten (``compact``): who
-follows from before that has to list again. Knows no HTTP.
+Versions rise by one with each change, as those of etcd do. Old events can be forgotten (``compact``): a watch
+from before that has to list again.
+
+Patches are JSON Patch (RFC 6902), JSON Merge Patch (RFC 7396) and the strategic one, as far as clients use
+them here. Of JSON Patch: add, remove, replace and test on objects. Of strategic merge patches: lists of
+conditions, which are merged by type. Knows no HTTP.
 """
 
 from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nodeagent.base.latest import Latest
 
 Object = dict[str, Any]
+Lists = Mapping[str, Callable[[list[Object], list[Object]], list[Object]]]
 
 
 class Kind(NamedTuple):
@@ -104,3 +109,72 @@ class Store:
     def _changed(self, kind: Kind, type_: str, given: Object) -> None:
         self._history.append(Change(self.version, kind, type_, given))
         self.changes.touch()
+
+
+class Unpatchable(Exception):
+    """Raised when a patch does not fit the object, or is none."""
+
+
+def apply_merge_patch(target: Any, patch: Any, lists: Lists | None = None) -> Any:
+    """The target with the patch in it; null removes. Of ``lists``, by key, the elements are merged, too."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif lists is not None and name in lists:
+            merged[name] = lists[name](merged.get(name) or [], value)
+        else:
+            merged[name] = apply_merge_patch(merged.get(name), value, lists)
+    return merged
+
+
+def apply_strategic_patch(target: Any, patch: Any) -> Any:
+    """The target with the patch in it; of a list of conditions only those of the patch are others."""
+    return apply_merge_patch(target, patch, {"conditions": _conditions})
+
+
+def _conditions(before: list[Object], patch: list[Object]) -> list[Object]:
+    made = {each["type"]: each for each in before}
+    for each in patch:
+        if each.get("$patch") == "delete":
+            made.pop(each["type"], None)
+        else:
+            made[each["type"]] = apply_merge_patch(made.get(each["type"]), each)
+    return list(made.values())
+
+
+def apply_json_patch(target: Object, operations: Any) -> Object:
+    """The target after all operations. :raises Unpatchable: if one fails; all have failed then."""
+    made = copy.deepcopy(target)
+    for operation in operations if isinstance(operations, list) else [operations]:
+        try:
+            _operate(made, operation)
+        except (KeyError, TypeError) as error:
+            raise Unpatchable(f"the operation {operation!r} does not fit: {error!r}") from error
+    return made
+
+
+def _operate(made: Any, operation: Any) -> None:
+    *way, last = [_word(each) for each in operation["path"].split("/")[1:]]
+    parent = made
+    for word in way:
+        parent = parent[word]
+    match operation["op"]:
+        case "add":
+            parent[last] = operation["value"]
+        case "replace":
+            _ = parent[last]
+            parent[last] = operation["value"]
+        case "remove":
+            del parent[last]
+        case "test" if parent[last] == operation["value"]:
+            pass
+        case other:
+            raise Unpatchable(f"the operation {other} failed, or is not known here")
+
+
+def _word(text: str) -> str:
+    """RFC 6901, section 4."""
+    return text.replace("~1", "/").replace("~0", "~")

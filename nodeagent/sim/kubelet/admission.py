@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in kubelet's admission: choosing devices, calling Allocate, and what the container gets.
+"""The fake kubelet's admission: choosing devices, calling Allocate, and what the container gets.
 
 Follows Allocate, devicesToAllocate and allocateContainerResources in pkg/kubelet/cm/devicemanager/manager.go
 of Kubernetes 1.36, with their texts. One pod after the other, init containers first, one Allocate per
@@ -17,10 +17,16 @@ import anyio
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import RPC_ERRORS, in_own_task
-from nodeagent.sim.kubelet import sources
-from nodeagent.sim.kubelet.clients import Client, Clients, go_text
-from nodeagent.sim.kubelet.devices import Held, ids_of
-from nodeagent.sim.kubelet.state import AllocationSeen, ContainerResult, Pod, SidecarsFirst, State
+from nodeagent.sim.kubelet.plugins import Client, Clients, go_text
+from nodeagent.sim.kubelet.state import (
+    AllocationSeen,
+    ContainerResult,
+    Held,
+    Pod,
+    SidecarsFirst,
+    State,
+    ids_of,
+)
 
 PRE_START_LIMIT = 30.0
 WRITING = 0.0025  # seconds from the answer to a container's last resource to the new checkpoint
@@ -75,8 +81,8 @@ class Admission:
 
         Nothing is freed before all sources of pods have been read.
         """
-        if sources.all_read(self._state):
-            self._state.table.release_all_but({pod.uid for pod in sources.active(self._state)})
+        if self._state.has_read_all_pods():
+            self._state.table.release_all_but({pod.uid for pod in self._state.active_pods()})
 
     def _reject(self, pod: Pod, text: str) -> None:
         pod.phase, pod.reason = "Failed", "UnexpectedAdmissionError"

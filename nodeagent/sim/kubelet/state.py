@@ -1,25 +1,207 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of the stand-in kubelet share: its paths, faults, statistics, pods and tables.
+"""The state of the fake kubelet: its device tables with their checkpoint, its pods, faults and statistics.
 
-Every change wakes those who wait in ``until``; nobody polls. Knows no gRPC.
+The tables follow pkg/kubelet/cm/devicemanager/manager.go of Kubernetes 1.36: a list replaces the whole table
+of its resource, only ``Healthy`` is healthy, a lost plugin makes all unhealthy at once and is forgotten five
+minutes later, and allocations survive a restart in ``kubelet_internal_checkpoint``. That file is written
+after each list and after each container that got devices, and only then.
+
+Every change wakes the waiters of ``until``; nothing polls. Knows no gRPC.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import random
+import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
 from nodeagent.base.latest import Latest
 from nodeagent.sim.faults import Faults
-from nodeagent.sim.kubelet.devices import DeviceTable, SeenDevice, has_topology
 
+CHECKPOINT = "kubelet_internal_checkpoint"
 REMEMBERED = 1000  # lists kept per resource
+STOP_GRACE = 300.0  # seconds that a resource without a plugin keeps its capacity
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDevice:
+    """One entry of a list as it came: ``nodes`` are NUMA ids, None without topology."""
+
+    id: str
+    health: str
+    nodes: tuple[int, ...] | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Only this spelling counts."""
+        return self.health == "Healthy"
+
+
+@dataclass(slots=True)
+class Held:
+    """What one container of one pod holds of one resource, with the raw answer to its Allocate."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+    response: bytes
+
+
+class DeviceTable:
+    """All resources that ever registered since the start, or that pods hold."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._saved = 0
+        self.devices: dict[str, dict[str, SeenDevice]] = {}
+        self.healthy: dict[str, set[str]] = {}
+        self.unhealthy: dict[str, set[str]] = {}
+        self.stopped: dict[str, float] = {}
+        self.held: list[Held] = []
+        self.allocated: dict[str, set[str]] = {}  # what is not free: what is held, and what is being given
+        self.full = False  # the disk: the checkpoint stays as it is
+
+    def connected(self, resource: str) -> None:
+        """A plugin has registered; its devices come with the first list."""
+        self.stopped.pop(resource, None)
+
+    def update(self, resource: str, devices: Iterable[SeenDevice]) -> None:
+        """Replace the table of the resource, and write the checkpoint; of equal ids the last wins."""
+        table = {device.id: device for device in devices}
+        self.devices[resource] = table
+        self.healthy[resource] = {name for name, device in table.items() if device.healthy}
+        self.unhealthy[resource] = set(table) - self.healthy[resource]
+        self.save()
+
+    def lost(self, resource: str) -> None:
+        """The plugin has gone: all its devices are unhealthy from now on."""
+        self.unhealthy.setdefault(resource, set()).update(self.healthy.get(resource, ()))
+        self.healthy[resource] = set()
+        self.stopped[resource] = anyio.current_time()
+
+    def known(self, resource: str) -> bool:
+        """True if the resource has sent a list or a pod holds some of it."""
+        return resource in self.healthy or any(held.resource == resource for held in self.held)
+
+    def capacity(self, resource: str) -> int:
+        """All listed devices; 0 once the plugin has been away for five minutes."""
+        stopped = self.stopped.get(resource)
+        if stopped is not None and anyio.current_time() - stopped >= STOP_GRACE:
+            return 0
+        return len(self.healthy.get(resource, ())) + len(self.unhealthy.get(resource, ()))
+
+    def allocatable(self, resource: str) -> int:
+        """The healthy ones."""
+        return len(self.healthy.get(resource, ()))
+
+    def count_again(self) -> None:
+        """Only what is held is not free: what is being given just now is forgotten, as the real one does."""
+        self.allocated = {}
+        for held in self.held:
+            self.allocated.setdefault(held.resource, set()).update(held.ids)
+
+    def in_use(self, resource: str) -> set[str]:
+        """Ids that some container holds."""
+        return {name for held in self.held if held.resource == resource for name in held.ids}
+
+    def release_all_but(self, uids: set[str]) -> None:
+        """Free what belongs to pods that are gone; the checkpoint names them until its next write."""
+        left = [held for held in self.held if held.pod_uid in uids]
+        if len(left) < len(self.held):
+            self.held = left
+            self.count_again()
+
+    def save(self) -> bool:
+        """Write the checkpoint: a temporary ``.NNN`` beside it, then rename; False if the disk is full."""
+        if self.full:
+            return False
+        data = {
+            "PodDeviceEntries": [_entry(held, self.devices) for held in self.held],
+            "RegisteredDevices": {name: sorted(ids) for name, ids in self.healthy.items()},
+        }
+        text = json.dumps(data, sort_keys=True)
+        checksum = zlib.crc32(text.encode())
+        self._saved += 1
+        temporary = self._directory / f".{self._saved}"
+        temporary.write_text(f'{{"Data": {text}, "Checksum": {checksum}}}')
+        temporary.chmod(0o600)
+        temporary.rename(self._directory / CHECKPOINT)
+        return True
+
+    def load(self) -> None:
+        """Start anew from the checkpoint: holders stay, resources are empty until they register."""
+        self.devices, self.healthy, self.unhealthy, self.stopped, self.held = {}, {}, {}, {}, []
+        self.allocated = {}
+        path = self._directory / CHECKPOINT
+        if not path.exists():
+            return
+        data = json.loads(path.read_text())["Data"]
+        for resource in data["RegisteredDevices"]:
+            self.lost(resource)
+        self.held = [_held(entry) for entry in data["PodDeviceEntries"]]
+        self.count_again()
+
+
+def ids_of(table: DeviceTable, pod_uid: str, container: str, resource: str) -> tuple[str, ...]:
+    """What this container has of the resource."""
+    wanted = (pod_uid, container, resource)
+    found = (each.ids for each in table.held if (each.pod_uid, each.container, each.resource) == wanted)
+    return next(found, ())
+
+
+def has_topology(table: DeviceTable, resource: str) -> bool:
+    """True if some device of the resource says where it sits."""
+    return any(device.nodes for device in table.devices.get(resource, {}).values())
+
+
+def health_of(table: DeviceTable, pod_uid: str) -> dict[str, str]:
+    """Device id → Healthy or Unhealthy in the pod's status (KEP-4680).
+
+    The last list counts, also after the plugin's death; an id that is not listed is Healthy.
+    """
+    seen: dict[str, str] = {}
+    for held in table.held:
+        if held.pod_uid == pod_uid:
+            listed = table.devices.get(held.resource, {})
+            for name in held.ids:
+                seen[name] = "Healthy" if name not in listed or listed[name].healthy else "Unhealthy"
+    return seen
+
+
+def _entry(held: Held, devices: Mapping[str, Mapping[str, SeenDevice]]) -> dict[str, Any]:
+    table = devices.get(held.resource, {})
+    by_node: dict[str, list[str]] = {}
+    for name in held.ids:
+        nodes = table[name].nodes if name in table else None
+        for node in nodes or (-1,):
+            by_node.setdefault(str(node), []).append(name)
+    return {
+        "PodUID": held.pod_uid,
+        "ContainerName": held.container,
+        "ResourceName": held.resource,
+        "DeviceIDs": by_node,
+        "AllocResp": base64.b64encode(held.response).decode(),
+    }
+
+
+def _held(entry: dict[str, Any]) -> Held:
+    ids = dict.fromkeys(name for names in entry["DeviceIDs"].values() for name in names)
+    return Held(
+        entry["PodUID"],
+        entry["ContainerName"],
+        entry["ResourceName"],
+        tuple(ids),
+        base64.b64decode(entry["AllocResp"]),
+    )
 
 
 @dataclass(slots=True)
@@ -151,7 +333,7 @@ class Life:
 
 
 class State:
-    """The node as the stand-in sees it."""
+    """The node as the kubelet sees it."""
 
     def __init__(self, root: Path, seed: int, topology_policy: str) -> None:
         self.paths = Paths.below(root)
@@ -204,3 +386,36 @@ class State:
         missing = self.table.in_use(resource) - set(self.table.devices[resource])
         if missing:
             self.crash(f"topology hints: {resource} no longer lists {sorted(missing)}, held by a pod")
+
+    def active_pods(self) -> list[Pod]:
+        """All pods of the node but those that were rejected."""
+        return [pod for pod in self.pods.values() if pod.phase != "Failed"]
+
+    def named_pods(self) -> list[Pod]:
+        """The active pods that PodResources names.
+
+        After a start the kubelet knows its static pods first, and those of the API server only when that has
+        answered: a second later, or minutes later while it is away. Until then it does not name the others,
+        keeps their devices, and frees nothing at all (measured on 1.36.3; ``sourcesReady`` in manager.go).
+        """
+        if self._is_young(self.faults.get("pod-resources-empty")):
+            return []
+        unnamed = self._unnamed()
+        return [pod for pod in self.active_pods() if pod.key not in unnamed]
+
+    def has_read_all_pods(self) -> bool:
+        """False while the API server has not answered: see ``named_pods``."""
+        unnamed = self.faults.get("pod-resources-unnamed")
+        waits = bool(unnamed) if isinstance(unnamed, Collection) else self._is_young(unnamed)
+        return not (waits or self._is_young(self.faults.get("pod-resources-empty")))
+
+    def _unnamed(self) -> Collection[str]:
+        setting = self.faults.get("pod-resources-unnamed")
+        if isinstance(setting, Collection):
+            return setting
+        inherited = self.life.inherited if self._is_young(setting) else ()
+        return [pod.key for pod in self.pods.values() if pod.uid in inherited]
+
+    def _is_young(self, seconds: float | None) -> bool:
+        """True if the kubelet was started less than that many seconds ago."""
+        return seconds is not None and anyio.current_time() - self.life.started < seconds

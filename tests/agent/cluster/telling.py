@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session task with a stand-in API server, and a Status that the test decides on."""
+"""A session task with a fake API server, and a Status that the test decides on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nodeagent.cluster.watch import Resource
 from nodeagent.config import Sources
 from nodeagent.kernel.root import Root
 from nodeagent.model.status import ClusterStatus, Status
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import EVENTS, NODES, Object
 from tests.agent.cluster.statuses import status
 from tests.cluster.following import followed, served, session
@@ -42,7 +42,7 @@ Make = Callable[[Core, Callable[[], Status]], SessionTask]
 class Telling:
     """The server, the task, and its Core."""
 
-    def __init__(self, server: ApiServer, core: Core, make: Make) -> None:
+    def __init__(self, server: FakeApiServer, core: Core, make: Make) -> None:
         self.server = server
         self.core = core
         self._told = status()
@@ -84,13 +84,13 @@ class Telling:
         await self.server.until(lambda: len(self.written) == number, within)
 
 
-def put_node(server: ApiServer) -> None:
+def put_node(server: FakeApiServer) -> None:
     """The Node is there, as a kubelet makes it."""
     server.store.put(NODES, {"metadata": {"name": NAME}, "status": {"conditions": [READY]}})
 
 
 @asynccontextmanager
-async def living(task: SessionTask, server: ApiServer, folder: Path) -> AsyncIterator[None]:
+async def living(task: SessionTask, server: FakeApiServer, folder: Path) -> AsyncIterator[None]:
     """The task runs, with a session of its own; it has met its Node and had its first look."""
     async with (
         followed(server, folder, OWN_NODE) as watch,

@@ -10,8 +10,8 @@ import pytest
 from nodeagent.agent.cluster.inspection import check_right, read_user, serves
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.model.access import Right
-from nodeagent.sim.apiserver.answers import Refusal
-from nodeagent.sim.apiserver.reviews import USER
+from nodeagent.sim.apiserver.requests import USER
+from nodeagent.sim.apiserver.server import Refusal
 from tests.cluster.following import served, session
 
 PATCH = Right("patch", "", "nodes", "status", name="node1")

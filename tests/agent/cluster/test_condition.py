@@ -17,7 +17,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster.node_status import Condition
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import Status
-from nodeagent.sim.apiserver.answers import Refusal
+from nodeagent.sim.apiserver.server import Refusal
 from nodeagent.sim.apiserver.store import NODES
 from tests import virtual
 from tests.agent.cluster.statuses import GPU, GPU_AT, bad, good, status

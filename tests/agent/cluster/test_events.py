@@ -14,7 +14,7 @@ from nodeagent.agent.core import Core
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.status import Status
-from nodeagent.sim.apiserver.answers import Refusal
+from nodeagent.sim.apiserver.server import Refusal
 from nodeagent.sim.apiserver.store import EVENTS, NODES
 from tests import virtual
 from tests.agent.cluster.statuses import OTHER_AT, bad, good, status

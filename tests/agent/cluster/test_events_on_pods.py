@@ -10,7 +10,7 @@ import pytest
 from nodeagent.agent.cluster.events import Events, find_uid
 from nodeagent.kubelet.checkpoint import Entry
 from nodeagent.model.ids import ResourceName
-from nodeagent.sim.apiserver.answers import Refusal
+from nodeagent.sim.apiserver.server import Refusal
 from nodeagent.sim.apiserver.store import EVENTS
 from tests.agent.cluster.statuses import GPU, GPU_AT, OTHER_AT, bad, good, status
 from tests.agent.cluster.telling import Telling, telling

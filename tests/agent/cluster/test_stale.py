@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stale resources by a stand-in API server that fails in each way, in virtual time: when, and how often."""
+"""Stale resources by a fake API server that fails in each way, in virtual time: when, and how often."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from nodeagent.model import resource
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.status import ClusterStatus, StaleStatus
-from nodeagent.sim.apiserver.answers import Refusal
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer, Refusal
 from nodeagent.sim.apiserver.store import NODES
 from tests import virtual
 from tests.agent.cluster.telling import DEFAULTS, NAME, living
@@ -38,7 +37,7 @@ DUE = Timeouts().stale_resource_settle + Timeouts().stale_resource_spread / 2
 class Standing:
     """The server, the task, and the kubelet's file."""
 
-    def __init__(self, server: ApiServer, core: Core, task: StaleResources, file: Path) -> None:
+    def __init__(self, server: FakeApiServer, core: Core, task: StaleResources, file: Path) -> None:
         self.server = server
         self.core = core
         self.task = task

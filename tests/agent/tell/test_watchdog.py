@@ -19,7 +19,7 @@ from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Sources
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests import virtual
 from tests.conftest import Said
 from tests.sim import fifos, hosts
@@ -96,7 +96,7 @@ async def problems(daemon: Daemon) -> list[str]:
 async def test_neither_a_kubelet_that_is_away_nor_a_device_that_hangs_asks_for_a_restart(
     host: SimulatedHost, daemon: Daemon
 ) -> None:
-    async with Kubelet(host.directory) as kubelet:
+    async with FakeKubelet(host.directory) as kubelet:
         await kubelet.until_listed(GPU, 2)
         assert daemon.heartbeats().keys() == {"observe", "offering"}
         address = next(iter(daemon.core.snapshots.now.host.functions))

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     chosen = _parser().parse_args(arguments)
     first = secrets.randbits(32) if chosen.seed is None else chosen.seed
     print(f"seed                {first}", flush=True)
-    logging.getLogger("grpclib").setLevel(logging.CRITICAL)  # of the stand-in kubelet, whose peers are killed
+    logging.getLogger("grpclib").setLevel(logging.CRITICAL)  # of the fake kubelet, whose peers are killed
     mixes = itertools.cycle(_mixes() if chosen.mode is None else (chosen.mode,))
     for seed, modes in zip(range(first, first + chosen.runs), mixes, strict=False):
         began = time.monotonic()

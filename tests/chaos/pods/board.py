@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.boards import GPU, LONE, LONE_AT, USB, add_usb
 from tests.blackbox.harness import Node, health
 from tests.blackbox.plugs import ONE, SET
@@ -127,7 +127,7 @@ class Board:
         units = {each.unit for each in self.functions.values() if each.resource == resource}
         return not units <= set(owned) or resource in self.sticks.free(owned)
 
-    def unhealthy(self, kubelet: Kubelet, owned: Collection[str]) -> list[str]:
+    def unhealthy(self, kubelet: FakeKubelet, owned: Collection[str]) -> list[str]:
         """What is free when these are owned, and yet not Healthy in the last lists."""
         found = []
         for address, function in self.functions.items():
@@ -137,7 +137,7 @@ class Board:
                 found.append(f"{function.resource} {address}: {seen}")
         return found + self.sticks.unhealthy(kubelet, owned)
 
-    def offered_again(self, kubelet: Kubelet, owned: Collection[str], had: Collection[str]) -> list[str]:
+    def offered_again(self, kubelet: FakeKubelet, owned: Collection[str], had: Collection[str]) -> list[str]:
         """What is Healthy in the last lists though its unit is owned by who has these functions, not it."""
         return [
             f"{function.resource} {address}: Healthy, and {function.unit} has an owner"

@@ -13,7 +13,7 @@ import time
 
 import anyio
 
-from nodeagent.sim.kubelet.standin import Kubelet, KubeletStopped
+from nodeagent.sim.kubelet.server import FakeKubelet, KubeletStopped
 from nodeagent.sim.kubelet.state import Pod
 from tests.chaos.pods.script import Broken, Script
 
@@ -26,7 +26,7 @@ _UNNAMED = "pod-resources-unnamed"
 class Kubelets:
     """All lives of the kubelet of one node; ``static`` are the keys of static pods."""
 
-    def __init__(self, kubelet: Kubelet, script: Script) -> None:
+    def __init__(self, kubelet: FakeKubelet, script: Script) -> None:
         self.kubelet = kubelet
         self.static: set[str] = set()
         self.admitting = 0

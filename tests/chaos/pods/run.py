@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests import places
 from tests.blackbox.boards import all_listed
 from tests.chaos.pods import board, rest, troubles
@@ -65,7 +65,7 @@ async def _spend(script: Script, report: Report, modes: Modes, seconds: float) -
             script.tasks.cancel_scope.cancel()
 
 
-def _stage(hardware: Board, kubelet: Kubelet, script: Script) -> Stage:
+def _stage(hardware: Board, kubelet: FakeKubelet, script: Script) -> Stage:
     kubelets = Kubelets(kubelet, script)
     lives = Lives(Containers(hardware), kubelets, script)
     crowd = Crowd(hardware, kubelets, lives, script)
@@ -81,7 +81,7 @@ async def _troubled(stage: Stage, report: Report, seconds: float) -> None:
     await stage.daemons.down()
 
 
-async def _no_crash(kubelet: Kubelet) -> None:
+async def _no_crash(kubelet: FakeKubelet) -> None:
     """:raises Broken: if the real kubelet would have crashed."""
     await kubelet.until(lambda: bool(kubelet.life.crashed), math.inf)
     raise Broken(f"the kubelet would have crashed: {kubelet.life.crashed}")

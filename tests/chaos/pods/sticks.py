@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.usb import Plug
 from tests.blackbox import plugs
 from tests.blackbox.harness import Node, health
@@ -93,7 +93,7 @@ class Sticks:
     def _left(self, kind: str, owned: Collection[str]) -> int:
         return sum(f"usb:{kind}{number}" not in owned for number in _EACH)
 
-    def unhealthy(self, kubelet: Kubelet, owned: Collection[str]) -> list[str]:
+    def unhealthy(self, kubelet: FakeKubelet, owned: Collection[str]) -> list[str]:
         """What is free when these are owned, and yet not Healthy in the last lists."""
         free = self.free(owned)
         found = []

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim.kubelet.devices import SeenDevice
-from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.kubelet.state import ContainerResult, Pod
+from nodeagent.sim.kubelet.server import FakeKubelet
+from nodeagent.sim.kubelet.state import ContainerResult, Pod, SeenDevice
 from tests.blackbox.boards import GPU, USB
 from tests.chaos.pods import machines, run
 from tests.chaos.pods.__main__ import main
@@ -28,16 +27,16 @@ def board(tmp_path: Path, loop_may_block: None) -> Board:
 
 
 @pytest.fixture
-async def kubelet(board: Board) -> Kubelet:
+async def kubelet(board: Board) -> FakeKubelet:
     """One that was told that all of it is Healthy."""
-    kubelet = Kubelet(board.node.root)
+    kubelet = FakeKubelet(board.node.root)
     kubelet.paths.plugins.mkdir(parents=True)
     for resource in board.offered():
         tell(kubelet, board, resource, ())
     return kubelet
 
 
-def tell(kubelet: Kubelet, board: Board, resource: str, unhealthy: Iterable[str]) -> None:
+def tell(kubelet: FakeKubelet, board: Board, resource: str, unhealthy: Iterable[str]) -> None:
     """The kubelet gets a list of the resource."""
     ids = [function.address for function in board.functions.values() if function.resource == resource]
     devices = [SeenDevice(each, "Unhealthy" if each in unhealthy else "Healthy") for each in ids]
@@ -56,22 +55,22 @@ async def test_a_short_run_violates_no_rule(loop_may_block: None) -> None:
     assert report.machines > 0 and len(report.rest) == 2
 
 
-async def test_a_free_node_that_is_told_healthy_is_at_rest(board: Board, kubelet: Kubelet) -> None:
+async def test_a_free_node_that_is_told_healthy_is_at_rest(board: Board, kubelet: FakeKubelet) -> None:
     assert board.unhealthy(kubelet, ()) == []
 
 
-async def test_what_stays_unhealthy_at_rest_is_told(board: Board, kubelet: Kubelet) -> None:
+async def test_what_stays_unhealthy_at_rest_is_told(board: Board, kubelet: FakeKubelet) -> None:
     tell(kubelet, board, PAIR, {SECOND})
     assert board.unhealthy(kubelet, ()) == [f"{PAIR} {SECOND}: ['Unhealthy']"]
     assert board.unhealthy(kubelet, {"50"}) == []
 
 
-async def test_what_is_not_listed_at_rest_is_told(board: Board, kubelet: Kubelet) -> None:
+async def test_what_is_not_listed_at_rest_is_told(board: Board, kubelet: FakeKubelet) -> None:
     kubelet.state.listed(GPU, 0, ())
     assert board.unhealthy(kubelet, {"20", "30"}) == [f"{GPU} 0000:40:00.0: []"]
 
 
-async def test_what_is_healthy_beside_what_somebody_has_is_told(board: Board, kubelet: Kubelet) -> None:
+async def test_what_is_healthy_beside_what_somebody_has_is_told(board: Board, kubelet: FakeKubelet) -> None:
     lying = [f"{PAIR} {SECOND}: Healthy, and 50 has an owner"]
     assert board.offered_again(kubelet, {"50"}, {FIRST}) == lying
     assert board.offered_again(kubelet, {"50"}, {FIRST, SECOND}) == []

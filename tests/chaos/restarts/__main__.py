@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     seed = secrets.randbits(32) if chosen.seed is None else chosen.seed
     print(f"seed                {seed}", flush=True)
-    logging.getLogger("grpclib").setLevel(logging.CRITICAL)  # of the stand-in kubelet, whose peers are killed
+    logging.getLogger("grpclib").setLevel(logging.CRITICAL)  # of the fake kubelet, whose peers are killed
     with places.in_memory("chaos-restarts-") as directory:
         return _run(RestartRun(directory, seed, chosen.restarts), seed, chosen.restarts)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox.harness import Daemon, Usage
 from tests.chaos.restarts import kubelet_restarts, shortages
 from tests.chaos.restarts.figures import Figures
@@ -60,7 +60,7 @@ class RestartRun:
     def _done(self) -> int:
         return sum(self.figures.restarts.values())
 
-    async def _short_life(self, kubelet: Kubelet) -> None:
+    async def _short_life(self, kubelet: FakeKubelet) -> None:
         """Some restarts, and the end by SIGKILL."""
         limit = self.rng.choice((*self._limits, "", "", ""))
         under = shortages.under(limit) if limit else ()
@@ -74,7 +74,7 @@ class RestartRun:
                 await daemon.end(signal.SIGKILL)
         self.figures.kills += 1
 
-    async def _measured_life(self, kubelet: Kubelet) -> None:
+    async def _measured_life(self, kubelet: FakeKubelet) -> None:
         self._blind = False
         async with self._daemon(kubelet) as daemon:
             for _ in range(WARM):
@@ -88,13 +88,13 @@ class RestartRun:
                 raise Broken("the daemon did not end well")
 
     @contextlib.asynccontextmanager
-    async def _daemon(self, kubelet: Kubelet, under: tuple[str, ...] = ()) -> AsyncIterator[Daemon]:
+    async def _daemon(self, kubelet: FakeKubelet, under: tuple[str, ...] = ()) -> AsyncIterator[Daemon]:
         async with self.world.node.daemon(*FLAGS, under=under) as daemon:
             await self._right(kubelet, daemon, "daemon started")
             yield daemon
             _look_through(daemon)
 
-    async def _at_rest(self, kubelet: Kubelet, daemon: Daemon) -> Usage:
+    async def _at_rest(self, kubelet: FakeKubelet, daemon: Daemon) -> Usage:
         """The size where all is well, nobody has anything, and a while has passed."""
         self.world.evict(kubelet)
         self.world.all_well()
@@ -109,7 +109,7 @@ class RestartRun:
         await anyio.sleep(REST)
         return daemon.usage()
 
-    async def _step(self, kubelet: Kubelet, daemon: Daemon) -> None:
+    async def _step(self, kubelet: FakeKubelet, daemon: Daemon) -> None:
         """One restart with all that goes with it, then a look, then pods."""
         kind = self.rng.choices(tuple(kubelet_restarts.WEIGHTS), tuple(kubelet_restarts.WEIGHTS.values()))[0]
         kubelet_restarts.speak_again(kubelet)
@@ -146,7 +146,7 @@ class RestartRun:
             change = self.rng.choice((self.world.change_hardware, self.world.change_configuration))
             change()
 
-    async def _right(self, kubelet: Kubelet, daemon: Daemon, after: str) -> None:
+    async def _right(self, kubelet: FakeKubelet, daemon: Daemon, after: str) -> None:
         """Wait until the kubelet knows what it must. :raises Broken: if it takes too long."""
         began, bound = anyio.current_time(), BOUND + (SLOW if self._blind else 0)
         after += ", without watches" if self._blind else ""

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.sim.kubelet.devices import SeenDevice
-from nodeagent.sim.kubelet.standin import Kubelet
-from nodeagent.sim.kubelet.state import ContainerResult, Pod
+from nodeagent.sim.kubelet.server import FakeKubelet
+from nodeagent.sim.kubelet.state import ContainerResult, Pod, SeenDevice
 from tests.blackbox.harness import Usage
 from tests.chaos.restarts.figures import GROWTH, Figures
 from tests.chaos.restarts.world import Broken, World
@@ -22,9 +21,9 @@ def world(tmp_path: Path, loop_may_block: None) -> World:
     return World(tmp_path, random.Random(1))
 
 
-def told(world: World, root: Path) -> Kubelet:
+def told(world: World, root: Path) -> FakeKubelet:
     """A kubelet that was told just what it must be."""
-    kubelet = Kubelet(root)
+    kubelet = FakeKubelet(root)
     kubelet.paths.plugins.mkdir(parents=True)
     for name, ids in world.expected().items():
         kubelet.state.table.update(name, [SeenDevice(each, "Healthy") for each in sorted(ids)])

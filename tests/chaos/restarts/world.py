@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
 from tests.blackbox.harness import Node
 
@@ -88,7 +88,7 @@ class World:
                         raise Broken(f"{device} was given to {other} and to {pod.key}")
         return owners
 
-    def missing(self, kubelet: Kubelet) -> list[str]:
+    def missing(self, kubelet: FakeKubelet) -> list[str]:
         """What differs between what the kubelet was told and what it must have been told."""
         wanted, table, streams = self.expected(), kubelet.state.table, kubelet.statistics.streams
         doubtful = self._doubtful()
@@ -137,7 +137,7 @@ class World:
         self.configure()
         self.happened["configured"] += 1
 
-    async def change_pods(self, kubelet: Kubelet) -> None:
+    async def change_pods(self, kubelet: FakeKubelet) -> None:
         """A pod ends, or one comes. :raises Broken: if it was given what another has."""
         if self._pods and (len(self._pods) >= MOST_PODS or self.rng.random() < 0.3):
             self._end(kubelet, self.rng.choice(sorted(self._pods)))
@@ -161,12 +161,12 @@ class World:
         """This pod has what its results say."""
         self._pods[pod.key] = pod
 
-    def _end(self, kubelet: Kubelet, key: str) -> None:
+    def _end(self, kubelet: FakeKubelet, key: str) -> None:
         pod = self._pods.pop(key)
         self._had |= {each: name for name, ids in pod.results["c0"].ids.items() for each in ids}
         kubelet.delete(pod)
 
-    def evict(self, kubelet: Kubelet) -> None:
+    def evict(self, kubelet: FakeKubelet) -> None:
         """All pods end."""
         for key in tuple(self._pods):
             self._end(kubelet, key)

@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.vm.guest import pci, scenarios
 from tests.vm.guest.monitor import Monitor
 from tests.vm.guest.node import Node
@@ -29,7 +29,7 @@ _LONGEST = 240.0  # seconds for one scenario, on a machine that others load
 async def _main(results: Path) -> None:
     _prepare()
     only = os.environ.get("NODEAGENT_VM_ONLY", "").split()
-    async with Kubelet("/") as kubelet:
+    async with FakeKubelet("/") as kubelet:
         node = Node(kubelet, Monitor(), results / "daemon.log")
         node.configure()
         for address in node.offered:

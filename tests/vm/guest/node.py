@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guest as a node: its devices, the stand-in kubelet, the daemon, and the waits of the scenarios.
+"""The guest as a node: its devices, the fake kubelet, the daemon, and the waits of the scenarios.
 
 The daemon runs on the real root. ``HOST`` and ``POD`` switch its slow timer off (an hour), so that what the
 kubelet learns within seconds it learns from events; ``POLL`` has a timer of one second, for what the kernel
@@ -25,7 +25,7 @@ import anyio
 import anyio.to_thread
 
 from nodeagent.base import sockets
-from nodeagent.sim.kubelet.standin import Kubelet
+from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import ListSeen
 from tests.vm.guest import mdev, pci
 from tests.vm.guest.monitor import Monitor
@@ -56,7 +56,7 @@ class Mode(Enum):
 class Node:
     """One node for all scenarios."""
 
-    def __init__(self, kubelet: Kubelet, monitor: Monitor, log: Path) -> None:
+    def __init__(self, kubelet: FakeKubelet, monitor: Monitor, log: Path) -> None:
         self.kubelet = kubelet
         self.monitor = monitor
         self.mode: Mode | None = None

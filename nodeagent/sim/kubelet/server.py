@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in kubelet: real gRPC on real sockets, with the device manager's semantics of Kubernetes 1.36.
+"""A fake kubelet: real gRPC on real sockets, with the device manager's semantics of Kubernetes 1.36.
 
 For the demo, the tests and the benchmark. It registers plugins as the real one does, reads their lists,
 admits pods, keeps its checkpoint, answers PodResources, watches plugins_registry, restarts like the real
-one, and misbehaves on demand (``faults``). It runs no containers; it tells what they would have got.
-Start it as a program with ``python -m nodeagent.sim.kubelet.standin --root DIR``: see ``control``.
+one, and misbehaves on demand (``faults``). It runs no containers: the result of a pod says what they would
+get. ``plugins`` has the connections to plugins, ``admission`` the pods, ``state`` the device tables.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import contextlib
 import math
 import os
 import stat
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,12 +26,11 @@ from grpclib.exceptions import GRPCError
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import SocketServer
 from nodeagent.sim.kubelet.admission import Admission
-from nodeagent.sim.kubelet.clients import Clients
-from nodeagent.sim.kubelet.plugin_watcher import PluginWatcher
-from nodeagent.sim.kubelet.podresources import PodResources
-from nodeagent.sim.kubelet.state import Pod, Registration, State
+from nodeagent.sim.kubelet.plugins import Clients, PluginWatcher
+from nodeagent.sim.kubelet.state import Held, Pod, Registration, State
 
 AN_HOUR = 3600.0
 REGISTER = "/v1beta1.Registration/Register"
@@ -42,17 +40,20 @@ class KubeletStopped(Exception):
     """Raised when something is asked of a kubelet that does not run."""
 
 
-class Kubelet:
-    """The stand-in; an async context manager that starts on entry and stops on exit.
+class FakeKubelet:
+    """An async context manager that starts on entry and stops on exit.
 
-    ``root`` is the path prefix, ``seed`` steers the order of device ids, ``topology_policy`` is the
-    kubelet's (``none`` or any other). On entry it has run for ``age`` seconds, as its sockets tell; each
-    later start makes it new. ``faults`` are switched on and off, each for all resources (``name``) or for one
+    ``root`` is the path prefix, ``seed`` steers the order of device ids, ``topology_policy`` is the kubelet's
+    (``none`` or any other). On entry it has run for ``age`` seconds, as its sockets tell; each later start
+    makes it new. ``faults`` are switched on and off, each for all resources (``name``) or for one
     (``name:resource``): ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``,
-    ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and
-    listen), ``plugins-late`` (seconds between PodResources and the socket for plugins, see ``_Run``),
-    ``pod-resources-absent``, ``pod-resources-exhausted`` (true), ``pod-resources-delay``,
-    ``pod-resources-empty`` (seconds), ``pod-resources-unnamed`` (seconds, or keys of pods: see ``sources``).
+    ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and listen),
+    ``plugins-late`` (seconds between PodResources and the socket for plugins, see ``_Run``),
+    ``pod-resources-absent``, ``pod-resources-exhausted`` (true), ``pod-resources-delay`` (seconds),
+    ``pod-resources-late`` (a list: the seconds that each of the next answers is on its way),
+    ``pod-resources-empty`` (seconds after a start in which no pod is named), ``pod-resources-unnamed``
+    (seconds after a start in which the pods from before it are not named, or the keys of pods that are never
+    named).
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Kubelet:
         self._outer: TaskGroup = anyio.create_task_group()
         self._run: _Run | None = None
 
-    async def __aenter__(self) -> Kubelet:
+    async def __aenter__(self) -> FakeKubelet:
         await self._outer.__aenter__()
         self._outer.start_soon(_die_of_crashes, self, name="end of the kubelet")
         await self.start()
@@ -149,7 +150,7 @@ class Kubelet:
         )
 
 
-async def _die_of_crashes(kubelet: Kubelet) -> None:
+async def _die_of_crashes(kubelet: FakeKubelet) -> None:
     while True:
         await kubelet.until(lambda: kubelet.life.running and bool(kubelet.life.crashed), math.inf)
         await kubelet.stop()
@@ -230,7 +231,7 @@ class _Run:
 
 def _alive(run: _Run | None) -> _Run:
     if run is None:
-        raise KubeletStopped("the stand-in kubelet does not run")
+        raise KubeletStopped("the fake kubelet does not run")
     return run
 
 
@@ -265,6 +266,89 @@ class _Registration:
         return {REGISTER: Handler(self._register, Cardinality.UNARY_UNARY, *messages)}
 
 
+class PodResources(v1.PodResourcesListerBase):
+    """The PodResources service (v1), as pkg/kubelet/apis/podresources of Kubernetes 1.36 has it.
+
+    Active pods only, plain init containers left out, one entry per device and NUMA node, and a List frees the
+    devices of pods that are gone.
+    """
+
+    def __init__(self, state: State, admission: Admission) -> None:
+        self._state = state
+        self._admission = admission
+
+    async def list(self, message: v1.ListPodResourcesRequest) -> v1.ListPodResourcesResponse:
+        """All active pods of the sources that have been read."""
+        await self._faults()
+        self._admission.free_devices_of_gone_pods()
+        held = self._held()
+        answer = v1.ListPodResourcesResponse([self._pod(pod, held) for pod in self._state.named_pods()])
+        late = self._state.faults.get("pod-resources-late")
+        await anyio.sleep(late.pop(0) if late else 0)
+        return answer
+
+    async def get_allocatable_resources(
+        self, message: v1.AllocatableResourcesRequest
+    ) -> v1.AllocatableResourcesResponse:
+        """All healthy devices, allocated or not."""
+        await self._faults()
+        table = self._state.table
+        return v1.AllocatableResourcesResponse(
+            [
+                entry
+                for resource in sorted(table.healthy)
+                for entry in self._devices(resource, sorted(table.healthy[resource]))
+            ]
+        )
+
+    async def get(self, message: v1.GetPodResourcesRequest) -> v1.GetPodResourcesResponse:
+        """One pod; an unknown one is an error without a code of its own."""
+        await self._faults()
+        pod = self._state.pods.get(f"{message.pod_namespace}/{message.pod_name}")
+        if pod is None:
+            text = f"pod {message.pod_name} in namespace {message.pod_namespace} not found"
+            raise GRPCError(Status.UNKNOWN, text)
+        return v1.GetPodResourcesResponse(self._pod(pod, self._held()))
+
+    async def _faults(self) -> None:
+        if self._state.faults.get("pod-resources-exhausted"):
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, "rejected by rate limit")
+        await anyio.sleep(self._state.faults.get("pod-resources-delay") or 0)
+
+    def _held(self) -> Mapping[tuple[str, str], Sequence[Held]]:
+        """What each container has, by the uid of its pod and its name."""
+        held: dict[tuple[str, str], list[Held]] = {}
+        for each in self._state.table.held:
+            held.setdefault((each.pod_uid, each.container), []).append(each)
+        return held
+
+    def _pod(self, pod: Pod, held: Mapping[tuple[str, str], Sequence[Held]]) -> v1.PodResources:
+        names = [f"sidecar{index}" for index in range(len(pod.sidecars))]
+        names += [f"c{index}" for index in range(len(pod.containers))]
+        containers = [
+            v1.ContainerResources(
+                name,
+                [
+                    entry
+                    for each in held.get((pod.uid, name), ())
+                    for entry in self._devices(each.resource, each.ids)
+                ],
+            )
+            for name in names
+        ]
+        return v1.PodResources(pod.name, pod.namespace, containers)
+
+    def _devices(self, resource: str, ids: Sequence[str]) -> Iterator[v1.ContainerDevices]:
+        table = self._state.table.devices.get(resource, {})
+        for name in ids:
+            nodes = table[name].nodes if name in table else None
+            if not nodes:
+                yield v1.ContainerDevices(resource, [name])
+            for node in nodes or ():
+                topology = v1.TopologyInfo([v1.NumaNode(node)])
+                yield v1.ContainerDevices(resource, [name], topology)
+
+
 def _make_older(path: Path, age: float) -> None:
     """Let a socket tell that age, if it is not to be new."""
     if age:
@@ -278,9 +362,3 @@ def _remove_sockets(directory: Path) -> None:
         with contextlib.suppress(FileNotFoundError):  # its owner was quicker
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()
-
-
-if __name__ == "__main__":
-    from nodeagent.sim.kubelet import control
-
-    sys.exit(control.main(sys.argv[1:]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stand-in API server as bytes on a socket: the answers, the streams, and each fault."""
+"""The fake API server as bytes on a socket: the answers, the streams, and each fault."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 
-from nodeagent.sim.apiserver.answers import Refusal
-from nodeagent.sim.apiserver.standin import ApiServer
+from nodeagent.sim.apiserver.server import FakeApiServer, Refusal
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES, VMIS
 from tests import virtual
 
@@ -27,13 +26,15 @@ def named(name: str, namespace: str = "", **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer() as made:
+async def server() -> AsyncIterator[FakeApiServer]:
+    async with FakeApiServer() as made:
         made.store.put(KUBEVIRTS, named("kubevirt", "kubevirt", spec={}))
         yield made
 
 
-async def sent(server: ApiServer, method: str, path: str, body: Any = None, *headers: str) -> SocketStream:
+async def sent(
+    server: FakeApiServer, method: str, path: str, body: Any = None, *headers: str
+) -> SocketStream:
     host, _, port = server.url.removeprefix("http://").partition(":")
     stream = await anyio.connect_tcp(host, int(port))
     text = b"" if body is None else json.dumps(body).encode()
@@ -55,7 +56,7 @@ async def received(stream: SocketStream) -> bytes:
 
 
 async def asked(
-    server: ApiServer, method: str, path: str, body: Any = None, *headers: str
+    server: FakeApiServer, method: str, path: str, body: Any = None, *headers: str
 ) -> tuple[int, dict[str, Any]]:
     """Status and JSON."""
     answer = await received(await sent(server, method, path, body, *headers))
@@ -79,12 +80,12 @@ class Events:
 
 
 @asynccontextmanager
-async def watching(server: ApiServer, path: str, query: str = "") -> AsyncIterator[Events]:
+async def watching(server: FakeApiServer, path: str, query: str = "") -> AsyncIterator[Events]:
     async with await sent(server, "GET", f"{path}?watch=true{query}") as stream:
         yield Events(stream)
 
 
-async def test_a_list_of_all_namespaces_has_a_version_and_plain_objects(server: ApiServer) -> None:
+async def test_a_list_of_all_namespaces_has_a_version_and_plain_objects(server: FakeApiServer) -> None:
     server.store.put(KUBEVIRTS, named("other", "elsewhere"))
     code, answer = await asked(server, "GET", ALL)
     assert (code, answer["kind"], answer["metadata"]) == (200, "KubeVirtList", {"resourceVersion": "3"})
@@ -93,7 +94,7 @@ async def test_a_list_of_all_namespaces_has_a_version_and_plain_objects(server: 
     assert len(answer["items"]) == 1
 
 
-async def test_one_object_is_got_by_its_name(server: ApiServer) -> None:
+async def test_one_object_is_got_by_its_name(server: FakeApiServer) -> None:
     code, answer = await asked(server, "GET", ONE)
     assert (code, answer["apiVersion"], answer["kind"]) == (200, "kubevirt.io/v1", "KubeVirt")
     server.store.put(VMIS, named("vm", "default"))
@@ -106,19 +107,19 @@ async def test_one_object_is_got_by_its_name(server: ApiServer) -> None:
 @pytest.mark.parametrize(
     "path", [f"{ONE}x", "/apis/kubevirt.io/v1/things", "/", "/api/v1/namespaces/x/nodes"]
 )
-async def test_what_is_not_there_is_a_404_with_a_status(server: ApiServer, path: str) -> None:
+async def test_what_is_not_there_is_a_404_with_a_status(server: FakeApiServer, path: str) -> None:
     code, answer = await asked(server, "GET", path)
     assert (code, answer["kind"], answer["code"], answer["reason"]) == (404, "Status", 404, "NotFound")
 
 
-async def test_a_field_selector_chooses(server: ApiServer) -> None:
+async def test_a_field_selector_chooses(server: FakeApiServer) -> None:
     for name in ("a", "b"):
         server.store.put(NODES, named(name))
     _, answer = await asked(server, "GET", "/api/v1/nodes?fieldSelector=metadata.name%3Db")
     assert [each["metadata"]["name"] for each in answer["items"]] == ["b"]
 
 
-async def test_an_event_is_created_once(server: ApiServer) -> None:
+async def test_an_event_is_created_once(server: FakeApiServer) -> None:
     path = "/api/v1/namespaces/default/events"
     code, answer = await asked(server, "POST", path, named("it"))
     assert (code, answer["metadata"]["namespace"], answer["kind"]) == (201, "default", "Event")
@@ -126,7 +127,7 @@ async def test_an_event_is_created_once(server: ApiServer) -> None:
     assert code == 409
 
 
-async def test_both_kinds_of_patches_work_and_a_wrong_one_changes_nothing(server: ApiServer) -> None:
+async def test_both_kinds_of_patches_work_and_a_wrong_one_changes_nothing(server: FakeApiServer) -> None:
     server.store.put(NODES, named("n", status={"capacity": {"example.com/a": "1", "cpu": "4"}}))
     path = "/api/v1/nodes/n/status"
     test = {"op": "test", "path": "/status/capacity/cpu", "value": "5"}
@@ -144,7 +145,7 @@ async def test_both_kinds_of_patches_work_and_a_wrong_one_changes_nothing(server
     assert code == 415
 
 
-async def test_a_watch_tells_what_comes_after_its_version(server: ApiServer) -> None:
+async def test_a_watch_tells_what_comes_after_its_version(server: FakeApiServer) -> None:
     version = server.store.version
     server.store.put(KUBEVIRTS, named("kubevirt", "kubevirt", spec={"a": 1}))
     async with watching(server, ALL, f"&resourceVersion={version}") as events:
@@ -159,12 +160,12 @@ async def test_a_watch_tells_what_comes_after_its_version(server: ApiServer) -> 
         assert event["type"] == "DELETED"
 
 
-async def test_a_watch_without_a_version_begins_with_all_that_is_there(server: ApiServer) -> None:
+async def test_a_watch_without_a_version_begins_with_all_that_is_there(server: FakeApiServer) -> None:
     async with watching(server, ALL, "&resourceVersion=0") as events:
         assert (await events.next())["type"] == "ADDED"
 
 
-async def test_a_version_that_is_forgotten_is_an_error_event_of_410(server: ApiServer) -> None:
+async def test_a_version_that_is_forgotten_is_an_error_event_of_410(server: FakeApiServer) -> None:
     version = server.store.version
     server.store.put(KUBEVIRTS, named("other", "kubevirt"))
     server.store.compact()
@@ -174,7 +175,7 @@ async def test_a_version_that_is_forgotten_is_an_error_event_of_410(server: ApiS
 
 
 @virtual.TIME
-async def test_bookmarks_come_every_minute_and_the_stream_ends_as_asked(server: ApiServer) -> None:
+async def test_bookmarks_come_every_minute_and_the_stream_ends_as_asked(server: FakeApiServer) -> None:
     began = anyio.current_time()
     async with watching(
         server, ALL, f"&resourceVersion={server.store.version}&allowWatchBookmarks=true&timeoutSeconds=150"
@@ -190,7 +191,7 @@ async def test_bookmarks_come_every_minute_and_the_stream_ends_as_asked(server: 
         assert round(anyio.current_time() - began) == 150
 
 
-async def test_only_who_has_a_token_is_answered(server: ApiServer) -> None:
+async def test_only_who_has_a_token_is_answered(server: FakeApiServer) -> None:
     server.tokens.add("right")
     for token, expected in (("right", 200), ("wrong", 401)):
         code, _ = await asked(server, "GET", ALL, None, f"Authorization: Bearer {token}")
@@ -198,7 +199,7 @@ async def test_only_who_has_a_token_is_answered(server: ApiServer) -> None:
     assert [seen.authorization for seen in server.statistics.requests] == ["Bearer right", "Bearer wrong"]
 
 
-async def test_a_status_is_given_as_often_as_it_is_told(server: ApiServer) -> None:
+async def test_a_status_is_given_as_often_as_it_is_told(server: FakeApiServer) -> None:
     server.faults.set("status:kubevirts", Refusal(503, times=2, after=9))
     answer = await received(await sent(server, "GET", ALL))
     assert answer.startswith(b"HTTP/1.1 503")
@@ -206,7 +207,7 @@ async def test_a_status_is_given_as_often_as_it_is_told(server: ApiServer) -> No
     assert [(await asked(server, "GET", ALL))[0] for _ in range(2)] == [503, 200]
 
 
-async def test_a_fault_of_one_kind_leaves_the_others_alone(server: ApiServer) -> None:
+async def test_a_fault_of_one_kind_leaves_the_others_alone(server: FakeApiServer) -> None:
     server.faults.set("status:nodes", Refusal(500))
     assert (await asked(server, "GET", ALL))[0] == 200
     assert (await asked(server, "GET", "/api/v1/nodes"))[0] == 500
@@ -223,7 +224,7 @@ async def test_a_fault_of_one_kind_leaves_the_others_alone(server: ApiServer) ->
     ],
 )
 async def test_each_fault_looks_like_that_on_the_wire(
-    fault: str, path: str, begins: bytes, holds: bytes, server: ApiServer
+    fault: str, path: str, begins: bytes, holds: bytes, server: FakeApiServer
 ) -> None:
     server.faults.set(fault)
     answer = await received(await sent(server, "GET", path))
@@ -233,7 +234,7 @@ async def test_each_fault_looks_like_that_on_the_wire(
 
 
 @virtual.TIME
-async def test_a_stream_that_hangs_says_nothing_and_does_not_end(server: ApiServer) -> None:
+async def test_a_stream_that_hangs_says_nothing_and_does_not_end(server: FakeApiServer) -> None:
     query = f"&resourceVersion={server.store.version}&timeoutSeconds=30"
     async with watching(server, ALL, query) as events:
         await server.until(lambda: server.statistics.streams == 1)
@@ -246,14 +247,16 @@ async def test_a_stream_that_hangs_says_nothing_and_does_not_end(server: ApiServ
 
 
 @virtual.TIME
-async def test_a_slow_server_takes_its_time(server: ApiServer) -> None:
+async def test_a_slow_server_takes_its_time(server: FakeApiServer) -> None:
     server.faults.set("slow", 3.0)
     began = anyio.current_time()
     await asked(server, "GET", ALL)
     assert anyio.current_time() - began == pytest.approx(3.0, abs=0.1)
 
 
-async def test_after_a_stop_nobody_is_answered_and_after_a_start_all_is_as_before(server: ApiServer) -> None:
+async def test_after_a_stop_nobody_is_answered_and_after_a_start_all_is_as_before(
+    server: FakeApiServer,
+) -> None:
     async with watching(server, ALL, "&resourceVersion=0") as events:
         await events.next()
         await server.stop()
