@@ -1,18 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks share: the node that they look at, and what a check returns."""
+"""What the checks share: the node that they look at, their verdicts, and the lines of their report."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NamedTuple
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
-from nodeagent.model.readiness import Verdict
 from nodeagent.model.spec import Spec
 from nodeagent.model.status import Status
 
 AS_ROOT = "run it again as root"
+
+
+class Verdict(StrEnum):
+    """The result of a check. ``note``: it may be intended; ``unseen``: it could not be read."""
+
+    OK = "ok"
+    WRONG = "wrong"
+    NOTE = "note"
+    UNSEEN = "unseen"
+
+
+class ReadinessLine(NamedTuple):
+    """One check of the report: the evidence and where it was read; ``to_do`` is "" for nothing."""
+
+    section: str
+    check: str
+    verdict: Verdict
+    seen: str
+    to_do: str = ""
+
 
 Finding = tuple[Verdict, str, str]
 """The verdict, the evidence and where it was read, and what to do ("" for nothing)."""

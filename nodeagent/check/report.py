@@ -16,8 +16,7 @@ import anyio
 from nodeagent.base import threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.check import kubelet, platform, process, vfio
-from nodeagent.check.findings import Finding, Node, unseen
-from nodeagent.model.readiness import ReadinessLine
+from nodeagent.check.findings import Finding, Node, ReadinessLine, unseen
 
 T = TypeVar("T")
 

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 
 from nodeagent.check import report
-from nodeagent.check.findings import Node
+from nodeagent.check.findings import Node, ReadinessLine, Verdict
 from nodeagent.cli import args, daemon_client, output
 from nodeagent.kernel.root import Root
-from nodeagent.model.readiness import ReadinessLine, Verdict
 
 if TYPE_CHECKING:
     from nodeagent.agent.tell.basis import Basis

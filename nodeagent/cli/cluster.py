@@ -15,11 +15,11 @@ import anyio
 
 from nodeagent.agent.cluster import inspection
 from nodeagent.agent.cluster.follow import Connection
+from nodeagent.agent.cluster.inspection import AccessReport, Check
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import args, daemon_client, output
 from nodeagent.cluster.api import Session
 from nodeagent.cluster.credentials import Credentials
-from nodeagent.model.access import AccessReport, Check
 
 T = TypeVar("T")
 _WHY_NOT = {

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from nodeagent.check import vfio
-from nodeagent.check.findings import Finding
+from nodeagent.check.findings import Finding, Verdict
 from nodeagent.model.host import Host, HostUse, HostUses, PciFunction, UseKind
-from nodeagent.model.readiness import Verdict
 from tests.check.trees import make_node, put, short
 from tests.facts import contains, names
 from tests.policy.samples import function, host

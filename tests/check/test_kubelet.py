@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.base import threads
 from nodeagent.check import kubelet, process
-from nodeagent.model.readiness import Verdict
+from nodeagent.check.findings import Verdict
 from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.check.trees import PLUGINS, PODS, SOCKET, make_node
 from tests.people import open_directory

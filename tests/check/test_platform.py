@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from nodeagent.check import platform
-from nodeagent.check.findings import Finding
+from nodeagent.check.findings import Finding, Verdict
 from nodeagent.kernel import prerequisites
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import MdevType
-from nodeagent.model.readiness import Verdict
 from tests.check.trees import UNSAFE, WELL, make_node, put, short
 from tests.facts import names
 

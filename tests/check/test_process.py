@@ -13,9 +13,8 @@ import pytest
 
 from nodeagent.base import threads
 from nodeagent.check import process
-from nodeagent.check.findings import Finding, Node
+from nodeagent.check.findings import Finding, Node, Verdict
 from nodeagent.kernel.root import Root
-from nodeagent.model.readiness import Verdict
 from nodeagent.model.spec import Spec, UsbRule
 from nodeagent.model.status import ProcessStatus
 from tests.check.trees import DAEMON, SOCKET, UNIT, make_node, short

@@ -14,8 +14,8 @@ import pytest
 
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.check import report
+from nodeagent.check.findings import ReadinessLine, Verdict
 from nodeagent.kernel.root import Root
-from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.model.resource import Iommufd
 from nodeagent.model.spec import PciRule, Spec
 from nodeagent.sim.kubelet.server import FakeKubelet

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from nodeagent.check.findings import ReadinessLine, Verdict
 from nodeagent.cli import check
-from nodeagent.model.readiness import ReadinessLine, Verdict
 
 
 def line(

@@ -8,6 +8,7 @@ make (the ClusterRoles system:basic-user and system:discovery). Called by ``cli`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from nodeagent.agent.cluster import state
 from nodeagent.agent.cluster.state import ClusterState
@@ -16,7 +17,6 @@ from nodeagent.cluster import fields, kubevirt, watch
 from nodeagent.cluster.api import FORBIDDEN, NOT_FOUND, Object, Parameters, Session
 from nodeagent.cluster.fields import Notes, Text
 from nodeagent.config import Settings
-from nodeagent.model.access import AccessReport, Check, Right
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.spec import ClusterMode
 from nodeagent.policy import merge
@@ -28,6 +28,60 @@ _USER_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _FOR_EXPLAIN = "not used by the daemon; for: nodeagent explain vmi NAMESPACE/NAME"
 _INSTALL = "install KubeVirt, or set kubevirt.enabled: false"
 _NONE = "make one, or wait for virt-operator to take it up: kubectl get kubevirt -A"
+
+
+class Right(NamedTuple):
+    """One verb on one resource of the API; ``namespace`` and ``name`` "": on all of them.
+
+    ``purpose`` is what it is for. One that is not ``required`` is for a command, not for the daemon.
+    """
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    purpose: str = ""
+    required: bool = True
+
+    @property
+    def object(self) -> str:
+        """Its resource as kubectl writes it: "kubevirts.kubevirt.io", "nodes/status"."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return f"{resource}.{self.group}" if self.group else resource
+
+    @property
+    def rule(self) -> str:
+        """The rule of a Role or ClusterRole that gives it."""
+        resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return f'{{apiGroups: ["{self.group}"], resources: ["{resource}"], verbs: ["{self.verb}"]}}'
+
+
+class Check(NamedTuple):
+    """One thing that was looked at. ``kind``: right, object, entry. ``hint``: what to do if it is not well.
+
+    What is not ``required`` may be missing.
+    """
+
+    kind: str
+    what: str
+    well: bool
+    why: str = ""
+    hint: str = ""
+    required: bool = True
+
+
+class AccessReport(NamedTuple):
+    """All of it, and as whom it was asked for ("" where the API server does not tell)."""
+
+    user: str = ""
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def well(self) -> bool:
+        """True if nothing is missing that is required."""
+        return all(check.well for check in self.checks if check.required)
 
 
 def needed_rights(settings: Settings, node: str) -> Iterator[Right]:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.agent.cluster.inspection import check_right, read_user, serves
+from nodeagent.agent.cluster.inspection import Right, check_right, read_user, serves
 from nodeagent.base.errors import ClusterUnavailable
-from nodeagent.model.access import Right
 from nodeagent.sim.apiserver.requests import USER
 from nodeagent.sim.apiserver.server import Refusal
 from tests.cluster.following import served, session

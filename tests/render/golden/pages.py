@@ -7,15 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from nodeagent.agent.cluster.inspection import AccessReport, Check
+from nodeagent.check.findings import ReadinessLine, Verdict
 from nodeagent.cli import bind, check, cluster, explain, explain_vmi, output, plan, plan_config, scan, status
 from nodeagent.cli.plan_config import DryRun, SettingChange
-from nodeagent.model.access import AccessReport, Check
 from nodeagent.model.change import BootFile, BootFiles, FileFate, Outcome, Plan, Result
 from nodeagent.model.host import Hints, MdevType, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.nodes import CdiFile
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
-from nodeagent.model.readiness import ReadinessLine, Verdict
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.model.status import (
