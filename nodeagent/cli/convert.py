@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nodeagent config --from FILE``: rules out of a file of KubeVirt or of another device plugin.
 
-The rules go to stdout as a configuration that can be used as it is; what could not be translated goes to
-stderr. Nothing of the running daemon, and nothing of the host, has a part in it.
+The rules go to stdout as a configuration that can be used as it is; notes on entries without a translation go
+to stderr. Neither the daemon nor the host is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
@@ -26,71 +25,70 @@ from nodeagent.policy import permitted
 if TYPE_CHECKING:
     import argparse
 
-_LISTS = ("pciHostDevices", "mediatedDevices", "usb")  # what is below permittedHostDevices
-NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-_TOLD = "the daemon:1: "  # where values that stand in no file are said to be
+_LISTS = ("pciHostDevices", "mediatedDevices", "usb")  # below permittedHostDevices
+_NO_PLACE = "the daemon:1: "  # of values that stand in no file
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the configuration, and what is not in it.
+    """Print the configuration, and notes on the rest of the file.
 
-    :raises ConfigError: if the file has nothing that could be translated.
+    :raises ConfigError: if nothing in the file can be translated.
     """
     path = options.translated
-    sources = [each for document in manifests.read(path) for each in _parts(document, path)]
+    sources = [each for document in manifests.read(path) for each in _find_sources(document, path)]
     if not sources:
         raise ConfigError(
             f"{path}: it is neither of KubeVirt nor of a device plugin that is known here",
             "give a KubeVirt CR, its permittedHostDevices, or a file of a plugin (docs/migrating.md)",
         )
-    document, notes = _document(sources)
+    document, notes = _translate(sources)
     text = manifests.written(document)
     if options.output == "json":
         text = output.formed("json", document)
     return output.answer(text, *(f"{path}: {note}" for note in notes))
 
 
-def _parts(document: Any, path: str) -> Iterator[dict[str, Any]]:
-    """What can be translated: in a ConfigMap each of its texts may be a file of its own."""
+def _find_sources(document: Any, path: str) -> Iterator[dict[str, Any]]:
+    """The parts that can be translated: in a ConfigMap each text may be a file of its own."""
     if not isinstance(document, dict):
         return
     if document.get("kind") == "ConfigMap":
         texts = document.get("data")
         for name, text in texts.items() if isinstance(texts, dict) else ():
             for each in manifests.parsed(str(text), f"{path}: {name}"):
-                yield from _parts(each, path)
-    elif device_plugins.is_known(document) or _is_kubevirts(document):
+                yield from _find_sources(each, path)
+    elif device_plugins.is_known(document) or _is_of_kubevirt(document):
         yield document
 
 
-def _is_kubevirts(document: dict[str, Any]) -> bool:
+def _is_of_kubevirt(document: dict[str, Any]) -> bool:
     keys = ("spec", "configuration", PERMITTED, MDEVS, *_LISTS)
     return document.get("kind") == kubevirt.KIND or any(key in document for key in keys)
 
 
-def _document(sources: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+def _translate(sources: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     rules, mdevs, notes = list[Rule](), dict[str, Any](), list[str]()
     for source in sources:
         if device_plugins.is_known(source):
             found = device_plugins.translate(source)
         else:
-            cr = _cr(source)
-            found = _permitted(cr)
-            mdevs |= _mdevs(cr)
+            cr = _parse_cr(source)
+            found = _translate_permitted(cr)
+            mdevs |= _translate_mdevs(cr)
         rules += found.rules
         notes += found.notes
-    if mdevs and (fault := _fault([], mdevs)) is not None:
-        notes.append(f"{MDEVS}: {fault.what.removeprefix(_TOLD)}; {fault.hint}")
+    if mdevs and (fault := _find_fault([], mdevs)) is not None:
+        notes.append(f"{MDEVS}: {fault.what.removeprefix(_NO_PLACE)}; {fault.hint}")
         mdevs = {}
     if mdevs:
         notes.append("mdevs.manage is not set: set it to true once virt-handler makes no mdevs any more")
-    usable = _usable(rules, notes)
+    usable = _select_usable(rules, notes)
     document = {"apiVersion": API_VERSION, "resources": usable} | ({"mdevs": mdevs} if mdevs else {})
     return document, notes
 
 
-def _cr(source: dict[str, Any]) -> KubeVirtCR:
-    """The CR that a file is or has a part of. :raises ConfigError: if it cannot be used at all."""
+def _parse_cr(source: dict[str, Any]) -> KubeVirtCR:
+    """The CR of a file, or of a file with a part of one. :raises ConfigError: if it cannot be used at all."""
     whole = source
     if "kind" not in source and "spec" not in source:
         part = {PERMITTED: source} if any(key in source for key in _LISTS) else source
@@ -101,7 +99,7 @@ def _cr(source: dict[str, Any]) -> KubeVirtCR:
     return cr
 
 
-def _permitted(cr: KubeVirtCR) -> Translation:
+def _translate_permitted(cr: KubeVirtCR) -> Translation:
     """Rules for all entries, as if another plugin than virt-handler's were to provide them."""
     if cr.permitted is None:
         return Translation((), tuple(f"{each.about}: {each.what}; {each.hint}" for each in cr.refused))
@@ -114,10 +112,10 @@ def _permitted(cr: KubeVirtCR) -> Translation:
         notes.append(
             f"set externalResourceProvider: true in the CR, or virt-handler offers them too: {shown}"
         )
-    return Translation(tuple(map(_plain, entries.rules)), tuple(notes))
+    return Translation(tuple(map(_format_rule, entries.rules)), tuple(notes))
 
 
-def _plain(rule: DeviceRule) -> Rule:
+def _format_rule(rule: DeviceRule) -> Rule:
     if isinstance(rule, PciRule):
         by_vendor: dict[str, list[str]] = {}
         for selector in rule.selectors:
@@ -129,8 +127,8 @@ def _plain(rule: DeviceRule) -> Rule:
     return {"name": rule.name, "mdev": [{"names": [name for each in rule.selectors for name in each.names]}]}
 
 
-def _mdevs(cr: KubeVirtCR) -> dict[str, Any]:
-    """Types to make, without the leave to make them."""
+def _translate_mdevs(cr: KubeVirtCR) -> dict[str, Any]:
+    """The types of mdevs, without ``manage``."""
     if cr.mdevs is None:
         return {}
     nodes = [
@@ -141,23 +139,23 @@ def _mdevs(cr: KubeVirtCR) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value}
 
 
-def _usable(rules: list[Rule], notes: list[str]) -> list[Rule]:
-    """The rules that go together with those before them; of the others it is said why not."""
-    if _fault(rules) is None:
+def _select_usable(rules: list[Rule], notes: list[str]) -> list[Rule]:
+    """The rules that are valid beside those before them; the others get a note."""
+    if _find_fault(rules) is None:
         return rules
     kept: list[Rule] = []
     for rule in rules:
-        fault = _fault([*kept, rule])
+        fault = _find_fault([*kept, rule])
         if fault is None:
             kept.append(rule)
         else:
-            notes.append(f"{rule['name']}: {fault.what.removeprefix(_TOLD)}; {fault.hint}")
+            notes.append(f"{rule['name']}: {fault.what.removeprefix(_NO_PLACE)}; {fault.hint}")
     return kept
 
 
-def _fault(rules: list[Rule], mdevs: Mapping[str, Any] = NOTHING) -> ConfigError | None:
-    """Why these are no configuration; None if they are one."""
-    values = {"resources": rules} | {f"mdevs.{key}": value for key, value in mdevs.items()}
+def _find_fault(rules: list[Rule], mdevs: Mapping[str, Any] | None = None) -> ConfigError | None:
+    """The first fault of a configuration of these rules and mdevs; None if it is valid."""
+    values = {"resources": rules} | {f"mdevs.{key}": value for key, value in (mdevs or {}).items()}
     try:
         config.from_values([config.Value(key, value, "") for key, value in values.items()], {})
     except ConfigError as error:

@@ -326,7 +326,7 @@ def text(explanation: Explanation) -> str:
 
 
 def device_text(explanation: DeviceExplanation) -> str:
-    """The verdict, what to do, then all that led to it, and what is made of it if it is a card."""
+    """The verdict and its hint, then the facts that led to it, and the types and mdevs of a card."""
     lines = [f"{explanation.id}  {explanation.verdict}"]
     if explanation.to_do:
         lines.append(f"  {'to do' if explanation.resource else 'to offer it'}: {explanation.to_do}")
@@ -358,7 +358,7 @@ def _name(explanation: DeviceExplanation) -> str:
 
 
 def role_text(role: str, *, own: bool = False) -> str:
-    """What a member means for the group; ``own``: it is the explained one, to which a driver matters."""
+    """The meaning of a member for the group; ``own``: it is the explained device, which needs a driver."""
     return "no driver, so VFIO cannot give it" if own and role == "unbound" else _ROLES[role]
 
 
@@ -379,7 +379,7 @@ def viability_text(viable: bool, roles: Iterable[str]) -> str:
 
 
 def card_text(card: CardExplanation) -> str:
-    """A card that is no PCI function has this story alone."""
+    """The text of a card alone, such as one that is no PCI function."""
     head = f"{card.card}  {_count(card.types, 'type')}, {_count(card.instances, 'instance')}"
     return "\n".join([head, "", *(f"  {line}".rstrip() for line in _card_lines(card))])
 
@@ -389,7 +389,7 @@ def _count(some: Sequence[object], what: str) -> str:
 
 
 def _card_lines(card: CardExplanation) -> Iterator[str]:
-    """Two tables: the types, and what exists."""
+    """Two tables: the types, and the mdevs and vGPUs."""
     types = [(each.id, each.name or "-", str(each.instances), str(each.room)) for each in card.types]
     yield from table(("TYPE", "NAME", "EXIST", "FIT AT MOST"), types).splitlines()
     if card.instances:
@@ -409,7 +409,7 @@ def _instance_row(each: CardInstance) -> tuple[str, ...]:
 
 
 def pod_text(explanation: PodExplanation) -> str:
-    """What a pod has, resource by resource."""
+    """The devices of a pod, resource by resource."""
     count = sum(len(part.devices) + len(part.gone) for part in explanation.resources)
     lines = [f"{explanation.pod}  has {count} device{'s' * (count > 1)} of this node"]
     for part in explanation.resources:
@@ -445,7 +445,7 @@ def group_text(found: GroupExplanation) -> str:
 
 
 def resource_text(explanation: ResourceExplanation) -> str:
-    """The numbers, then the devices by what becomes of them, then the rules."""
+    """The numbers, then the devices in use, Unhealthy and free, then the rules."""
     free = "not known: who holds what was not asked" if explanation.free is None else explanation.free
     numbers = f"capacity {explanation.capacity}, allocatable {explanation.allocatable}, free {free}"
     lines = [f"{explanation.resource}  {numbers}"]
@@ -512,13 +512,13 @@ def _possible(explanation: ResourceExplanation) -> Iterator[str]:
 
 
 def rule_text(explanation: RuleExplanation) -> str:
-    """The rule, and below it what it says."""
+    """The rule, and below it the devices that it matches."""
     head = label(explanation.resource, explanation.place)
     return "\n".join([head, "", *(f"  {line}" for line in _rule_lines(explanation))])
 
 
 def _rule_lines(explanation: RuleExplanation) -> Iterator[str]:
-    """What it takes, then why it refuses the others; bridges do not count."""
+    """The devices that it matches, then the reasons against others; bridges do not count."""
     if explanation.device_kind in (Kind.NODE, Kind.CDI):
         note = f"{', ' if explanation.takes else ': '}{explanation.note}" if explanation.note else ""
         yield f"takes    {naming.few(explanation.takes, _SHOWN) or 'nothing'}{note}"

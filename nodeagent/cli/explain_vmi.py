@@ -46,45 +46,46 @@ _SOURCES = {
 _UNLISTED = "these credentials may not list KubeVirt CRs; what is permitted is judged by the daemon's, if any"
 
 
-class _Asked(NamedTuple):
-    """A machine, the KubeVirt CRs that came with it (None: none did), and what to say of that."""
+class _VM(NamedTuple):
+    """The VM, the KubeVirt CRs of its cluster (None: they were not read), and a message on those."""
 
-    machine: VirtualMachine
+    vm: VirtualMachine
     crs: Mapping[str, Any] | None = None
     message: str = ""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Say whether this node can give the machine what it asks for.
+    """Print whether this node can give the VM the devices that it asks for.
 
     :raises ConfigError: if a file is wrong.
-    :raises NodeagentError: if the cluster has no such machine, or does not tell.
+    :raises NodeagentError: if the cluster has no such VM, or does not answer.
     """
-    asked = _asked(options)
-    used = _used(options, asked.crs)
+    read = _read_vm(options)
+    used = _choose_cr(options, read.crs)
     basis, first_line = daemon_client.read_basis(options, used.cr)
-    found = judging.explain_machine(asked.machine, used, turn.first(basis.snapshot, basis.matched))
-    return output.emit(options, "MachineExplanation", found, lambda: text(found), first_line, asked.message)
+    found = judging.explain_machine(read.vm, used, turn.first(basis.snapshot, basis.matched))
+    return output.emit(options, "MachineExplanation", found, lambda: text(found), first_line, read.message)
 
 
-def _asked(options: argparse.Namespace) -> _Asked:
-    given = options.machine
-    if given is None:
+def _read_vm(options: argparse.Namespace) -> _VM:
+    """The VM of a file, or of the cluster."""
+    place = options.machine
+    if place is None:
         raise ConfigError(
             "explain vmi: no machine is given",
             "give a file or a name: nodeagent explain vmi FILE, or NAMESPACE/NAME",
         )
-    named = _IN_CLUSTER.fullmatch(given)
-    if named is None or given.endswith(_FILES) or os.path.lexists(given):
-        return _Asked(_only(manifests.read(given), given))
+    named = _IN_CLUSTER.fullmatch(place)
+    if named is None or place.endswith(_FILES) or os.path.lexists(place):
+        return _VM(_parse_one(manifests.read(place), place))
     from nodeagent.cli import fetch_vmi  # here: a file needs no client of the API server
 
-    fetched = fetch_vmi.fetch(options, *named.groups())
-    unlisted = _UNLISTED if fetched.crs is None and options.cr is None else ""
-    return _Asked(_only([fetched.machine], given), fetched.crs, unlisted)
+    vm, crs = fetch_vmi.fetch(options, *named.groups())
+    unlisted = _UNLISTED if crs is None and options.cr is None else ""
+    return _VM(_parse_one([vm], place), crs, unlisted)
 
 
-def _only(documents: Iterable[Any], place: str) -> VirtualMachine:
+def _parse_one(documents: Iterable[Any], place: str) -> VirtualMachine:
     found = [each for each in map(vmi.parse, documents) if each is not None]
     if len(found) != 1:
         raise ConfigError(
@@ -94,18 +95,18 @@ def _only(documents: Iterable[Any], place: str) -> VirtualMachine:
     return found[0]
 
 
-def _used(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> UsedCR:
-    """The CR to judge by. One of the cluster that makes no sense is in force nowhere."""
+def _choose_cr(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> UsedCR:
+    """The CR that counts. An invalid one of the cluster is in force nowhere."""
     if options.cr is not None:
-        return UsedCR(_of_file(options.cr), "file")
+        return UsedCR(_read_cr(options.cr), "file")
     chosen = kubevirt.chosen((crs or {}).values())
     cr = None if chosen is None else kubevirt.cr(chosen)
     if cr is not None and cr.fault is None:
         return UsedCR(cr, "api-server")
-    return UsedCR() if daemon_client.is_saved(options) else _of_daemon(options)
+    return UsedCR() if daemon_client.is_saved(options) else _cr_of_daemon(options)
 
 
-def _of_daemon(options: argparse.Namespace) -> UsedCR:
+def _cr_of_daemon(options: argparse.Namespace) -> UsedCR:
     """The CR that the daemon goes by, or would: its record has it, for root alone."""
     root = args.root_of(options)
     cr = state.FILE.peek(root.path(state.PATH)).wishes.kubevirt
@@ -114,17 +115,17 @@ def _of_daemon(options: argparse.Namespace) -> UsedCR:
         follows = is_followed(args.settings(options, root).configuration.following)
         return UsedCR(cr, "record") if cr is not None and follows else UsedCR()
     used = UsedCR(cr, "daemon")
-    return used if used.cr is not None and used.name == _in_force(status) else UsedCR()
+    return used if used.cr is not None and used.name == _name_in_force(status) else UsedCR()
 
 
-def _in_force(status: Any) -> str:
+def _name_in_force(status: Any) -> str:
     try:
         return str(status["cluster"]["kubevirt"])
     except (LookupError, TypeError):
         return ""
 
 
-def _of_file(path: str) -> KubeVirtCR:
+def _read_cr(path: str) -> KubeVirtCR:
     documents = manifests.read(path)
     chosen = documents[0] if len(documents) == 1 else kubevirt.chosen(documents)
     if chosen is None:

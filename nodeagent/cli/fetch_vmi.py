@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nodeagent import config
 from nodeagent.agent.cluster import inspection
@@ -28,34 +28,25 @@ _RIGHTS = (
 )
 
 
-class Fetched(NamedTuple):
-    """The machine as the API server sent it, and all KubeVirt CRs; None: they may not be listed."""
-
-    machine: Object
-    crs: Mapping[str, Object] | None
+Fetched = tuple[Object, Mapping[str, Object] | None]
+"""A VM, and the KubeVirt CRs; None: they may not be listed."""
 
 
 def fetch(options: argparse.Namespace, namespace: str, name: str) -> Fetched:
-    """The VirtualMachineInstance of that name, else the VirtualMachine.
+    """The VirtualMachineInstance of that name, else the VirtualMachine; and CRs, of another namespace.
 
-    :raises NodeagentError: in two lines, if there is neither, or the API server does not tell.
+    :raises NodeagentError: if there is neither, or the API server does not answer.
     """
-    credentials = _credentials(options)
+    credentials = _choose_credentials(options)
 
-    async def both(session: Session) -> Fetched | None:
-        machine = await _machine(session, namespace, name, credentials)
-        return None if machine is None else Fetched(machine, await _crs(session))
+    async def read(session: Session) -> Fetched:
+        vm = await _read_vm(session, namespace, name, credentials)
+        return vm, await inspection.listed(session, inspection.KUBEVIRTS)
 
-    fetched = cluster.ask(credentials, options.timeouts, both)
-    if fetched is None:
-        raise NodeagentError(
-            f"there is neither a VirtualMachineInstance nor a VirtualMachine {namespace}/{name}",
-            f"see what there is: kubectl get vmi,vm -n {namespace}; or give a file",
-        )
-    return fetched
+    return cluster.ask(credentials, options.timeouts, read)
 
 
-def _credentials(options: argparse.Namespace) -> Credentials:
+def _choose_credentials(options: argparse.Namespace) -> Credentials:
     settings, _ = daemon_client.settings_in_force(options)
     named = settings.configuration.kubeconfig
     own = os.environ.get("KUBECONFIG", "")
@@ -64,7 +55,7 @@ def _credentials(options: argparse.Namespace) -> Credentials:
     return Credentials(named and args.root_of(options).path(named))
 
 
-async def _machine(session: Session, namespace: str, name: str, credentials: Credentials) -> Object | None:
+async def _read_vm(session: Session, namespace: str, name: str, credentials: Credentials) -> Object:
     for kind in _KINDS:
         try:
             return await session.get(f"{_ROOT}/namespaces/{namespace}/{kind}/{name}")
@@ -74,9 +65,7 @@ async def _machine(session: Session, namespace: str, name: str, credentials: Cre
                 raise NodeagentError(what, _RIGHTS) from error
             if error.status != NOT_FOUND:
                 raise
-    return None
-
-
-async def _crs(session: Session) -> Mapping[str, Object] | None:
-    """Machines can be there without the right to list KubeVirt CRs, which are of another namespace."""
-    return await inspection.listed(session, inspection.KUBEVIRTS)
+    raise NodeagentError(
+        f"there is neither a VirtualMachineInstance nor a VirtualMachine {namespace}/{name}",
+        f"see what there is: kubectl get vmi,vm -n {namespace}; or give a file",
+    )

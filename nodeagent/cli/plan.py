@@ -165,7 +165,7 @@ def _must_be_known(snapshot: Snapshot) -> bool:
 
 
 def text(plan: Plan, managed: bool) -> str:
-    """The cards in address order, then changes of other kinds, then what is wrong with the wishes."""
+    """The cards in address order, then changes of other kinds, then problems of the configuration."""
     lines = [] if managed else ["mdevs are not managed: no mdev or vGPU is made or removed", ""]
     for card in plan.cards:
         lines += [*_card(card, plan), ""]

@@ -85,7 +85,7 @@ def names(status: Status) -> str:
 
 
 def text(status: Status, *, wide: bool = False) -> str:
-    """The resources, who holds what, and what needs a person; ``wide``: all devices, too."""
+    """The resources, devices in use, and problems; ``wide``: all devices, too."""
     kubelet, host = status.kubelet, status.host
     lines = [
         f"nodeagent {status.version}, pid {status.pid}, up {format_duration(status.uptime_seconds)}",
@@ -109,11 +109,11 @@ def text(status: Status, *, wide: bool = False) -> str:
     lines += [_stale(each) for each in status.cluster.stale]
     lines += output.problem_section(output.NOTES, status.notes)
     lines += ["", "all is well"] if not status.problems else ["", output.PROBLEMS]
-    return "\n".join([*lines, *_told(status)])
+    return "\n".join([*lines, *_problem_lines(status)])
 
 
-def _told(status: Status) -> Iterator[str]:
-    """Each problem, and below it what to do where that is known; a hint for several comes with the last."""
+def _problem_lines(status: Status) -> Iterator[str]:
+    """Each problem, and below it its hint, if it has one; a hint for several comes with the last."""
     hints = {problem.what: problem.hint for problem in diagnose.problems(status)}
     combined = _unhealthy_by_reason(status)
     by_line = {combined.get(problem, problem): hints.get(problem, "") for problem in status.problems}
@@ -150,7 +150,7 @@ def _by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceStatus]
 
 
 def _waiting(status: Status) -> list[str]:
-    """What is Unhealthy and no problem: it is as it should be while a pod has the rest of its group."""
+    """Unhealthy devices that are no problem: a pod has the rest of their group."""
     problems = set(status.problems)
     return [
         f"{resource.name}: {naming.few([device.id for device in devices], _SHOWN)}: {devices[0].what}"
@@ -164,7 +164,7 @@ def _waiting(status: Status) -> list[str]:
 
 
 def _cluster(cluster: ClusterStatus) -> str:
-    """Whether the cluster answers, and whose wishes are in force."""
+    """Whether the API server answers, and which KubeVirt CR is in force."""
     when = datetime.fromtimestamp(cluster.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     wishes = f"KubeVirt CR {cluster.kubevirt}" if cluster.kubevirt else "no KubeVirt CR"
     untold = f"; Events left out: {cluster.events_left_out}" if cluster.events_left_out else ""
@@ -175,7 +175,7 @@ def _cluster(cluster: ClusterStatus) -> str:
 
 
 def _stale(stale: StaleStatus) -> str:
-    """No fault: pods that ask for it wait as they would without it."""
+    """No problem: pods that request it wait as they would without it."""
     why = stale.why or "cluster.staleResources: remove takes it away"
     return f"{stale.resource}: the Node counts it as 0, and nobody gives it any more; {why}"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.render.golden import pages
+from tests.cli.golden import pages
 
 
 @pytest.mark.parametrize("name", pages.PAGES)
 def test_a_page_is_as_it_was_reviewed(name: str) -> None:
-    assert pages.PAGES[name]() == pages.path(name).read_text(), "run: python -m tests.render.golden"
+    assert pages.PAGES[name]() == pages.path(name).read_text(), "run: python -m tests.cli.golden"
 
 
 def test_there_is_no_page_without_a_renderer() -> None:

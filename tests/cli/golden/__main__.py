@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.render.golden``: write all golden pages again."""
+"""``python -m tests.cli.golden``: write all golden pages again."""
 
 from __future__ import annotations
 
-from tests.render.golden import pages
+from tests.cli.golden import pages
 
 
 def main() -> None:
