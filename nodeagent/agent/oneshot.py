@@ -140,7 +140,7 @@ async def with_close_uses(
 
 def _usb(root: Root) -> Mapping[str, UsbDevice]:
     read = {name: usb.device(root, name) for name in usb.list_names(root)}
-    found = usb.identified(read, {}, True)
+    found = usb.assign_ids(read, {}, True)
     return {device_id: each for device_id, each in sorted(found.items()) if each is not None}
 
 

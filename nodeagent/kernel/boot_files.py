@@ -45,18 +45,18 @@ def changes(root: Root, entries: Sequence[AtBoot]) -> BootFiles:
 
     :raises KernelRefused: if a file of that name is somebody else's, or was changed.
     """
-    wanted = dict(_wanted(root, entries)) if entries else {}
+    wanted = dict(_make_texts(root, entries)) if entries else {}
     found: list[BootFile] = []
     for path in _KNOWN:
-        present, text = _present(root, path), wanted.get(path)
+        present, text = _read(root, path), wanted.get(path)
         if present == text:
             continue
-        if present is not None and not _ours(present):
+        if present is not None and not _is_unchanged(present):
             what = f"{path} is not as nodeagent has written it, and is left as it is"
             raise KernelRefused(what, "look what is in it, move it away, and ask again", path=path)
         fate = FileFate.REMOVED if text is None else FileFate.WRITTEN
         found.append(BootFile(path, fate, text or "", runs=path in (HOOK, SCRIPT)))
-    return BootFiles(tuple(found), _then(root) if found else "")
+    return BootFiles(tuple(found), _find_initramfs_command(root) if found else "")
 
 
 def put(root: Root, change: BootFiles) -> None:
@@ -74,7 +74,7 @@ def put(root: Root, change: BootFiles) -> None:
             raise KernelRefused(what, "remove it by hand", path=file.path) from error
 
 
-def _present(root: Root, path: str) -> str | None:
+def _read(root: Root, path: str) -> str | None:
     try:
         return Path(root.path(path)).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -84,7 +84,7 @@ def _present(root: Root, path: str) -> str | None:
         raise KernelRefused(what, "look what is there", path=path) from error
 
 
-def _then(root: Root) -> str:
+def _find_initramfs_command(root: Root) -> str:
     if _has(root, _DRACUT):
         return "dracut --force --regenerate-all"
     return "update-initramfs -u -k all" if _has(root, _INITRAMFS_TOOLS) else ""
@@ -94,7 +94,7 @@ def _has(root: Root, paths: Sequence[str]) -> bool:
     return any(root.exists(path) for path in paths)
 
 
-def _wanted(root: Root, entries: Sequence[AtBoot]) -> Iterator[tuple[str, str]]:
+def _make_texts(root: Root, entries: Sequence[AtBoot]) -> Iterator[tuple[str, str]]:
     names = [MODPROBE, UDEV]
     if _has(root, _DRACUT):
         names.append(DRACUT)
@@ -103,18 +103,18 @@ def _wanted(root: Root, entries: Sequence[AtBoot]) -> Iterator[tuple[str, str]]:
     for name in names:
         head, body = _TEXTS[name]
         text = body(entries)
-        yield name, f"{head}{_MARK}{_sum(head + text)}\n{text}"
+        yield name, f"{head}{_MARK}{_checksum(head + text)}\n{text}"
 
 
-def _sum(text: str) -> str:
+def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _ours(text: str) -> bool:
+def _is_unchanged(text: str) -> bool:
     """True if it is what we have written, letter by letter."""
     before, mark, rest = text.partition(_MARK)
     checksum, _, after = rest.partition("\n")
-    return bool(mark) and checksum == _sum(before + after)
+    return bool(mark) and checksum == _checksum(before + after)
 
 
 def _drivers(entries: Sequence[AtBoot]) -> list[str]:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _ATTRIBUTE = 256  # bytes; nearly all attributes are shorter, and small buffers are cheap
 MOST = 1 << 20  # bytes: an attribute has a page at most, but /proc/modules has no such bound
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
-_BLIND = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # Seconds; a read takes microseconds. Not in the record of time limits: the readers of the host's tables take
 # the root alone, and nothing waits for it unless a device hangs.
 _READ_TIMEOUT = 0.1
@@ -185,7 +185,7 @@ def raise_if_out_of_resources(error: OSError) -> None:
 
     :raises KernelRefused: if it says something of this process or the machine only.
     """
-    if error.errno in _BLIND:
+    if error.errno in _OUT_OF_RESOURCES:
         raise KernelRefused(
             f"the host cannot be looked at: {hints.strerror(error)}",
             hints.for_errno(error, "read", "what was seen last counts until then"),

@@ -53,7 +53,7 @@ class NodeLock:
                 self._release(path)
                 self._locked[path] = taken = _lock(path)
                 if taken is not None:
-                    _sign(taken, f"{owner(os.environ, _control_groups(), _pids())}\n")
+                    _write_owner(taken, f"{owner(os.environ, _control_groups(), _pids())}\n")
 
     def release(self) -> None:
         """Give all locks back."""
@@ -63,7 +63,7 @@ class NodeLock:
     def _release(self, path: str) -> None:
         descriptor, self._locked[path] = self._locked[path], None
         if descriptor is not None:
-            _sign(descriptor, "")
+            _write_owner(descriptor, "")
             os.close(descriptor)
 
 
@@ -87,24 +87,24 @@ def _lock(path: str) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        told = os.pread(descriptor, _MOST, 0).decode("utf-8", "replace").strip()
+        text = os.pread(descriptor, _MOST, 0).decode("utf-8", "replace").strip()
         os.close(descriptor)
-        raise AlreadyRunning(*refusal(path, told)) from error
+        raise AlreadyRunning(*refusal(path, text)) from error
     except OSError:  # the file system has no locks
         os.close(descriptor)
         return None
     return descriptor
 
 
-def _sign(descriptor: int, text: str) -> None:
+def _write_owner(descriptor: int, text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk makes the lock no weaker
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
 
 
-def refusal(path: str, told: str) -> tuple[str, str]:
-    """What to tell, and what to do, where the owner of the lock has ``told`` this of itself."""
-    known = told if _NAME.fullmatch(told) else ""  # it may be just starting, or of an older version
+def refusal(path: str, text: str) -> tuple[str, str]:
+    """The message and the hint for a lock whose file has this ``text`` of its owner."""
+    known = text if _NAME.fullmatch(text) else ""  # it may be just starting, or of an older version
     kind, _, name = known.rpartition(" ")
     what = f"another nodeagent serves {path} already" + (f": {known}" if known else "")
     return f"{what}; it goes on undisturbed", _HINTS[kind].format(name=name)

@@ -49,18 +49,18 @@ def set_number(root: Root, action: Action, timeouts: Timeouts) -> None:
     """
     address, count = action.address, action.count or 0
     path = f"{pci.DEVICES}/{address}/sriov_numvfs"
-    if _has_vfs(root, address, count, path):
+    if _is_done(root, address, count, path):
         return
-    switched = action.unprobed and _switch(root, address, _OFF, timeouts)
+    was_switched = action.unprobed and _set_autoprobe(root, address, _OFF, timeouts)
     otherwise = f"{address} has another number of VFs"
     try:
         write_verified(
             root, timeouts, path, str(count), lambda: len(_vfs(root, address)) == count, otherwise, _HINTS
         )
     except KernelRefused as error:
-        if not switched:
+        if not was_switched:
             raise
-        raise _switched_back(root, address, error, timeouts) from error
+        raise _restore_switch(root, address, error, timeouts) from error
 
 
 def probed(root: Root, address: str) -> bool:
@@ -73,10 +73,10 @@ def restore_autoprobe(root: Root, action: Action, timeouts: Timeouts) -> None:
 
     :raises KernelRefused: as ``write_verified``.
     """
-    _switch(root, action.address, _ON, timeouts)
+    _set_autoprobe(root, action.address, _ON, timeouts)
 
 
-def _switch(root: Root, address: str, wanted: str, timeouts: Timeouts) -> bool:
+def _set_autoprobe(root: Root, address: str, wanted: str, timeouts: Timeouts) -> bool:
     """Have drivers asked about VFs, or not; False if that is so already, or there is no such switch."""
     path = f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}"
     if (now := root.text(path)) in (None, wanted):
@@ -85,10 +85,10 @@ def _switch(root: Root, address: str, wanted: str, timeouts: Timeouts) -> bool:
     return True
 
 
-def _switched_back(root: Root, address: str, error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
+def _restore_switch(root: Root, address: str, error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
     """The refusal of the number of VFs, after the switch says again what it said."""
     try:
-        _switch(root, address, _ON, timeouts)
+        _set_autoprobe(root, address, _ON, timeouts)
     except KernelRefused as second:
         what = f"{error.what}; and what was done before cannot be taken back: {second.what}"
         return KernelRefused(what, error.hint, errno=error.errno, path=error.path)
@@ -102,14 +102,14 @@ def run_sriov_manage(root: Root, action: Action, timeouts: Timeouts) -> None:
     """
     address, count = action.address, action.count or 0
     path = pci.SRIOV_MANAGE
-    if not _has_vfs(root, address, count, path):
+    if not _is_done(root, address, count, path):
         run_tool(root, address, make=count > 0)
         if not write.wait_for_effect(lambda: len(_vfs(root, address)) == count, timeouts):
             what = f"{path} ended without an error, but {address} has {len(_vfs(root, address))} VFs"
             raise KernelRefused(what, write.LOG, path=path)
 
 
-def _has_vfs(root: Root, address: str, count: int, path: str) -> bool:
+def _is_done(root: Root, address: str, count: int, path: str) -> bool:
     """True if there are as many VFs.
 
     :raises KernelRefused: if some were left behind: then ``path`` must not be used.
@@ -142,32 +142,32 @@ def run_tool(root: Root, address: str, *, make: bool) -> None:
         )
     order = "-e" if make else "-d"
     try:
-        code, said = _ended([root.path(pci.SRIOV_MANAGE), order, address])
+        code, output = _run([root.path(pci.SRIOV_MANAGE), order, address])
     except OSError as error:
         what = f"{pci.SRIOV_MANAGE} cannot be run: {hints.strerror(error)}"
         raise KernelRefused(what, hints.for_errno(error, "run"), path=pci.SRIOV_MANAGE) from error
     if code:
-        last = said.strip().rpartition("\n")[2][:200]
+        last = output.strip().rpartition("\n")[2][:200]
         what = f"{pci.SRIOV_MANAGE} {order} {address} ended with {code}: {last or 'no word'}"
         raise KernelRefused(what, _TOOL_HINT, path=pci.SRIOV_MANAGE)
 
 
-def _ended(command: list[str]) -> tuple[int, str]:
+def _run(command: list[str]) -> tuple[int, str]:
     """The exit code of a command, and what it said. :raises OSError: if it cannot be run."""
     import subprocess  # rarely needed
 
-    with os.fdopen(os.memfd_create("sriov-manage"), "w+b") as said:
+    with os.fdopen(os.memfd_create("sriov-manage"), "w+b") as output:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             env=_ENVIRONMENT,
             start_new_session=True,  # Ctrl-C is meant for the daemon
             check=False,
         )
-        said.seek(0)
-        return done.returncode, said.read().decode(errors="replace")
+        output.seek(0)
+        return done.returncode, output.read().decode(errors="replace")
 
 
 def _has_gpu_instances(root: Root, address: str) -> bool:

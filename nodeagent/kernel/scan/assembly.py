@@ -40,7 +40,7 @@ def assemble(
     read: dict[str, Any] = {table: dict(values) for table, values in found.items()}
     add_unseen_facts(read["functions"], previous.functions, recoveries)
     pci.find_left_behind(read["functions"], {} if whole else previous.functions)
-    read["usb"] = usb.identified(read["usb"], previous.usb, whole)
+    read["usb"] = usb.assign_ids(read["usb"], previous.usb, whole)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, whole, pci_order if table == "functions" else None)
         for table, values in read.items()

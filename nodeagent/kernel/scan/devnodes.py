@@ -33,15 +33,15 @@ _CLASSES, _USB_DEVICES, _USB = "/sys/class", "/sys/bus/usb/devices", f"{DEV}/bus
 
 def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
     """Path → node, of all paths and all that patterns match. May block."""
-    by_pattern: dict[str, bool] = {}
+    paths: dict[str, bool] = {}  # → whether only a pattern means it
     for each in wanted:
         if is_pattern(each):
-            for path in _match(root, each):
-                by_pattern.setdefault(path, True)
+            for path in _find_matches(root, each):
+                paths.setdefault(path, True)
         else:
-            by_pattern[each] = False
-    reading = Reading(root)
-    found = ((path, reading.node(path, listed=listed)) for path, listed in by_pattern.items())
+            paths[each] = False
+    reader = _NodeReader(root)
+    found = ((path, reader.node(path, by_pattern=by_pattern)) for path, by_pattern in paths.items())
     return {path: node for path, node in found if node is not None}
 
 
@@ -56,15 +56,15 @@ def watched_directories(wanted: str) -> tuple[str, ...]:
     return (directory, *(f"{place}/{kind}" for place in sorted(below) for kind in LASTING))
 
 
-def _match(root: Root, pattern: str) -> Iterator[str]:
+def _find_matches(root: Root, pattern: str) -> Iterator[str]:
     directory = pattern.rpartition("/")[0]
-    target = _inside(root, directory) if directory != DEV else DEV
+    target = _resolve_in_dev(root, directory) if directory != DEV else DEV
     for name in () if target is None else root.names(target):
         if fits(f"{directory}/{name}", pattern):
             yield f"{directory}/{name}"
 
 
-def _inside(root: Root, path: str) -> str | None:
+def _resolve_in_dev(root: Root, path: str) -> str | None:
     """Where the links of a path below /dev lead; None if that is outside, or nowhere in the end."""
     left, at = path.split("/")[2:], DEV
     for _ in range(_LINKS + len(left)):
@@ -90,32 +90,32 @@ def _inside(root: Root, path: str) -> str | None:
     return None
 
 
-class Reading:
+class _NodeReader:
     """One look at some nodes; what all of them share is read once, when it is first wanted."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
 
-    def node(self, path: str, *, listed: bool = False) -> DevNode | None:
+    def node(self, path: str, *, by_pattern: bool = False) -> DevNode | None:
         """The node of a path; None if there is none.
 
-        ``listed``: a pattern means it. Such are no directories, and need a name that lasts.
+        ``by_pattern``: a pattern means it. Such are no directories, and need a name that lasts.
         """
-        real = _inside(self._root, path) if path.startswith(f"{DEV}/") else path
+        real = _resolve_in_dev(self._root, path) if path.startswith(f"{DEV}/") else path
         if real is None:
             return None
         try:
             status = os.stat(self._root.path(real))  # noqa: PTH116 - text, not a Path
         except OSError:
             return None
-        if listed and stat.S_ISDIR(status.st_mode):
+        if by_pattern and stat.S_ISDIR(status.st_mode):
             return None
-        found = self._behind(status)
-        real = self._of_group(status) or real
-        alias = self._alias(real, found.parent) if listed else ""
+        found = self._find_hardware(status)
+        real = self._find_vfio_node(status) or real
+        alias = self._find_lasting_name(real, found.parent) if by_pattern else ""
         return found._replace(path=path, target="" if real == path else real, alias=alias)
 
-    def _of_group(self, status: os.stat_result) -> str | None:
+    def _find_vfio_node(self, status: os.stat_result) -> str | None:
         """The kernel's own node of an IOMMU group, or of a VFIO device, that has this number.
 
         A node that somebody has made under another name is the same one.
@@ -127,7 +127,7 @@ class Reading:
         directory = _VFIO.get(kind)
         return directory and f"{directory}/{name}"
 
-    def _behind(self, status: os.stat_result) -> DevNode:
+    def _find_hardware(self, status: os.stat_result) -> DevNode:
         """What is behind a node of this number; it has no path yet."""
         kind = "char" if stat.S_ISCHR(status.st_mode) else "block" if stat.S_ISBLK(status.st_mode) else None
         if kind is None:
@@ -136,18 +136,18 @@ class Reading:
         if kind == "char" and major == NVIDIA_MAJOR:
             if low < _NVIDIA_SHARED and not self._nvidia and self._is_registered(major):
                 return DevNode("", guessed=True)  # its driver lists no GPU here
-            return _of_nvidia(low, self._nvidia)
-        return self._shown(f"/sys/dev/{kind}/{major}:{low}")
+            return _find_nvidia_hardware(low, self._nvidia)
+        return self._read_sysfs(f"/sys/dev/{kind}/{major}:{low}")
 
     def _is_registered(self, major: int) -> bool:
         """True if a driver has registered this major number for character devices (register_chrdev)."""
         characters, _, _ = (self._root.text("/proc/devices") or "").partition("Block devices:")
         return any(line.split()[:1] == [str(major)] for line in characters.splitlines())
 
-    def _shown(self, at: str) -> DevNode:
+    def _read_sysfs(self, at: str) -> DevNode:
         """What is shown there: the device to which it belongs, and the PCI functions that it is on."""
         parent = self._device(f"{at}/device")  # what is itself on a bus has no such link: a USB device
-        return _on(self._functions(parent or self._device(at)))._replace(parent=parent)
+        return _node_of(self._functions(parent or self._device(at)))._replace(parent=parent)
 
     def _functions(self, real: str | None) -> tuple[PciAddress, ...]:
         """Those on the way to a device; of an NVMe subsystem, which is on none of them, its controllers."""
@@ -156,7 +156,7 @@ class Reading:
         if subsystem is not None:
             names = sorted(filter(_CONTROLLER.fullmatch, self._root.names(subsystem[0])))
             places = [self._device(f"{subsystem[0]}/{name}") for name in names]
-        return tuple(found for place in places if (found := _function(place)) is not None)
+        return tuple(found for place in places if (found := _last_function(place)) is not None)
 
     def _device(self, link: str) -> str | None:
         if not self._root.exists(link):
@@ -164,32 +164,32 @@ class Reading:
         real = self._root.host_path(os.path.realpath(self._root.path(link)))
         return real if real.startswith("/sys/") else None
 
-    def _alias(self, real: str, parent: str | None) -> str:
-        for name in self._aliases.get(real, ()):
+    def _find_lasting_name(self, real: str, parent: str | None) -> str:
+        for name in self._lasting_names.get(real, ()):
             kind, link = name
-            if kind == "by-id" and not self._told_apart(link, parent):
+            if kind == "by-id" and not self._is_unique(link, parent):
                 continue
             return link
         return ""
 
-    def _told_apart(self, link: str, parent: str | None) -> bool:
+    def _is_unique(self, link: str, parent: str | None) -> bool:
         """True if no other device can have this by-id link: a USB device's has its serial number in it."""
         parts = (parent or "").split("/")
         for length in range(len(parts), 3, -1):
             above = "/".join(parts[:length])
             if self._root.exists(f"{above}/idVendor"):
                 serial = self._root.text(f"{above}/serial") or ""
-                return bool(serial) and _plain(serial) in _plain(link)
+                return bool(serial) and _replace_as_udev(serial) in _replace_as_udev(link)
         return True
 
     @cached_property
-    def _aliases(self) -> dict[str, list[tuple[str, str]]]:
+    def _lasting_names(self) -> dict[str, list[tuple[str, str]]]:
         """Node → its lasting names, and where they stand, the best first."""
         found: dict[str, list[tuple[str, str]]] = {}
         for kind in LASTING:
             for place in self._root.names(DEV):
                 for name in self._root.names(f"{DEV}/{place}/{kind}"):
-                    real = _inside(self._root, f"{DEV}/{place}/{kind}/{name}")
+                    real = _resolve_in_dev(self._root, f"{DEV}/{place}/{kind}/{name}")
                     if real is not None:
                         found.setdefault(real, []).append((kind, f"{place}/{name}"))
         return found
@@ -203,29 +203,29 @@ class Reading:
         }
 
 
-def _of_nvidia(number: int, known: Mapping[PciAddress, list[str | None]]) -> DevNode:
+def _find_nvidia_hardware(number: int, known: Mapping[PciAddress, list[str | None]]) -> DevNode:
     """What is behind a node of NVIDIA's: of a GPU, or of the driver itself.
 
     If it is no GPU's that tells its number, it may be that of each that does not.
     """
     if number >= _NVIDIA_SHARED:
         return DevNode("")
-    if found := tuple(gpu for gpu, told in known.items() if told == [str(number)]):
-        return _on(found)
-    silent = tuple(gpu for gpu, told in known.items() if told in ([], [None]))
-    return _on(silent)._replace(vacant=not silent, guessed=bool(silent))
+    if found := tuple(gpu for gpu, minor in known.items() if minor == [str(number)]):
+        return _node_of(found)
+    unanswered = tuple(gpu for gpu, minor in known.items() if minor in ([], [None]))
+    return _node_of(unanswered)._replace(vacant=not unanswered, guessed=bool(unanswered))
 
 
-def _on(functions: tuple[PciAddress, ...]) -> DevNode:
+def _node_of(functions: tuple[PciAddress, ...]) -> DevNode:
     return DevNode("", function=functions[0] if functions else None, others=functions[1:])
 
 
-def _function(parent: str | None) -> PciAddress | None:
+def _last_function(parent: str | None) -> PciAddress | None:
     """The last PCI address on the way to a device."""
     parts = reversed((parent or "").split("/"))
     return next((PciAddress(part) for part in parts if pci_address(part) == part), None)
 
 
-def _plain(text: str) -> str:
+def _replace_as_udev(text: str) -> str:
     """Without what udev replaces in names of links."""
     return "".join(letter if letter.isalnum() else "_" for letter in text.strip())

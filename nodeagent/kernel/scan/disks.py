@@ -43,13 +43,13 @@ class Storage(NamedTuple):
 def read_storage(root: Root) -> Storage:
     """What is mounted, and what is swapped on."""
     text = root.text(MOUNTS, errors="replace")  # paths are bytes
-    mounted = {key: point for keys, point in _mounts(text or "") for key in keys if key}
+    mounted = {key: point for keys, point in _parse_mounts(text or "") for key in keys if key}
     btrfs = (name for each in root.names(_BTRFS) for name in root.names(f"{_BTRFS}/{each}/devices"))
-    somewhere = [*btrfs, *(name for each in _FILE_SYSTEMS for name in root.names(f"/sys/fs/{each}"))]
+    in_any_namespace = [*btrfs, *(name for each in _FILE_SYSTEMS for name in root.names(f"/sys/fs/{each}"))]
     lines = (root.text("/proc/swaps", errors="replace") or "").splitlines()[1:]
-    swaps = frozenset(_base(line.split()[0]) for line in lines if line.startswith("/dev/"))
+    swaps = frozenset(_basename(line.split()[0]) for line in lines if line.startswith("/dev/"))
     return Storage(
-        {**dict.fromkeys(somewhere, ""), **mounted},
+        {**dict.fromkeys(in_any_namespace, ""), **mounted},
         swaps,
         text is not None and open_files.sees_all_processes(root),
         dict(_loops(root)),
@@ -62,23 +62,23 @@ def _loops(root: Root) -> Iterator[tuple[str, str]]:
     for name in root.names(BLOCKS):
         path = root.text(f"{BLOCKS}/{name}/loop/backing_file") if name.startswith("loop") else None
         if path is not None and path.startswith("/dev/"):
-            yield name, _base(path)
+            yield name, _basename(path)
 
 
-def find_uses(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
+def find_uses(root: Root, names: Iterable[str], storage: Storage) -> HostUses:
     """What the host does with these block devices."""
     names = tuple(names)
-    found = tuple(use for name in names for use in _of_one(root, name, seen))
+    found = tuple(use for name in names for use in _uses_of_disk(root, name, storage))
     if not names or found:
         return HostUses(found)
-    unseen = [] if seen.whole else [f"what is mounted: {MOUNTS} is not that of the host, or cannot be read"]
-    unseen += [f"whether the ZFS pool {pool} is on {', '.join(names)}" for pool in seen.pools]
-    return HostUses((), tuple(unseen))
+    pools = tuple(f"whether the ZFS pool {pool} is on {', '.join(names)}" for pool in storage.pools)
+    mounts = f"what is mounted: {MOUNTS} is not that of the host, or cannot be read"
+    return HostUses((), pools if storage.whole else (mounts, *pools))
 
 
-def find_open(root: Root, names: Iterable[str], seen: Storage) -> HostUses:
+def find_open(root: Root, names: Iterable[str], storage: Storage) -> HostUses:
     """Which of these block devices, or of what is on them, a process has open, a VM's for example. Costly."""
-    names = tuple(dict.fromkeys(above for name in names for above in _above(root, name, seen)))
+    names = tuple(dict.fromkeys(above for name in names for above in _stack_above(root, name, storage)))
     files = open_files.find_open(root, {name: open_files.block_device(root, name) for name in names})
     found = tuple(HostUse(UseKind.OPEN, name, f"open by {who}") for name, who in files.openers.items())
     return HostUses(found, () if found or files.decisive or not names else ("which processes have it open",))
@@ -93,51 +93,50 @@ def add_multipath_heads(names: Iterable[str], targets: Mapping[str, str]) -> tup
     return tuple(result)
 
 
-def _of_one(root: Root, name: str, seen: Storage) -> Iterator[HostUse]:
-    how = _direct(root, name, seen)
+def _uses_of_disk(root: Root, name: str, storage: Storage) -> Iterator[HostUse]:
+    how = _direct_use(root, name, storage)
     if how is not None:
         yield HostUse(how[0], name, how[1])
-    for holder in _holders(root, name, seen):
-        carried = next(
-            (deeper for each in _above(root, holder, seen) if (deeper := _direct(root, each, seen))), None
-        )
+    for holder in _holders(root, name, storage):
+        above = (_direct_use(root, each, storage) for each in _stack_above(root, holder, storage))
+        carried = next(filter(None, above), None)
         kind = carried[0] if carried else UseKind.STACKED
         yield HostUse(kind, name, f"part of {holder}" + (f", {carried[1]}" if carried else ""))
 
 
-def _direct(root: Root, name: str, seen: Storage) -> tuple[UseKind, str] | None:
-    if name in seen.swaps:
+def _direct_use(root: Root, name: str, storage: Storage) -> tuple[UseKind, str] | None:
+    if name in storage.swaps:
         return UseKind.SWAP, "swap"
     keys = (root.text(f"{BLOCKS}/{name}/dev") or "", name)
-    points = [seen.mounted[key] for key in keys if key in seen.mounted]
+    points = [storage.mounted[key] for key in keys if key in storage.mounted]
     if not points:
         return None
     point = next(filter(None, points), "")
     return UseKind.MOUNTED, f"mounted on {point}" if point else "mounted"
 
 
-def _above(root: Root, name: str, seen: Storage, depth: int = 8) -> Iterator[str]:
+def _stack_above(root: Root, name: str, storage: Storage, depth: int = 8) -> Iterator[str]:
     """The device and what is stacked on it."""
     yield name
     if depth:
-        for holder in _holders(root, name, seen):
-            yield from _above(root, holder, seen, depth - 1)
+        for holder in _holders(root, name, storage):
+            yield from _stack_above(root, holder, storage, depth - 1)
 
 
-def _holders(root: Root, name: str, seen: Storage) -> tuple[str, ...]:
-    loops = (loop for loop, backing in seen.loops.items() if backing == name)
+def _holders(root: Root, name: str, storage: Storage) -> tuple[str, ...]:
+    loops = (loop for loop, backing in storage.loops.items() if backing == name)
     return (*root.names(f"{BLOCKS}/{name}/holders"), *loops)
 
 
-def _mounts(text: str) -> Iterator[tuple[tuple[str, str], str]]:
+def _parse_mounts(text: str) -> Iterator[tuple[tuple[str, str], str]]:
     """Of mountinfo(5): device number and name of the source, and the mount point. The first one counts."""
     for line in reversed(text.splitlines()):
         words, _, rest = line.partition(" - ")
         fields, source = words.split(), rest.split()
         if len(fields) > 4 and len(source) > 1:
-            name = _base(source[1]) if source[1].startswith("/dev/") else ""
+            name = _basename(source[1]) if source[1].startswith("/dev/") else ""
             yield (fields[2], name), _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
 
 
-def _base(path: str) -> str:
+def _basename(path: str) -> str:
     return path.rpartition("/")[2]

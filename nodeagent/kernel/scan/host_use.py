@@ -46,23 +46,23 @@ def find_uses(
     interfaces, blocks = _targets(root, netdevs.INTERFACES), _targets(root, disks.BLOCKS)
     nets, disks_of = _by_function(interfaces), _by_function(blocks)
     networks, storage = netdevs.read_networks(root), disks.read_storage(root)
-    shown = _by_function(_console_devices(root))
+    consoles = _by_function(_console_devices(root))
 
-    def one(address: PciAddress) -> HostUses:
+    def uses_of(address: PciAddress) -> HostUses:
         names = disks.add_multipath_heads(disks_of.get(address, ()), blocks)
-        seen = _joined(
+        seen = _join(
             HostUses((_BOOT_VGA,) if root.text(f"{DEVICES}/{address}/boot_vga") == "1" else ()),
             netdevs.find_uses(root, nets[address], networks)
             if address in nets
-            else _elsewhere(root, address),
-            HostUses(tuple(map(_console_use, shown.get(address, ())))),
+            else _find_hidden_interface(root, address),
+            HostUses(tuple(map(_console_use, consoles.get(address, ())))),
             disks.find_uses(root, names, storage),
         )
         if not closely or any(use.kind in FIRM for use in seen.found):
             return seen
-        return _joined(seen, disks.find_open(root, names, storage), open_character_devices(root, address))
+        return _join(seen, disks.find_open(root, names, storage), open_character_devices(root, address))
 
-    return {address: one(address) for address in addresses}
+    return {address: uses_of(address) for address in addresses}
 
 
 def _targets(root: Root, directory: str) -> dict[str, str]:
@@ -84,13 +84,13 @@ def _by_function(targets: Mapping[str, str]) -> dict[PciAddress, list[str]]:
     return result
 
 
-def _elsewhere(root: Root, address: PciAddress) -> HostUses:
+def _find_hidden_interface(root: Root, address: PciAddress) -> HostUses:
     if not netdevs.has_hidden_interface(root, f"{DEVICES}/{address}"):
         return HostUses()
     return HostUses((), ("its network interface: it is in another network namespace",))
 
 
-def _joined(*parts: HostUses) -> HostUses:
+def _join(*parts: HostUses) -> HostUses:
     found = tuple(use for part in parts for use in part.found)
     return HostUses(found, tuple(each for part in parts for each in part.unseen))
 
@@ -145,7 +145,7 @@ def _character_devices(root: Root, address: str) -> Iterator[tuple[str, str]]:
 def find_usb_uses(root: Root, device: UsbDevice) -> HostUses:
     """The uses of one USB device, and what of them cannot be seen from here."""
     blocks, interfaces = (tuple(_below(root, device, place)) for place in (disks.BLOCKS, netdevs.INTERFACES))
-    return _joined(
+    return _join(
         disks.find_uses(root, blocks, disks.read_storage(root)) if blocks else HostUses(),
         netdevs.find_uses(root, interfaces, netdevs.read_networks(root)) if interfaces else HostUses(),
         _keyboard_use(root, device) if device.keyboard else HostUses(),

@@ -37,43 +37,43 @@ class Networks(NamedTuple):
     """Interface → what leads to it, in words; IPv4 addresses of which that cannot be told."""
 
     used: Mapping[str, str]
-    astray: tuple[str, ...]
+    unassigned: tuple[str, ...]
 
 
 def read_networks(root: Root) -> Networks | None:
     """Who has addresses and routes; None if that cannot be told of the interfaces in sysfs."""
     if not any(_same_namespace(root) for _ in range(2)):  # interfaces of pods come and go between two reads
         return None
-    routes = tuple(_ipv4_routes(root.text(f"{NET}/route") or ""))
+    routes = tuple(_parse_ipv4_routes(root.text(f"{NET}/route") or ""))
     used: dict[str, str] = {}
     leading: Iterable[tuple[str, IPv4Network | IPv6Network]] = chain(
-        routes, _ipv6_routes(root.text(f"{NET}/ipv6_route") or "")
+        routes, _parse_ipv6_routes(root.text(f"{NET}/ipv6_route") or "")
     )
     for name, network in leading:
         if network.prefixlen == 0 or name not in used:
             used[name] = DEFAULT if network.prefixlen == 0 else f"route to {network}"
-    for name, address in _ipv6_addresses(root.text(f"{NET}/if_inet6") or ""):
+    for name, address in _parse_ipv6_addresses(root.text(f"{NET}/if_inet6") or ""):
         used.setdefault(name, f"address {address}")
-    own = {IPv4Address(text) for text in _OWN_ADDRESS.findall(root.text(f"{NET}/fib_trie") or "")}
+    own_addresses = {IPv4Address(text) for text in _OWN_ADDRESS.findall(root.text(f"{NET}/fib_trie") or "")}
     reached = [network for _, network in routes if network.prefixlen] + [_LOOPBACK]
-    astray = sorted(address for address in own if not any(address in each for each in reached))
-    return Networks(used, tuple(map(str, astray)))
+    unassigned = sorted(address for address in own_addresses if not any(address in each for each in reached))
+    return Networks(used, tuple(map(str, unassigned)))
 
 
-def find_uses(root: Root, names: Iterable[str], seen: Networks | None) -> HostUses:
+def find_uses(root: Root, names: Iterable[str], networks: Networks | None) -> HostUses:
     """What the host does with these interfaces."""
     found: list[HostUse] = []
     unseen: list[str] = []
     for name in names:
-        how = _how(root, name, seen)
-        if how is not None:
-            found.append(HostUse(UseKind.NETWORK, name, how))
-        elif not _up(root, name):
+        use = _use_of(root, name, networks)
+        if use is not None:
+            found.append(HostUse(UseKind.NETWORK, name, use))
+        elif not _is_up(root, name):
             continue
-        elif seen is None:
+        elif networks is None:
             unseen.append(f"addresses and routes of {name}: {NET} is not that of its network namespace")
-        elif seen.astray:
-            unseen.append(f"which interface has the address {seen.astray[0]}")
+        elif networks.unassigned:
+            unseen.append(f"which interface has the address {networks.unassigned[0]}")
     return HostUses(tuple(found), tuple(dict.fromkeys(unseen)))
 
 
@@ -83,17 +83,17 @@ def has_hidden_interface(root: Root, function: str) -> bool:
     return any(root.exists(f"{place}/net") and not root.names(f"{place}/net") for place in places)
 
 
-def _how(root: Root, name: str, seen: Networks | None) -> str | None:
+def _use_of(root: Root, name: str, networks: Networks | None) -> str | None:
     """What an interface is used for; first what carries it, since bridges and bonds take its addresses."""
-    used = seen.used if seen is not None else {}
+    used = networks.used if networks is not None else {}
     above = [each[6:] for each in root.names(f"{INTERFACES}/{name}") if each.startswith("upper_")]
     master = root.link(f"{INTERFACES}/{name}/master")
     for upper in dict.fromkeys([*([master] if master else []), *above]):
         return f"part of {upper}" + (f", {used[upper]}" if upper in used else "")
-    return used.get(name) if _up(root, name) else None
+    return used.get(name) if _is_up(root, name) else None
 
 
-def _up(root: Root, name: str) -> bool:
+def _is_up(root: Root, name: str) -> bool:
     flags = root.text(f"{INTERFACES}/{name}/flags")
     try:
         return flags is None or bool(int(flags, 16) & _UP)
@@ -108,21 +108,21 @@ def _same_namespace(root: Root) -> bool:
     return bool(named) and named == shown
 
 
-def _ipv4_routes(text: str) -> Iterator[tuple[str, IPv4Network]]:
+def _parse_ipv4_routes(text: str) -> Iterator[tuple[str, IPv4Network]]:
     """Of /proc/net/route: name, destination, gateway, flags, …, the mask in place 7; hex, as in memory."""
 
     def route(words: Sequence[str]) -> tuple[str, IPv4Network] | None:
         network = IPv4Network((_ipv4(words[1]), str(IPv4Address(_ipv4(words[7])))), strict=False)
         return None if int(words[3], 16) & _REJECT else (words[0], network)
 
-    return _parsed(text.splitlines()[1:], route)
+    return _parse_lines(text.splitlines()[1:], route)
 
 
 def _ipv4(text: str) -> bytes:
     return int(text, 16).to_bytes(4, sys.byteorder)
 
 
-def _ipv6_routes(text: str) -> Iterator[tuple[str, IPv6Network]]:
+def _parse_ipv6_routes(text: str) -> Iterator[tuple[str, IPv6Network]]:
     """Of /proc/net/ipv6_route: destination and its length come first, flags and name last."""
 
     def route(words: Sequence[str]) -> tuple[str, IPv6Network] | None:
@@ -130,20 +130,20 @@ def _ipv6_routes(text: str) -> Iterator[tuple[str, IPv6Network]]:
         nobodys = network.subnet_of(_LINK_LOCAL) or network.subnet_of(_MULTICAST)
         return None if nobodys or int(words[8], 16) & (_REJECT | _LOCAL) else (words[9], network)
 
-    return _parsed(text.splitlines(), route)
+    return _parse_lines(text.splitlines(), route)
 
 
-def _ipv6_addresses(text: str) -> Iterator[tuple[str, IPv6Address]]:
+def _parse_ipv6_addresses(text: str) -> Iterator[tuple[str, IPv6Address]]:
     """Of /proc/net/if_inet6; every interface that is up has a link-local one, so that says nothing."""
 
-    def own(words: Sequence[str]) -> tuple[str, IPv6Address] | None:
+    def address_of(words: Sequence[str]) -> tuple[str, IPv6Address] | None:
         address = IPv6Address(bytes.fromhex(words[0]))
         return None if address in _LINK_LOCAL else (words[5], address)
 
-    return _parsed(text.splitlines(), own)
+    return _parse_lines(text.splitlines(), address_of)
 
 
-def _parsed(lines: Iterable[str], parse: Callable[[Sequence[str]], T | None]) -> Iterator[T]:
+def _parse_lines(lines: Iterable[str], parse: Callable[[Sequence[str]], T | None]) -> Iterator[T]:
     """What the words of each line say; a line of another form says nothing."""
     for line in lines:
         try:

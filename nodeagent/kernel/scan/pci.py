@@ -117,7 +117,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     would be taken for the lowest under that one, and the device for open for ever. The other way round it is
     of a binding that never comes again.
     """
-    driver = _shared(at.link("driver"))
+    driver = _intern(at.link("driver"))
     vfio_devices = at.inodes("vfio-dev")
     device_name, vfio_inode = _vfio_device(vfio_devices or ())
     modalias, numa_node, enable, power = at.texts(_TEXTS)
@@ -140,9 +140,9 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         numa_node=natural(numa_node),
         enable=opens,
         idle=opens if vfio else None,
-        power_state=_shared(power),
+        power_state=_intern(power),
         physfn=physfn,
-        pf_driver=None if physfn is None else _shared(at.link(_PF_DRIVER)),
+        pf_driver=None if physfn is None else _intern(at.link(_PF_DRIVER)),
         vfs=_vfs(at) if sriov else (),
         sriov_capable=sriov,
         total_vfs=natural(total),
@@ -244,7 +244,7 @@ def hexadecimal(text: str | None, digits: int) -> str | None:
     return sys.intern(text[2:].lower().zfill(digits))
 
 
-def _shared(word: str | None) -> str | None:
+def _intern(word: str | None) -> str | None:
     """The same object for equal words: a thousand functions have few drivers, vendors and classes."""
     return None if word is None else sys.intern(word)
 
@@ -287,11 +287,11 @@ def find_left_behind(
     for address, vf in read.items():
         if vf is not None and vf.physfn is not None:
             physical = read[vf.physfn] if vf.physfn in read else known.get(vf.physfn)
-            if physical is None or _disowns(physical, address):
+            if physical is None or _does_not_list(physical, address):
                 read[address] = vf._replace(left_behind=True)
 
 
-def _disowns(physical: PciFunction, vf: PciAddress) -> bool:
+def _does_not_list(physical: PciFunction, vf: PciAddress) -> bool:
     return physical.sriov_capable and physical.unreadable is None and vf not in physical.vfs
 
 

@@ -42,7 +42,7 @@ def list_names(root: Root) -> list[str]:
 
 
 def device(root: Root, name: str) -> UsbDevice | None:
-    """The device as it is now, with an id for now (see ``identified``); None if it is not there."""
+    """The device as it is now, with an id for now (see ``assign_ids``); None if it is not there."""
     try:
         with root.directory(f"{DEVICES}/{name}") as directory:
             found = _device(root, name, directory)
@@ -99,7 +99,7 @@ def _hexadecimal(text: str | None) -> str | None:
     return text.lower() if text is not None and _ID.fullmatch(text.lower()) else None
 
 
-def by_serial(found: UsbDevice) -> str | None:
+def id_by_serial(found: UsbDevice) -> str | None:
     """The id by its serial number; None without one. What no id may hold is told apart by a hash."""
     if found.serial is None or found.vendor is None:
         return None
@@ -109,12 +109,12 @@ def by_serial(found: UsbDevice) -> str | None:
     return f"{found.vendor}:{found.product}-{fit}"
 
 
-def by_path(found: UsbDevice) -> str:
+def id_by_port(found: UsbDevice) -> str:
     """The id by the port in which it sits."""
     return f"{found.vendor}:{found.product}@{found.path}"
 
 
-def identified(
+def assign_ids(
     read: Mapping[str, UsbDevice | None], known: Mapping[str, UsbDevice], whole: bool
 ) -> dict[str, UsbDevice | None]:
     """What was read, by name, → the same by id, with None for ids that are no more; pure.
@@ -125,21 +125,21 @@ def identified(
     before = {each.name: each for each in known.values()}
     now = {name: each for name, each in before.items() if not whole and name not in read}
     now |= {name: each for name, each in read.items() if each is not None}
-    serials = Counter(by_serial(each) for each in now.values())
+    serials = Counter(id_by_serial(each) for each in now.values())
     result: dict[str, UsbDevice | None] = dict.fromkeys(
         each.id for name, each in before.items() if whole or name in read
     )
-    kept = {name: before[name].id for name, each in now.items() if _stays(before.get(name), each)}
+    kept = {name: before[name].id for name, each in now.items() if _is_same_device(before.get(name), each)}
     for name, each in now.items():
-        own = by_serial(each)
-        fresh = own if own is not None and serials[own] == 1 else by_path(each)
+        own = id_by_serial(each)
+        fresh = own if own is not None and serials[own] == 1 else id_by_port(each)
         device_id = kept.get(name, each.id if each.vendor is None else fresh)
         if name in read:
             result[device_id] = each._replace(id=device_id)
     return result
 
 
-def _stays(before: UsbDevice | None, now: UsbDevice) -> bool:
+def _is_same_device(before: UsbDevice | None, now: UsbDevice) -> bool:
     """True if it is what was there before, as far as can be told."""
     if before is None:
         return False
