@@ -32,7 +32,7 @@ from nodeagent.model import plain
 from nodeagent.model.status import ProcessStatus, Status
 
 if TYPE_CHECKING:
-    from nodeagent.agent.tell.basis import BasisFields
+    from nodeagent.agent.tell.basis import Basis
 
 ManualRequests = Callable[[bytes, int], Awaitable[object]]
 """Handles the body of a request by hand of this process; returns the plain data of the answer."""
@@ -67,7 +67,7 @@ class LocalRoutes:
     """Status, Snapshot with the settings in force, and requests by hand (``nodeagent bind``), as JSON."""
 
     def __init__(
-        self, status: Callable[[], Status], in_force: Callable[[], BasisFields], requests: ManualRequests
+        self, status: Callable[[], Status], in_force: Callable[[], Basis], requests: ManualRequests
     ) -> None:
         self._status = status
         self._in_force = in_force
@@ -96,10 +96,10 @@ def _status_json(status: Status) -> Response:
     return _json(plain.dump(status))
 
 
-def _snapshot_json(fields: BasisFields) -> Response:
+def _snapshot_json(in_force: Basis) -> Response:
     from nodeagent.agent.tell import basis
 
-    return _json(basis.dump(basis.Basis(*fields)))
+    return _json(basis.dump(in_force))
 
 
 def _json(document: object) -> Response:

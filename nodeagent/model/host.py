@@ -17,10 +17,11 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import compress
 from operator import is_not
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from nodeagent.model.ids import UUID_LENGTH, DeviceId, GroupNumber, PciAddress, mdev_uuid, pci_address
 from nodeagent.model.nodes import CdiEntry, CdiFile, DevNode, resolve_cdi_names
+from nodeagent.model.plain import LISTED, UNSAVED
 
 
 class UseKind(StrEnum):
@@ -365,14 +366,17 @@ class Host:
     has seen that one need not compare. Neither says anything of the node, so neither counts in ``==``.
     """
 
-    functions: Mapping[PciAddress, PciFunction] = field(default_factory=dict)
-    groups: Mapping[GroupNumber, Group] = field(default_factory=dict)
-    mdevs: Mapping[str, Mdev] = field(default_factory=dict)
+    functions: Annotated[Mapping[PciAddress, PciFunction], LISTED] = field(default_factory=dict)
+    groups: Annotated[Mapping[GroupNumber, Group], LISTED] = field(default_factory=dict)
+    mdevs: Annotated[Mapping[str, Mdev], LISTED] = field(default_factory=dict)
     mdev_parents: Mapping[str, tuple[MdevType, ...]] = field(default_factory=dict)
-    usb: Mapping[str, UsbDevice] = field(default_factory=dict)  # by id; empty if nobody wishes for any
+    # by id; empty if no rule is for USB devices
+    usb: Annotated[Mapping[str, UsbDevice], LISTED] = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
-    dev_nodes: Mapping[str, DevNode] = field(default_factory=dict)  # those of rules, with all patterns mean
-    cdi: Mapping[str, CdiFile] = field(default_factory=dict)  # by path, as far as rules ask for their kinds
+    # device nodes of rules, with all that patterns match
+    dev_nodes: Annotated[Mapping[str, DevNode], LISTED] = field(default_factory=dict)
+    # by path, as far as rules ask for their kinds
+    cdi: Annotated[Mapping[str, CdiFile], LISTED] = field(default_factory=dict)
     numa_nodes: frozenset[int] = frozenset()  # what the host has
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
     vtd: bool = False  # it is Intel's: one of these is called dmar0
@@ -382,8 +386,8 @@ class Host:
     release: str | None = None  # of the kernel, as far as the tree tells
     iommu_missing: Missing | None = None  # why no IOMMU is active
     vfio_missing: Missing | None = None  # why vfio-pci is not there
-    generation: int = field(default=0, compare=False)
-    changes: Changes | None = field(default=None, compare=False)
+    generation: Annotated[int, UNSAVED] = field(default=0, compare=False)
+    changes: Annotated[Changes | None, UNSAVED] = field(default=None, compare=False)
 
     @property
     def no_iommu(self) -> Missing | None:

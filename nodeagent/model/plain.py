@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records (frozen dataclasses, named tuples) as plain data, which is what JSON holds, and back. Pure.
 
-Keys are the field names in camel case. A field that has a default is left out while it has it, so what says
-nothing costs nothing, and an older reader finds its way through newer data. Tuples and frozensets are lists,
-enumerations their values; where a field may hold one of several records, the key ``kind`` tells which.
-Reading is strict on types and lenient on unknown keys. A mapping's keys are texts.
+Keys are the field names in camel case. A field that has a default is left out while it has it, so a field
+without news costs nothing, and an older reader finds its way through newer data. Tuples and frozensets are
+lists, enumerations their values; where a field may hold one of several records, the key ``kind`` tells which.
+Reading is strict on types and lenient on unknown keys. A mapping's keys are texts; one that is ``LISTED`` is
+a list of its records, whose first field is the key. Fields that are ``UNSAVED`` are left out.
 """
 
 from __future__ import annotations
@@ -39,10 +40,20 @@ class Key(NamedTuple):
     obsolete: bool = False
 
 
-class RecordField(NamedTuple):
-    """A field of a record, and its key. ``tagged``: what it holds says of which class it is.
+class Saved(Enum):
+    """Annotates the type of a field whose plain form is another one than its type's."""
 
-    ``written``: how it stands in the configuration file, if it does.
+    LISTED = "listed"
+    UNSAVED = "unsaved"
+
+
+LISTED, UNSAVED = Saved.LISTED, Saved.UNSAVED
+
+
+class RecordField(NamedTuple):
+    """A field of a record, and its key. ``tagged``: its records say of which class they are.
+
+    ``listed``: as ``LISTED``. ``written``: how it stands in the configuration file, if it does.
     """
 
     name: str
@@ -50,6 +61,7 @@ class RecordField(NamedTuple):
     type: Any
     default: Any
     tagged: bool
+    listed: bool
     written: Key | None
 
     @property
@@ -58,13 +70,13 @@ class RecordField(NamedTuple):
         return self.default is not MISSING
 
 
-def dump(value: object) -> dict[str, Any]:
-    """The plain data of a record."""
+def dump(value: object, whole: bool = False) -> dict[str, Any]:
+    """The plain data of a record; ``whole``: also its fields that have their defaults."""
     result: dict[str, Any] = {}
     for field in fields_of(type(value)):
         item = getattr(value, field.name)
-        if item != field.default:
-            result[field.key] = _plain(item, field.tagged)
+        if whole or item != field.default:
+            result[field.key] = _plain(tuple(item.values()) if field.listed else item, field.tagged)
     return result
 
 
@@ -77,7 +89,16 @@ def load(wanted: type[T], data: Any) -> T:
     if not isinstance(data, Mapping):
         raise TypeError(f"{wanted.__name__} cannot be {data!r:.60}")
     given = (field for field in fields_of(wanted) if field.key in data)
-    return wanted(**{field.name: value(field.type, data[field.key], field.key) for field in given})
+    return wanted(**{field.name: _field_value(field, data[field.key]) for field in given})
+
+
+def _field_value(field: RecordField, data: Any) -> Any:
+    if not field.listed:
+        return value(field.type, data, field.key)
+    record = get_args(field.type)[1]
+    first = fields_of(record)[0].name
+    records = [value(record, each, field.key) for each in value(list[Any], data, field.key)]
+    return {getattr(each, first): each for each in records}
 
 
 def value(wanted: Any, data: Any, name: str) -> Any:
@@ -160,12 +181,16 @@ def _fields_of(of: Any) -> tuple[RecordField, ...]:
         defaults = {field.name: _default(field) for field in fields(of)}
     else:
         defaults = {name: of._field_defaults.get(name, MISSING) for name in of._fields}
-    return tuple(_field(name, hints[name], default) for name, default in defaults.items())
+    found = (_field(name, hints[name], default) for name, default in defaults.items())
+    return tuple(field for field in found if field is not None)
 
 
-def _field(name: str, hint: Any, default: Any) -> RecordField:
-    wanted, key = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
-    return RecordField(name, camel(name), wanted, default, _tagged(wanted), key)
+def _field(name: str, hint: Any, default: Any) -> RecordField | None:
+    wanted, mark = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
+    if mark is UNSAVED:
+        return None
+    key = mark if isinstance(mark, Key) else None
+    return RecordField(name, camel(name), wanted, default, _tagged(wanted), mark is LISTED, key)
 
 
 def _is_record(of: Any) -> bool:

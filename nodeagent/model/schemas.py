@@ -56,9 +56,15 @@ def _described(record: type) -> str:
 
 
 def _property(field: plain.RecordField, definitions: dict[str, Schema]) -> Schema:
-    schema = part(field.type, definitions)
+    schema = form(field, definitions)
     simple = field.has_default and (field.default is None or type(field.default) in _SIMPLE)
     return schema | {"default": field.default} if simple else schema
+
+
+def form(field: plain.RecordField, definitions: dict[str, Schema]) -> Schema:
+    """Return the schema of a field."""
+    wanted = tuple[get_args(field.type)[1], ...] if field.listed else field.type  # type: ignore[misc]
+    return part(wanted, definitions)
 
 
 def part(wanted: Any, definitions: dict[str, Schema]) -> Schema:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nodeagent.model import snapshot_json
+from nodeagent.model import plain
 from nodeagent.model.configuration import Alias, Configuration, KubeVirt, Node
 from nodeagent.model.kubevirt import KubeVirtCR
 from nodeagent.model.snapshot import Snapshot
@@ -280,5 +280,5 @@ def test_what_is_merged_of_a_cr_goes_from_the_daemon_to_its_verbs_and_is_the_sam
     wish = merged(read(GUIDE, {"mediatedDeviceTypes": ["nvidia-222"]}))
     assert wish.kubevirt_rules
     assert wish.virt_handler_rules
-    document = json.loads(json.dumps(snapshot_json.dump(Snapshot(spec=wish))))
-    assert snapshot_json.load(document).spec == wish
+    document = json.loads(json.dumps(plain.dump(Snapshot(spec=wish))))
+    assert plain.load(Snapshot, document).spec == wish

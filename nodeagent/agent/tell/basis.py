@@ -8,12 +8,11 @@ the daemon's own verdicts in a process of their own: nothing is decided twice in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import Value
-from nodeagent.model import plain, snapshot_json
+from nodeagent.model import plain
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer.matches import Match
 
@@ -32,32 +31,16 @@ class Basis(NamedTuple):
     warnings: tuple[str, ...]
 
 
-BasisFields = tuple[Snapshot, Mapping[str, Match], tuple[Value, ...], tuple[str, ...]]
-"""The fields of a Basis, for a daemon that has not loaded this module."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    """All but the Snapshot, which has a form of its own."""
-
-    matched: Mapping[str, Match]
-    values: tuple[Value, ...]
-    warnings: tuple[str, ...]
-
-
 def dump(basis: Basis) -> dict[str, Any]:
-    """The plain data."""
-    rest = _Rest(basis.matched, basis.values, basis.warnings)
-    return {"format": FORMAT, "snapshot": snapshot_json.dump(basis.snapshot), **plain.dump(rest)}
+    """Return the plain data."""
+    return {"format": FORMAT, **plain.dump(basis)}
 
 
 def load(data: Any) -> Basis:
-    """What ``dump`` made the data of. :raises ConfigError: if it is nothing of the kind."""
+    """Return the Basis of plain data. :raises ConfigError: if it is none."""
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise ConfigError(f"its answer is not of the format {FORMAT}")
     try:
-        rest = plain.load(_Rest, data)
+        return plain.load(Basis, data)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"its answer cannot be read: {error}") from error
-    snapshot = snapshot_json.load(data.get("snapshot"))
-    return Basis(snapshot, rest.matched, rest.values, rest.warnings)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from nodeagent import __version__
 from nodeagent.agent.config_loop import ConfigLoop
 from nodeagent.agent.core import Core, KubeletSide
+from nodeagent.agent.tell.basis import Basis
 from nodeagent.agent.tell.noting import Remarks
 from nodeagent.base import process
 from nodeagent.model.problem import of_settings
@@ -35,7 +36,6 @@ from nodeagent.policy import diagnose
 if TYPE_CHECKING:  # few nodes load these
     from nodeagent.agent.changing.loop import ChangeLoop
     from nodeagent.agent.cluster.follow import ClusterFollower
-    from nodeagent.agent.tell.basis import BasisFields
 
 _NAMED = 5  # directories that one problem names
 
@@ -103,7 +103,7 @@ def late_events(unwatched: Sequence[str], *, has_instance: bool) -> str:
     )
 
 
-def in_force(core: Core) -> BasisFields:
+def in_force(core: Core) -> Basis:
     """What the newest Decision was made from; its memory goes with it.
 
     What only changes of the host depend on is the newest as well: no Decision is made for its sake.
@@ -116,4 +116,4 @@ def in_force(core: Core) -> BasisFields:
         failures=now.failures,
         machine_id=now.machine_id,
     )
-    return snapshot, decision.matched, settings.values, settings.warnings
+    return Basis(snapshot, decision.matched, settings.values, settings.warnings)
