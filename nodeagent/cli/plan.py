@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nodeagent.model.snapshot import Snapshot
 
 MACHINE_ID = "/etc/machine-id"
-_UNTOLD = "which mdevs are ours cannot be told"
 SHOWN = 4  # alike lines that are shown before the rest is only counted
 _HEADINGS: Mapping[ActionKind, str] = {
     ActionKind.SET_NUM_VFS: "virtual functions",
@@ -115,42 +114,35 @@ def run(options: argparse.Namespace) -> int:
 def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot, str]:
     """The Snapshot with the machine id of its host and its uses; and a message on an unknown id, or "".
 
-    A daemon that changes nothing knows neither that nor the ledger: then they are those of this machine.
+    A daemon that changes nothing knows neither the id nor the ledger: then they are those of this machine.
     Functions that a rule wants on a VFIO driver are looked at as closely as right before the write.
 
     :raises ConfigError: if the id given is none, or if none is known and mdevs are to be planned.
     """
-    if not daemon_client.is_saved(options):
-        snapshot = oneshot.with_memory(args.root_of(options), snapshot)
-    given = options.machine_id
-    machine_id = snapshot.machine_id if given is None else _parse_given(given)
-    unknown = "" if machine_id else _describe_unknown(options)
-    if unknown and _must_be_known(snapshot):
-        raise ConfigError(unknown, _hint_at_id(options))
-    snapshot = replace(snapshot, machine_id=machine_id)
-    if not daemon_client.is_saved(options):
-        functions = bindings.find_members(bindings.plan(snapshot), snapshot.host)
-        root = args.root_of(options)
-        snapshot = anyio.run(oneshot.with_close_uses, root, snapshot, functions, options.timeouts)
-    return snapshot, unknown
-
-
-def _describe_unknown(options: argparse.Namespace) -> str:
+    root = args.root_of(options)
     if daemon_client.is_saved(options):
-        return f"a saved host does not have its {MACHINE_ID}: {_UNTOLD}"
-    return f"{args.root_of(options).path(MACHINE_ID)} is empty or missing: {_UNTOLD}"
+        snapshot = _with_machine_id(snapshot, options.machine_id)
+        missing = f"a saved host does not have its {MACHINE_ID}"
+    else:
+        snapshot = _with_machine_id(oneshot.with_memory(root, snapshot), options.machine_id)
+        functions = bindings.find_members(bindings.plan(snapshot), snapshot.host)
+        snapshot = anyio.run(oneshot.with_close_uses, root, snapshot, functions, options.timeouts)
+        missing = f"{root.path(MACHINE_ID)} is empty or missing"
+    if snapshot.machine_id:
+        return snapshot, ""
+    message = f"{missing}: which mdevs are ours cannot be told"
+    if not _must_be_known(snapshot):
+        return snapshot, message
+    if root.is_host and not daemon_client.is_saved(options):
+        raise ConfigError(message, "make it with: sudo systemd-machine-id-setup; or give --machine-id")
+    raise ConfigError(message, f"give what stands in {MACHINE_ID} of that host with --machine-id")
 
 
-def _hint_at_id(options: argparse.Namespace) -> str:
-    """The id of this machine can be created; that of another host stands in its file."""
-    if not daemon_client.is_saved(options) and args.root_of(options).is_host:
-        return "make it with: sudo systemd-machine-id-setup; or give --machine-id"
-    return f"give what stands in {MACHINE_ID} of that host with --machine-id"
-
-
-def _parse_given(given: str) -> str:
+def _with_machine_id(snapshot: Snapshot, given: str | None) -> Snapshot:
+    if given is None:
+        return snapshot
     if machine_id := parse_machine_id(given):
-        return machine_id
+        return replace(snapshot, machine_id=machine_id)
     raise ConfigError(
         f'--machine-id: "{given}" is no machine id',
         f"give the 32 hexadecimal digits that stand in {MACHINE_ID} of that host",
@@ -167,42 +159,22 @@ def _must_be_known(snapshot: Snapshot) -> bool:
 def text(plan: Plan, managed: bool) -> str:
     """The cards in address order, then changes of other kinds, then problems of the configuration."""
     lines = [] if managed else ["mdevs are not managed: no mdev or vGPU is made or removed", ""]
+    steps = _steps_by_heading(plan)
     for card in plan.cards:
-        lines += [*_card(card, plan), ""]
+        exists = Counter(_described(each) for each in card.instances)
+        has = ", ".join(f"{count} x {words}" for words, count in exists.items()) or "nothing"
+        lines += [f"{card.address}  is for {card.type_id or 'nothing'}, has {has}"]
+        lines += [*steps.pop(card.address, ()), *(f"  note: {note}" for note in card.notes), ""]
     if managed and not plan.cards:
         lines += ["no cards", ""]
-    cards = {card.address for card in plan.cards}
-    steps, waiting = ([each for each in some if not _on(each, cards)] for some in (plan.steps, plan.waiting))
-    for heading in dict.fromkeys(map(_heading, (*steps, *waiting))):
-        lines += [heading, *_steps(_below(heading, steps)), *_waiting(_below(heading, waiting)), ""]
+    for heading, shown in steps.items():
+        lines += [heading, *shown, ""]
     for problem in plan.problems:
         lines += [f"problem: {problem.what}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
     lines += [f"note: {problem.what}" for problem in plan.notes]
-    return "\n".join([*lines, _sum(plan)])
-
-
-def _card(card: CardPlan, plan: Plan) -> list[str]:
-    exists = Counter(_described(each) for each in card.instances)
-    has = ", ".join(f"{count} x {words}" for words, count in exists.items()) or "nothing"
-    return [
-        f"{card.address}  is for {card.type_id or 'nothing'}, has {has}",
-        *_steps(step for step in plan.steps if _on(step, {card.address})),
-        *_waiting(step for step in plan.waiting if _on(step, {card.address})),
-        *(f"  note: {note}" for note in card.notes),
-    ]
-
-
-def _on(step: Step, cards: Collection[str]) -> bool:
-    """True if it is about what is on one of these cards."""
-    return step.action.card in cards and step.action.type_id is not None
-
-
-def _heading(step: Step) -> str:
-    return _HEADINGS.get(step.action.kind, _OTHERS)
-
-
-def _below(heading: str, steps: Iterable[Step]) -> list[Step]:
-    return [step for step in steps if _heading(step) == heading]
+    if plan.steps or plan.waiting:
+        return "\n".join([*lines, f"to do: {len(plan.steps)}, waiting: {len(plan.waiting)}"])
+    return "\n".join([*lines, "nothing to do"])
 
 
 def _described(each: Instance) -> str:
@@ -211,32 +183,27 @@ def _described(each: Instance) -> str:
     return f"{each.type_id or 'unknown type'}" + (f" ({', '.join(marks)})" if marks else "")
 
 
-def _steps(steps: Iterable[Step]) -> list[str]:
-    return _grouped((each.why, f"  {each.action.text}") for each in steps)
+def _steps_by_heading(plan: Plan) -> dict[str, list[str]]:
+    """Card, or kind of change → its lines: the steps, then those that wait, each reason once."""
+    cards = {card.address for card in plan.cards}
+    found: dict[str, dict[tuple[str, str], list[str]]] = {}
+    for mark, steps in (("", plan.steps), ("WAITS: ", plan.waiting)):
+        for step in steps:
+            action = step.action
+            on_card = action.card in cards and action.type_id is not None  # an mdev or vGPU
+            heading = action.card if on_card else _HEADINGS.get(action.kind, _OTHERS)
+            alike = found.setdefault(heading, {}).setdefault((mark, step.why), [])
+            alike.append(f"  {mark}{action.text}")
+    return {
+        heading: [line for (_, why), alike in reasons.items() for line in _lines(alike, why)]
+        for heading, reasons in found.items()
+    }
 
 
-def _waiting(waiting: Iterable[Step]) -> list[str]:
-    return _grouped((each.why, f"  WAITS: {each.action.text}") for each in waiting)
-
-
-def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Lines with one reason stand together; of many only the first ones are shown."""
-    by_reason: dict[str, list[str]] = {}
-    for why, line in pairs:
-        by_reason.setdefault(why, []).append(line)
-    shown: list[str] = []
-    for why, lines in by_reason.items():
-        shown += lines[:SHOWN]
-        shown += [f"  ... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-        shown.append(f"      because {why}")
-    return shown
-
-
-def _sum(plan: Plan) -> str:
-    steps, waiting = len(plan.steps), len(plan.waiting)
-    if not steps and not waiting:
-        return "nothing to do"
-    return f"to do: {steps}, waiting: {waiting}"
+def _lines(alike: list[str], why: str) -> list[str]:
+    """Lines with one reason; of many only the first ones are shown."""
+    more = [f"  ... and {len(alike) - SHOWN} more"] if len(alike) > SHOWN else []
+    return [*alike[:SHOWN], *more, f"      because {why}"]
 
 
 def answer(plan: Plan, managed: bool) -> PlanAnswer:
@@ -244,8 +211,8 @@ def answer(plan: Plan, managed: bool) -> PlanAnswer:
     return PlanAnswer(
         managed,
         tuple(map(_card_answer, plan.cards)),
-        tuple(map(_step, plan.steps)),
-        tuple(map(_step, plan.waiting)),
+        tuple(map(_step_answer, plan.steps)),
+        tuple(map(_step_answer, plan.waiting)),
         tuple(problem.what for problem in plan.problems),
         {problem.what: problem.hint for problem in plan.problems if problem.hint},
         tuple(problem.what for problem in plan.notes),
@@ -253,15 +220,15 @@ def answer(plan: Plan, managed: bool) -> PlanAnswer:
 
 
 def _card_answer(card: CardPlan) -> CardAnswer:
-    return CardAnswer(card.address, card.type_id, tuple(map(_existing, card.instances)), card.notes)
+    return CardAnswer(card.address, card.type_id, tuple(map(_existing_answer, card.instances)), card.notes)
 
 
-def _existing(each: Instance) -> ExistingAnswer:
+def _existing_answer(each: Instance) -> ExistingAnswer:
     holder = str(each.holder) if each.holder else None
     return ExistingAnswer(each.id, each.parent, each.type_id, each.own, holder, each.leaving)
 
 
-def _step(step: Step) -> StepAnswer:
+def _step_answer(step: Step) -> StepAnswer:
     action, whole = step.action, plain.dump(step.action)
     details = {key: whole[key] for key in _DETAILS if key in whole}
     return StepAnswer(action.card, action.kind, action.text, step.why, action.undo, details)
