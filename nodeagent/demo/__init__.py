@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The story that nodeagent demo plays on the made-up host; the daemon needs none of it."""
+"""``nodeagent demo``: the daemon on simulated nodes; nothing else imports it."""

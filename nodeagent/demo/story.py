@@ -1,123 +1,385 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: the real daemon lives through what happens to a node, and shows what it makes of it.
+"""The demo: the real daemon on three simulated nodes, and its answer to each event.
 
-Each step does something to the host or the kubelet, says what must come of it, and waits for that. What does
-not happen ends the demo with exit code 1 and the end of the daemon's log. Nothing stays behind: neither
-process nor directory, also after Ctrl-C.
+Each step changes the host, the kubelet or the cluster, says which effect must come, and waits for it. An
+effect that does not come ends the demo with exit code 1 and the end of the daemon's log. Nothing stays
+behind: neither process nor directory, also after Ctrl-C.
 """
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import json
 import os
 import signal
 import sys
 import tempfile
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
 
 import anyio
 
 from nodeagent.base import terminal
 from nodeagent.base.terminal import Paint
-from nodeagent.demo import cluster, daemon, passthrough, stage, vgpus
-from nodeagent.demo.acting import Act
-from nodeagent.demo.daemon import DemoFailed
-from nodeagent.demo.screen import Screen
+from nodeagent.demo.node import (
+    CONFIG_PATH,
+    LOG_NAME,
+    SOURCE,
+    DemoFailed,
+    DemoNode,
+    Document,
+    Screen,
+    open_node,
+)
+from nodeagent.sim import files
+from nodeagent.sim.apiserver.server import FakeApiServer
+from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
+from nodeagent.sim.kubelet.state import Pod, health_of
+from nodeagent.sim.mdev import MdevKernel, SimulatedCards, fail_create, mend_create, simulated_cards
+from nodeagent.sim.nodes import vgpu_cards, vgpu_node
 
-PATIENCE = 15.0  # seconds; what is shown takes less than one of them
+PATIENCE = 15.0  # seconds; each effect takes less than one of them
 FINE, FAILED = 0, 1
+
+GPU = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
+USB = "nvidia.com/gpu-usb"
+TESLA = "nvidia.com/TU104GL_TESLA_T4"
+CONFIG = f"""\
+apiVersion: nodeagent/v1
+resources:
+  - {{name: {USB}, pci: [{{vendors: ["10de"], devices: ["1ada"]}}]}}
+timing: {{holders: 500ms}}   # quicker than usual: this is a demo
+"""
+_REBOUND = "0000:86:00.0"
+_BLOCKED, _BLOCKER = "0000:d8:00.0", "0000:d8:01.0"
+
+_SMALL, _MIDDLE, _LARGE, _WHOLE = (f"nvidia.com/GRID_T4-{size}" for size in ("1B", "2B", "8A", "16Q"))
+_VGPU_CONFIG = """\
+apiVersion: nodeagent/v1
+mdevs:
+  manage: true
+  types: [{types}]
+  nodes: [{{nodeSelector: {{zone: edge}}, types: [nvidia-234]}}]
+node: {{labels: {{zone: {zone}}}}}
+timing: {{holders: 500ms}}
+"""
+
+_SHARED = "example.com/gpu"
+_NODE_NAME = "node3"
+_CLUSTER_CONFIG = f"""\
+kubeconfig: /etc/kubeconfig
+node: {{name: {_NODE_NAME}}}
+"""
+_ENTRY = {"pciVendorSelector": "10DE:1F08", "resourceName": _SHARED, "externalResourceProvider": True}
+_VMI = {
+    "apiVersion": "kubevirt.io/v1",
+    "kind": "VirtualMachineInstance",
+    "metadata": {"namespace": "demo", "name": "grey"},
+    "spec": {"domain": {"devices": {"gpus": [{"name": "gpu1", "deviceName": _SHARED}]}}},
+}
 
 
 def run(keep: bool, page: bool = False, patience: float = PATIENCE) -> int:
     """Play all steps on stdout; the exit code. ``keep``: then leave all of it running until Ctrl-C.
 
-    ``page``: say where the status page is. ``patience``: seconds after which what did not happen counts as
-    failed.
+    ``page``: serve the status page and show its address. ``patience``: seconds after which an effect that did
+    not come counts as failed.
     """
     environ = dict(os.environ)
-    paint, columns = Paint.of(sys.stdout, environ), terminal.columns(sys.stdout, environ)
-    screen = Screen(sys.stdout, paint, columns)
-    with tempfile.TemporaryDirectory(prefix="nodeagent-demo-") as directory:
-        return anyio.run(_perform, directory, screen, _Wishes(keep, page, patience))
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """How it went so far."""
-
-    code: int = FAILED
-    unheard: BrokenPipeError | None = None  # the reader of our output has gone
-
-
-class _Wishes(NamedTuple):
-    """What is asked of the demo, as ``run`` tells it."""
-
-    keep: bool
-    page: bool
-    patience: float
-
-
-async def _perform(directory: str, screen: Screen, wishes: _Wishes) -> int:
-    """The whole evening: ends after the last step, at the first failure, or by a signal."""
-    outcome = _Outcome()
-    async with anyio.create_task_group() as group:
-        group.start_soon(_end_on_signals, group.cancel_scope, name="signals")
-        async with stage.opened(directory, wishes.patience, page=wishes.page) as opened:
-            await _play(Act(opened, screen), wishes.keep, outcome)
-        group.cancel_scope.cancel()
-    if outcome.unheard is not None:
-        raise outcome.unheard
-    return outcome.code
-
-
-async def _end_on_signals(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            scope.cancel()
-            return
-
-
-async def _play(act: Act, keep: bool, outcome: _Outcome) -> None:
-    """All steps; a failure is explained on stderr."""
+    screen = Screen(sys.stdout, Paint.of(sys.stdout, environ), terminal.columns(sys.stdout, environ))
     try:
-        for step in passthrough.STEPS:
-            act.screen.step(step.title)
-            await step.play(act)
-        for node in (vgpus, cluster):
-            await node.play(act.screen, act.stage.patience)
-        await (_keep(act, outcome) if keep else _end(act))
+        return anyio.run(_play, screen, keep, page, patience)
     except DemoFailed as failure:
-        print(f"\nTHE DEMO HAS FAILED in {act.screen.where}\n{failure.lines()}", file=sys.stderr)
-    except BrokenPipeError as error:
-        outcome.unheard = error
-    else:
-        outcome.code = FINE
+        print(f"\nTHE DEMO HAS FAILED in {screen.where}\n{failure.lines()}", file=sys.stderr)
+        return FAILED
 
 
-async def _end(act: Act) -> None:
-    act.screen.step("The daemon ends")
-    act.screen.do("send SIGTERM")
-    act.screen.expect("exit code 0, and none of its sockets stays behind")
-    code = await act.daemon.end()
-    left = [path.name for path in act.kubelet.paths.plugins.iterdir() if path.is_socket()]
-    act.verdict((code, left) == (0, ["kubelet.sock"]), f"exit code {code}, left behind: {left}")
-    act.screen.end()
+async def _play(screen: Screen, keep: bool, page: bool, patience: float) -> int:
+    """All steps; ends after the last one, at the first failure, or by a signal."""
+    code = FAILED
+    with anyio.CancelScope() as interrupted, _directory() as directory:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, interrupted.cancel)
+        async with open_node(directory, screen, patience, page=page) as node:
+            await play_passthrough(node)
+            await play_vgpus(screen, patience)
+            await play_cluster(screen, patience)
+            code = FINE
+            if keep:
+                await _keep(node)
+            await _end(node)
+    return code
 
 
-async def _keep(act: Act, outcome: _Outcome) -> None:
-    outcome.code = FINE
-    root = act.host.directory
-    command = " ".join(act.daemon.command())
-    verbs = ("status", "scan", f"explain {passthrough.REBOUND}", "config")
-    act.screen.step("It goes on until you press Ctrl-C; in another terminal:")
-    if act.daemon.page:
-        act.screen.say(f"   open {await act.stage.page()}     # in a browser")
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="nodeagent-demo-")
+
+
+async def play_passthrough(node: DemoNode) -> None:
+    """The first node: whole GPUs are allocated, blocked, rebound and unplugged. :raises DemoFailed:"""
+    screen, host, kubelet = node.screen, node.host, node.kubelet
+    capacity, table = kubelet.capacity, kubelet.state.table
+
+    screen.step("The daemon starts on a node with four GeForce RTX 2060")
+    node.configure(CONFIG)
+    screen.do(f"start nodeagent; its {CONFIG_PATH} says")
+    screen.show(CONFIG)
+    await node.start_daemon()
+    numbers = {GPU: (4, 4), USB: (4, 4), TESLA: (1, 0)}
+    await node.expect("three resources are registered with the kubelet", lambda: node.serves(numbers))
+    node.show_capacity(GPU, USB, TESLA)
+    if node.page:
+        screen.show(f"open {await node.page_address()} in a browser")
+
+    screen.step("A pod is given two GPUs, and the rest of their IOMMU groups waits")
+    red = await node.admit("virt-launcher-red", GPU, 2)
+    node.show_container(red)
+    await node.expect(
+        "after its admission the USB controllers beside them are Unhealthy", lambda: capacity(USB) == (4, 2)
+    )
+    for gpu in sorted(red.result.ids[GPU]):
+        await node.show_reason(f"{gpu[:-1]}2", "group-held")
+    node.show_capacity(GPU, USB, TESLA)
+    node.delete(red)
+    await node.expect("they come back", lambda: capacity(USB) == (4, 4))
+
+    screen.step("A Tesla T4 cannot be given: its IOMMU group is not viable")
+    screen.do(f"nodeagent explain {_BLOCKED}")
+    screen.expect("the function that blocks the group is named")
+    text = await node.run("explain", _BLOCKED)
+    screen.judge("NOT viable" in text and f"without {_BLOCKER}" in text, text)
+    screen.show(text)
+    node.bind(_BLOCKER, "vfio-pci")
+    await node.expect("it turns Healthy", lambda: capacity(TESLA) == (1, 1))
+
+    screen.step("A driver is rebound by hand")
+    node.bind(_REBOUND, "nvidia")
+    await node.expect(f"{_REBOUND} turns Unhealthy", lambda: _REBOUND not in table.healthy[GPU])
+    await node.show_reason(_REBOUND, "driver-changed")
+    screen.do("ask for it all the same")
+    screen.expect("Allocate is refused")
+    text = await node.refusal(GPU, _REBOUND)
+    screen.judge(bool(text), f"{_REBOUND} was allocated")
+    screen.show(text)
+    node.bind(_REBOUND, "vfio-pci")
+    await node.expect("it turns Healthy", lambda: _REBOUND in table.healthy[GPU])
+
+    screen.step("A GPU falls off the bus while a pod has it")
+    blue = await node.admit("virt-launcher-blue", GPU, 1)
+    (lost,) = blue.result.ids[GPU]
+    await _until_allocated(node, lost, blue)
+    screen.do(f"the whole card of {lost} leaves the machine")
+    for number in range(4):
+        host.unplug(f"{lost[:-1]}{number}")
+    await node.expect(
+        "the GPU stays listed as Unhealthy, and the pod's status says so",
+        lambda: capacity(GPU) == (4, 3) and health_of(table, blue.uid)[lost] == "Unhealthy",
+    )
+    await node.show_reason(lost, "fallen-off-the-bus")
+    await node.expect("its USB controller, which nobody has, leaves the list", lambda: capacity(USB)[0] == 3)
+    node.delete(blue)
+    await node.expect("the GPU leaves the list", lambda: capacity(GPU)[0] == 3)
+
+    screen.step("The kubelet restarts")
+    registrations = kubelet.statistics.registrations
+    before = len(registrations)
+    numbers = {GPU: (3, 3), USB: (3, 3), TESLA: (1, 1)}
+    await kubelet.stop()
+    screen.do("a new kubelet starts: it removes all plugin sockets and knows no plugin")
+    await kubelet.start()
+    await node.expect(
+        "all three resources are registered again, once each",
+        lambda: node.serves(numbers) and len(registrations) - before == len(numbers),
+    )
+    node.show_capacity(GPU, USB, TESLA)
+
+
+async def _until_allocated(node: DemoNode, device: str, pod: Pod) -> None:
+    """Wait until the daemon knows from the kubelet that this pod has the device."""
+    await node.until_status(
+        lambda status: [each for each in (status["holders"].get(device, {}),) if each.get("pod") == pod.key],
+        f"{pod.key} is not said to have {device}",
+    )
+
+
+async def play_vgpus(screen: Screen, patience: float) -> None:
+    """The second node: cards are split into the configured types. :raises DemoFailed:"""
+    with _directory() as directory:
+        async with (
+            open_node(directory, screen, patience, vgpu_node) as node,
+            simulated_cards(node.host, MdevKernel(vgpu_cards())) as cards,
+        ):
+            await _split(node, cards)
+
+
+async def _split(node: DemoNode, cards: SimulatedCards) -> None:
+    screen = node.screen
+    first, second, third = (card.address for card in cards.kernel.cards)
+
+    def configure(*types: str, zone: str = "core") -> None:
+        node.configure(_VGPU_CONFIG.format(types=", ".join(types), zone=zone))
+
+    def everywhere(content: str) -> dict[str, str]:
+        return dict.fromkeys((first, second, third), content)
+
+    async def expect(effect: str, wanted: Mapping[str, str]) -> None:
+        await node.expect(effect, lambda: _contents(cards) == wanted)
+
+    async def expect_capacities(effect: str, wanted: Mapping[str, int]) -> None:
+        capacity = node.kubelet.capacity
+        await node.expect(effect, lambda: all(capacity(name) == (n, n) for name, n in wanted.items()))
+
+    screen.step("A second node: three Tesla T4 are split into vGPUs")
+    configure("nvidia-222", "nvidia-228")
+    screen.do("start nodeagent; its configuration says")
+    screen.show("types: [nvidia-222, nvidia-228]")
+    await node.start_daemon()
+    await expect(
+        "the types take turns in their order, and fill their cards",
+        {first: "16 222", second: "2 228", third: "16 222"},
+    )
+    await expect_capacities("the kubelet has them all", {_SMALL: 32, _LARGE: 2})
+    _show_cards(screen, cards)
+    node.show_capacity(_SMALL, _LARGE)
+
+    screen.step("The list of types changes while a pod holds one vGPU")
+    pod = await node.admit("virt-launcher-green", _SMALL, 1)
+    node.show_container(pod)
+    card, _ = cards.instances[pod.result.ids[_SMALL][0]]
+    configure("nvidia-223")
+    screen.do("the list becomes [nvidia-223]")
+    await expect(
+        "what nobody holds makes room; what a pod holds stays for now", everywhere("8 223") | {card: "1 222"}
+    )
+    waiting = await node.change("waiting", card)
+    screen.show(f"{card}: {waiting['why']}")
+    node.delete(pod)
+    await expect("its card gets the new type, too", everywhere("8 223"))
+    await expect_capacities("the kubelet has them all", {_MIDDLE: 24})
+
+    screen.step("A card whose vGPUs cannot be made delays no other")
+    fail_create(node.host, second, "nvidia-228", errno.EIO)
+    configure("nvidia-228")
+    screen.do(f"writes to {second} fail; the list becomes [nvidia-228]")
+    await expect("the others get it", {first: "2 228", third: "2 228"})
+    failing = await node.change("failing", second)
+    screen.show(f"{second}: {failing['what'].rpartition(': ')[2]}; it is tried again")
+    mend_create(node.host, second, "nvidia-228")
+    screen.do("the card works again")
+    await expect("it gets its type with the next try", everywhere("2 228"))
+
+    screen.step("A label of the node overrides the list")
+    configure("nvidia-228", zone="edge")
+    screen.do("the node gets the label zone=edge, for which [nvidia-234] is configured")
+    await expect("each card becomes one whole vGPU", everywhere("1 234"))
+    await expect_capacities("the kubelet has them, and nothing else", {_WHOLE: 3, _LARGE: 0})
+    _show_cards(screen, cards)
+    screen.do("send SIGTERM")
+    screen.expect("exit code 0, and all vGPUs stay")
+    code = await node.end_daemon()
+    screen.judge((code, _contents(cards)) == (0, everywhere("1 234")), f"exit code {code}")
+
+
+def _contents(cards: SimulatedCards) -> dict[str, str]:
+    """Card → its vGPUs as "number type", the type without its vendor; without empty cards."""
+    contents = {}
+    for card in cards.kernel.cards:
+        types = cards.types_on(card.address)
+        if types:
+            counts = (f"{types.count(name)} {name[7:]}" for name in sorted(set(types)))
+            contents[card.address] = ", ".join(counts)
+    return contents
+
+
+def _show_cards(screen: Screen, cards: SimulatedCards) -> None:
+    names = {one.id[7:]: one.name or "" for one in cards.kernel.cards[0].types}
+    contents = ((card, text.partition(" ")) for card, text in _contents(cards).items())
+    rows = [(card, f"nvidia-{number}", names[number], count) for card, (count, _, number) in contents]
+    screen.table(("CARD", "TYPE", "NAME", "VGPUS"), rows)
+
+
+async def play_cluster(screen: Screen, patience: float) -> None:
+    """The third node follows the KubeVirt CR of its cluster. :raises DemoFailed:"""
+    with _directory() as directory:
+        async with FakeApiServer() as server, open_node(directory, screen, patience) as node:
+            await _follow(node, server)
+
+
+async def _follow(node: DemoNode, server: FakeApiServer) -> None:
+    screen, capacity = node.screen, node.kubelet.capacity
+    server.store.put(KUBEVIRTS, _kubevirt())
+    server.store.put(NODES, {"metadata": {"name": _NODE_NAME}})
+    files.directory(node.host.path("/etc"))
+    server.kubeconfig(Path(node.host.path("/etc/kubeconfig")))
+
+    screen.step("A third node follows its cluster: one edit of the KubeVirt CR")
+    node.configure(f"apiVersion: nodeagent/v1\n{_CLUSTER_CONFIG}")
+    screen.do("start nodeagent; its configuration says")
+    screen.show(_CLUSTER_CONFIG)
+    await node.start_daemon()
+    await node.expect("the GPUs have their name from pci.ids", lambda: capacity(GPU) == (4, 4))
+    screen.expect("the cluster is heard")
+    await node.until_cluster(answers=True)
+    screen.kept()
+    screen.do("edit the KubeVirt CR; its permittedHostDevices say")
+    screen.show(f"pciHostDevices: [{json.dumps(_ENTRY)}]")
+    server.store.put(KUBEVIRTS, _kubevirt(_ENTRY))
+    await node.expect("the GPUs have that name, without a restart", lambda: capacity(_SHARED) == (4, 4))
+    await node.expect("and no other", lambda: capacity(GPU) == (4, 0))
+    node.show_capacity(_SHARED, GPU)
+    vmi, cr = (f"{node.host.directory}/{name}.yaml" for name in ("grey", "cr"))
+    files.write(vmi, json.dumps(_VMI))  # JSON is YAML
+    files.write(cr, json.dumps(_kubevirt(_ENTRY)))
+    screen.do(f"nodeagent explain vmi grey.yaml --cr cr.yaml; the machine wants 1 x {_SHARED}")
+    screen.expect("this node can give it")
+    text = await node.run("explain", "vmi", vmi, "--cr", cr)
+    screen.judge("this node can give it now" in text, text)
+    screen.show(text)
+
+    screen.step("The API server goes away, and what it said stays in force")
+    screen.do("the API server goes away")
+    await server.stop()
+    screen.expect("the daemon says so")
+    await node.until_cluster(answers=False)
+    screen.kept()
+    node.show_container(await node.admit("virt-launcher-grey", _SHARED, 1))
+
+
+def _kubevirt(*entries: Document) -> dict[str, object]:
+    """The KubeVirt CR with these entries for PCI devices."""
+    return {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "KubeVirt",
+        "metadata": {"namespace": "kubevirt", "name": "kubevirt"},
+        "spec": {"configuration": {"permittedHostDevices": {"pciHostDevices": list(entries)}}},
+        "status": {"phase": "Deployed"},
+    }
+
+
+async def _end(node: DemoNode) -> None:
+    screen = node.screen
+    screen.step("The daemon ends")
+    screen.do("send SIGTERM")
+    screen.expect("exit code 0, and none of its sockets stays behind")
+    code = await node.end_daemon()
+    left = [path.name for path in node.kubelet.paths.plugins.iterdir() if path.is_socket()]
+    screen.judge((code, left) == (0, ["kubelet.sock"]), f"exit code {code}, left behind: {left}")
+    screen.end()
+
+
+async def _keep(node: DemoNode) -> None:
+    """Say how to use the node, and leave it running."""
+    root, command = node.host.directory, " ".join(node.command())
+    node.screen.step("It goes on until you press Ctrl-C; in another terminal:")
+    if node.page:
+        node.screen.say(f"   open {await node.page_address()}     # in a browser")
     for line in (
-        f"cd {daemon.SOURCE}",
-        *(f"{command} {verb}" for verb in verbs),
-        f"tail -f {root}/{daemon.LOG_NAME}",
+        f"cd {SOURCE}",
+        *(f"{command} {verb}" for verb in ("status", "scan", f"explain {_REBOUND}", "config")),
+        f"tail -f {root}/{LOG_NAME}",
         f"rm {root}/dev/vfio/12        # a device node vanishes; touch it, and it is back",
-        f"$EDITOR {root}{stage.CONFIG_PATH}  # taken over when you save it",
+        f"$EDITOR {root}{CONFIG_PATH}  # taken over when you save it",
     ):
-        act.screen.say(f"   {line}")
+        node.screen.say(f"   {line}")
     await anyio.sleep_forever()

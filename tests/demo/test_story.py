@@ -23,10 +23,9 @@ import pytest
 from nodeagent.base import sockets
 from nodeagent.base.terminal import Paint
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.demo import cluster, daemon, stage, vgpus
-from nodeagent.demo.daemon import DemoFailed
-from nodeagent.demo.screen import Screen
-from nodeagent.demo.stage import GPU, TESLA, USB, Stage
+from nodeagent.demo import story
+from nodeagent.demo.node import STATUS_PATH, DemoFailed, DemoNode, Screen, open_node
+from nodeagent.demo.story import CONFIG, GPU, TESLA, USB
 from tests import fetching
 from tests.facts import names
 
@@ -102,12 +101,12 @@ def test_what_does_not_happen_fails_loudly(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("play", [vgpus.play, cluster.play])
+@pytest.mark.parametrize("play", [story.play_vgpus, story.play_cluster])
 async def test_what_does_not_happen_on_another_node_is_the_same_failure(
     play: Callable[[Screen, float], Awaitable[None]],
 ) -> None:
     with pytest.raises(DemoFailed, match="within 0 s"):
-        await play(Screen(io.StringIO(), Paint(coloured=False)), 0.0)
+        await play(_screen(), 0.0)
 
 
 @contextmanager
@@ -131,7 +130,7 @@ def _read_until(process: subprocess.Popen[str], text: str) -> str:
 
 def _daemon(root: Path) -> int:
     """The process id of the daemon on that host, asked of the daemon itself."""
-    return int(sockets.ask(f"{root}{daemon.STATUS_PATH}", "/status", Timeouts().local_socket_answer)["pid"])
+    return int(sockets.ask(f"{root}{STATUS_PATH}", "/status", Timeouts().local_socket_answer)["pid"])
 
 
 def _lives(pid: int) -> bool:
@@ -194,50 +193,55 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def _ready(directory: Path) -> AsyncIterator[Stage]:
-    """A stage on which the daemon has registered all it has."""
-    async with stage.opened(str(directory), patience=20.0) as opened:
-        await opened.daemon.start()
-        await opened.until(lambda: opened.serves(NUMBERS))
-        yield opened
+async def _ready(directory: Path) -> AsyncIterator[DemoNode]:
+    """A node on which the daemon has registered all its resources."""
+    async with open_node(str(directory), _screen(), patience=20.0) as node:
+        node.configure(CONFIG)
+        await node.start_daemon()
+        await node.until(lambda: node.serves(NUMBERS))
+        yield node
+
+
+def _screen() -> Screen:
+    return Screen(io.StringIO(), Paint(coloured=False))
 
 
 async def test_a_daemon_that_dies_is_told(tmp_path: Path) -> None:
-    async with _ready(tmp_path) as opened:
+    async with _ready(tmp_path) as node:
         os.kill(await anyio.to_thread.run_sync(_daemon, tmp_path), signal.SIGKILL)
         with pytest.raises(DemoFailed, match="code -9"):
-            await opened.until(lambda: False)
+            await node.until(lambda: False)
 
 
 async def test_a_configuration_that_is_refused_is_shown(tmp_path: Path) -> None:
-    async with stage.opened(str(tmp_path), patience=20.0) as opened:
-        opened.configure("nonsense: 1\n")
-        await opened.daemon.start()
+    async with open_node(str(tmp_path), _screen(), patience=20.0) as node:
+        node.configure("nonsense: 1\n")
+        await node.start_daemon()
         with pytest.raises(DemoFailed, match="code 2") as failure:
-            await opened.until(lambda: False)
+            await node.until(lambda: False)
         assert "nonsense" in failure.value.hint
 
 
 async def test_a_reason_that_is_not_given_is_a_failure(tmp_path: Path) -> None:
-    async with _ready(tmp_path) as opened:
-        opened.patience = 0.2
+    async with _ready(tmp_path) as node:
+        node.patience = 0.2
         with pytest.raises(DemoFailed, match=r"0000:86:00\.0.*group-held"):
-            await opened.reason("0000:86:00.0", "group-held")
+            await node.reason("0000:86:00.0", "group-held")
 
 
 async def test_a_cluster_that_is_not_followed_is_not_heard(tmp_path: Path) -> None:
-    async with _ready(tmp_path) as opened:
-        opened.patience = 0.2
+    async with _ready(tmp_path) as node:
+        node.patience = 0.2
         with pytest.raises(DemoFailed, match="cluster"):
-            await opened.hears(answers=True)
+            await node.until_cluster(answers=True)
         with pytest.raises(DemoFailed, match="cluster"):
-            await opened.hears(answers=False)
+            await node.until_cluster(answers=False)
 
 
 async def test_only_a_refusal_counts_as_one(tmp_path: Path) -> None:
-    async with _ready(tmp_path) as opened:
-        assert await opened.refusal(GPU, "0000:86:00.0") == ""
-        assert "0000:99:00.0" in await opened.refusal(GPU, "0000:99:00.0")
+    async with _ready(tmp_path) as node:
+        assert await node.refusal(GPU, "0000:86:00.0") == ""
+        assert "0000:99:00.0" in await node.refusal(GPU, "0000:99:00.0")
 
 
 def test_on_a_terminal_verdicts_are_coloured() -> None:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import errno
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from nodeagent.demo import stage
-from nodeagent.demo.stage import GPU, TESLA, USB, Stage
+from nodeagent.base.terminal import Paint
+from nodeagent.demo.node import DemoNode, Screen, open_node
+from nodeagent.demo.story import CONFIG, GPU, TESLA, USB
 from nodeagent.sim import nodes
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.state import Pod
@@ -25,11 +27,16 @@ timing: {settle: 500ms, holders: 500ms}
 """
 
 
+def _screen() -> Screen:
+    return Screen(io.StringIO(), Paint(coloured=False))
+
+
 @asynccontextmanager
-async def gpus(directory: Path) -> AsyncIterator[Stage]:
+async def gpus(directory: Path) -> AsyncIterator[DemoNode]:
     """Four GPUs: one held by a pod, one on the wrong driver; and a Tesla T4 that cannot be given."""
-    async with stage.opened(str(directory), PATIENCE, page=True) as node:
-        await node.daemon.start()
+    async with open_node(str(directory), _screen(), PATIENCE, page=True) as node:
+        node.configure(CONFIG)
+        await node.start_daemon()
         await node.until(lambda: node.serves({GPU: (4, 4), USB: (4, 4), TESLA: (1, 0)}))
         await node.kubelet.admit(Pod("games", "virt-launcher-red", [{GPU: 1}]))
         node.host.bind(REBOUND, "nvidia")
@@ -39,14 +46,14 @@ async def gpus(directory: Path) -> AsyncIterator[Stage]:
 
 
 @asynccontextmanager
-async def vgpus(directory: Path) -> AsyncIterator[tuple[Stage, SimulatedCards]]:
+async def vgpus(directory: Path) -> AsyncIterator[tuple[DemoNode, SimulatedCards]]:
     """Three cards split into vGPUs, one of which a pod holds; then other types, and a card that fails."""
     async with (
-        stage.opened(str(directory), PATIENCE, nodes.vgpu_node, page=True) as node,
+        open_node(str(directory), _screen(), PATIENCE, nodes.vgpu_node, page=True) as node,
         simulated_cards(node.host, MdevKernel(nodes.vgpu_cards())) as split,
     ):
         node.configure(_VGPUS)
-        await node.daemon.start()
+        await node.start_daemon()
         await node.until(lambda: node.kubelet.capacity("nvidia.com/GRID_T4-1B") == (32, 32))
         await node.kubelet.admit(Pod("desks", "virt-launcher-blue", [{"nvidia.com/GRID_T4-1B": 1}]))
         fail_create(node.host, "0000:5e:00.0", "nvidia-223", errno.EIO)
@@ -57,13 +64,14 @@ async def vgpus(directory: Path) -> AsyncIterator[tuple[Stage, SimulatedCards]]:
 
 
 @asynccontextmanager
-async def many(directory: Path, count: int) -> AsyncIterator[Stage]:
+async def many(directory: Path, count: int) -> AsyncIterator[DemoNode]:
     """A node with so many GPUs, all of which can be given."""
 
     def host(where: str) -> SimulatedHost:
         return hosts.many(where, count)
 
-    async with stage.opened(str(directory), PATIENCE, host, page=True) as node:
-        await node.daemon.start()
+    async with open_node(str(directory), _screen(), PATIENCE, host, page=True) as node:
+        node.configure(CONFIG)
+        await node.start_daemon()
         await node.until(lambda: bool(node.kubelet.statistics.streams))
         yield node

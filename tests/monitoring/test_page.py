@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from nodeagent.demo.stage import GPU
+from nodeagent.demo.story import GPU
 from tests import ROOT
 from tests.facts import names
 from tests.monitoring import stages
@@ -81,7 +81,7 @@ def show(state: str) -> str:
 
 async def test_trouble_comes_first_with_its_reason_and_what_to_do(tab: Tab, tmp_path: Path) -> None:
     async with stages.gpus(tmp_path / "node") as node:
-        url = await node.page()
+        url = await node.page_address()
         await opened(tab, url)
         trouble = await of(tab.value, "document.getElementById('trouble').innerText")
         blocks = await of(tab.value, BLOCKS)
@@ -101,7 +101,7 @@ async def test_trouble_comes_first_with_its_reason_and_what_to_do(tab: Tab, tmp_
 
 async def test_what_changes_on_the_node_is_seen_without_a_reload(tab: Tab, tmp_path: Path) -> None:
     async with stages.gpus(tmp_path / "node") as node:
-        await opened(tab, await node.page())
+        await opened(tab, await node.page_address())
         await of(tab.value, "window.mark = 'not loaded anew'")
         node.host.bind(stages.REBOUND, "vfio-pci")
         await of(tab.until, "document.getElementById('trouble-title').textContent === 'Needs a person (1)'")
@@ -110,7 +110,7 @@ async def test_what_changes_on_the_node_is_seen_without_a_reload(tab: Tab, tmp_p
         await node.kubelet.start()
         await of(tab.until, f"!{RESOURCES}.includes('not registered')")
         assert await of(tab.value, "window.mark") == "not loaded anew"
-        assert await node.daemon.end() == 0
+        assert await node.end_daemon() == 0
         await of(tab.until, "document.getElementById('live').innerText.includes('connection lost')")
         assert await of(tab.value, "document.body.classList.contains('stale')")
         await picture(tab, "gpus-lost")
@@ -118,7 +118,7 @@ async def test_what_changes_on_the_node_is_seen_without_a_reload(tab: Tab, tmp_p
 
 async def test_search_and_states_find_a_device_among_many(tab: Tab, tmp_path: Path) -> None:
     async with stages.gpus(tmp_path / "node") as node:
-        await opened(tab, await node.page())
+        await opened(tab, await node.page_address())
         assert stages.REBOUND in await of(tab.value, find("DRIVER nvidia vfio"))
         held = await of(tab.value, find("virt-launcher-red"))
         assert ("held by games" in held, "0000:86" in held) == (True, False)
@@ -135,7 +135,7 @@ async def test_search_and_states_find_a_device_among_many(tab: Tab, tmp_path: Pa
 
 async def test_vgpus_their_plan_and_what_the_kernel_refuses_are_shown(tab: Tab, tmp_path: Path) -> None:
     async with stages.vgpus(tmp_path / "node") as (node, _):
-        await opened(tab, await node.page(), "dark")
+        await opened(tab, await node.page_address(), "dark")
         plan = await of(tab.value, "document.getElementById('plan').innerText")
         text = await of(tab.text)
         await picture(tab, "vgpus-dark")
@@ -152,7 +152,7 @@ async def test_vgpus_their_plan_and_what_the_kernel_refuses_are_shown(tab: Tab, 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_it_is_legible_in_both_themes_and_fits_a_phone(tab: Tab, tmp_path: Path, theme: str) -> None:
     async with stages.gpus(tmp_path / "node") as node:
-        await opened(tab, await node.page(), theme, 390)
+        await opened(tab, await node.page_address(), theme, 390)
         await picture(tab, f"phone-{theme}")
         assert await of(tab.value, "document.documentElement.scrollWidth") <= 390
         assert await of(tab.value, CONTRASTS) == []  # WCAG 2.2, 1.4.3: at least 4.5
@@ -166,7 +166,7 @@ async def test_it_is_legible_in_both_themes_and_fits_a_phone(tab: Tab, tmp_path:
 async def test_names_that_look_like_markup_stay_text(tab: Tab, tmp_path: Path) -> None:
     async with stages.gpus(tmp_path / "node") as node:
         node.configure("'<img src=x onerror=alert(1)>': 1\n")
-        await opened(tab, await node.page())
+        await opened(tab, await node.page_address())
         await of(tab.until, "document.getElementById('trouble').innerText.includes('<img src=x')")
         assert await of(tab.value, "document.images.length") == 0
         assert tab.complaints == []
@@ -174,7 +174,7 @@ async def test_names_that_look_like_markup_stay_text(tab: Tab, tmp_path: Path) -
 
 async def test_a_thousand_devices_are_shown_and_searched_quickly(tab: Tab, tmp_path: Path) -> None:
     async with stages.many(tmp_path / "node", 1000) as node:
-        await opened(tab, await node.page())
+        await opened(tab, await node.page_address())
         assert (await of(tab.value, STATES))["good"] == 1000
         timed = (
             f"(() => {{ const at = performance.now(); {find('0000:1')}; return performance.now() - at; }})()"

@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node of the demo: a simulated host in a directory, a fake kubelet, the real daemon, and the screen.
+
+The daemon is a process of its own, started as an administrator would start it. The capacities come from the
+kubelet, the reasons from the daemon's status socket. Each expectation is written before it is waited for, so
+that a reader always knows the next event. Everything ends with the ``async with`` block.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+import anyio
+import anyio.to_thread
+from anyio.abc import Process
+from grpclib.exceptions import GRPCError
+
+import nodeagent
+from nodeagent.base import sockets, supervise, terminal
+from nodeagent.base.errors import NodeagentError
+from nodeagent.base.terminal import BOLD, DIM, GREEN, RED, Paint, table
+from nodeagent.base.timeouts import Timeouts
+from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.grpc import SocketChannel, in_own_task
+from nodeagent.sim import files
+from nodeagent.sim.host import SimulatedHost
+from nodeagent.sim.kubelet.server import FakeKubelet
+from nodeagent.sim.kubelet.state import Pod
+from nodeagent.sim.nodes import demo_node
+
+CONFIG_PATH = "/etc/nodeagent/config.yaml"
+STATUS_PATH = "/run/nodeagent/status.sock"
+LOG_NAME = "nodeagent.log"
+SOURCE = Path(nodeagent.__file__).parent.parent  # a directory from which the package can be run
+_END_LIMIT = 5.0  # seconds that the daemon has for its end
+_LOG_LINES = 15
+_POLL = 0.02  # seconds between two requests to the status socket
+_FOREIGN = ("NODEAGENT_", "NOTIFY_SOCKET", "WATCHDOG_", "JOURNAL_STREAM")  # not meant for this daemon
+_WIDTH = 79  # columns, where the verdict begins in a pipe
+_VERDICT = len(" ok, 12345 ms ")
+_INDENT = " " * 11
+
+Document = Mapping[str, Any]
+
+
+class DemoFailed(NodeagentError):
+    """Raised when something that the demo promises did not happen."""
+
+
+class Screen:
+    """Writes numbered steps, actions, expectations, and the milliseconds from an action to its effect.
+
+    Plain text that reads well in a pipe; on a terminal of ``columns`` no wider than that, and coloured if it
+    can.
+    """
+
+    def __init__(self, stream: TextIO, paint: Paint, columns: int = 0) -> None:
+        self._stream = stream
+        self._paint = paint
+        self._columns = columns
+        self._steps = 0
+        self._expected = ""
+        self._began = self._done_at = time.monotonic()
+
+    @property
+    def where(self) -> str:
+        """The present step and the last expectation, for a failure."""
+        return f"step {self._steps}, expected: {self._expected or 'nothing yet'}"
+
+    def step(self, title: str) -> None:
+        """Begin the next step."""
+        self._steps += 1
+        self.say(self._paint(f"\n{self._steps}. {title}", BOLD))
+
+    def do(self, action: str) -> None:
+        """Say which action is taken now, and start the clock."""
+        self.say(terminal.folded(f"   do      {action}", self._columns))
+        self._done_at = time.monotonic()
+
+    def expect(self, effect: str) -> None:
+        """Say which effect must come; the verdict follows on the same line."""
+        self._expected = effect
+        width = self._columns - _VERDICT if self._columns else _WIDTH
+        *others, last = terminal.folded(f"   expect  {effect}", self._columns and width).split("\n")
+        self._write("\n".join([*others, last.ljust(width)]))
+
+    def judge(self, kept: bool, otherwise: str) -> None:
+        """Say whether the last expectation was kept. :raises DemoFailed: if it was not."""
+        if not kept:
+            self.broken()
+            raise DemoFailed(otherwise)
+        self.kept()
+
+    def kept(self) -> None:
+        """Say that the effect came."""
+        taken = (time.monotonic() - self._done_at) * 1000
+        self.say(f" {self._paint('ok', GREEN)}, {taken:.0f} ms")
+
+    def broken(self) -> None:
+        """Say that it did not come."""
+        self.say(f" {self._paint('NO', RED)}")
+
+    def end(self) -> None:
+        """Say that all went well, and how long it took."""
+        self.say(self._paint(f"\nAll of it happened, in {time.monotonic() - self._began:.1f} s.", GREEN))
+
+    def show(self, text: str) -> None:
+        """Show a text of another program, below the last line."""
+        self.say(self._paint(terminal.folded(textwrap.indent(text.strip("\n"), _INDENT), self._columns), DIM))
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Show a table."""
+        self.say(table(head, rows, indent=_INDENT))
+
+    def say(self, text: str) -> None:
+        """Write one or more lines."""
+        self._write(f"{text}\n")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class DemoNode:
+    """The host, the kubelet, the daemon and the screen. ``patience``: seconds in which an effect must come.
+
+    With ``page`` the daemon serves its status page at any free port.
+    """
+
+    def __init__(
+        self, host: SimulatedHost, kubelet: FakeKubelet, screen: Screen, patience: float, page: bool
+    ) -> None:
+        self.host = host
+        self.kubelet = kubelet
+        self.screen = screen
+        self.patience = patience
+        self.page = page
+        self._daemon: Process | None = None
+
+    def configure(self, text: str) -> None:
+        """Write the daemon's configuration file."""
+        files.write(self.host.path(CONFIG_PATH), text)
+
+    async def start_daemon(self) -> None:
+        """Run ``nodeagent run`` on the host; its log goes to a file there."""
+        http = ("--http-listen", "127.0.0.1:0", "--http-page", "true") if self.page else ("--http-listen", "")
+        command = self.command("run", "--log-format", "text", *http)
+        log = os.open(f"{self.host.directory}/{LOG_NAME}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            self._daemon = await anyio.open_process(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
+            )
+        finally:
+            os.close(log)
+
+    async def end_daemon(self) -> int | None:
+        """Send SIGTERM; the exit code of the daemon, or None if it had to be killed (or never ran)."""
+        process, self._daemon = self._daemon, None
+        if process is None:
+            return None
+        with suppress(ProcessLookupError):
+            process.terminate()
+        with anyio.move_on_after(_END_LIMIT):
+            return await process.wait()
+        process.kill()
+        await process.wait()
+        return None
+
+    def command(self, *words: str) -> list[str]:
+        """The command line of a command of nodeagent on this host."""
+        return [sys.executable, "-m", "nodeagent", "--root", self.host.directory, *words]
+
+    async def run(self, *words: str) -> str:
+        """The output of a command of nodeagent. :raises DemoFailed: if it fails."""
+        done = await anyio.run_process(self.command(*words), check=False, env=_environment())
+        if done.returncode:
+            raise DemoFailed(f"nodeagent {' '.join(words)} failed", done.stderr.decode().strip())
+        return done.stdout.decode()
+
+    async def expect(self, effect: str, state: Callable[[], bool]) -> None:
+        """Say which effect must come, and wait for it. :raises DemoFailed: if it does not come."""
+        self.screen.expect(effect)
+        try:
+            await self.until(state)
+        except DemoFailed:
+            self.screen.broken()
+            raise
+        self.screen.kept()
+
+    async def until(self, state: Callable[[], bool]) -> None:
+        """Wait until the kubelet's state is so. :raises DemoFailed: if it does not become so."""
+        with anyio.move_on_after(self.patience) as limit:
+            while not state():
+                with anyio.move_on_after(1.0):
+                    await self.kubelet.until(state, self.patience + 1.0)
+                self._check_alive()
+        if limit.cancelled_caught:
+            raise self._late("it did not happen")
+
+    async def until_status(self, select: Callable[[Document], list[Document]], otherwise: str) -> Document:
+        """The first of the selected parts of the daemon's status, as soon as there is one.
+
+        :raises DemoFailed: if there is none in time, or the daemon does not answer.
+        """
+        end = time.monotonic() + self.patience
+        path, limit = f"{self.host.directory}{STATUS_PATH}", Timeouts().local_socket_answer
+        while time.monotonic() < end:
+            self._check_alive()
+            try:
+                document = await anyio.to_thread.run_sync(sockets.ask, path, "/status", limit)
+            except (OSError, ValueError) as error:
+                raise self._failed(f"the daemon's status socket does not answer: {error}") from error
+            if selected := select(document):
+                return selected[0]
+            await anyio.sleep(_POLL)
+        raise self._late(otherwise)
+
+    async def reason(self, device_id: str, code: str) -> str:
+        """Wait until the device is Unhealthy for this Reason; its text, and the advice."""
+        device = await self.until_status(
+            lambda status: [
+                device
+                for resource in status["resources"]
+                for device in resource["devices"]
+                if (device["id"], device.get("reason")) == (device_id, code)
+            ],
+            f"{device_id} is not said to be Unhealthy by {code}",
+        )
+        return f"{device['what']}\n{device['hint']}".strip()
+
+    async def change(self, state: str, card: str) -> Document:
+        """Wait until the daemon reports a change in this state ("waiting", "failing") on a card."""
+        return await self.until_status(
+            lambda status: [change for change in status["changes"][state] if change["card"] == card],
+            f"nothing is reported to be {state} on {card}",
+        )
+
+    async def page_address(self) -> str:
+        """The address of the daemon's page, as soon as it is served."""
+        served = await self.until_status(
+            lambda status: [http] if "address" in (http := status.get("http", {})) else [],
+            "no page is served",
+        )
+        return str(served["address"])
+
+    async def until_cluster(self, *, answers: bool) -> None:
+        """Wait until the daemon says that the cluster answers, or that it does not."""
+
+        def select(status: Document) -> list[Document]:
+            cluster = status.get("cluster", {})
+            return [cluster] if cluster.get("followed") and bool(cluster.get("answers")) is answers else []
+
+        await self.until_status(select, f"the cluster is not said {'' if answers else 'not '}to answer")
+
+    async def refusal(self, resource: str, device_id: str) -> str:
+        """Call Allocate for a device, past the kubelet; the text of the refusal, "" if it is granted."""
+        endpoint = self.kubelet.statistics.accepted(resource)[-1].endpoint
+        channel = SocketChannel(self.kubelet.paths.plugins / endpoint)
+        request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest([device_id])])
+        try:
+            await in_own_task(v1beta1.DevicePluginStub(channel).allocate(request, timeout=self.patience))
+        except GRPCError as error:
+            return str(error.message)
+        finally:
+            channel.close()
+        return ""
+
+    def serves(self, capacities: Mapping[str, tuple[int, int]]) -> bool:
+        """True if each resource has one stream, and this capacity and allocatable."""
+        streams = self.kubelet.statistics.streams
+        return all(
+            streams.get(name) == 1 and self.kubelet.capacity(name) == numbers
+            for name, numbers in capacities.items()
+        )
+
+    async def admit(self, name: str, resource: str, count: int) -> Pod:
+        """Create a pod that must get its devices. :raises DemoFailed: if it does not."""
+        pod = Pod("demo", name, [{resource: count}])
+        self.screen.do(f"create pod {pod.key} with {count} x {resource}")
+        self.screen.expect("it runs with what it asked for")
+        await self.kubelet.admit(pod)
+        granted = pod.phase == "Running" and len(pod.result.ids.get(resource, ())) == count
+        self.screen.judge(granted and pod.result.error is None, f"{pod.phase} {pod.message} {pod.results}")
+        return pod
+
+    def delete(self, pod: Pod) -> None:
+        """Delete a pod."""
+        self.screen.do(f"delete pod {pod.key}")
+        self.kubelet.delete(pod)
+
+    def bind(self, address: str, driver: str) -> None:
+        """Bind a function to another driver."""
+        self.screen.do(f"bind {address} to {driver}")
+        self.host.bind(address, driver)
+
+    async def show_reason(self, device_id: str, code: str) -> None:
+        """Show why a device is Unhealthy, as soon as it is for this Reason."""
+        self.screen.show(f"{device_id}: {await self.reason(device_id, code)}")
+
+    def show_container(self, pod: Pod) -> None:
+        """Show the variables and device nodes of a pod's container."""
+        envs = [f"env   {key}={value}" for key, value in pod.result.envs.items()]
+        nodes = [f"node  {inside}  {permissions}" for _, inside, permissions in pod.result.devices]
+        self.screen.show("\n".join(["its container gets", *envs, *nodes]))
+
+    def show_capacity(self, *resources: str) -> None:
+        """Show the resources as the Node object would."""
+        rows = [(name, *map(str, self.kubelet.capacity(name))) for name in resources]
+        self.screen.table(("RESOURCE", "CAPACITY", "ALLOCATABLE"), rows)
+
+    def _check_alive(self) -> None:
+        """:raises DemoFailed: if the daemon has ended, or a real kubelet would have crashed."""
+        if self.kubelet.life.crashed:
+            raise self._failed(f"a real kubelet would have crashed: {self.kubelet.life.crashed}")
+        if self._daemon is not None and self._daemon.returncode is not None:
+            raise self._failed(f"the daemon has ended with code {self._daemon.returncode}")
+
+    def _late(self, problem: str) -> DemoFailed:
+        return self._failed(f"{problem} within {self.patience:g} s")
+
+    def _failed(self, problem: str) -> DemoFailed:
+        """A failure that shows the end of the daemon's log."""
+        log = files.read(f"{self.host.directory}/{LOG_NAME}").decode(errors="replace")
+        lines = log.splitlines()[-_LOG_LINES:]
+        return DemoFailed(problem, "\n".join(["the end of the daemon's log:", *lines]))
+
+
+@asynccontextmanager
+async def open_node(
+    directory: str,
+    screen: Screen,
+    patience: float,
+    make: Callable[[str], SimulatedHost] = demo_node,
+    page: bool = False,
+) -> AsyncIterator[DemoNode]:
+    """Make the host in ``directory`` and start the kubelet; the caller starts the daemon."""
+    host = make(directory)
+    try:
+        async with FakeKubelet(directory) as kubelet:
+            node = DemoNode(host, kubelet, screen, patience, page)
+            try:
+                yield node
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await node.end_daemon()
+    except BaseExceptionGroup as group:  # every error that leaves the kubelet's task group is one
+        for kind in (DemoFailed, BrokenPipeError):
+            if (one := supervise.only_error(group, kind)) is not None:
+                raise one from group
+        raise
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without variables meant for another nodeagent; the package can be imported from any directory."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+    paths = (str(SOURCE), kept.get("PYTHONPATH", ""))
+    return kept | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
