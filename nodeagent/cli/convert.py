@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import argparse
 
 _LISTS = ("pciHostDevices", "mediatedDevices", "usb")  # below permittedHostDevices
-_NO_PLACE = "the daemon:1: "  # of values that stand in no file
+_NO_PLACE = "the daemon: "  # of values that stand in no file
 
 
 def run(options: argparse.Namespace) -> int:

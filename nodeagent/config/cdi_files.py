@@ -2,8 +2,8 @@
 """CDI specification files that other tools have written: /etc/cdi and /var/run/cdi, YAML or JSON.
 
 Read as runtimes read them (pkg/cdi of its own implementation, 1.0): the files of each directory, none below;
-a file counts as a whole or not at all. Keys that are not known here are nobody's mistake. What cannot be used
-is said with its place, and costs the devices of that file alone.
+a file counts as a whole or not at all. Unknown keys are fine. A part that cannot be used is an error with its
+place, and costs the devices of that file alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodeagent.base import files, hints
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import yaml_lines
 from nodeagent.config.codec import Entry, Items, Scalar
-from nodeagent.config.problems import Wrong
+from nodeagent.config.problems import Invalid
 from nodeagent.model.nodes import CdiDevice, CdiFile
 
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # the later one goes before
@@ -91,8 +91,8 @@ class Directory:
             return known._replace(fault="it is not a regular file", stamp=now)
         except OSError as error:
             return known._replace(fault=hints.strerror(error), stamp=())
-        except Wrong as wrong:
-            return known._replace(fault=wrong.what, stamp=now)
+        except Invalid as invalid:
+            return known._replace(fault=invalid.what, stamp=now)
         finally:
             self.parsing = False
         return CdiFile(path, kind, devices, "", self._rank, now)
@@ -101,9 +101,9 @@ class Directory:
         content = files.read_regular(path, _MOST)
         self._left -= len(content)
         if len(content) > _MOST:
-            raise Wrong("it is larger than 1 MiB", "")
+            raise Invalid("it is larger than 1 MiB", "")
         if self._left < 0:
-            raise Wrong(f"the files of {self.path} are larger than 16 MiB together", "")
+            raise Invalid(f"the files of {self.path} are larger than 16 MiB together", "")
         return content
 
 
@@ -114,21 +114,21 @@ def stamp(path: str) -> tuple[int, ...]:
 
 
 def parsed(content: bytes, path: str) -> tuple[str, tuple[CdiDevice, ...]]:
-    """The kind and the devices of a file. :raises Wrong: with the place, if it is no specification."""
+    """The kind and the devices of a file. :raises Invalid: with the place, if it is no specification."""
     spec = _table(_plain_data(content, path), "it")
     if _VERSION.fullmatch(_text(spec, "cdiVersion", "")) is None:
-        raise Wrong(f"cdiVersion {spec['cdiVersion']} is not known", "")
+        raise Invalid(f"cdiVersion {spec['cdiVersion']} is not known", "")
     kind = _text(spec, "kind", "")
     vendor, slash, named = kind.partition("/")
     if not slash or not _VENDOR.fullmatch(vendor) or not _CLASS.fullmatch(named):
-        raise Wrong(f'kind "{kind}" is not vendor/class', "")
+        raise Invalid(f'kind "{kind}" is not vendor/class', "")
     walk = _Walk()
     common = walk.nodes(spec, "")
     devices = tuple(
         walk.device(each, f"devices[{n}]", common) for n, each in enumerate(_list(spec, "devices", ""))
     )
     if not devices:
-        raise Wrong("it has no devices", "")
+        raise Invalid("it has no devices", "")
     return kind, devices
 
 
@@ -140,13 +140,13 @@ class _Walk:
         self._left = _NODES
 
     def device(self, entry: Any, place: str, common: tuple[_Named, ...]) -> CdiDevice:
-        """:raises Wrong: if it is none, or has the name of another."""
+        """:raises Invalid: if it is none, or has the name of another."""
         device = _table(entry, place)
         name = _text(device, "name", place)
         if _NAME.fullmatch(name) is None:
-            raise Wrong(f'{place}: "{name}" is no name of a device', "")
+            raise Invalid(f'{place}: "{name}" is no name of a device', "")
         if name in self._names:
-            raise Wrong(f'{place}: a second device "{name}"', "")
+            raise Invalid(f'{place}: a second device "{name}"', "")
         self._names.add(name)
         found = dict.fromkeys((*common, *self.nodes(device, place)))
         edits = json.dumps(device.get("containerEdits"), sort_keys=True)
@@ -165,7 +165,7 @@ class _Walk:
         for number, entry in enumerate(_list(edits, "deviceNodes", where)):
             self._left -= 1
             if self._left < 0:
-                raise Wrong(f"{where}: too many device nodes", "")
+                raise Invalid(f"{where}: too many device nodes", "")
             at = f"{where}.deviceNodes[{number}]"
             node = _table(entry, at)
             path = _text(node, "path", at)
@@ -176,21 +176,23 @@ class _Walk:
 
 def _table(value: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise Wrong(f"{place} is no table of keys", "")
+        raise Invalid(f"{place} is no table of keys", "")
     return value
 
 
 def _list(holder: Mapping[str, Any], key: str, place: str) -> list[Any]:
     value = holder.get(key)
     if not isinstance(value, list | None):
-        raise Wrong(f"{place + '.' if place else ''}{key} is no list", "")
+        raise Invalid(f"{place + '.' if place else ''}{key} is no list", "")
     return value or []
 
 
 def _text(holder: Mapping[str, Any], key: str, place: str) -> str:
     value = holder.get(key)
     if not isinstance(value, str) or not value:
-        raise Wrong(f"{place + '.' if place else ''}{key} is {'missing' if value is None else 'no text'}", "")
+        raise Invalid(
+            f"{place + '.' if place else ''}{key} is {'missing' if value is None else 'no text'}", ""
+        )
     return value
 
 
@@ -203,11 +205,11 @@ def _plain_data(content: bytes, path: str) -> Any:
     try:
         return _plain(yaml_lines.parse(content, path, path))
     except ConfigError as error:
-        raise Wrong(error.what.removeprefix(f"{path}:").removeprefix(path).lstrip(": "), "") from error
+        raise Invalid(error.what.removeprefix(f"{path}:").removeprefix(path).lstrip(": "), "") from error
 
 
 def _plain(entry: Entry) -> Any:
-    """What a YAML reader would have made of it; words are resolved as far as that matters: is it a text?"""
+    """Return plain data; words are resolved only as far as it matters whether they are texts."""
     if isinstance(entry, Items):
         return [_plain(each) for each in entry.entries]
     if not isinstance(entry, Scalar):
@@ -220,5 +222,5 @@ def _plain(entry: Entry) -> Any:
 
 
 def files_in(found: Mapping[str, CdiFile], directory: str) -> Iterator[CdiFile]:
-    """Those of one directory."""
+    """Yield the files of one directory."""
     return (file for path, file in found.items() if path.rpartition("/")[0] == directory)

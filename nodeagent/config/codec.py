@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads entries by their shapes, with each problem noted by file, line and key; makes JSON schemas of shapes.
 
-An entry is a part of a YAML file, a variable or a flag before its meaning is known. A scalar keeps its text:
-whether ``0300`` is a number is decided by the setting, not by YAML 1.1. A shape is a word, a list, a map or a
-table with fixed keys. ``rules`` derives shapes from the records that they fill; ``words`` has the words.
-An entry that cannot be read is None, and so is all that holds it: nothing half-read goes further.
+An entry is a part of a YAML file, JSON, a variable or a flag, its meaning not yet known. A scalar keeps its
+text: whether ``0300`` is a number is decided by the setting, not by YAML 1.1. A shape is a word, a list, a
+map or a table with fixed keys. ``rules`` derives shapes from the records that they fill; ``words`` has the
+words. An entry that cannot be read is None, and so is all that holds it: nothing half-read goes further.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nodeagent.config.problems import Wrong, hint_for_unknown
+from nodeagent.config.problems import Invalid, hint_for_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,6 +61,17 @@ def is_null(entry: Entry) -> bool:
     return isinstance(entry, Scalar) and entry.null
 
 
+def entry_of(data: Any, place: Place) -> Entry:
+    """Return the entry of plain data, such as JSON."""
+    if isinstance(data, dict):
+        return Table(tuple(Member(key, place, entry_of(each, place)) for key, each in data.items()), place)
+    if isinstance(data, list):
+        return Items(tuple(entry_of(each, place) for each in data), place)
+    if isinstance(data, str):
+        return Scalar(data, place, plain=False)
+    return Scalar("" if data is None else str(data).lower(), place, null=data is None)
+
+
 def described(entry: Entry) -> str:
     """Return the name of such an entry for messages."""
     if isinstance(entry, Items):
@@ -77,7 +88,7 @@ def _as_is(value: object) -> object:
 class Word(NamedTuple):
     """One scalar. ``json`` None is any text; ``show`` gives the word of a value.
 
-    :raises Wrong: by ``read``, if a scalar is no such word.
+    :raises Invalid: by ``read``, if a scalar is no such word.
     """
 
     words: str
@@ -130,7 +141,7 @@ class Record(NamedTuple):
     ``make`` is called with the fields that were written; if ``placed``, also with ``place``, where that was.
     ``short``: a word alone is the value of the first key.
 
-    :raises Wrong: by ``check``, which is called with the keys as written, if they do not go together.
+    :raises Invalid: by ``check``, which is called with the keys as written, if they do not go together.
     """
 
     name: str
@@ -180,8 +191,8 @@ def _read_word(word: Word, entry: Entry, key: str, problems: Problems) -> Read |
         try:
             value = word.read(entry)
             return Read(word.show(value), value)
-        except Wrong as wrong:
-            problems.add(entry.place, key, wrong.what, wrong.hint)
+        except Invalid as invalid:
+            problems.add(entry.place, key, invalid.what, invalid.hint)
     return None
 
 
@@ -234,8 +245,8 @@ def _read_record(record: Record, entry: Entry, key: str, problems: Problems) -> 
     try:
         if record.check is not None:
             record.check(plain)
-    except Wrong as wrong:
-        problems.add(entry.place, key, wrong.what, wrong.hint)
+    except Invalid as invalid:
+        problems.add(entry.place, key, invalid.what, invalid.hint)
         return None
     return Read(plain, record.make(**values, **({"place": entry.place.full} if record.placed else {})))
 
@@ -247,7 +258,7 @@ def _expected(words: str, entry: Entry) -> str:
 def from_text(shape: Shape, text: str, place: Place) -> Entry:
     """Return the entry that a flag or a variable holds: ``a,b`` for lists, ``a=b,c=d`` for maps.
 
-    :raises Wrong: if a part of a map has no "=", or a key is there twice.
+    :raises Invalid: if a part of a map has no "=", or a key is there twice.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if isinstance(shape, ListOf):
@@ -256,7 +267,7 @@ def from_text(shape: Shape, text: str, place: Place) -> Entry:
         members: dict[str, Member] = {}
         for member in (_pair(part, place) for part in parts):
             if members.setdefault(member.key, member) is not member:
-                raise Wrong(f'the key "{member.key}" is here a second time', "keep one of them")
+                raise Invalid(f'the key "{member.key}" is here a second time', "keep one of them")
         return Table(tuple(members.values()), place)
     return Scalar(text, place)
 
@@ -264,7 +275,7 @@ def from_text(shape: Shape, text: str, place: Place) -> Entry:
 def _pair(part: str, place: Place) -> Member:
     key, equals, value = part.partition("=")
     if not equals:
-        raise Wrong(f'"{part}" has no "="', "write key=value, and commas between several")
+        raise Invalid(f'"{part}" has no "="', "write key=value, and commas between several")
     return Member(key.strip(), place, Scalar(value.strip(), place))
 
 

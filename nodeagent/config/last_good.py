@@ -9,7 +9,6 @@ are no secrets among settings; the file is for root alone all the same.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
@@ -17,6 +16,7 @@ from nodeagent.base.files import Damaged, StateFile
 from nodeagent.config import loading, sources
 from nodeagent.config.problems import ConfigErrors
 from nodeagent.config.settings import BY_KEY, Value
+from nodeagent.model import plain
 from nodeagent.model.configuration import Imported
 
 if TYPE_CHECKING:
@@ -86,27 +86,15 @@ def _all(error: ConfigError) -> tuple[ConfigError, ...]:
 
 def _settings(origin: Sources, content: dict[str, Any]) -> Settings:
     values = tuple(Value(key, value, PLACE) for key, value in content["values"].items())
-    imported = Imported()
-    if content["imported"] is not None:
-        from nodeagent.model import plain  # here: few nodes have files of other tools
-
-        imported = plain.load(Imported, content["imported"])
+    imported = plain.load(Imported, content["imported"] or {})
     warnings = [
         f"{value.key} is in {PLACE}, and this version does not know it: it counts for nothing"
         for value in values
         if value.key not in BY_KEY
     ]
-    settings = loading.load_cached(origin, values, PLACE, imported, warnings)
-    line = f"{PLACE}:1"  # that is nothing to people
-    shown = (value._replace(source=value.source.replace(line, PLACE)) for value in settings.values)
-    return replace(settings, values=tuple(shown))
+    return loading.load_cached(origin, values, PLACE, imported, warnings)
 
 
 def _content(settings: Settings) -> dict[str, Any]:
-    imported = settings.configuration.imported
-    told = None
-    if imported != Imported():
-        from nodeagent.model import plain  # here: as above
-
-        told = plain.dump(imported)
-    return {"values": {value.key: value.value for value in settings.filed}, "imported": told}
+    values = {value.key: value.value for value in settings.filed}
+    return {"values": values, "imported": plain.dump(settings.configuration.imported)}

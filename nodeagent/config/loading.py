@@ -46,7 +46,7 @@ from nodeagent.policy import merge
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from nodeagent.config.sources import Given, Sources
+    from nodeagent.config.sources import Assignment, Sources
 
 R = TypeVar("R")
 
@@ -60,7 +60,7 @@ class Effective:
         self._origins: dict[str, tuple[Place, ...]] = {}
         self._members: dict[tuple[str, str], Place] = {}
 
-    def take(self, given: Iterable[Given]) -> Effective:
+    def take(self, given: Iterable[Assignment]) -> Effective:
         """Read sources, the weakest first; one that cannot be read leaves the weaker value."""
         for setting, entry, place in given:
             key = setting.key
@@ -130,7 +130,7 @@ def load_cached(
     ``place`` stands for the files; they are watched all the same. :raises ConfigError: as ``load``.
     """
     problems = Problems()
-    files = Effective(problems).take(sources.values(values, problems, place))
+    files = Effective(problems).take(sources.values(values, place))
     return _in_full(origin.prefix, files, _shell(origin, problems, warnings), imported, warnings)
 
 
@@ -145,7 +145,7 @@ def load_candidate(path: str, prefix: str, present: Iterable[Value]) -> Settings
     problems, warnings = Problems(), list[str]()
     home = sources.below(prefix, sources.DIRECTORY)
     given = (*_named(path, problems), *sources.parts(home, problems, warnings))
-    outside = sources.outside(present, problems, warnings)
+    outside = sources.outside(present, warnings)
     return _in_full(prefix, Effective(problems).take(given), outside, None, warnings)
 
 
@@ -169,7 +169,7 @@ def from_values(values: Iterable[Value], flags: Mapping[str, str]) -> Settings:
     :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
     """
     problems = Problems()
-    given = (*sources.values(values, problems), *sources.flags(flags, problems))
+    given = (*sources.values(values), *sources.flags(flags, problems))
     return _alone(Effective(problems).take(given), "")
 
 
@@ -191,13 +191,13 @@ def load_one(key: str, origin: Sources) -> Any:
     return Effective(ignored).take(each for each in weaker if each.setting.key == key).value(key)
 
 
-def _shell(origin: Sources, problems: Problems, warnings: list[str]) -> Iterator[Given]:
+def _shell(origin: Sources, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
     """Yield all that is given beside the files, weakest first."""
     yield from sources.environment(origin.environ, problems, warnings)
     yield from sources.flags(origin.flags, problems)
 
 
-def _named(path: str, problems: Problems) -> list[Given]:
+def _named(path: str, problems: Problems) -> list[Assignment]:
     """Return the settings of a file named on the command line. :raises ConfigError: if it is absent."""
     given = sources.file(path, path.rpartition("/")[2], problems)
     if not given and not problems.errors:
@@ -218,7 +218,7 @@ def _alone(effective: Effective, home: str) -> Settings:
 def _in_full(
     prefix: str,
     effective: Effective,
-    outside: Iterable[Given],
+    outside: Iterable[Assignment],
     imported: Imported | None,
     warnings: list[str],
 ) -> Settings:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes objects in a file that a person has, YAML or JSON: plain data, as an API server would send it.
+"""Reads Kubernetes objects from a YAML or JSON file as plain data, and writes plain data as YAML.
 
-And plain data as such a file.
-Unlike our own files these are read as kubectl reads them: words are resolved, unknown keys are fine. What the
-objects mean is not known here.
+Unlike our own files these are read as kubectl reads them: words are resolved, unknown keys are fine.
 """
 
 from __future__ import annotations

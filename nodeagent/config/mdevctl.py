@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports the definitions of mdevctl: ``/etc/mdevctl.d/<parent>/<uuid>``, one JSON file for each device.
 
-Only what mdevctl itself would start at boot (``"start": "auto"``) is wanted. A file that cannot be used is
-named in a warning, and the others are used: one broken file must not take the devices of the node with it.
-But it stays a definition: its device is mdevctl's, and so is the place where mdevctl would make it.
+Only devices that mdevctl itself would start at boot (``"start": "auto"``) are created. A file that cannot be
+used is named in a warning, and the others are used: one broken file must not take the devices of the node
+with it. But it stays a definition: its device is mdevctl's, and so is the parent on which mdevctl would
+create it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nodeagent.base import files, hints
-from nodeagent.config.problems import Wrong
+from nodeagent.config.problems import Invalid
 from nodeagent.model.configuration import MdevctlDefinitions
 from nodeagent.model.ids import mdev_uuid
 from nodeagent.model.spec import MdevDefinition
@@ -25,7 +26,7 @@ _LARGEST = 64 * 1024  # bytes
 
 
 class _Definitions(NamedTuple):
-    """What was read so far: what is to be made, the UUIDs of all files, the parents left to mdevctl."""
+    """The definitions read so far, the UUIDs of all files, the parents reserved for mdevctl."""
 
     wanted: list[MdevDefinition]
     uuids: set[str]
@@ -40,8 +41,8 @@ def read(directory: str, warnings: list[str]) -> MdevctlDefinitions:
             path = f"{directory}/{parent}/{name}"
             try:
                 _take(result, parent, name, path)
-            except Wrong as wrong:
-                warnings.append(f"{path} is not used: {wrong.what}; {wrong.hint}")
+            except Invalid as invalid:
+                warnings.append(f"{path} is not used: {invalid.what}; {invalid.hint}")
     return MdevctlDefinitions(tuple(result.wanted), frozenset(result.uuids), frozenset(result.reserved))
 
 
@@ -49,7 +50,7 @@ def _take(result: _Definitions, parent: str, name: str, path: str) -> None:
     result.uuids.add(_uuid(name))
     try:
         definition = parse(parent, name, _text(path))
-    except Wrong:
+    except Invalid:
         result.reserved.add(parent)
         raise
     if definition is not None:
@@ -65,35 +66,35 @@ def directories(directory: str) -> list[str]:
 def parse(parent: str, name: str, text: str) -> MdevDefinition | None:
     """The definition in a file of that name; None if it is started by hand only.
 
-    :raises Wrong: if it is none, or asks for what nodeagent does not do.
+    :raises Invalid: if it is none, or asks for what nodeagent does not do.
     """
     uuid = _uuid(name)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Wrong(f"it is not valid JSON: {error}", "write it anew with: mdevctl define") from error
+        raise Invalid(f"it is not valid JSON: {error}", "write it anew with: mdevctl define") from error
     if not isinstance(data, Mapping):
-        raise Wrong("it holds no JSON object", "write it anew with: mdevctl define")
+        raise Invalid("it holds no JSON object", "write it anew with: mdevctl define")
     return _definition(uuid, parent, data)
 
 
 def _uuid(name: str) -> str:
     uuid = mdev_uuid(name)
     if uuid is None:
-        raise Wrong("its name is no UUID", "name it as mdevctl does")
+        raise Invalid("its name is no UUID", "name it as mdevctl does")
     return uuid
 
 
 def _definition(uuid: str, parent: str, data: Mapping[str, Any]) -> MdevDefinition | None:
     type_id = data.get("mdev_type")
     if not isinstance(type_id, str) or not type_id.strip() or "/" in type_id:
-        raise Wrong("its mdev_type is no type", "write it anew with: mdevctl define")
+        raise Invalid("its mdev_type is no type", "write it anew with: mdevctl define")
     if not isinstance(data.get("start"), str):
-        raise Wrong("it does not say how it starts", "write it anew with: mdevctl define")
+        raise Invalid("it does not say how it starts", "write it anew with: mdevctl define")
     if data["start"] != "auto":
         return None
     if data.get("attrs"):
-        raise Wrong("it sets attributes, which nodeagent does not write", "leave this device to mdevctl")
+        raise Invalid("it sets attributes, which nodeagent does not write", "leave this device to mdevctl")
     return MdevDefinition(uuid, parent, type_id.strip())
 
 
@@ -112,8 +113,10 @@ def _text(path: str) -> str:
     try:
         return files.read_regular(path, _LARGEST).decode()
     except (IsADirectoryError, files.NotRegular) as error:
-        raise Wrong("it is not a regular file", "keep one file for each device there") from error
+        raise Invalid("it is not a regular file", "keep one file for each device there") from error
     except OSError as error:
-        raise Wrong(f"it cannot be read: {hints.strerror(error)}", hints.for_errno(error, "read")) from error
+        raise Invalid(
+            f"it cannot be read: {hints.strerror(error)}", hints.for_errno(error, "read")
+        ) from error
     except UnicodeDecodeError as error:
-        raise Wrong("it is not valid UTF-8", "write it anew with: mdevctl define") from error
+        raise Invalid("it is not valid UTF-8", "write it anew with: mdevctl define") from error

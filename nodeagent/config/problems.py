@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with the configuration: gathered, so that a person sees all of it at once.
+"""Errors of the configuration: gathered, so that all of them are reported at once.
 
-Every problem is two lines: where and what, then what to do. ``Wrong`` is raised by a check that knows
-the value but not where it stands; who knows the place turns it into a ``ConfigError``.
+Each error is two lines: place and cause, then a hint. ``Invalid`` is raised by a check that knows the
+value but not its place; its caller knows the place, and makes a ``ConfigError`` of it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _OWNERS = {key: owner for owner, keys in _KEYS.items() for key in keys.split()}
 
 
 class Place(NamedTuple):
-    """Where a person wrote a thing: ``full`` for errors, ``short`` for tables ("config.yaml:12")."""
+    """A place in a source of settings: ``full`` for errors, ``short`` for tables ("config.yaml:12")."""
 
     full: str
     short: str
 
 
-class Wrong(Exception):
+class Invalid(Exception):
     """Raised by a check of one value; never leaves this package."""
 
     def __init__(self, what: str, hint: str) -> None:
@@ -57,7 +57,7 @@ class Wrong(Exception):
 
 
 class ConfigErrors(ConfigError):
-    """Raised when several things are wrong: ``what`` and ``hint`` are the first's, ``errors`` all."""
+    """Raised for several errors: ``what`` and ``hint`` are those of the first, ``errors`` has all."""
 
     def __init__(self, errors: Iterable[ConfigError]) -> None:
         self.errors = tuple(errors)
@@ -69,29 +69,29 @@ class ConfigErrors(ConfigError):
 
 
 def more(error: ConfigError) -> str:
-    """How many errors a line that has room for one leaves out, and who shows them."""
+    """Return the number of errors that a line with room for one leaves out, and how to list them."""
     count = len(error.errors) - 1 if isinstance(error, ConfigErrors) else 0
     return f"; {count} more: nodeagent status lists all" if count else ""
 
 
 class Problems:
-    """The problems found so far, in the order in which they were found."""
+    """The errors found so far, in the order in which they were found."""
 
     def __init__(self) -> None:
         self.errors: list[ConfigError] = []
 
     def add(self, place: Place | str, key: str, what: str, hint: str) -> None:
-        """Note a problem with ``key`` at a place; both may be empty."""
+        """Add an error of ``key`` at a place; both may be empty."""
         where = place if isinstance(place, str) else place.full
         words = [part for part in (where, key, what) if part]
         self.errors.append(ConfigError(": ".join(words), hint))
 
     def add_error(self, error: ConfigError) -> None:
-        """Note a problem that already has its two lines."""
+        """Add an error that already has its two lines."""
         self.errors.append(error)
 
     def raise_any(self) -> None:
-        """Raise what was gathered: nothing, a ConfigError, or ConfigErrors."""
+        """Raise the gathered errors as a ConfigError or ConfigErrors, if there are any."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from nodeagent.config import words
 from nodeagent.config.codec import Field, ListOf, MapOf, Record, Shape
-from nodeagent.config.problems import Wrong
+from nodeagent.config.problems import Invalid
 from nodeagent.model import plain
 from nodeagent.model.nodes import is_pattern
 from nodeagent.model.spec import (
@@ -89,7 +89,7 @@ def _no_selector(what: str, hint: str) -> Callable[[Mapping[str, Any]], None]:
 
     def check(written: Mapping[str, Any]) -> None:
         if not any(written.values()):
-            raise Wrong(f"an empty selector would take every {what}", hint)
+            raise Invalid(f"an empty selector would take every {what}", hint)
 
     return check
 
@@ -97,12 +97,14 @@ def _no_selector(what: str, hint: str) -> Callable[[Mapping[str, Any]], None]:
 def _check_node(written: Mapping[str, Any]) -> None:
     paths = [each if isinstance(each, dict) else {"path": each} for each in written.get("paths", ())]
     if ("path" in written) == bool(paths):
-        raise Wrong("it needs either path or paths", "write path for one node, paths for patterns or several")
+        raise Invalid(
+            "it needs either path or paths", "write path for one node, paths for patterns or several"
+        )
     per_path = written.get("perPath") is True
     if per_path and "path" in written:
-        raise Wrong("perPath means nothing for one path", "write paths, with a pattern as the first")
+        raise Invalid("perPath means nothing for one path", "write paths, with a pattern as the first")
     if per_path and not is_pattern(paths[0]["path"]):
-        raise Wrong(
+        raise Invalid(
             f"with perPath the first path leads, and {paths[0]['path']} is no pattern",
             "begin with the pattern that gives a device for each node",
         )
@@ -113,12 +115,12 @@ def _check_node(written: Mapping[str, Any]) -> None:
 def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> None:
     path, inside = written["path"], written.get("mountPath", "/")
     if is_pattern(path) and not inside.endswith("/") and not leads:
-        raise Wrong(
+        raise Invalid(
             f"all that {path} means would be {inside} in a container",
             f"let mountPath end with a slash: {inside}/",
         )
     if "limit" in written and not may_limit:
-        raise Wrong(
+        raise Invalid(
             f"limit means nothing for {path}",
             "it is for what goes with the first path under perPath; count says how many share that",
         )
@@ -169,14 +171,14 @@ def _rule(**given: Any) -> Rule:
 def _check_resource(written: Mapping[str, Any]) -> None:
     kinds = [kind for kind in _KINDS if kind in written]
     if len(kinds) > 1:
-        raise Wrong(f"{' and '.join(kinds)} in one resource", "write two resources with two names")
+        raise Invalid(f"{' and '.join(kinds)} in one resource", "write two resources with two names")
     options = [option for option in ("isolation", "iommufd", "cdi") if option in written]
     others = {"node": "a device node", "usb": "USB devices", "cdiDevices": "what CDI files define"}
     named = others.get("".join(kinds))
     if named and options:
-        raise Wrong(f"{options[0]} means nothing for {named}", f"remove {options[0]}")
+        raise Invalid(f"{options[0]} means nothing for {named}", f"remove {options[0]}")
     if stray := [option for option in ("bundle", "force") if option in written and kinds != ["usb"]]:
-        raise Wrong(f"{stray[0]} is for USB devices", f"remove {stray[0]}, or pick devices with usb")
+        raise Invalid(f"{stray[0]} is for USB devices", f"remove {stray[0]}, or pick devices with usb")
 
 
 def _resource() -> Record:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where settings come from: the files, the environment, the flags, each as (setting, entry, place).
+"""Finds the sources of settings: files, environment, flags; each gives (setting, entry, place).
 
 Weakest first: ``config.yaml``, then ``conf.d/*.yaml`` in lexical order, then ``NODEAGENT_*``, then flags:
 ``timing.settle`` becomes ``--timing-settle``. An empty variable counts as not set: systemd and pods have
@@ -9,16 +9,15 @@ no other way to take one back.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import textwrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.base import hints, timeouts
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.files import STDIN
-from nodeagent.config.codec import Entry, Table, from_text, is_null
-from nodeagent.config.problems import Place, Problems, Wrong, hint_for_unknown
+from nodeagent.config.codec import Entry, Table, entry_of, from_text, is_null
+from nodeagent.config.problems import Invalid, Place, Problems, hint_for_unknown
 from nodeagent.config.settings import BY_KEY, SETTINGS, Setting, sections, top_keys
 from nodeagent.policy import naming
 
@@ -34,19 +33,18 @@ _WIDTH = 79
 _USAGE = len("usage: ")
 _ANY = "[--SETTING VALUE ...]"
 _NO_BREAK = "\xa0"
-_DAEMON = "the daemon"  # in place of a file
 
 
 class Sources(NamedTuple):
-    """Where settings come from besides their defaults; ``flags`` are texts by key ("timing.settle": "2s")."""
+    """The sources of settings besides defaults; ``flags`` are texts by key ("timing.settle": "2s")."""
 
     prefix: str
     flags: Mapping[str, str]
     environ: Mapping[str, str]
 
 
-class Given(NamedTuple):
-    """One setting as one source gives it; ``place`` is where its key stands."""
+class Assignment(NamedTuple):
+    """One setting in one source; ``place`` is that of its key."""
 
     setting: Setting
     entry: Entry
@@ -54,20 +52,20 @@ class Given(NamedTuple):
 
 
 def below(root_prefix: str, path: str) -> str:
-    """A host path below the prefix ("" and "/" are the host itself)."""
+    """Return a host path below the prefix ("" and "/" are the host itself)."""
     return f"{root_prefix.rstrip('/')}{path}"
 
 
 def watched_paths(home: str) -> tuple[str, ...]:
-    """The directories in which a change means "load again": also those that links lead to."""
+    """Return the directories in which a change means "load again": also those that links lead to."""
     parts = f"{home}/conf.d"
     files = [f"{home}/config.yaml", *(path for path, _ in _parts(parts, Problems(), []))]
     targets = [os.path.dirname(os.path.realpath(path)) for path in files]  # noqa: PTH120  text in, text out
     return tuple(dict.fromkeys([home, parts, *targets]))
 
 
-def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
-    """What the files of the host give; ``home`` is their directory."""
+def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
+    """Yield the settings in the files of the host; ``home`` is their directory."""
     yield from file(f"{home}/config.yaml", "config.yaml", problems)
     warnings += [
         f"{home}/{name} is not read: the file must be named config.yaml"
@@ -77,14 +75,14 @@ def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]
     yield from parts(home, problems, warnings)
 
 
-def parts(home: str, problems: Problems, warnings: list[str]) -> Iterator[Given]:
-    """What the files of ``conf.d`` give."""
+def parts(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
+    """Yield the settings in the files of ``conf.d``."""
     for path, short in _parts(f"{home}/conf.d", problems, warnings):
         yield from file(path, short, problems)
 
 
-def file(path: str, short: str, problems: Problems) -> list[Given]:
-    """What one file gives; [] if it is absent or cannot be read (then with a problem)."""
+def file(path: str, short: str, problems: Problems) -> list[Assignment]:
+    """Return the settings in one file; [] if it is absent or cannot be read (then with an error)."""
     if path != STDIN and not os.path.lexists(path):
         return []
     from nodeagent.config import yaml_lines  # here: without a file, PyYAML is 1 MiB for nothing
@@ -97,30 +95,25 @@ def file(path: str, short: str, problems: Problems) -> list[Given]:
     return [] if tables is None else list(_split(tables, problems))
 
 
-def values(shown: Iterable[Value], problems: Problems, place: str = _DAEMON) -> Iterator[Given]:
-    """The settings of another process, from the values that it shows: these are as one would write them.
+def values(shown: Iterable[Value], place: str = "the daemon") -> Iterator[Assignment]:
+    """Yield the settings of another process, from the values that it shows; ``place`` stands for the file.
 
-    ``place`` stands for the file. A key that there is no more is passed over.
+    A key that there is no more is passed over.
     """
-    tables: dict[str, dict[str, Any]] = {"": {}}
+    at = Place(place, place)
     for value in shown:
         setting = BY_KEY.get(value.key)
         if setting is not None:
-            tables.setdefault(setting.section, {})[setting.name] = value.value
-    document = tables.pop("") | tables
-    from nodeagent.config import yaml_lines  # here: as above
-
-    text = json.dumps(document, ensure_ascii=False)  # all JSON is YAML, but for escapes of surrogates
-    yield from _split(yaml_lines.parse(text.encode(), place, place), problems)
+            yield Assignment(setting, entry_of(value.value, at), at)
 
 
-def outside(shown: Iterable[Value], problems: Problems, warnings: list[str]) -> Iterator[Given]:
-    """As ``values``, of those that environment and flags alone have set, not files."""
+def outside(shown: Iterable[Value], warnings: list[str]) -> Iterator[Assignment]:
+    """Yield, as ``values`` does, those that environment and flags alone have set, not files."""
     given = [(value, [_outside(place) for place in value.source.split(", ")]) for value in shown]
     for value, places in given:
         if any(places) and not all(places):
             warnings.append(f"{value.key} is from {value.source}: of these only files count in this answer")
-    return values((value for value, places in given if all(places)), problems)
+    return values(value for value, places in given if all(places))
 
 
 def _outside(place: str) -> bool:
@@ -146,12 +139,12 @@ def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tupl
     return [(f"{directory}/{name}", f"conf.d/{name}") for name in shown if name.endswith(".yaml")]
 
 
-def _split(top: Table, problems: Problems) -> Iterator[Given]:
+def _split(top: Table, problems: Problems) -> Iterator[Assignment]:
     known = sections()
     for member in top.members:
         setting = known[""].get(member.key)
         if setting is not None:
-            yield Given(setting, member.entry, member.place)
+            yield Assignment(setting, member.entry, member.place)
         elif member.key and member.key in known:
             yield from _section(known[member.key], member.key, member.entry, problems)
         else:
@@ -159,7 +152,9 @@ def _split(top: Table, problems: Problems) -> Iterator[Given]:
             problems.add(member.place, member.key or '""', "unknown key", hint)
 
 
-def _section(settings: Mapping[str, Setting], name: str, entry: Entry, problems: Problems) -> Iterator[Given]:
+def _section(
+    settings: Mapping[str, Setting], name: str, entry: Entry, problems: Problems
+) -> Iterator[Assignment]:
     if is_null(entry):
         return
     if not isinstance(entry, Table):
@@ -172,11 +167,11 @@ def _section(settings: Mapping[str, Setting], name: str, entry: Entry, problems:
             hint = hint_for_unknown(member.key, settings)
             problems.add(member.place, f"{name}.{member.key}", "unknown key", hint)
         else:
-            yield Given(setting, member.entry, member.place)
+            yield Assignment(setting, member.entry, member.place)
 
 
-def environment(environ: Mapping[str, str], problems: Problems, warnings: list[str]) -> Iterator[Given]:
-    """What ``NODEAGENT_*`` gives."""
+def environment(environ: Mapping[str, str], problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
+    """Yield the settings in ``NODEAGENT_*``."""
     by_name = {setting.env: setting for setting in SETTINGS if setting.env}
     for name, setting in by_name.items():
         text = environ.get(name, "")
@@ -197,8 +192,8 @@ def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> li
     ]
 
 
-def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Given]:
-    """What flags give; the keys are those of the table ("timing.settle")."""
+def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Assignment]:
+    """Yield the settings of flags; the keys are those of the settings ("timing.settle")."""
     for key, text in given.items():
         setting = BY_KEY.get(key)
         if setting is None or setting.flag is None:
@@ -208,11 +203,11 @@ def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Given]:
             yield from _given(setting, text, place, problems)
 
 
-def _given(setting: Setting, text: str, place: Place, problems: Problems) -> Iterator[Given]:
+def _given(setting: Setting, text: str, place: Place, problems: Problems) -> Iterator[Assignment]:
     try:
-        yield Given(setting, from_text(setting.shape, text, place), place)
-    except Wrong as wrong:
-        problems.add(place, setting.key, wrong.what, wrong.hint)
+        yield Assignment(setting, from_text(setting.shape, text, place), place)
+    except Invalid as invalid:
+        problems.add(place, setting.key, invalid.what, invalid.hint)
 
 
 def add_flags(parser: argparse.ArgumentParser, note: str = "") -> None:

@@ -75,7 +75,7 @@ def _cards(entry: Entry) -> CardTypes:
 
 
 def _fault(entry: Entry, cards: CardTypes) -> Problem | None:
-    """What of an entry nodeagent cannot carry out, though the entry is right."""
+    """Return the part of a valid entry that nodeagent cannot carry out."""
     if len(cards.types) < 2:
         return None
     what = f"{cards.types[1].name} would be on one card with {cards.types[0].name}"

@@ -2,7 +2,7 @@
 """The words that settings are made of: which texts each accepts, and the error for all others.
 
 Strict where a word could be meant in two ways: a number is a plain decimal number, a switch is ``true``
-or ``false``, a duration has a unit, an id is plain hexadecimal. ``Wrong`` says how to write it instead.
+or ``false``, a duration has a unit, an id is plain hexadecimal. ``Invalid`` says how to write it instead.
 Keys of records name their word in ``WORDS``.
 """
 
@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nodeagent.config.codec import Word
-from nodeagent.config.problems import Wrong
+from nodeagent.config.problems import Invalid
 from nodeagent.model import ids, nodes
 from nodeagent.policy import naming
 
@@ -41,7 +41,7 @@ _LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 def _flag(scalar: Scalar) -> bool:
     if scalar.plain and scalar.text in ("true", "false"):
         return scalar.text == "true"
-    raise Wrong(f'"{scalar.text}" is neither true nor false', "write true or false, without quotes")
+    raise Invalid(f'"{scalar.text}" is neither true nor false', "write true or false, without quotes")
 
 
 def integer(least: int, most: int) -> Word:
@@ -50,10 +50,10 @@ def integer(least: int, most: int) -> Word:
     def read(scalar: Scalar) -> int:
         if not scalar.plain or _INTEGER.fullmatch(scalar.text) is None:
             hint = "write decimal digits, without quotes or leading zeros"
-            raise Wrong(f'"{scalar.text}" is not a number', hint)
+            raise Invalid(f'"{scalar.text}" is not a number', hint)
         number = int(scalar.text)
         if not least <= number <= most:
-            raise Wrong(f"{number} is out of range", f"write a number from {least} to {most}")
+            raise Invalid(f"{number} is out of range", f"write a number from {least} to {most}")
         return number
 
     return Word("number", read, {"type": "integer", "minimum": least, "maximum": most})
@@ -65,7 +65,9 @@ def choice(*values: str) -> Word:
     def read(scalar: Scalar) -> str:
         if scalar.text in values:
             return scalar.text
-        raise Wrong(f'"{scalar.text}" is not one of {", ".join(values)}', naming.nearest(scalar.text, values))
+        raise Invalid(
+            f'"{scalar.text}" is not one of {", ".join(values)}', naming.nearest(scalar.text, values)
+        )
 
     # YAML readers other than ours turn plain true and false into booleans
     switches = [value == "true" for value in values if value in ("true", "false")]
@@ -88,18 +90,18 @@ def duration(least: float, most: float) -> Word:
     def read(scalar: Scalar) -> float:
         match = _DURATION.fullmatch(scalar.text)
         if match is None:
-            raise Wrong(f'"{scalar.text}" is not a duration', "write it such as 250ms, 1s, 2m or 1h")
+            raise Invalid(f'"{scalar.text}" is not a duration', "write it such as 250ms, 1s, 2m or 1h")
         seconds = float(match[1]) * _UNITS[match[2]]
         if not least <= seconds <= most:
             what = f"{scalar.text} is out of range"
-            raise Wrong(what, f"write a time from {duration_text(least)} to {duration_text(most)}")
+            raise Invalid(what, f"write a time from {duration_text(least)} to {duration_text(most)}")
         return seconds
 
     return Word("duration", read, {"type": "string", "pattern": f"^{_DURATION.pattern}$"}, duration_text)
 
 
 def duration_text(seconds: float) -> str:
-    """Seconds as a person writes them."""
+    """Return seconds as one would write them."""
     if 0 < seconds < 1:
         return f"{seconds * 1000:g}ms"
     return f"{seconds:g}s"
@@ -110,7 +112,7 @@ def matching(words: str, pattern: str, fault: str, hint: str) -> Word:
 
     def read(scalar: Scalar) -> str:
         if re.fullmatch(pattern, scalar.text) is None:
-            raise Wrong(f'"{scalar.text}" {fault}', hint)
+            raise Invalid(f'"{scalar.text}" {fault}', hint)
         return scalar.text
 
     return Word(words, read)
@@ -128,7 +130,7 @@ def hexadecimal(words: str, digits: tuple[int, ...], example: str) -> Word:
         bare = text.removeprefix("0x")
         meant = bare if bare != text and re.fullmatch(pattern, bare) else example
         what = f'"{scalar.text}" is not {lengths} hexadecimal digits'
-        raise Wrong(what, f'write it such as "{meant}"')
+        raise Invalid(what, f'write it such as "{meant}"')
 
     return Word(words, read, {"type": "string", "pattern": f"^(?:{pattern})$"})
 
@@ -137,7 +139,7 @@ def _subsystem(scalar: Scalar) -> str:
     text = scalar.text.lower()
     if re.fullmatch(r"[0-9a-f]{4}(:[0-9a-f]{4})?", text):
         return text
-    raise Wrong(f'"{scalar.text}" is no subsystem', 'write it such as "10de:12a2" or "10de"')
+    raise Invalid(f'"{scalar.text}" is no subsystem', 'write it such as "10de:12a2" or "10de"')
 
 
 def _address(scalar: Scalar) -> str:
@@ -147,7 +149,7 @@ def _address(scalar: Scalar) -> str:
         return whole
     if can_match(text):
         return text
-    raise Wrong(
+    raise Invalid(
         f'"{scalar.text}" cannot match any PCI address',
         'write it such as "0000:86:00.0" or "0000:86:00.*", with the domain in front',
     )
@@ -158,14 +160,14 @@ def _exact_address(scalar: Scalar) -> str:
     if whole is not None:
         return whole
     hint = 'write each address in full, such as "0000:86:00.0": what is forced is said one by one'
-    raise Wrong(f'"{scalar.text}" is no PCI address', hint)
+    raise Invalid(f'"{scalar.text}" is no PCI address', hint)
 
 
 def _vfio_driver(scalar: Scalar) -> str:
     if re.fullmatch(_DRIVER, scalar.text) and ids.vfio_driver(scalar.text):
         return scalar.text
     hint = "use vfio-pci, or a variant of it for these devices, such as mlx5_vfio_pci"
-    raise Wrong(f'"{scalar.text}" is no VFIO driver', hint)
+    raise Invalid(f'"{scalar.text}" is no VFIO driver', hint)
 
 
 def can_match(pattern: str) -> bool:
@@ -203,7 +205,7 @@ def _of_no_group(word: Word) -> Word:
         path = word.read(scalar)
         if nodes.of_groups(scalar.text):
             what = f'"{scalar.text}" is of IOMMU groups, which no two containers can use'
-            raise Wrong(what, "offer their devices by a rule with pci or mdev")
+            raise Invalid(what, "offer their devices by a rule with pci or mdev")
         return path
 
     return word._replace(read=read)
@@ -216,11 +218,11 @@ def path(limit: int, holds_sockets: bool = False) -> Word:
     def read(scalar: Scalar) -> str:
         text = scalar.text
         if not text.startswith("/") or {".", ".."} & set(text.split("/")) or not text.isprintable():
-            raise Wrong(f'"{text}" is not an absolute path', "begin with '/', without '.' and '..'")
+            raise Invalid(f'"{text}" is not an absolute path', "begin with '/', without '.' and '..'")
         size = len(text.encode())
         if size > limit:
             what = f"the path has {size} bytes, at most {limit} are possible: {why}"
-            raise Wrong(what, f"choose a path of at most {limit} bytes")
+            raise Invalid(what, f"choose a path of at most {limit} bytes")
         return text.rstrip("/") or "/"
 
     return Word("absolute path", read, {"type": "string", "pattern": "^/"})
@@ -245,7 +247,7 @@ def _listen(scalar: Scalar) -> str:
         fits = False
     if colon and fits:
         return scalar.text
-    raise Wrong(
+    raise Invalid(
         f'"{scalar.text}" is not an IP address with a port',
         "write it such as 127.0.0.1:9481 or [::1]:9481",
     )
@@ -257,7 +259,7 @@ def kubelet_name(words: str, part: str, rest: str = "") -> Word:
     def read(scalar: Scalar) -> str:
         fault = naming.fault(f"{scalar.text}{rest}") if scalar.text or not rest else None
         if fault is not None:
-            raise Wrong(f'the kubelet refuses the {part} "{scalar.text}": {fault.what}', fault.hint)
+            raise Invalid(f'the kubelet refuses the {part} "{scalar.text}": {fault.what}', fault.hint)
         return scalar.text
 
     return Word(words, read)
@@ -266,9 +268,9 @@ def kubelet_name(words: str, part: str, rest: str = "") -> Word:
 def _cdi_kind(scalar: Scalar) -> str:
     text, part = scalar.text, "[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?"
     if re.fullmatch(f"{part}/{part}", text) is None:
-        raise Wrong(f'"{text}" is no kind of CDI devices', "write vendor/class, such as nvidia.com/gpu")
+        raise Invalid(f'"{text}" is no kind of CDI devices', "write vendor/class, such as nvidia.com/gpu")
     if text.startswith(_OWN_CDI):
-        raise Wrong(f'"{text}" is what nodeagent itself writes', "use pci or mdev with cdi: true")
+        raise Invalid(f'"{text}" is what nodeagent itself writes', "use pci or mdev with cdi: true")
     return text
 
 
@@ -276,10 +278,10 @@ def _filled(scalar: Scalar) -> str:
     if scalar.text.strip() and scalar.text.isprintable():
         return scalar.text
     if not scalar.text.strip():
-        raise Wrong("an empty text", "write the text, or leave the entry out")
+        raise Invalid("an empty text", "write the text, or leave the entry out")
     odd = next(character for character in scalar.text if not character.isprintable())
     hint = "write it anew: with copied texts a blank may come as another character"
-    raise Wrong(f"{scalar.text!a} holds {_called(odd)}", hint)
+    raise Invalid(f"{scalar.text!a} holds {_called(odd)}", hint)
 
 
 def _called(character: str) -> str:

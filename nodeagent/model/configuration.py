@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration: what was written for this node, read and checked word by word, not yet weighed.
+"""Configuration: the settings of this node, read and checked one by one, before they are merged.
 
-Besides the operator's own settings it holds what files of other tools say, whole: which part of them counts
-is decided by ``policy.merge``, as is what the labels of the node are. Order that a person wrote is data:
-tuples from end to end. Places are written in full ("/etc/nodeagent/config.yaml:12"), for messages only.
+Besides the operator's own settings it has the whole content of files of other tools: ``policy.merge`` decides
+which part of it counts, and which labels the node has. The order in a file is data: tuples from end to end.
+Places are written in full ("/etc/nodeagent/config.yaml:12"), for messages only.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Mdevs(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What the configuration tells of the node. ``name``: the host's, unless given; ``labels`` as given."""
+    """The section ``node``. ``name``: the host's, unless set."""
 
     name: Annotated[
         str,
@@ -106,7 +106,7 @@ class KubeVirt(NamedTuple):
 
 
 class MdevctlDefinitions(NamedTuple):
-    """What the definitions of mdevctl say. ``wanted`` are those that start by themselves.
+    """The definitions of mdevctl. ``wanted`` are those that start by themselves.
 
     ``uuids`` are those of all definitions; ``reserved`` are the parents on which mdevctl is to make something
     that nodeagent cannot make.
@@ -134,7 +134,7 @@ class VgpuFile(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """What files of other tools say. ``vgpu`` None: no such file is named, or it was not read."""
+    """The content of files of other tools. ``vgpu`` None: no such file is named, or it was not read."""
 
     mdevctl: MdevctlDefinitions = MdevctlDefinitions()
     vgpu: VgpuFile | None = None

@@ -51,7 +51,7 @@ def _object(record: type, definitions: dict[str, Schema]) -> Schema:
 
 
 def _described(record: type) -> str:
-    """What its docstring says to readers of the code, without its marks."""
+    """Return the docstring of a record without its marks."""
     return " ".join((record.__doc__ or "").replace("``", "").split())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.config import cdi_files
-from nodeagent.config.problems import Wrong
+from nodeagent.config.problems import Invalid
 from nodeagent.model.nodes import CdiDevice, CdiFile, resolve_cdi_names
 
 HEAD = "cdiVersion: 0.5.0\nkind: v.com/c\n"
@@ -76,7 +76,7 @@ def test_all_nodes_that_have_to_be_there_are_found(
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(text: str, said: str) -> None:
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(Invalid) as caught:
         cdi_files.parsed(text.encode(), "/etc/cdi/x.yaml")
     assert said in caught.value.what
 

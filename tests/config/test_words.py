@@ -7,7 +7,7 @@ import pytest
 
 from nodeagent.config import words
 from nodeagent.config.codec import Scalar, Word
-from nodeagent.config.problems import Place, Wrong
+from nodeagent.config.problems import Invalid, Place
 
 
 def read(word: Word, text: str) -> object:
@@ -27,7 +27,7 @@ def test_the_bounds_of_a_duration_belong_to_it(text: str, taken: bool) -> None:
     if taken:
         assert read(word, text)
         return
-    with pytest.raises(Wrong) as refused:
+    with pytest.raises(Invalid) as refused:
         read(word, text)
     assert "from 100ms to 120s" in refused.value.hint
 
@@ -38,7 +38,7 @@ def test_a_path_of_a_socket_is_as_long_as_an_address_of_the_kernel(size: int, ta
     if taken:
         assert read(words.WORDS["socket"], text) == text
         return
-    with pytest.raises(Wrong, match=f"the path has {size} bytes"):
+    with pytest.raises(Invalid, match=f"the path has {size} bytes"):
         read(words.WORDS["socket"], text)
 
 
@@ -55,7 +55,7 @@ def test_an_address_to_listen_at_is_an_ip_address_with_a_port(text: str) -> None
     ],
 )
 def test_anything_else_is_no_address_to_listen_at(text: str) -> None:
-    with pytest.raises(Wrong, match="not an IP address with a port") as refused:
+    with pytest.raises(Invalid, match="not an IP address with a port") as refused:
         read(words.WORDS["address to listen at"], text)
     assert "127.0.0.1:9481" in refused.value.hint
 
@@ -77,12 +77,12 @@ def test_the_node_of_an_iommu_group_is_not_shared_out(text: str, taken: bool) ->
         if taken:
             assert read(word, text) == text
             continue
-        with pytest.raises(Wrong, match="IOMMU groups") as refused:
+        with pytest.raises(Invalid, match="IOMMU groups") as refused:
             read(word, text)
         assert "pci or mdev" in refused.value.hint
 
 
 @pytest.mark.parametrize("text", ["/dev/vfio/*", "/dev/vfio/2[0-9]", "/dev/vfio/devices/vfio?"])
 def test_no_pattern_means_the_nodes_of_iommu_groups(text: str) -> None:
-    with pytest.raises(Wrong, match="IOMMU groups"):
+    with pytest.raises(Invalid, match="IOMMU groups"):
         read(words.WORDS["device nodes"], text)
