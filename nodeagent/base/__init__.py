@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every layer may use: errors, cells, back-off, logs, watches, supervision. Knows nothing of devices."""
+"""Tools for every layer: errors, cells, back-off, logs, watches, supervision. Knows nothing of devices."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors, sorted by whose fault they are.
+"""Errors by fault: configuration, kernel, kubelet, cluster, internal.
 
-Every error that leaves a layer is one of these. A person sees two lines: what happened and what to do.
+Every error that leaves a layer is one of these. Users see two lines: what happened and what to do.
 Errors of foreign libraries are wrapped at the door of the layer that talks to them (``raise … from e``).
 """
 
 from __future__ import annotations
 
-LONGEST = 1000  # characters of a text that somebody else's words are part of
+LONGEST = 1000  # characters of a text that quotes others
 
 
 _END = 200  # of them, what they end with: often that says what is wrong
@@ -25,7 +25,7 @@ def on_one_line(text: str) -> str:
 
 
 class NodeagentError(Exception):
-    """Base of all errors of this program: ``what`` happened and, for a person, what to do (``hint``)."""
+    """Base of all errors of this program: ``what`` happened, and what to do (``hint``)."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)
@@ -33,14 +33,14 @@ class NodeagentError(Exception):
         self.hint = hint
 
     def lines(self) -> str:
-        """The two lines that a person is shown."""
+        """The two lines that users see."""
         return f"{self.what}\n{self.hint}" if self.hint else self.what
 
 
 class ConfigError(NodeagentError):
-    """Raised when what the operator wrote cannot be meant: a wrong key, type, selector, name or path.
+    """Raised for a mistake of the operator: a wrong key, type, selector, name or path.
 
-    What was written may be of any length and have line ends in it, and stands in both lines.
+    The text of the file may be of any length and have line ends in it; it is quoted in both lines.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
@@ -61,9 +61,9 @@ class KubeletUnavailable(NodeagentError):
 
 
 class ClusterUnavailable(NodeagentError):
-    """Raised when the API server is absent, refuses, does not answer, or answers what cannot be read.
+    """Raised when the API server is absent, refuses, does not answer, or its answer cannot be read.
 
-    ``status``: of HTTP, 0 if there was none. ``after``: seconds for which it wants to be left alone, or 0.
+    ``status``: of HTTP, 0 if there was none. ``after``: seconds until the next request that it allows, or 0.
     """
 
     def __init__(self, what: str, hint: str = "", *, status: int = 0, after: float = 0.0) -> None:
@@ -77,7 +77,7 @@ class AllocationRefused(NodeagentError):
 
 
 class FatalError(NodeagentError):
-    """Raised when this process must end: no component of it is run anew."""
+    """Raised when this process must end: no component is restarted."""
 
 
 class AlreadyRunning(FatalError):
@@ -85,7 +85,7 @@ class AlreadyRunning(FatalError):
 
 
 class CodeReplaced(FatalError):
-    """Raised when the code that this process was started from is gone, and a part of it was wanted."""
+    """Raised when the code of this process was removed, and a part of it is needed."""
 
 
 class InternalError(NodeagentError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``Latest[T]``: the cell between loops: one writer, any number of readers, only the newest value.
 
-A value has a version. ``set`` of an equal value wakes nobody. Each reader keeps the version that it
-has seen, so a slow reader skips values and never misses the last one; nobody needs a lock or a queue.
+A value has a version. ``set`` of an equal value wakes no reader. Each reader keeps the version that it
+has seen, so a slow reader skips values and never misses the last one, without a lock or a queue.
 ``set`` is called on the event loop only: a thread gives its value to the loop first.
 """
 
@@ -22,7 +22,7 @@ class Latest(Generic[T]):
     def __init__(self, value: T) -> None:
         self._value = value
         self._version = 0
-        self._changed: anyio.Event | None = None  # where nobody waits there is nothing to wake
+        self._changed: anyio.Event | None = None  # None: no reader waits
 
     @property
     def version(self) -> int:
@@ -34,7 +34,7 @@ class Latest(Generic[T]):
         return self._value
 
     def set(self, value: T) -> bool:
-        """Replace the value; return False, and wake nobody, if it equals the present one."""
+        """Replace the value; return False, and wake no reader, if it equals the present one."""
         if value is self._value or value == self._value:
             return False
         self._value = value

@@ -32,7 +32,7 @@ class Numbers(NamedTuple):
 
 def read_numbers() -> Numbers:
     """The numbers of now."""
-    import resource  # here: nobody may ever ask
+    import resource  # here: rarely needed
 
     used = resource.getrusage(resource.RUSAGE_SELF)
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -33,7 +33,7 @@ class SocketFile:
 
     @classmethod
     def bind(cls, directory: Path, name: str) -> SocketFile:
-        """Make the file, mode 0600; nobody listens yet. :raises OSError: if it cannot be made."""
+        """Make the file, mode 0600, without listening. :raises OSError: if it cannot be made."""
         with contextlib.ExitStack() as undo:
             fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             undo.callback(os.close, fd)
@@ -74,7 +74,7 @@ class SocketFile:
 
 
 def is_served(path: str | Path) -> bool:
-    """True if somebody listens at the path, False whatever hinders it. One non-blocking connect."""
+    """True if a process listens at the path, False for any error. One non-blocking connect."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             with shortened(path) as address:

@@ -43,7 +43,7 @@ def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
 
 
 class Notifier:
-    """Reports the state of the service (sd_notify(3)) to the socket ``address``; None: to nobody.
+    """Reports the state of the service (sd_notify(3)) to the socket ``address``; None: there is none.
 
     Messages are single datagrams to a path or an abstract address ("@…"), and never block: a message that
     cannot be sent is dropped, since nothing here depends on it. ``watchdog`` is the time in seconds after
@@ -67,7 +67,7 @@ class Notifier:
 
     @property
     def listening(self) -> bool:
-        """True if systemd told us where to write."""
+        """True if there is a socket."""
         return self._address is not None
 
     @property
@@ -96,7 +96,7 @@ class Notifier:
         return self._send(b"WATCHDOG=1")
 
     def _send(self, message: bytes) -> bool:
-        """Send one message; False if nobody listens or it could not be sent."""
+        """Send one message; False if there is no socket, or it could not be sent."""
         if self._address is None:
             return False
         address = self._address

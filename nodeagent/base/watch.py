@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching directories with one inotify instance: components subscribe to a path and are told of changes.
+"""Watching directories with one inotify instance: components subscribe to the changes of a path.
 
-A subscription outlives the directory behind its path. The directory and every directory above it are
-watched, so that a change of any part of the path leads to the directory that is there now: rmdir(2) raises
-no event in a directory that another process has open, but it does in the directory above. A periodic check
-finds what raises no event (a file system that is mounted over a part of the path), and asks again for a
-watch or an inotify instance that the kernel refused. Subscribers that may have missed events are told so.
+A subscription outlives the directory behind its path. The directory and every directory above it are watched,
+so that a change of any part of the path leads to the directory that is there now: rmdir(2) raises no event in
+a directory that another process has open, but it does in the directory above. A periodic check finds what
+raises no event (a file system that is mounted over a part of the path), and asks again for a watch or an
+inotify instance that the kernel refused. Subscribers that may have missed events get a change that says so.
 """
 
 from __future__ import annotations
@@ -156,7 +156,8 @@ class DirectoryWatcher:
     async def check(self, pause: float) -> None:
         """Every ``pause`` seconds find the directories to which the paths lead now, for ever.
 
-        Subscribers of a directory that the kernel refuses to watch are told each time that events are lost.
+        Subscribers of a directory that the kernel refuses to watch get a change each time that says that
+        events were lost.
         """
         while True:
             await anyio.sleep(pause)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only talk with /sys, /dev and the kernel's events: reads what is, writes as told. Decides nothing."""
+"""The only access to /sys, /dev, /proc and the kernel's events: reads and writes. Decides nothing."""

@@ -2,11 +2,11 @@
 """PCI errors (Advanced Error Reporting): verdicts on recoveries, which sysfs does not show, and error counts.
 
 A verdict is on the binding of a driver to a device. It ends with the boot, so it is recorded below /run, with
-the inodes of the device's directory and of its ``vfio-dev``, which the kernel makes anew with each binding:
+the inodes of the device's directory and of its ``vfio-dev``, which the kernel creates at each binding:
 an entry of another binding is no verdict.
 
 Counts and other hints of one function are read on demand, for ``explain`` and a warning at the start, never
-by a scan, and never without a limit outside: nobody promises that they answer. The counters exist where the
+by a scan, and never without a limit outside: a device may not answer. The counters exist where the
 kernel itself handles AER and the device has the capability; kernels before 7.2 leave ``aer_dev_fatal`` at
 zero after a failed recovery. May block: for a thread.
 """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files by which a boot gives functions to VFIO drivers before drivers of the host can have them.
+"""The files that make a boot bind functions to VFIO drivers before drivers of the host can have them.
 
 modprobe.d has vfio-pci set ``driver_override`` of each address as it is loaded, if the same device is still
 there: addresses move when a card is added. ``options vfio-pci ids=`` would take all devices of an id. The
 initramfs has it loaded before udev loads anything else: dracut by ``force_drivers`` (rd.driver.pre, before
 its udev), initramfs-tools by a script that sorts before that of udev (dracut 059, initramfs-tools 0.142). The
-udev rule is for what is plugged in, or found again, later. What stands in the modprobe.d file is all that is
-known. Each file has a checksum: one that somebody has changed is neither replaced nor removed.
+udev rule is for functions that are plugged in, or found again, later. Nothing is known but the content of the
+modprobe.d file. Each file has a checksum: one that was edited is neither replaced nor removed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def read(root: Root) -> tuple[AtBoot, ...]:
 
 
 def changes(root: Root, entries: Sequence[AtBoot]) -> BootFiles:
-    """What is to be written and removed for these functions and no others. Blocks.
+    """The files to write and to remove for these functions and no others. Blocks.
 
-    :raises KernelRefused: if a file of that name is somebody else's, or was changed.
+    :raises KernelRefused: if a file of that name is not ours, or was changed.
     """
     wanted = dict(_make_texts(root, entries)) if entries else {}
     found: list[BootFile] = []
@@ -111,7 +111,7 @@ def _checksum(text: str) -> str:
 
 
 def _is_unchanged(text: str) -> bool:
-    """True if it is what we have written, letter by letter."""
+    """True if it is a file of ours as it was written."""
     before, mark, rest = text.partition(_MARK)
     checksum, _, after = rest.partition("\n")
     return bool(mark) and checksum == _checksum(before + after)

@@ -31,7 +31,7 @@ Nodes = Mapping[str, Collection[Node]]  # by id: the nodes through which it woul
 
 
 class OpenFiles(NamedTuple):
-    """What one look at all processes shows."""
+    """The result of one look at all processes."""
 
     openers: Mapping[str, str]  # by id: a process that has it open, as "process 4711 (qemu-system-x86)"
     whole: bool  # every process could be seen
@@ -130,7 +130,7 @@ def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
     module = root.link(f"{path}/driver/module")
     if module is not None and _use_count(root, module) == 0:
         return False
-    alive = root.exists(f"{path}/driver")  # what no driver has, and no node leads to, nobody can open
+    alive = root.exists(f"{path}/driver")  # without a driver and a node it cannot be opened
     return _nodes(root, path) or alive
 
 
@@ -141,7 +141,7 @@ def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...] | None
     a node of the device's own that is gone already (``vfio_unregister_group_dev`` since Linux 6.6).
     A VF on a driver of the host may be in use in ways that are not seen here: a network interface, a disk.
 
-    Not so on NVIDIA's: there it is for vGPUs alone, and used by nobody while it is none and has no mdev.
+    Not so on NVIDIA's: there it is for vGPUs alone, and not in use while it is none and has no mdev.
     A VF with a vendor's vGPU type is open through its group's node; without a type it cannot be. It has
     a VFIO device, but its driver is one of the host, where ``enable`` says nothing (usually 1).
     """

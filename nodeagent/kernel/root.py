@@ -3,9 +3,9 @@
 
 The only place that turns a path like ``/sys/bus/pci/devices`` into one of this process: with a prefix the
 whole agent works on a tree of files. Reading never raises for a thing that is absent, vanishes or refuses:
-in sysfs that is no error but a change under way, and the answer is None or (). Who has no descriptor or
-memory left has not looked at all, and then every read raises KernelRefused: nothing that could not be
-looked at may count as gone. Plain ``os`` calls, since a scan makes ten of them per device. Every call here
+in sysfs that is no error but a change under way, and the answer is None or (). Without a descriptor
+or memory nothing can be read at all, and then every read raises KernelRefused: a device that could not be
+read must not count as gone. Plain ``os`` calls, since a scan makes ten of them per device. Every call here
 may block; none belongs on the event loop except on a path that cannot hang (``/proc`` of the own process,
 directories of the agent).
 """
@@ -145,8 +145,8 @@ class Root:
     def text(self, path: str, most: int = MOST, errors: str = "strict") -> str | None:
         """The content without surrounding blanks; None if it cannot be read or is not UTF-8.
 
-        A file of more than ``most`` bytes is none that is meant: half of it would be believed for the whole.
-        ``errors`` as in ``bytes.decode``: where names are in it that anybody gave, they may be anything.
+        A file of more than ``most`` bytes counts as none: half of it would be taken for the whole.
+        ``errors`` as in ``bytes.decode``: names that users have chosen may have any bytes.
         """
         return _text(self._prefix + path, most=most, errors=errors)
 
@@ -196,7 +196,7 @@ def raise_if_out_of_resources(error: OSError) -> None:
 def read_with_timeout(name: str, read: Callable[[], T]) -> list[T]:
     """The value, alone in a list that is empty if there is no answer at once: the thread is left behind then.
 
-    ``name``: of what is read. It is not read again before that thread has come back, whose name tells.
+    ``name``: of the thread. Nothing is read again under that name before the thread has come back.
     """
     values: list[T] = []
     if all(each.name != name for each in threading.enumerate()):
@@ -227,7 +227,7 @@ def _text(path: str, dir_fd: int | None = None, most: int = MOST, errors: str = 
 
 
 def _rest(fd: int, most: int) -> bytes:
-    """What follows the first bytes of a file that is longer than an attribute, or more than is wanted."""
+    """The rest of a file that is longer than an attribute; one part more than ``most`` at the most."""
     parts, size = [], 0
     while size <= most and (data := os.read(fd, 1 << 16)):
         parts.append(data)

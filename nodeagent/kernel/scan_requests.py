@@ -3,7 +3,7 @@
 
 The cell between the sources of events and the scanner: neither knows the other. A request names a part of
 the host and says nothing about it. Verdicts on PCI errors are the exception, since sysfs does not show them:
-one is kept here until the device is removed, bound anew, or proves well. So are the contents of CDI files,
+one is kept here until the device is removed, bound again, or proves well. So are the contents of CDI files,
 which another component reads. For the event loop only.
 """
 
@@ -59,7 +59,7 @@ class ScanRequests:
         self.add(address)
 
     def settle(self, host: Host) -> None:
-        """Forget what was said of functions that are gone or unbound, or have proved well.
+        """Forget the verdicts on functions that are gone or unbound, or have proved well.
 
         The former start with a clean slate. One that was opened after its verdict, and answers while it is
         open, works: VFIO enables and resets a device when it is opened. A count that rises tells of that,
@@ -76,7 +76,7 @@ class ScanRequests:
                     self.recovery(address, None)
 
     def take(self) -> frozenset[str] | None:
-        """What is due, None for everything; with that it is due no more."""
+        """Return the keys that are due, None for everything; nothing is due afterwards."""
         due, self._due = self._due, set()
         return None if due is None else frozenset(due)
 

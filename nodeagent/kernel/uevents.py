@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's uevents: one netlink socket, and what its messages concern.
+"""The kernel's uevents: one netlink socket, and the device that each message names.
 
 A message is a scan request by the name of what has changed; lost and doubled ones do no harm.
 What it carries beyond that and exists nowhere else is the course of an AER recovery. Group 1 is the
@@ -41,7 +41,7 @@ _MISC = frozenset({"vfio/vfio", "iommu"})
 _VFIO_DEVICE = re.compile(r"vfio\d+")
 _OF_USB = frozenset({"usb", "input"})  # a keyboard is the console's once its input device is there
 _USB_DEVICE = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
-_ASKED_FOR = "SYNTH_UUID"  # in events that somebody wrote into a file uevent: nothing has happened
+_ASKED_FOR = "SYNTH_UUID"  # of events that were requested by a write to a file uevent: nothing has happened
 
 Ancillary = Sequence[tuple[int, int, bytes]]
 
@@ -87,7 +87,7 @@ def find_usb_device(event: Uevent) -> str | None:
 
 
 def device_key(event: Uevent) -> str | None:
-    """What to scan: an address, a UUID, a device node or a VFIO device; None: everything."""
+    """The key to scan: an address, a UUID, a device node or a VFIO device; None: everything."""
     if "PCI_SLOT_NAME" in event.keys:
         return event.keys["PCI_SLOT_NAME"]
     if event.subsystem in ("vfio", "misc") and "DEVNAME" in event.keys:
@@ -173,7 +173,7 @@ def _enlarge(sock: socket.socket) -> None:
 
 
 def from_kernel(address: object, ancillary: Ancillary) -> bool:
-    """True if the kernel itself sent the message: netlink port 0 and credentials of nobody (0, 0, 0)."""
+    """True if the kernel itself sent the message: netlink port 0 and the credentials (0, 0, 0)."""
     if not isinstance(address, tuple) or address[0] != 0:
         return False
     return any(

@@ -49,7 +49,7 @@ def write(directory: str, resource: str, document: Mapping[str, object]) -> Stam
 
 
 def entries(directory: str) -> dict[str, dict[str, Entry]]:
-    """What each of our own files there has, by the name of the device.
+    """The devices in each of our own files there, by name.
 
     Blocks; a file that cannot be read is left out.
     """

@@ -28,7 +28,7 @@ from nodeagent.model.allocation import ResourceDevice
 from nodeagent.model.ids import GroupNumber, ResourceName, mdev_uuid, pci_address
 
 Stamp = tuple[int, int, int]
-"""Inode, time of the last change in ns, size: the kubelet writes the file anew each time."""
+"""Inode, time of the last change in ns, size: the kubelet writes a new file each time."""
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _VARIABLES = ("PCI_RESOURCE_", "MDEV_PCI_RESOURCE_")
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One id of one pod; ``numa``: its topology, as the kubelet was told.
+    """One id of one pod; ``numa``: its topology, as it was listed to the kubelet.
 
     ``answer``: the devices that its container got with it, and with the ids of the same Allocate.
     """
@@ -104,7 +104,7 @@ class CheckpointFile:
 def known_resources(path: str) -> frozenset[str] | None:
     """The resources that the kubelet knows; None for a file that cannot be read. Blocks on it.
 
-    It writes the file anew when it forgets one, before it writes its Node (``GetCapacity`` in
+    It writes the file again when it forgets one, before it writes its Node (``GetCapacity`` in
     devicemanager/manager.go).
     """
     try:

@@ -111,7 +111,7 @@ def _device(device_id: str, healthy: bool, numa: int | None) -> v1beta1.Device:
 
 
 class Answers(Protocol):
-    """What the agent knows and the plugin does not."""
+    """The agent's part of the service."""
 
     @property
     def preferring(self) -> bool:

@@ -64,7 +64,7 @@ class Registrar:
     """
 
     def __init__(self, path: str, timeouts: Timeouts) -> None:
-        self.refused = False  # nobody listens at the socket that is there now
+        self.refused = False  # no process listens at the socket that is there now
         self._path = path
         self._timeouts = timeouts
         self._away = False
@@ -72,7 +72,7 @@ class Registrar:
     async def register(self, resource: str, endpoint: str, options: v1beta1.DevicePluginOptions) -> None:
         """Register.
 
-        :raises KubeletAway: if nobody listens.
+        :raises KubeletAway: if no process listens.
         :raises KubeletUnavailable: with the kubelet's text, if it did not work otherwise.
         """
         request = v1beta1.RegisterRequest(

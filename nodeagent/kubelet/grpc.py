@@ -44,7 +44,7 @@ SMALL_WINDOWS = Configuration(http2_connection_window_size=65_535, http2_stream_
 """Those of HTTP/2 itself: grpclib's own of 4 MiB cost three more frames on each connection."""
 
 RPC_ERRORS = (OSError, GRPCError, ProtocolError, StreamTerminatedError)
-"""What grpclib raises where a call fails; TimeoutError, at its deadline, is an OSError."""
+"""The errors of grpclib where a call fails; TimeoutError, at its deadline, is an OSError."""
 
 
 class Servable(Protocol):
@@ -259,7 +259,7 @@ class _Server(Server):
             return
         for each in self._server.sockets:
             asyncio.get_running_loop().remove_reader(each.fileno())
-        for _ in range(2):  # its transport is made, then its protocol is told
+        for _ in range(2):  # its transport is made, then its protocol
             await anyio.lowlevel.checkpoint()
         self._server.close()
 
@@ -316,13 +316,13 @@ class SocketChannel(Channel):
 
 
 class KubeletAway(KubeletUnavailable):
-    """Raised when nobody listens at the kubelet's socket: it is not there, or is being restarted."""
+    """Raised when no process listens at the kubelet's socket: it is not there, or is being restarted."""
 
 
 async def call(rpc: Coroutine[Any, Any, T]) -> T:
     """The answer to a call of a generated stub.
 
-    :raises KubeletAway: if nobody listens.
+    :raises KubeletAway: if no process listens.
     :raises KubeletUnavailable: for all else that can go wrong, with grpclib's error as its cause.
     """
     try:
@@ -347,7 +347,7 @@ async def in_own_task(rpc: Coroutine[Any, Any, T]) -> T:
             with CancelScope(shield=True):
                 await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # looked at also if nobody waits any more: asyncio reports it otherwise
+            task.exception()  # also without a waiter: asyncio reports it otherwise
     if task.cancelled():
         raise StreamTerminatedError("Connection lost")
     return task.result()

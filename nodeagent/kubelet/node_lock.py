@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One nodeagent for each node: flock(2) on a file in the kubelet's directory, which says whose lock it is.
+"""One nodeagent for each node: flock(2) on a file in the kubelet's directory, which names the owner.
 
 A package's service and a pod see the same file through different mounts, and locks are the file's, not the
 path's. The lock ends with the process, however that ends. The kubelet deletes only sockets
@@ -113,9 +113,9 @@ def refusal(path: str, text: str) -> tuple[str, str]:
 def owner(environ: Mapping[str, str], control_groups: str, pids: str) -> str:
     """The name by which people know this process: its pod, its systemd unit, its container or its process id.
 
-    A pod's host name is its own unless it uses the host's network; every container of a pod is told where the
-    API server is. systemd puts a service into a control group of its name. ``pids`` is the namespace in which
-    process ids mean something: elsewhere a person would take ours, often 1, for another process.
+    A pod's host name is its own unless it uses the host's network; every container of a pod gets the address
+    of the API server. systemd puts a service into a control group of its name. ``pids`` is the namespace in
+    which process ids mean something: elsewhere ours, often 1, would be read as another process.
     """
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return f"{POD} {os.uname().nodename}"

@@ -52,7 +52,7 @@ class AnnouncedEndpoint(Endpoint):
 
 
 class _Announcement(pluginregistration.RegistrationBase):
-    """Tells the kubelet what the socket serves, and is told whether it was accepted."""
+    """Names the services of the socket to the kubelet, and receives its verdict."""
 
     def __init__(self, endpoint: AnnouncedEndpoint) -> None:
         self._endpoint = endpoint

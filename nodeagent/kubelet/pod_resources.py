@@ -61,7 +61,7 @@ class PodReader:
         """Which pod has which device.
 
         :raises KubeletUnavailable: without an answer in time.
-        :raises KubeletAway: if nobody listens.
+        :raises KubeletAway: if no process listens.
         """
         stub = v1.PodResourcesListerStub(self._channel)
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory of the kubelet with our sockets in it: whose kubelet.sock is there, and which of ours.
+"""A directory of the kubelet with our sockets in it: which kubelet.sock is there, and which of ours.
 
 Level-triggered: an event only makes it read again, and a slow poll reads what raised no event. The kubelet
 unlinks every socket in the directory when it starts, and writes its checkpoint there at each list; so events
@@ -149,7 +149,7 @@ class SocketDir:
 
 
 def leftovers(path: str) -> tuple[str, ...]:
-    """Our own socket files that nobody serves any more."""
+    """Our own socket files that no process serves any more."""
     try:
         names = os.listdir(path)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocation: who holds what, and what a container is given.
+"""Allocation: the devices of pods, and the answer to a container.
 
 Holders come from the kubelet: its PodResources API names them, and its checkpoint hints at more. A Grant is
 the answer to one container's request, before it is written in the kubelet's wire types.
@@ -28,19 +28,19 @@ class Holder:
     namespace: str
     pod: str
     resource: ResourceName
-    numa: int | None = None  # the topology that the kubelet was told of, for an id that has gone since
-    came_with: str = ""  # the id that brought the device with it: a bundle, a group; "" for an id of its own
+    numa: int | None = None  # the topology in the list to the kubelet, for an id that has gone since
+    came_with: str = ""  # the id of a bundle or group that the device is a part of; "" for an id of its own
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
 
     @property
     def named(self) -> bool:
-        """True if the kubelet has said who it is."""
+        """True if the kubelet has named the pod."""
         return bool(self.namespace)
 
     def allocated_id(self, device_id: str) -> str:
-        """The id by which it got this device."""
+        """The id by which the kubelet allocated this device."""
         return self.came_with or device_id
 
     def is_with(self, other: Holder) -> bool:
@@ -49,7 +49,7 @@ class Holder:
 
 
 def unnamed(resource: ResourceName, numa: int | None) -> Holder:
-    """Whoever got a device by an Allocate, until the kubelet says who that is."""
+    """The pod of an Allocate, until the kubelet names it."""
     return Holder("", UNNAMED, resource, numa)
 
 
@@ -57,14 +57,14 @@ ResourceDevice = tuple[ResourceName, str]
 """A resource, and the id of one of its devices."""
 
 ByResource = Mapping[ResourceName, Mapping[str, T]]
-"""A resource → the id of one of its devices → something of that."""
+"""A resource → the id of one of its devices → a value."""
 
 Pods = Mapping[str, frozenset[ResourceDevice]]
-"""``namespace/name`` of each pod that the kubelet names → what it shows of it, of all device plugins."""
+"""``namespace/name`` of each pod that the kubelet names → its devices, of all device plugins."""
 
 
 def listed_devices(pods: Pods) -> frozenset[ResourceDevice]:
-    """What all of them show."""
+    """The devices of all of them."""
     return frozenset[ResourceDevice]().union(*pods.values())
 
 
@@ -76,7 +76,7 @@ class PodList(NamedTuple):
 
 
 class Knowledge(StrEnum):
-    """What the absence of a device from the table proves."""
+    """The meaning of the absence of a device from the table."""
 
     UNKNOWN = "unknown"  # nothing: there is no kubelet, or it was not asked yet
     NO_ANSWER = "silent"  # nothing: there is one, and it does not answer
@@ -110,7 +110,7 @@ class Allocations:
 
     @cached_property
     def holders(self) -> Mapping[str, Holder]:
-        """Who has what by device id: for ids of functions, mdevs and groups, which are unique on the host."""
+        """The holders by device id: for functions, mdevs and groups, whose ids are unique on the host."""
         merged: dict[str, Holder] = {}
         for ids in self.table.values():
             merged.update(ids)
@@ -127,22 +127,22 @@ class Allocations:
         return self.knowledge in (Knowledge.PARTIAL, Knowledge.COMPLETE)
 
     def holder(self, device_id: str) -> Holder | None:
-        """Who has a function, an mdev, or all of a group."""
+        """The holder of a function, an mdev, or all of a group."""
         return self.holders.get(device_id) or self.came_with.get(device_id)
 
     def holder_of(self, resource: ResourceName, device_id: str) -> Holder | None:
-        """Who has this id of this resource."""
+        """The holder of this id of this resource."""
         return self.table.get(resource, {}).get(device_id)
 
     def not_in_checkpoint(self) -> Iterator[ResourceDevice]:
-        """What pods are named with and the checkpoint lacks; of numbers it says nothing."""
+        """The devices of named pods that the checkpoint lacks; of numeric ids it says nothing."""
         for device_id, holder in self.held() if self.written is not None else ():
             possession = holder.resource, device_id
             if holder.named and possession not in (self.written or ()) and not device_id.isdecimal():
                 yield possession
 
     def held(self) -> Iterator[tuple[str, Holder]]:
-        """All ids of all resources, with who has them."""
+        """All ids of all resources, with their holders."""
         return chain.from_iterable(ids.items() for ids in self.table.values())
 
     def answer(self, resource: ResourceName, device_id: str) -> tuple[str, ...]:

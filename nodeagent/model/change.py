@@ -284,7 +284,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What exists on a card: an mdev by its UUID, or a vGPU by the address of its VF.
+    """An instance on a card: an mdev by its UUID, or a vGPU by the address of its VF.
 
     ``foreign`` says why nodeagent may not remove it: "not ours".
     """
@@ -294,7 +294,7 @@ class Instance:
     type_id: str | None
     group: GroupNumber | None = None
     name: str | None = None  # of its type
-    dead: bool = False  # without a driver: nobody can use it (Linux, drivers/vfio/mdev)
+    dead: bool = False  # without a driver it cannot be used (Linux, drivers/vfio/mdev)
     vgpu: bool = False
     foreign: str | None = None
     holder: Holder | None = None
@@ -308,12 +308,12 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """What becomes of one card: the type that it is for (None: none), what exists on it, and its steps."""
+    """The plan of one card: the type that it is for (None: none), its instances, and its steps."""
 
     address: str
     type_id: str | None
     instances: tuple[Instance, ...] = ()
-    notes: tuple[str, ...] = ()  # for a person
+    notes: tuple[str, ...] = ()  # for users
     removals: tuple[Step, ...] = ()
     creations: tuple[Step, ...] = ()
     waiting: tuple[Step, ...] = ()
@@ -322,7 +322,7 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, what must wait, how each card stands, and what is wrong with the spec.
+    """The steps of now, those that must wait, the state of each card, and problems of the spec.
 
     A problem without a hint ends with another configuration. A SHORTFALL says how much fits on a card: while
     the card is worked on, that says nothing. ``notes`` are on types for other cards than this node has.
@@ -336,7 +336,7 @@ class Plan:
 
 
 class BindAction(StrEnum):
-    """What is asked for."""
+    """The kind of a request."""
 
     BIND = "bind"
     RELEASE = "release"
@@ -356,7 +356,7 @@ class Request(NamedTuple):
 
 
 class Outcome(StrEnum):
-    """What became of a group of functions."""
+    """The outcome for a group of functions."""
 
     DONE = "done"
     PLANNED = "would be done"
@@ -366,7 +366,7 @@ class Outcome(StrEnum):
 
 
 class Result(NamedTuple):
-    """One IOMMU group: the ``functions`` of it that were named, or follow, and what became of them.
+    """One IOMMU group: the ``functions`` of it that were named, or follow, and the outcome.
 
     ``refusals``: why not, and what to do about it.
     """
@@ -395,7 +395,7 @@ class AtBoot(NamedTuple):
 
 
 class FileFate(StrEnum):
-    """What becomes of a file."""
+    """The change of a file."""
 
     WRITTEN = "written"
     REMOVED = "removed"

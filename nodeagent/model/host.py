@@ -37,7 +37,7 @@ class UseKind(StrEnum):
 
 
 FIRM = frozenset({UseKind.MOUNTED, UseKind.SWAP, UseKind.OPEN})
-"""Uses that nobody can answer for."""
+"""Uses that ``force`` does not override."""
 
 
 class HostUse(NamedTuple):
@@ -52,7 +52,7 @@ class HostUse(NamedTuple):
 
 
 class HostUses(NamedTuple):
-    """What a host was seen to use of a function, and what of that could not be seen, in words.
+    """The uses of a function by the host that were found, and those that cannot be seen, in words.
 
     Both empty: everything was seen, and it uses nothing.
     """
@@ -61,9 +61,9 @@ class HostUses(NamedTuple):
     unseen: tuple[str, ...] = ()
 
     def counting(self, forced: bool) -> HostUses:
-        """What of it keeps the host's driver on the function; ``forced``: an operator answers for the rest.
+        """The uses that keep the host's driver on the function; ``forced``: an operator answers for the rest.
 
-        What is mounted, swapped on or open stays in any case: to take it away would lose data, or hang.
+        A disk that is mounted, swapped on or open stays in any case: an unbind would lose data, or hang.
         """
         return HostUses(tuple(use for use in self.found if use.kind in FIRM)) if forced else self
 
@@ -114,7 +114,7 @@ class UsbDevice(NamedTuple):
 
     @property
     def hub(self) -> bool:
-        """True for what carries other devices: it is never given away."""
+        """True for a device that carries others: it is never allocated."""
         return self.device_class == _HUB or any(each.code.startswith(_HUB) for each in self.interfaces)
 
     @property
@@ -140,7 +140,7 @@ class UsbDevice(NamedTuple):
 
 
 class Loan(NamedTuple):
-    """One device as it was given: its id, node, number on the bus, ports; and whose the node was before."""
+    """One device as it was allocated: id, node, number on the bus, ports; the owner of the node before."""
 
     id: str
     node: str
@@ -158,7 +158,7 @@ K = TypeVar("K")
 
 
 class Kind(StrEnum):
-    """What a HostDevice is, and so what the devices of a resource are; decides the prefix of the variable."""
+    """The kind of a HostDevice, and of the devices of a resource; decides the prefix of the variable."""
 
     PCI = "pci"
     MDEV = "mdev"
@@ -186,12 +186,12 @@ NO_VFIO = Missing(
 
 
 class Recovery(StrEnum):
-    """What is known of a function's last PCIe error (sysfs shows nothing of it)."""
+    """The verdict on a function after its last PCIe error (sysfs shows nothing of it)."""
 
     RUNNING = "running"  # by an AER event
     FAILED = "failed"  # by an AER event
-    UNHEARD = "unheard"  # it began, and no event told of its end
-    FALLEN = "fallen"  # its configuration space read all ones when it was to be given
+    UNHEARD = "unheard"  # it began, and no event reported its end
+    FALLEN = "fallen"  # its configuration space read all ones before an Allocate
 
 
 class Hints(NamedTuple):
@@ -204,9 +204,9 @@ class Hints(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """Who is seen in /proc to have a function open, at the count of opens that it has.
+    """The process that has a function open by /proc, at the count of opens that it has.
 
-    ``whole``: every process could be seen, so nobody else has it.
+    ``whole``: every process could be seen, so no other one has it.
     """
 
     process: str | None = None
@@ -227,7 +227,7 @@ class PciFunction(NamedTuple):
     numa_node: int | None = None
     enable: int | None = None
     idle: int | None = None  # the lowest ``enable`` since its VFIO driver has it; what a host driver left
-    sight: Sight | None = None  # None: nobody has looked
+    sight: Sight | None = None  # None: /proc was not read
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF
     pf_driver: str | None = None  # of the PF
@@ -264,7 +264,7 @@ class PciFunction(NamedTuple):
 
     @property
     def bridge(self) -> bool:
-        """True for PCI bridges (class 0604): they never hinder a group, nor are they given away."""
+        """True for PCI bridges (class 0604): they never hinder a group, nor are they allocated."""
         return self.pci_class is not None and self.pci_class.startswith("0604")
 
     @property
@@ -328,10 +328,10 @@ class Mdev(NamedTuple):
 
 
 VfioDevice = PciFunction | Mdev
-"""What VFIO can give to a VM: has a group and a driver, and maybe a node of its own."""
+"""A device that VFIO can assign to a VM: has a group and a driver, and maybe a node of its own."""
 
 HostDevice = VfioDevice | UsbDevice
-"""What a Device stands for. All kinds have: id, group, driver, vendor, numa_node, unreadable."""
+"""The hardware of a Device. All kinds have: id, group, driver, vendor, numa_node, unreadable."""
 
 
 class MdevType(NamedTuple):
@@ -343,7 +343,7 @@ class MdevType(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What differs from the Host before: the keys that were added, replaced or dropped."""
+    """The difference from the Host before: the keys that were added, replaced or dropped."""
 
     functions: frozenset[PciAddress] = frozenset()
     groups: frozenset[GroupNumber] = frozenset()
@@ -400,7 +400,7 @@ class Host:
         return None if self.vfio_loaded else self.vfio_missing or NO_VFIO
 
     def changes_since(self, before: Host) -> Changes:
-        """What differs from ``before``, by identity; quick if that was the Host just before this one."""
+        """The difference from ``before``, by identity; quick if that was the Host just before this one."""
         if self is before:
             return Changes()
         if self.changes is not None and self.generation == before.generation + 1:
@@ -434,7 +434,7 @@ class Host:
 
     @cached_property
     def leaving(self) -> Mapping[str, Mdev]:
-        """The mdevs that only their groups still know: a removal waits for whoever has them open.
+        """The mdevs that only their groups still know: a removal waits until they are closed.
 
         Found when first asked for, in all groups at once: most Hosts are never asked.
         """
@@ -462,7 +462,7 @@ class Host:
         yield from self.usb.values()
 
     def device(self, device_id: str) -> HostDevice | None:
-        """What is of that id, an address or a UUID; the mdev may be leaving. None if there is none."""
+        """The device of that id, an address or a UUID; the mdev may be leaving. None if there is none."""
         present: HostDevice | None = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
         present = present or self.usb.get(device_id)
         if present is not None or not self.groups or mdev_uuid(device_id) is None:
@@ -470,7 +470,7 @@ class Host:
         return self.leaving.get(device_id)
 
     def devices_of(self, ids: frozenset[str]) -> Iterator[HostDevice]:
-        """What is of these ids. Most may be of others: no call is made for what looks like none of ours."""
+        """The devices of these ids. Most may be of others: no call is made for ids that are none of ours."""
         tables = (self.functions, self.mdevs, self.usb)
         found = {each for table in tables for each in ids & table.keys()}
         found.update(each for each in ids if len(each) == UUID_LENGTH)  # an mdev that is leaving

@@ -24,7 +24,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 
 def pci_address(text: str) -> PciAddress | None:
-    """The address that a person or a file wrote, or None; the domain may be left out (then 0000)."""
+    """The address in the text, or None; the domain may be left out (then 0000)."""
     match = _PCI.fullmatch(text.strip().lower())
     if match is None:
         return None

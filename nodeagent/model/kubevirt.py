@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What KubeVirt's objects say about devices: the KubeVirt CR, and a virtual machine. Frozen values, no I/O.
+"""The parts of KubeVirt's objects that are about devices: the KubeVirt CR, and a virtual machine. Frozen
+values, no I/O.
 
 Unknown is None: a section that the CR lacks is not an empty one, for KubeVirt checks permissions only where
-there is a section. Names are texts that somebody wrote: printable and of bounded length, but otherwise not
+there is a section. Names are texts of users: printable and of bounded length, but otherwise not
 checked; whether the kubelet takes one is ``policy``'s to say. Places lie below ``spec.configuration``.
 """
 
@@ -76,7 +77,7 @@ class MdevsConfiguration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KubeVirtCR:
-    """What a KubeVirt CR says about devices.
+    """The parts of a KubeVirt CR that are about devices.
 
     ``permitted`` and ``mdevs`` None: the CR has no such section. ``gates`` are the feature gates that it
     lists, without those that it disables. ``refused`` are the entries that cannot be used, each with its
@@ -132,7 +133,7 @@ class VirtualMachine:
 
 
 class ClusterWishes(NamedTuple):
-    """What was last heard of the cluster for this node: the KubeVirt CR, the labels of the Node.
+    """The last answer of the cluster for this node: the KubeVirt CR, the labels of the Node.
 
     None stands for what was never heard, which differs from what the cluster has not.
     """

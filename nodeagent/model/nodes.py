@@ -110,7 +110,7 @@ class CdiFile(NamedTuple):
 
 
 class CdiEntry(NamedTuple):
-    """What a qualified name (``nvidia.com/gpu=0``) stands for. ``rivals``: files that have it as well."""
+    """The device of a qualified name (``nvidia.com/gpu=0``). ``rivals``: files that have it as well."""
 
     name: str
     device: CdiDevice
@@ -119,7 +119,7 @@ class CdiEntry(NamedTuple):
 
 
 def resolve_cdi_names(files: Mapping[str, CdiFile]) -> dict[str, CdiEntry]:
-    """Qualified name → what it stands for, in the order of files and of devices in them."""
+    """Qualified name → its device, in the order of files and of devices in them."""
     found: dict[str, CdiEntry] = {}
     for file in sorted(files.values(), key=lambda file: (bool(file.fault), file.rank, file.path)):
         for device in file.devices:

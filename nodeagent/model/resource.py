@@ -42,21 +42,21 @@ class ReasonCode(StrEnum):
 
 
 WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
-"""Reasons that end by themselves when a pod ends: as it should be, and nobody is needed."""
+"""Reasons that end by themselves when a pod ends: as it should be, without an action."""
 
 
 def waits(code: str | None, *, held: bool) -> bool:
     """True if a device of that reason only waits; ``held``: a pod has it, by the resource that lists it.
 
     Where that is so and its group is held, too, it was given to two pods, and only one of them can use it:
-    that is no use as it should be. A removal waits for the pod that has it; where none has, nobody knows
-    what it waits for.
+    that is no use as it should be. A removal waits for the pod that has it; where none has, the
+    reason is unknown.
     """
     return held if code == ReasonCode.GOING_AWAY else code in WAITS and not held
 
 
 class Isolation(StrEnum):
-    """What happens to the other devices of an IOMMU group when one of them is given away."""
+    """What happens to the other devices of an IOMMU group when one of them is allocated."""
 
     GROUP = "group"  # they become Unhealthy until it is released
     BUNDLE = "bundle"  # one Device stands for all of the group

@@ -27,7 +27,7 @@ DRIVERS_RECORD = "/run/nodeagent/drivers.json"
 
 
 class Asked(NamedTuple):
-    """The VFIO driver that somebody has asked for by hand, and for which device: slots get other ones."""
+    """The VFIO driver that was requested by hand, and for which device: a slot may get another one."""
 
     driver: str
     vendor: str | None = None
@@ -51,7 +51,7 @@ class Ledger(NamedTuple):
 
     @property
     def to_return(self) -> bool:
-        """True if there is anything that the host gets back when nobody wants it changed any more."""
+        """True if there is a change to undo when it is no longer wanted."""
         return bool(self.drivers or self.asked or self.unprobed)
 
 
@@ -60,7 +60,7 @@ Names = Mapping[str, str]
 
 
 class AllocatedDevice(NamedTuple):
-    """A USB device, a node or a CDI device, by its name; and who has it, if the kubelet says so."""
+    """A USB device, a node or a CDI device, by its name; and its holder, if the kubelet names it."""
 
     name: str
     holder: Holder | None
@@ -102,7 +102,7 @@ class Snapshot:
 
     @cached_property
     def allocated_nodes_beyond_rules(self) -> tuple[str, ...]:
-        """The nodes that pods were given, but for those of VFIO and what rules name or mean by a pattern.
+        """The nodes that pods were allocated, but for those of VFIO and of rules.
 
         Found when first asked for: many Snapshots are never asked.
         """
@@ -111,7 +111,7 @@ class Snapshot:
 
     @cached_property
     def allocated_nodes(self) -> tuple[str, ...]:
-        """The nodes that pods were given, by whatever name, but for those of VFIO."""
+        """The nodes that pods were allocated, by whatever name, but for those of VFIO."""
         found = sorted({path for _, paths in self._allocated() for path in paths})
         return tuple(path for path in found if is_node_path(path) and not of_groups(path))
 
@@ -132,16 +132,16 @@ class Snapshot:
 
     @cached_property
     def unidentified_device(self) -> ResourceDevice | None:
-        """Something that a pod has, no device of this host itself, of which nobody knows yet what it is."""
+        """An id of a pod that is no device of this host, and whose nodes are not known yet."""
         found = (each for each in self.allocations.not_in_checkpoint() if self.host.device(each[1]) is None)
         return next(found, None)
 
     @cached_property
     def functions_in_use(self) -> Mapping[PciAddress, AllocatedDevice]:
-        """The functions of which somebody has a USB device, a node or a CDI device, and one of these.
+        """The functions of which a pod has a USB device, a node or a CDI device, and one of these.
 
-        What was given is told by the kubelet, in the answers that it keeps, whatever the rules say by now and
-        whatever plugin gave it. Found when first asked for.
+        The kubelet keeps the answers to all Allocates, whatever the rules say by now and whatever plugin has
+        answered. Found when first asked for.
         """
         usb = self.host.usb
         found: dict[PciAddress, AllocatedDevice] = {}
@@ -159,7 +159,7 @@ class Snapshot:
         return placed(self.host.dev_nodes.get(path)) or frozenset()
 
     def _allocated(self) -> Iterator[tuple[AllocatedDevice, tuple[str, ...]]]:
-        """What pods were given, and which nodes that are."""
+        """The devices that pods were allocated, and their nodes."""
         allocations = self.allocations
         for head, loans in self.loans.items():
             yield from ((AllocatedDevice(loan.id, self.holder(head)), (loan.node,)) for loan in loans)
@@ -171,7 +171,7 @@ class Snapshot:
 
     @cached_property
     def allocated_cdi(self) -> tuple[AllocatedDevice, ...]:
-        """The CDI devices that pods were given."""
+        """The CDI devices that pods were allocated."""
         found = (
             AllocatedDevice(name, self.allocations.holder_of(resource, device_id))
             for resource, ids in self.allocations.cdi.items()
@@ -198,11 +198,11 @@ class Snapshot:
         return self.scanned_nodes is None or self.scanned_nodes.issuperset(self.allocated_nodes_beyond_rules)
 
     def holder(self, device_id: str) -> Holder | None:
-        """Who has it: a pending allocation is newer than the kubelet's answer."""
+        """The holder of a device: a pending allocation is newer than the kubelet's answer."""
         return self.reservations.pending.get(device_id) or self.allocations.holder(device_id)
 
     def held(self) -> Iterator[tuple[str, Holder]]:
-        """All ids, and who holds them: by the kubelet's answer, and by what an Allocate has given since."""
+        """All ids and their holders: by the kubelet's answer, and by Allocates since."""
         return chain(self.allocations.held(), self.reservations.pending.items())
 
 

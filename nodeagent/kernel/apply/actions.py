@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Apply: makes one change of the host, and sees that it is made.
 
-What is there already is not written again. Every call may sleep in the kernel for as long as a virtual
-machine runs, and belongs in a thread that can be left behind. Decides nothing: whether somebody uses the
-thing is for the caller to find out before (``open_files``).
+A value that is there already is not written again. Every call may sleep in the kernel for as long as a
+virtual machine runs, and belongs in a thread that can be left behind. Decides nothing: the caller finds out
+before whether a process uses the device (``open_files``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _create_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def _remove_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Blocks for as long as anybody has it open; nothing if it is gone already.
+    """Blocks for as long as a process has it open; does nothing if it is gone already.
 
     :raises KernelRefused: as ``write_verified``.
     """

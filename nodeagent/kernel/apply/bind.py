@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives functions of one IOMMU group other drivers: all of them, or none.
+"""Changes the drivers of functions of one IOMMU group: of all of them, or of none.
 
-First all are let go: for each function ``driver_override`` comes first, then ``unbind`` from the present
-driver. Then all are taken: ``drivers_probe`` says nothing of a probe that has failed, so the link to the
-driver is read back. What is refused of one, the others give back, in reverse order. Before the first write
-it is looked at once more what the host uses of all of them, and of each again when its turn comes: the one
-before may have waited in the kernel for hours. ``new_id`` is never used, for it takes whatever comes later;
+First all are released: for each function ``driver_override`` comes first, then ``unbind`` from the present
+driver. Then all are probed: ``drivers_probe`` says nothing of a probe that has failed, so the link to the
+driver is read back. If one is refused, the others are rolled back, in reverse order. Before the first write
+the host's use of all of them is read once more, and of each again when its turn comes: the one before may
+have waited in the kernel for hours. ``new_id`` is never used, for it takes whatever comes later;
 nor is a function removed and found again, as that would lose the override (Linux 6.1 to 7.2).
 """
 
@@ -173,6 +173,9 @@ def _driver(root: Root, address: str) -> str | None:
 
 
 def _override(root: Root, address: str) -> str | None:
-    """What is set, or None. The read may hang while the function is taken from a holder (Linux 6.1)."""
+    """The driver_override that is set, or None.
+
+    The read may hang while the function is taken from a holder (Linux 6.1).
+    """
     text = root.text(f"{pci.DEVICES}/{address}/driver_override")
     return None if text is None or text in _NONE else text

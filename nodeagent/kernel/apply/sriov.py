@@ -3,14 +3,14 @@
 
 ``sriov_drivers_autoprobe`` counts where the kernel makes a VF, and wherever a driver is looked for later,
 but for a VF with a ``driver_override`` (pci_device_can_probe in drivers/pci/pci-driver.c). So it stays off
-until nobody wishes it any more: a driver that is loaded meanwhile, as udev has it for new VFs, gets none.
+until no rule asks for that: a driver that is loaded meanwhile, as udev does for new VFs, gets none.
 
 NVIDIA's sriov-manage is the one way to VFs of its GPUs: their driver takes no ``sriov_numvfs``. It takes the
 GPU from its driver, makes all VFs or removes them, and gives it back; what was set up on it for MIG or for
 vGPUs of several sizes is lost (read from the tool; not seen on hardware). It refuses a GPU that is open. It
 is never ended half-way, for then the GPU would have no driver: it may take as long as it likes, and outlives
-a daemon that ends meanwhile. So what it says goes to memory of its own: a pipe that nobody reads any more
-would end it at its next word.
+a daemon that ends meanwhile. So its output goes to memory of its own: a pipe without a reader would end
+it at its next word.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose the node of a USB device is: given to QEMU for as long as a pod has it, and given back.
+"""The owner of the node of a USB device: QEMU for as long as a pod has the device, then the former one.
 
 A container gets a node of its own with the owner that the host's node has then, so that is changed before.
-The kernel makes the node anew, and root's, whenever the device gets another number. May block.
+The kernel creates the node again, and root's, whenever the device gets another number. May block.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _MAJOR = 189  # USB_DEVICE_MAJOR in the kernel: 128 numbers to a bus
 
 
 def read_owner(root: Root, loan: Loan) -> Loan:
-    """The loan with whose the node is now; nothing is changed. :raises KernelRefused: if it is not there."""
+    """The loan with the present owner of the node. :raises KernelRefused: if there is no node."""
     status = _read_status(root, loan)
     return loan._replace(user=status.st_uid, group=status.st_gid)
 
 
 def assign_to_qemu(root: Root, loan: Loan) -> None:
-    """Make it QEMU's. :raises KernelRefused: if it is not there, or the kernel refuses."""
+    """Make QEMU the owner. :raises KernelRefused: if it is not there, or the kernel refuses."""
     status = _read_status(root, loan)
     if (status.st_uid, status.st_gid) != (QEMU, QEMU):
         _own(root, loan, QEMU, QEMU)
 
 
 def return_to_owner(root: Root, loan: Loan) -> None:
-    """Make it whose it was, if it is still the same node, and QEMU's. :raises KernelRefused: if refused."""
+    """Restore the former owner if the same node is still QEMU's. :raises KernelRefused: if refused."""
     try:
         status = _read_status(root, loan)
     except KernelRefused:
-        return  # another device has come, or none
+        return  # the number is that of another device, or of none
     if (status.st_uid, status.st_gid) == (QEMU, QEMU):
         _own(root, loan, loan.user, loan.group)
 

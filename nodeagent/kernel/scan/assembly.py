@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins what a scan has read with the Host before it. Pure; called by ``scanner`` at the end of each scan.
 
-What is equal to before stays the same object, on which all that follows a scan depends: a comparison of two
-Hosts is one of identities. What sysfs does not show is added here: verdicts on PCI errors, the lowest counts
-of opens, what the host uses of its functions, VFs that their PF has left behind.
+A value that is equal to before stays the same object, on which all that follows a scan depends: a comparison
+of two Hosts is one of identities. Facts that sysfs does not show are added here: verdicts on PCI errors, the
+lowest counts of opens, what the host uses of its functions, VFs that their PF has left behind.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _with_counts(before: PciFunction, function: PciFunction) -> PciFunction:
     """With what was seen of its counts of opens before, as long as that holds.
 
     On a VFIO driver: the lowest count of this binding, and who was seen at the same one. Without a driver:
-    the count that a host driver has left, since nobody has it open, or the lowest under the VFIO driver.
+    the count that a host driver has left, since no process has it open, or the lowest under the VFIO driver.
     """
     if function.driver is None and before.inode == function.inode:
         left = before.idle if before.driver is None else function.enable

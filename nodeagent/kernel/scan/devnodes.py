@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the device nodes that rules and CDI files name: which there are, and what stands behind each.
+"""Reads the device nodes that rules and CDI files name: which there are, and the hardware behind each.
 
-What is below /dev is followed inside /dev alone: a link that leads elsewhere is no node. The kernel tells
-which device has a number (/sys/dev); of its own nodes NVIDIA's driver tells it in /proc. A node that was made
+Links below /dev are followed inside /dev alone: one that leads elsewhere is no node. The kernel lists the
+device of each number (/sys/dev); NVIDIA's driver lists those of its own nodes in /proc. A node that was made
 by hand may stay when its device has gone: then nothing is behind it. udev's links give lasting names; by-id
 is not taken for a USB device without a serial number, since its twins would share that name.
 """
@@ -118,7 +118,7 @@ class _NodeReader:
     def _find_vfio_node(self, status: os.stat_result) -> str | None:
         """The kernel's own node of an IOMMU group, or of a VFIO device, that has this number.
 
-        A node that somebody has made under another name is the same one.
+        A node that was made by hand under another name is the same one.
         """
         if not stat.S_ISCHR(status.st_mode):
             return None
@@ -128,7 +128,7 @@ class _NodeReader:
         return directory and f"{directory}/{name}"
 
     def _find_hardware(self, status: os.stat_result) -> DevNode:
-        """What is behind a node of this number; it has no path yet."""
+        """The hardware behind a node of this number; it has no path yet."""
         kind = "char" if stat.S_ISCHR(status.st_mode) else "block" if stat.S_ISBLK(status.st_mode) else None
         if kind is None:
             return DevNode("")
@@ -145,7 +145,7 @@ class _NodeReader:
         return any(line.split()[:1] == [str(major)] for line in characters.splitlines())
 
     def _read_sysfs(self, at: str) -> DevNode:
-        """What is shown there: the device to which it belongs, and the PCI functions that it is on."""
+        """The device of this entry in sysfs, and the PCI functions above that."""
         parent = self._device(f"{at}/device")  # what is itself on a bus has no such link: a USB device
         return _node_of(self._functions(parent or self._device(at)))._replace(parent=parent)
 
@@ -204,7 +204,7 @@ class _NodeReader:
 
 
 def _find_nvidia_hardware(number: int, known: Mapping[PciAddress, list[str | None]]) -> DevNode:
-    """What is behind a node of NVIDIA's: of a GPU, or of the driver itself.
+    """The hardware behind a node of NVIDIA's: a GPU, or none for a node of the driver itself.
 
     If it is no GPU's that tells its number, it may be that of each that does not.
     """

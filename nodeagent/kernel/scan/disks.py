@@ -41,7 +41,7 @@ class Storage(NamedTuple):
 
 
 def read_storage(root: Root) -> Storage:
-    """What is mounted, and what is swapped on."""
+    """The mounts and the swap devices."""
     text = root.text(MOUNTS, errors="replace")  # paths are bytes
     mounted = {key: point for keys, point in _parse_mounts(text or "") for key in keys if key}
     btrfs = (name for each in root.names(_BTRFS) for name in root.names(f"{_BTRFS}/{each}/devices"))
@@ -66,7 +66,7 @@ def _loops(root: Root) -> Iterator[tuple[str, str]]:
 
 
 def find_uses(root: Root, names: Iterable[str], storage: Storage) -> HostUses:
-    """What the host does with these block devices."""
+    """The uses that the host makes of these block devices."""
     names = tuple(names)
     found = tuple(use for name in names for use in _uses_of_disk(root, name, storage))
     if not names or found:

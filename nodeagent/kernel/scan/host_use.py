@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this host itself uses of its functions: evidence, before anybody is advised to take one from it.
+"""The use that this host itself makes of its functions: evidence, before a function gets another driver.
 
 One look lists the interfaces and disks of the whole machine and finds the function above each on its real
 path, through virtio, USB and SCSI alike; only then a few attributes of each are read. Never part of reading
@@ -10,12 +10,12 @@ driver's framebuffer has no process that has it open while nothing but the conso
 has a serial port without a login. Which function they are below is said by their paths.
 
 A host driver lets go of its function only when the character devices below it are closed (a display, a sound
-card, a keyboard, a GPU), or takes them away from under whoever has them. They are the directories below the
-function that have a number in ``dev``; NVIDIA's driver makes its own nodes, and says in /proc which is whose.
-To find who has them open all processes are asked, so on demand only.
+card, a keyboard, a GPU), or takes them away from the processes that have them open. They are the directories
+below the function that have a number in ``dev``; NVIDIA's driver makes its own nodes, and lists their numbers
+in /proc. Their openers are searched in all processes, so on demand only.
 
 Of USB devices the same evidence counts, for what is below one device on its real path: QEMU takes a device
-from its drivers without asking, and what is mounted is lost then, and nobody can type.
+from its drivers at once: a mounted file system is lost then, and a keyboard is dead.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _targets(root: Root, directory: str) -> dict[str, str]:
 
 
 def _by_function(targets: Mapping[str, str]) -> dict[PciAddress, list[str]]:
-    """All PCI addresses on the path of each; what has none is virtual.
+    """All PCI addresses on the path of each; a device without one is virtual.
 
     Above a function are bridges, which are never bound, and where Intel's VMD has disks behind it in a PCI
     domain of its own, that controller, with which they go.
@@ -115,7 +115,7 @@ def _console_paths(root: Root) -> Iterator[str]:
 
 
 def open_character_devices(root: Root, address: str) -> HostUses:
-    """What of the function is open, and by which process."""
+    """The character devices of the function that are open, and by which process."""
     nodes = dict(_character_devices(root, address))
     if not nodes:
         return HostUses()
@@ -169,7 +169,7 @@ def _console_uses(root: Root, device: UsbDevice) -> HostUses:
 
 
 def _keyboard_use(root: Root, device: UsbDevice) -> HostUses:
-    """Whether what is typed goes to the console."""
+    """Whether its keys go to the console."""
     text = root.text(_INPUT)
     if text is None:
         return HostUses((), (f"whether the console reads its keys: {_INPUT} cannot be read",))

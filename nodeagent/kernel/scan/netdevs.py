@@ -34,14 +34,14 @@ _OWN_ADDRESS = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
 
 class Networks(NamedTuple):
-    """Interface → what leads to it, in words; IPv4 addresses of which that cannot be told."""
+    """Interface → its route or address, in words; IPv4 addresses whose interface is unknown."""
 
     used: Mapping[str, str]
     unassigned: tuple[str, ...]
 
 
 def read_networks(root: Root) -> Networks | None:
-    """Who has addresses and routes; None if that cannot be told of the interfaces in sysfs."""
+    """The interfaces with addresses and routes; None if these are not those of sysfs."""
     if not any(_same_namespace(root) for _ in range(2)):  # interfaces of pods come and go between two reads
         return None
     routes = tuple(_parse_ipv4_routes(root.text(f"{NET}/route") or ""))
@@ -61,7 +61,7 @@ def read_networks(root: Root) -> Networks | None:
 
 
 def find_uses(root: Root, names: Iterable[str], networks: Networks | None) -> HostUses:
-    """What the host does with these interfaces."""
+    """The uses that the host makes of these interfaces."""
     found: list[HostUse] = []
     unseen: list[str] = []
     for name in names:
@@ -84,7 +84,7 @@ def has_hidden_interface(root: Root, function: str) -> bool:
 
 
 def _use_of(root: Root, name: str, networks: Networks | None) -> str | None:
-    """What an interface is used for; first what carries it, since bridges and bonds take its addresses."""
+    """The use of an interface; a bridge or bond above it comes first, since that takes its addresses."""
     used = networks.used if networks is not None else {}
     above = [each[6:] for each in root.names(f"{INTERFACES}/{name}") if each.startswith("upper_")]
     master = root.link(f"{INTERFACES}/{name}/master")
@@ -144,7 +144,7 @@ def _parse_ipv6_addresses(text: str) -> Iterator[tuple[str, IPv6Address]]:
 
 
 def _parse_lines(lines: Iterable[str], parse: Callable[[Sequence[str]], T | None]) -> Iterator[T]:
-    """What the words of each line say; a line of another form says nothing."""
+    """The value of each line; a line of another form is left out."""
     for line in lines:
         try:
             said = parse(line.split())

@@ -4,8 +4,8 @@
 A regular scan keeps to attributes that neither hang while a device is being taken away (``uevent``,
 ``driver_override``, ``sriov_numvfs`` and ``sriov_vf_total_msix`` do, on kernel 6.1 or on all) nor wake a
 sleeping device (``config``, ``*_link_speed``, ``*_link_width``): the configuration space is looked at where
-a device is open and awake, and by whoever is about to have it opened. Does not decide anything: half a
-device is kept with what could be read; only what is not there at all is None.
+a device is open and awake, and right before an Allocate. Does not decide anything: half a device is kept
+with the attributes that could be read; only a device that is not there at all is None.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def has_fallen_off_bus(root: Root, address: PciAddress) -> bool:
 def config_space_answers(root: Root, address: PciAddress) -> bool | None:
     """False if the configuration space is all ones; None if it says nothing, or not at once.
 
-    The kernel lets nobody read while it resets a function (pci_cfg_access_lock in drivers/pci/access.c),
+    The kernel blocks reads while it resets a function (pci_cfg_access_lock in drivers/pci/access.c),
     which takes a second for a bus, and up to a minute for one that is slow to come back; a VM resets its
     function when it starts. A function that does not answer at once is no reason to call it unreadable.
     """
@@ -111,7 +111,7 @@ def reads_as_known(root: Root, known: PciFunction) -> bool:
 
 
 def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
-    """All of it. What most functions lack is asked for by name: to list the directory takes longer.
+    """All attributes. Those that most functions lack are opened by name: to list the directory takes longer.
 
     By which driver it is bound comes before the count of opens: one that was read before a new driver came
     would be taken for the lowest under that one, and the device for open for ever. The other way round it is
@@ -227,7 +227,7 @@ def _vfs(at: Directory) -> tuple[PciAddress, ...]:
 
 
 def _ports(target: str | None) -> tuple[str, ...]:
-    """What lies above a function on its real path, e.g. ../../../devices/pci0000:00/0000:00:10.0/…"""
+    """The names above a function on its real path, e.g. ../../../devices/pci0000:00/0000:00:10.0/…"""
     parts = target.split("/") if target is not None else []
     return tuple(map(sys.intern, parts[parts.index("devices") + 1 : -1])) if "devices" in parts else ()
 

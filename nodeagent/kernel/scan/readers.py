@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scan has to know of one kind of thing: a Reader. A new kind is one more row in ``scanner.READERS``.
+"""Reader: all that a scan has to know of one kind of thing. A new kind is one more row in
+``scanner.READERS``.
 
 A Reader fills one table of the Host. It lists what there is, reads one thing, says what stands for one that
 does not answer, and which others are touched when one was read: room and neighbours have no event of their

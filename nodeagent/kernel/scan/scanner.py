@@ -176,7 +176,7 @@ class _Reads:
         self._since = 0.0  # monotonic seconds
 
     def run(self) -> Host | None:
-        """Read what there is to read; the Host of it, or None if this thread was replaced meanwhile."""
+        """Read all that is pending; the Host of it, or None if this thread was replaced meanwhile."""
         with self._lock:
             self._thread += 1
             number = self._thread
@@ -207,7 +207,7 @@ class _Reads:
             return deadline if self._item is None else self._since + deadline - time.monotonic()
 
     def replace_thread(self, deadline: float) -> Item | None:
-        """What it has been reading for that long, and stands as it was known; None if nothing."""
+        """The device that it has been reading for that long, now listed as it was; None if there is none."""
         with self._lock:
             item = self._item
             if item is None or time.monotonic() - self._since < deadline:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one USB device, and tells devices apart by what outlives their numbers.
+"""Reads one USB device, and identifies devices by facts that outlive their numbers.
 
-What the kernel shows of descriptors is cached in it, so no device is woken; but a serial number is read under
+The kernel shows descriptors from its cache, so no device is woken; but a serial number is read under
 the lock of its device, which a reset may hold. Decides nothing: half a device is kept with what could be
 read. Devices are listed only while a rule asks for USB. Events name a device as ``usb:1-1.2``, or by its id.
 """
@@ -100,7 +100,10 @@ def _hexadecimal(text: str | None) -> str | None:
 
 
 def id_by_serial(found: UsbDevice) -> str | None:
-    """The id by its serial number; None without one. What no id may hold is told apart by a hash."""
+    """The id by its serial number; None without one.
+
+    Characters that an id may not have are replaced, and a hash is added.
+    """
     if found.serial is None or found.vendor is None:
         return None
     fit = _UNFIT.sub("_", found.serial)[:_LONGEST]
@@ -117,10 +120,10 @@ def id_by_port(found: UsbDevice) -> str:
 def assign_ids(
     read: Mapping[str, UsbDevice | None], known: Mapping[str, UsbDevice], whole: bool
 ) -> dict[str, UsbDevice | None]:
-    """What was read, by name, → the same by id, with None for ids that are no more; pure.
+    """The devices that were read, by name, → the same by id, with None for ids that are gone; pure.
 
-    What sits where it sat keeps its id. What comes to a serial number that another one has is known by its
-    port, and so are both if they come at once.
+    A device that stays in its port keeps its id. One whose serial number another one has already is known by
+    its port, and so are both if they come at once.
     """
     before = {each.name: each for each in known.values()}
     now = {name: each for name, each in before.items() if not whole and name not in read}
@@ -140,7 +143,7 @@ def assign_ids(
 
 
 def _is_same_device(before: UsbDevice | None, now: UsbDevice) -> bool:
-    """True if it is what was there before, as far as can be told."""
+    """True if it is the device that was there before, as far as is known."""
     if before is None:
         return False
     same = (before.vendor, before.product, before.serial) == (now.vendor, now.product, now.serial)

@@ -51,7 +51,7 @@ def _described(root: Root) -> dict[str, str]:
 
 
 def read_stamps(root: Root) -> tuple[tuple[int, ...], ...]:
-    """What differs after the files of types have changed, come or gone; they are not read for it."""
+    """Differs after a file of types was changed, created or removed; the files are not read for it."""
     return tuple(_stamp(root.path(file)) for file in FILES)
 
 
