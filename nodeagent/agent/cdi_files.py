@@ -21,6 +21,7 @@ from nodeagent.base.errors import AllocationRefused, KernelRefused
 from nodeagent.kubelet import cdi
 from nodeagent.model.host import Host
 from nodeagent.model.ids import ResourceName
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.resource import Resource
 from nodeagent.model.spec import Spec
 from nodeagent.policy.offer import grants
@@ -64,9 +65,12 @@ class CdiFiles:
         return self._lock.locked()
 
     @property
-    def problems(self) -> tuple[str, ...]:
+    def problems(self) -> tuple[Problem, ...]:
         """The files that could not be written."""
-        return tuple(f"{name}: {error.what}; {error.hint}" for name, error in self._errors.items())
+        return tuple(
+            wrong(ProblemCode.CDI_FILE, name, f"{name}: {error.what}; {error.hint}")
+            for name, error in self._errors.items()
+        )
 
     async def run(self) -> None:
         """Keep the files right where only nodes have changed, for ever."""

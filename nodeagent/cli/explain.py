@@ -441,7 +441,7 @@ def group_text(found: GroupExplanation) -> str:
         (each.id, "" if each.role == _OF_MDEV else role_text(each.role), each.fate) for each in found.members
     ]
     head = f"IOMMU group {found.number}  {viable}; {node}"
-    return "\n".join([head, "", table(("DEVICE", "MEANS", "WHAT BECOMES OF IT"), rows, indent="  ")])
+    return "\n".join([head, "", table(("DEVICE", "MEANS", "RESOURCE / REASON"), rows, indent="  ")])
 
 
 def resource_text(explanation: ResourceExplanation) -> str:

@@ -82,7 +82,7 @@ def problem_section(heading: str, problems: Sequence[Problem]) -> list[str]:
     lines = ["", heading] if problems else []
     for hint, alike in groupby(problems, lambda problem: problem.hint):
         lines += [f"  {problem.what}" for problem in alike]
-        lines += [f"    to do: {hint}"] if hint else []
+        lines += [f"    {line}" for line in f"to do: {hint}".splitlines()] if hint else []
     return lines
 
 

@@ -26,8 +26,8 @@ from nodeagent.policy.offer import turn
 _SHOWN = (output.TEXT, output.WIDE, output.NAME)
 _DIGITS = frozenset("0123456789abcdef")
 LONGEST_NAME = 26  # characters of a name that is not asked for in full
-_FATE = "WHAT BECOMES OF IT"
-_HEAD = ("ADDRESS", "GROUP", "DRIVER", "NAME", _FATE)
+_FATE = "RESOURCE / REASON"
+_HEAD = ("ADDRESS", "GROUP", "ID", "DRIVER", "NAME", _FATE)
 _WIDE = ("ADDRESS", "GROUP", "VIABLE", "ID", "CLASS", "DRIVER", "NUMA", "BY", "NAME", _FATE)
 _MDEV_HEAD = ("MDEV", "TYPE", "NAME", "PARENT", _FATE)
 _MDEV_WIDE = ("MDEV", "GROUP", "TYPE", "NAME", "PARENT", "DRIVER", "NUMA", "BY", _FATE)
@@ -162,15 +162,14 @@ def _types(host: Host, known: Mapping[str, DeviceRow]) -> dict[str, tuple[MdevTy
 
 
 def _function(function: PciFunction, row: DeviceRow, host: Host, wide: bool) -> Mapping[str, str]:
-    pci_id = f"{function.vendor or '?'}:{function.device or '?'}"
     return {
         **_device(function, row),
         "ADDRESS": function.address,
         "GROUP": _shown(function.group),
         "VIABLE": _viable(function, host),
-        "ID": pci_id,
+        "ID": f"{function.vendor or '?'}:{function.device or '?'}",
         "CLASS": (function.pci_class or "?")[:4],
-        "NAME": _shown(row.name) if wide else _cut(row.name or pci_id),
+        "NAME": _shown(row.name) if wide else _cut(_shown(row.name)),
     }
 
 

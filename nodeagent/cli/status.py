@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 from nodeagent.base.terminal import table
 from nodeagent.cli import args, daemon_client, output
 from nodeagent.model import plain
+from nodeagent.model.problem import Problem
 from nodeagent.model.resource import WAITS
 from nodeagent.model.status import (
     ClusterStatus,
@@ -108,37 +108,24 @@ def text(status: Status, *, wide: bool = False) -> str:
     lines += ["", "waiting, which needs nobody:", *(f"  {line}" for line in waiting)] if waiting else []
     lines += [_stale(each) for each in status.cluster.stale]
     lines += output.problem_section(output.NOTES, status.notes)
-    lines += ["", "all is well"] if not status.problems else ["", output.PROBLEMS]
-    return "\n".join([*lines, *_problem_lines(status)])
+    lines += output.problem_section(output.PROBLEMS, tuple(_problems(status))) or ["", "all is well"]
+    return "\n".join(lines)
 
 
-def _problem_lines(status: Status) -> Iterator[str]:
-    """Each problem, and below it its hint, if it has one; a hint for several comes with the last."""
-    hints = {problem.what: problem.hint for problem in diagnose.problems(status)}
-    combined = _unhealthy_by_reason(status)
-    by_line = {combined.get(problem, problem): hints.get(problem, "") for problem in status.problems}
-    for hint, lines in itertools.groupby(by_line, lambda line: by_line[line]):
-        yield from (f"  {line}" for line in lines)
-        first, *others = hint.splitlines() or [""]
-        yield from (f"    {line}" for line in (f"to do: {first}" if first else "", *others) if line)
-
-
-def _unhealthy_by_reason(status: Status) -> dict[str, str]:
-    """Problem of an Unhealthy device → one line for all devices of the resource with the same reason.
-
-    A node with 1,000 shares is 1,000 devices.
-    """
-    problems = set(status.problems)
-    lines: dict[str, str] = {}
+def _problems(status: Status) -> Iterator[Problem]:
+    """The problems; devices of one resource with the same reason as one: 1,000 shares are 1,000 devices."""
+    listed = {problem.about for problem in status.found}
+    combined: dict[str, str] = {}
     for resource in status.resources:
         for devices in _by_reason(
-            d for d in resource.devices if diagnose.unhealthy(resource.name, d) in problems
+            device for device in resource.devices if diagnose.subject(resource, device) in listed
         ):
             if len(devices) > 1:
                 ids = naming.few([device.id for device in devices], _SHOWN)
                 line = f"{resource.name}: {ids} are Unhealthy: {devices[0].what}"
-                lines |= {diagnose.unhealthy(resource.name, device): line for device in devices}
-    return lines
+                combined |= {diagnose.subject(resource, device): line for device in devices}
+    found = [problem._replace(what=combined.get(problem.about, problem.what)) for problem in status.found]
+    yield from {problem.what: problem for problem in found}.values()
 
 
 def _by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceStatus]]:
@@ -151,14 +138,14 @@ def _by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceStatus]
 
 def _waiting(status: Status) -> list[str]:
     """Unhealthy devices that are no problem: a pod has the rest of their group."""
-    problems = set(status.problems)
+    listed = {problem.about for problem in status.found}
     return [
         f"{resource.name}: {naming.few([device.id for device in devices], _SHOWN)}: {devices[0].what}"
         for resource in status.resources
         for devices in _by_reason(
             device
             for device in resource.devices
-            if device.reason in WAITS and diagnose.unhealthy(resource.name, device) not in problems
+            if device.reason in WAITS and diagnose.subject(resource, device) not in listed
         )
     ]
 

@@ -35,6 +35,7 @@ class ProblemCode(StrEnum):
     SHORTFALL = "shortfall"  # about a card with less than it is to have
     RESOURCE_NAME = "resource-name"
     NOT_BOUND = "not-bound"
+    INOTIFY = "inotify"
 
 
 class Problem(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -352,11 +352,10 @@ class ClusterStatus(NamedTuple):
 
 
 class Status(NamedTuple):
-    """Everything at one moment; ``problems`` has a line for each thing that needs a person.
+    """Everything at one moment. ``remarks`` are all problems with their hints, then notes.
 
-    ``subsystems`` has those that failed since the start: why, or "running again". ``pci_ids`` is the day of
-    the bundled copy. ``remarks`` that are wrong are among the problems; the others are notes, and may be as
-    they were meant.
+    ``problems`` are the texts of the remarks that are wrong. ``subsystems`` has those that failed since the
+    start: why, or "running again". ``pci_ids`` is the day of the bundled copy.
     """
 
     version: str
@@ -380,9 +379,20 @@ class Status(NamedTuple):
     remarks: tuple[Problem, ...] = ()
 
     @property
+    def found(self) -> tuple[Problem, ...]:
+        """The problems, which need action."""
+        return tuple(remark for remark in self.remarks if remark.wrong)
+
+    @property
     def notes(self) -> tuple[Problem, ...]:
-        """What need not be wrong."""
+        """The remarks that may be intended."""
         return tuple(remark for remark in self.remarks if not remark.wrong)
+
+    def with_remarks(self, remarks: Iterable[Problem]) -> Status:
+        """The same with these problems and notes."""
+        remarks = sorted(remarks, key=lambda remark: not remark.wrong)
+        texts = tuple(remark.what for remark in remarks if remark.wrong)
+        return self._replace(remarks=tuple(remarks), problems=texts)
 
     @property
     def unready(self) -> tuple[str, ...]:

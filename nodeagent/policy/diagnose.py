@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the problems of a Status, each with a hint. Pure.
+"""Finds the problems and notes of a Status, each with its hint. Pure.
 
-``agent.tell.status`` puts their texts into the Status; ``render`` finds the hints again in the Status that a
-command has read. Problems of the daemon come before those of its devices.
+``agent.tell.status`` puts them into the Status, from which all pages show them. Those of the daemon come
+before those of its devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeagent.model.problem import Problem, ProblemCode
+from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.resource import waits
 from nodeagent.model.status import ANSWERS, RUNNING_AGAIN, DeviceStatus, ResourceStatus, Status
 
@@ -18,15 +18,14 @@ _NOT_ASKED = (
     "see that the kubelet runs and that kubelet.podResources names its socket; what was held counts as held"
 )
 _START_KUBELET = "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
-_NOT_MEANT = (
-    "change the configuration (nodeagent scan lists what is there), or leave it if it is for other nodes"
-)
+API_SERVER = (ProblemCode.CLUSTER, "")
+"""The key of the problem that the API server does not answer."""
 
 
 def problems(status: Status) -> Iterator[Problem]:
-    """All of them but those that a component has put into ``status.problems`` itself."""
+    """The problems and notes of the parts of a Status, with the remarks that components have made."""
     yield from _of_daemon(status)
-    yield from (problem for problem in status.remarks if problem.wrong)
+    yield from status.remarks
     yield from _of_cluster(status)
     yield from _of_host(status)
     yield from _of_changes(status)
@@ -43,13 +42,13 @@ def _of_daemon(status: Status) -> Iterator[Problem]:
         first, _, rest = status.configuration.error.partition("\n")
         yield _problem(ProblemCode.CONFIGURATION, "", not_in_force(first), rest)
     if status.http.error:
-        yield _problem(ProblemCode.HTTP, "", status.http.error, status.http.hint)
+        yield note(ProblemCode.HTTP, status.http.error, status.http.hint or "")
 
 
 def _of_cluster(status: Status) -> Iterator[Problem]:
     cluster = status.cluster
     if cluster.followed and cluster.error:
-        yield _problem(ProblemCode.CLUSTER, "", unheard(cluster.error), cluster.hint)
+        yield _problem(*API_SERVER, f"the cluster is not heard: {cluster.error}", cluster.hint)
     for line in (*cluster.doubts, *cluster.refused, *cluster.unwritten):
         yield _problem(ProblemCode.CLUSTER, line, line)
 
@@ -57,16 +56,14 @@ def _of_cluster(status: Status) -> Iterator[Problem]:
 def _of_host(status: Status) -> Iterator[Problem]:
     error, unread = status.kubelet.pod_resources, status.host.unread
     if error != ANSWERS:
-        yield _problem(ProblemCode.POD_RESOURCES, "", unasked(error), _NOT_ASKED)
+        yield _problem(ProblemCode.POD_RESOURCES, "", f"who holds what is not known: {error}", _NOT_ASKED)
     if unread is not None:
         yield _problem(ProblemCode.HOST_UNREAD, "", f"{unread}: what was seen last counts")
 
 
 def _of_changes(status: Status) -> Iterator[Problem]:
-    """Impossible wishes, writes that the kernel does not answer, and refusals: once per card and type."""
+    """Writes that the kernel does not answer, and refusals: once per card and type."""
     changes = status.changes
-    for text in changes.problems:
-        yield _problem(ProblemCode.CHANGE, text, text, changes.remedies.get(text, _NOT_MEANT))
     for action in changes.late:
         yield _problem(ProblemCode.CHANGE, action, f"the kernel does not answer: {action}")
     first = {(failing.card, failing.type): failing for failing in reversed(changes.failing)}
@@ -77,51 +74,37 @@ def _of_changes(status: Status) -> Iterator[Problem]:
 
 def _of_kubelet(status: Status) -> Iterator[Problem]:
     if not status.kubelet.present:
-        yield _problem(ProblemCode.NO_KUBELET, "", away(status.kubelet.socket), _START_KUBELET)
+        text = f"the kubelet is away: nobody is at {status.kubelet.socket}"
+        yield _problem(ProblemCode.NO_KUBELET, "", text, _START_KUBELET)
 
 
 def _of_resource(resource: ResourceStatus, status: Status) -> Iterator[Problem]:
     """Not registered; and each Unhealthy device, unless it only waits for a pod to end."""
     if resource.error:
-        yield _problem(ProblemCode.NOT_REGISTERED, resource.name, unregistered(resource), _KUBELET_LOG)
+        yield _problem(
+            ProblemCode.NOT_REGISTERED,
+            resource.name,
+            f"{resource.name}: not registered: {resource.error}",
+            _KUBELET_LOG,
+        )
     for device in resource.devices:
         if device.healthy:
             continue
         holder = status.holders.get(device.id)
         if not waits(device.reason, held=holder is not None and holder.resource == resource.name):
-            text = unhealthy(resource.name, device)
-            yield _problem(device.reason or "", f"{resource.name}/{device.id}", text, device.hint)
+            text = f"{resource.name}: {device.id} is Unhealthy: {device.what}"
+            yield _problem(device.reason or "", subject(resource, device), text, device.hint)
 
 
 def _problem(code: str, subject: str, text: str, hint: str | None = None) -> Problem:
     return Problem(code, subject, text, hint or "", wrong=True)
 
 
-def unhealthy(resource: str, device: DeviceStatus) -> str:
-    """The text on a device that cannot be allocated."""
-    return f"{resource}: {device.id} is Unhealthy: {device.what}"
-
-
-def unregistered(resource: ResourceStatus) -> str:
-    """The text on a resource that the kubelet rejects."""
-    return f"{resource.name}: not registered: {resource.error}"
-
-
-def unasked(error: str) -> str:
-    """The text on a PodResources API that does not answer."""
-    return f"who holds what is not known: {error}"
+def subject(resource: ResourceStatus, device: DeviceStatus) -> str:
+    """The subject of the problem of an Unhealthy device."""
+    return f"{resource.name}/{device.id}"
 
 
 def not_in_force(error: str) -> str:
     """The text on settings that were refused."""
     return f"the new configuration is not in force: {error}"
-
-
-def unheard(error: str) -> str:
-    """The text on an API server that does not answer."""
-    return f"the cluster is not heard: {error}"
-
-
-def away(socket: str) -> str:
-    """The text on a kubelet that is not there."""
-    return f"the kubelet is away: nobody is at {socket}"

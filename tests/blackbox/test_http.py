@@ -98,9 +98,12 @@ async def test_a_busy_address_ends_nothing_and_is_taken_when_the_settings_name_a
             await kubelet.until_listed(T4, 1, PATIENCE)
             refused = await daemon.logged("http-refused")
             assert busy in refused["error"]
-            told = await node.until_told(lambda told: bool(told["problems"]))
-            (problem,) = told["problems"]
-            names(problem, busy, "Address already in use")
+            told = await node.until_told(lambda told: bool(told.get("remarks")))
+            ((code, what, wrong),) = [(each["code"], each["what"], each["wrong"]) for each in told["remarks"]]
+            names(what, busy, "Address already in use")
+            done = await node.command("status")
+            assert (code, wrong, told["problems"], done.returncode) == ("http", False, [], 0)
+            names(done.stdout, busy, "Address already in use")
             await daemon.logged("http-refused")
             assert len(daemon.lines("http-refused")) == 1
 

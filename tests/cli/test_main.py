@@ -20,6 +20,7 @@ from nodeagent import __version__, config
 from nodeagent.cli import main, status
 from nodeagent.kernel import pci_ids
 from nodeagent.model import plain
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import contains, names
 from tests.http.serving import serve_document
@@ -162,7 +163,8 @@ def test_status_of_a_healthy_daemon(run: Run, host: SimulatedHost) -> None:
 
 
 def test_status_with_problems_has_a_code_of_its_own(run: Run, host: SimulatedHost) -> None:
-    with daemon(host, plain.dump(WELL._replace(problems=("a/b: something is wrong",)))):
+    told = WELL.with_remarks([wrong(ProblemCode.CHANGE, "a/b", "a/b: something is wrong")])
+    with daemon(host, plain.dump(told)):
         code, text, _ = run("status")
     assert code == 3
     assert text.endswith(":\n  a/b: something is wrong\n")

@@ -34,10 +34,10 @@ def test_functions_are_shown_by_group_and_those_without_one_last() -> None:
     ]
     narrow = lines(host(BARE, READY, BLOCKED, BLOCKER))
     assert [line.split()[:4] for line in narrow[1:5]] == [
-        ["0000:66:00.0", "1", "vfio-pci", "10de:1eb8"],
-        ["0000:66:00.1", "1", "e1000e", "8086:10d3"],
-        ["0000:65:00.0", "2", "vfio-pci", "10de:1eb8"],
-        ["0000:02:00.0", "-", "-", "?:?"],
+        ["0000:66:00.0", "1", "10de:1eb8", "vfio-pci"],
+        ["0000:66:00.1", "1", "8086:10d3", "e1000e"],
+        ["0000:65:00.0", "2", "10de:1eb8", "vfio-pci"],
+        ["0000:02:00.0", "-", "?:?", "-"],
     ]
 
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from nodeagent.cli import output, status
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.problem import Problem, ProblemCode, note
+from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.status import (
     NO_CHANGES,
     ClusterStatus,
@@ -23,8 +24,15 @@ from tests.facts import names
 from tests.render.statuses import KUBELET, ONE, WELL
 
 
-def lines(**other: Any) -> list[str]:
-    return status.text(WELL._replace(**other)).splitlines()
+def lines(problems: Sequence[Problem] = (), **other: Any) -> list[str]:
+    return status.text(WELL._replace(**other).with_remarks(problems)).splitlines()
+
+
+def diagnosed(**other: Any) -> list[str]:
+    """The lines below the heading of problems, of a Status in which they are looked for."""
+    told = WELL._replace(**other)
+    found = status.text(told.with_remarks(diagnose.problems(told))).splitlines()
+    return found[found.index(output.PROBLEMS) + 1 :]
 
 
 WELL_END = lines()[-1]
@@ -42,7 +50,7 @@ def test_a_daemon_that_is_well_says_so_in_the_end() -> None:
 
 
 def test_problems_are_listed_last() -> None:
-    text = lines(problems=("one", "two"))
+    text = lines([wrong(ProblemCode.CHANGE, "", text) for text in ("one", "two")])
     assert text[-3:] == [output.PROBLEMS, "  one", "  two"]
     assert WELL_END not in text
 
@@ -61,31 +69,19 @@ def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
     ]
     (gpu,) = WELL.resources
     error = "config.yaml:2: weather: unknown key\nknown here: aliases\nconfig.yaml:3: a\nb"
-    http = HttpStatus(None, "no address", "choose another")
-    found = lines(
-        resources=(gpu._replace(devices=tuple(down)),),
-        configuration=ConfigurationStatus(error=error),
-        http=http,
-        problems=(
-            diagnose.not_in_force("config.yaml:2: weather: unknown key"),
-            "no address",
-            *(f"nvidia.com/gpu: {each} is Unhealthy: {each} has no driver" for each in "abc"),
-            "one of which nothing more is known",
-        ),
+    found = diagnosed(
+        resources=(gpu._replace(devices=tuple(down)),), configuration=ConfigurationStatus(error=error)
     )
-    assert found[found.index(output.PROBLEMS) + 1 :] == [
+    assert found == [
         f"  {diagnose.not_in_force('config.yaml:2: weather: unknown key')}",
         "    to do: known here: aliases",
         "    config.yaml:3: a",
         "    b",
-        "  no address",
-        "    to do: choose another",
         "  nvidia.com/gpu: a is Unhealthy: a has no driver",
         "  nvidia.com/gpu: b is Unhealthy: b has no driver",
         "    to do: bind it",
         "  nvidia.com/gpu: c is Unhealthy: c has no driver",
         "    to do: plug it",
-        "  one of which nothing more is known",
     ]
 
 
@@ -103,32 +99,24 @@ def test_devices_with_the_same_reason_are_one_line() -> None:
     one = gpu._replace(
         devices=(DeviceStatus(DeviceId("a"), False, None, "node-missing", "/dev/kvm is missing"),)
     )
-    problems = tuple(
-        diagnose.unhealthy(resource.name, device) for resource in (kvm, one) for device in resource.devices
-    )
-    found = lines(resources=(kvm, one), problems=problems)
-    told = found[found.index(output.PROBLEMS) + 1 :]
+    told = diagnosed(resources=(kvm, one))
     names(told[0], "example.com/kvm", "kvm-0", "996 more", "/dev/kvm is missing")
-    assert told[1:] == ["    to do: load kvm", f"  {problems[-1]}"]
+    assert told[1] == "    to do: load kvm"
+    names(told[2], one.name, "a", "/dev/kvm is missing")
+    assert told[3:] == []
 
 
 def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what_to_do() -> None:
     (gpu,) = WELL.resources
     refused = gpu._replace(registered=False, error="the name is taken")
-    found = lines(
-        resources=(refused,),
+    told = diagnosed(
+        resources=(refused._replace(devices=()),),
         kubelet=KUBELET._replace(pod_resources="no answer in time"),
-        changes=NO_CHANGES._replace(problems=("no card offers x",)),
-        problems=(
-            diagnose.unasked("no answer in time"),
-            "no card offers x",
-            diagnose.unregistered(refused),
-        ),
+        remarks=(wrong(ProblemCode.CHANGE, "", "no card offers x", "change it"),),
     )
-    told = found[found.index(output.PROBLEMS) + 1 :]
     assert [line.split(":")[0].strip() for line in told[1::2]] == ["to do"] * 3
-    assert "podResources" in told[1]
-    assert "nodeagent scan" in told[3]
+    assert told[1] == "    to do: change it"
+    assert "podResources" in told[3]
     assert "journalctl -u kubelet" in told[5]
 
 
@@ -167,7 +155,7 @@ def test_the_cluster_is_told_where_it_is_followed_and_what_it_was_not_told() -> 
 def test_notes_are_told_and_are_no_problem() -> None:
     idle = note(ProblemCode.IDLE_RULE, "it takes nothing", "change it", "a.b/gpu")
     odd = note(ProblemCode.SETTINGS, "config.yml is not read")
-    assert lines(remarks=(idle, odd))[-7:] == [
+    assert lines([idle, odd])[-7:] == [
         "",
         output.NOTES,
         "  it takes nothing",
@@ -179,8 +167,7 @@ def test_notes_are_told_and_are_no_problem() -> None:
 
 
 def test_a_remark_that_is_wrong_has_its_hint_among_the_problems() -> None:
-    wrong = Problem(ProblemCode.NO_IOMMU, "", "no IOMMU", "switch it on", True)
-    assert lines(remarks=(wrong,), problems=("no IOMMU",))[-3:] == [
+    assert lines([wrong(ProblemCode.NO_IOMMU, "", "no IOMMU", "switch it on")])[-3:] == [
         output.PROBLEMS,
         "  no IOMMU",
         "    to do: switch it on",

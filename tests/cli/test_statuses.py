@@ -21,6 +21,7 @@ import pytest
 from nodeagent import config
 from nodeagent.cli import main, status
 from nodeagent.model import plain
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.model.status import Status
 from nodeagent.sim.host import SimulatedHost
 from tests.facts import names
@@ -107,7 +108,7 @@ def test_a_watch_prints_what_differs_and_ends_well_when_it_is_interrupted(host: 
         assert watch.stdout is not None
         assert_printed(watch.stdout, WELL)
         assert answering.thrice.wait(20)
-        answering.status = WELL._replace(problems=("it burns",))
+        answering.status = WELL.with_remarks([wrong(ProblemCode.CHANGE, "", "it burns")])
         assert_printed(watch.stdout, answering.status)
         watch.send_signal(signal.SIGINT)
         assert watch.wait(20) == 0

@@ -43,8 +43,7 @@ def needing_a_person(status: Status) -> tuple[str, ...]:
     """The problems, without the silence of the API server: that is no matter of the node, and whoever reads
     the condition cannot hear of it in time. Pure.
     """
-    silent = diagnose.unheard(status.cluster.error)
-    return tuple(line for line in status.problems if line != silent)
+    return tuple(each.what for each in status.found if each.key != diagnose.API_SERVER)
 
 
 class _Stands(NamedTuple):

@@ -2,14 +2,14 @@
 """Collects the Status: everything that is reported, read from the parts of the daemon at one moment.
 
 Called by ``app``, for HTTP, for the line to systemd, and for Events and the condition of the Node. The
-problems are found in the rest (``policy.diagnose``). Beside it, the Snapshot and the settings in force. All
+problems are found in its parts (``policy.diagnose``). Beside it, the Snapshot and the settings in force. All
 of it is frozen, so that a thread may write it to a socket.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from nodeagent.agent.core import Core, KubeletSide
 from nodeagent.agent.tell.basis import Basis
 from nodeagent.agent.tell.noting import Remarks
 from nodeagent.base import process
-from nodeagent.model.problem import of_settings
+from nodeagent.model.problem import Problem, ProblemCode, of_settings, wrong
 from nodeagent.model.status import (
     ANSWERS,
     NO_CHANGES,
@@ -52,7 +52,6 @@ def collect(
 ) -> Status:
     """The Status of now. ``changes`` and ``cluster`` are None before they are loaded; ``uptime``: seconds."""
     allocations, watcher = core.snapshots.now.allocations, core.watcher
-    late = late_events(watcher.unwatched, has_instance=watcher.has_instance)
     status = Status(
         version=__version__,
         pid=os.getpid(),
@@ -69,7 +68,7 @@ def collect(
         changes=NO_CHANGES if changes is None else changes.status,
         holders={each: HolderStatus(str(pod), pod.resource) for each, pod in allocations.holders.items()},
         subsystems={name: text or RUNNING_AGAIN for name, text in core.supervisor.failures.items()},
-        problems=(*([late] if late else []), *kubelet.cdi.problems),
+        problems=(),
         process=ProcessStatus(*process.read_numbers()),
         configuration=config.status,
         http=http,
@@ -78,29 +77,32 @@ def collect(
         cluster=ClusterStatus() if cluster is None else cluster.status,
         pci_ids=core.names.bundled,
         remarks=(
+            *late_events(watcher.unwatched, has_instance=watcher.has_instance),
+            *kubelet.cdi.problems,
             *remarks.problems,
             *of_settings(core.settings.get().warnings),
-            *(() if changes is None else changes.plan.notes),
+            *(() if changes is None else (*changes.plan.problems, *changes.plan.notes)),
         ),
     )
-    found = (problem.what for problem in diagnose.problems(status))
-    return status._replace(problems=(*status.problems, *found))
+    return status.with_remarks(diagnose.problems(status))
 
 
-def late_events(unwatched: Sequence[str], *, has_instance: bool) -> str:
-    """The text on directories without an inotify watch; "" if all have one."""
+def late_events(unwatched: Sequence[str], *, has_instance: bool) -> Iterator[Problem]:
+    """Directories without an inotify watch."""
     if not unwatched:
-        return ""
+        return
     if not has_instance:
-        return (
+        what = (
             "changes are seen late: the kernel gives no inotify instance; "
             "raise the kernel setting fs.inotify.max_user_instances"
         )
-    others = " and others" if unwatched[_NAMED:] else ""
-    return (
-        f"changes are seen late, or not at all, in {', '.join(unwatched[:_NAMED])}{others}: "
-        "the kernel gives no more watches; raise the kernel setting fs.inotify.max_user_watches"
-    )
+    else:
+        others = " and others" if unwatched[_NAMED:] else ""
+        what = (
+            f"changes are seen late, or not at all, in {', '.join(unwatched[:_NAMED])}{others}: "
+            "the kernel gives no more watches; raise the kernel setting fs.inotify.max_user_watches"
+        )
+    yield wrong(ProblemCode.INOTIFY, "", what)
 
 
 def in_force(core: Core) -> Basis:

@@ -123,13 +123,10 @@ def _wrong(status: Status, stopped: str | None) -> Iterator[str]:
         yield f"does not go on: {stopped}"
     if not status.kubelet.present:  # most of what else is wrong follows from it
         yield "the kubelet is away"
-    unhealthy = {
-        diagnose.unhealthy(resource.name, device)
-        for resource in status.resources
-        for device in resource.devices
-        if not device.healthy
+    devices = {
+        diagnose.subject(resource, device) for resource in status.resources for device in resource.devices
     }
-    yield from (problem for problem in status.problems if problem not in unhealthy)
+    yield from (problem.what for problem in status.found if problem.about not in devices)
 
 
 def _numbers(status: Status) -> str:

@@ -40,6 +40,10 @@ from nodeagent.policy.change import cards, ownership, wanted_types
 from nodeagent.policy.change.cards import Card, Parent
 
 NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither made nor removed without one"
+_NEW_MACHINE_ID = "create it on the host: systemd-machine-id-setup"
+_CHANGE_TYPES = (
+    "change the configuration (nodeagent scan lists the types), or leave it if it is for other nodes"
+)
 
 
 def obstacles(wanted: MdevSpec) -> tuple[Problem, ...]:
@@ -56,15 +60,18 @@ def plan(snapshot: Snapshot) -> Plan:
     if not wanted.manage:
         return Plan(problems=obstacles(wanted))
     if not snapshot.machine_id:
-        return Plan(problems=(wrong(ProblemCode.CHANGE, "", NO_MACHINE),))
+        return Plan(problems=(wrong(ProblemCode.CHANGE, "", NO_MACHINE, _NEW_MACHINE_ID),))
     listed = wanted_types.for_node(wanted, dict(snapshot.spec.labels))
     found = cards.find_cards(snapshot)
     plans = _plan_cards(found, tuple(wanted_types.type_ids(listed, _mdev_types(found))), snapshot)
     problems = [
-        wrong(ProblemCode.CHANGE, "", text) for text in _problems(wanted, listed, found, snapshot.host)
+        wrong(ProblemCode.CHANGE, "", text, _CHANGE_TYPES)
+        for text in _problems(wanted, listed, found, snapshot.host)
     ]
     problems += [
-        wrong(ProblemCode.SHORTFALL, each.address, text) for each in plans for text in each.shortfalls
+        wrong(ProblemCode.SHORTFALL, each.address, text, _CHANGE_TYPES)
+        for each in plans
+        for text in each.shortfalls
     ]
     return Plan(
         (*(step for each in plans for step in each.removals), *(s for each in plans for s in each.creations)),

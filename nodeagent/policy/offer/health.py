@@ -402,14 +402,15 @@ def _nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
             f"/dev/vfio/{unit.number} is not the group's: it has the number of another device",
             "remove that node, which the kernel has not made, and bind the device again: it makes its own",
         )
-    wanted = (
-        f"/dev/vfio/devices/{host_device.vfio_device or 'vfio?'} and {IOMMUFD_NODE}"
-        if only
-        else f"/dev/vfio/{unit.number} and {CONTAINER_NODE}"
-    )
+    if only:
+        missing = [f"/dev/vfio/devices/{host_device.vfio_device or 'vfio?'}"]
+    else:
+        group_node = unit.group is not None and unit.group.node
+        missing = [] if group_node else [f"/dev/vfio/{unit.number}"]
+        missing += [] if CONTAINER_NODE in unit.nodes else [CONTAINER_NODE]
     return Reason(
         ReasonCode.NODE_MISSING,
-        f"a device node is missing: {wanted} must exist",
+        f"{' and '.join(missing)} {'does' if len(missing) == 1 else 'do'} not exist",
         "look for udev or container mounts that hide /dev/vfio; bind the device again if the node stays away",
     )
 

@@ -160,24 +160,19 @@ function showDevices(status, devices) {
 }
 
 function showTrouble(status, devices) {
-  const byLine = new Map();
-  const told = new Set(status.problems), remarks = status.remarks || [], remedies = status.changes.remedies || {};
+  const remarks = status.remarks || [], bySubject = new Map();
+  for (const device of devices.values()) bySubject.set(`${device.resource}/${device.id}`, device);
+  const found = remarks.filter((each) => each.wrong), listed = new Set(found.map((each) => each.about));
   let waiting = 0;
-  for (const device of devices.values()) {
-    if (device.healthy) continue;
-    const line = `${device.resource}: ${device.id} is Unhealthy: ${device.what}`;
-    if (WAITS.has(device.reason) && !told.has(line)) waiting += 1;
-    byLine.set(line, device);
+  for (const [subject, device] of bySubject) {
+    if (!device.healthy && WAITS.has(device.reason) && !listed.has(subject)) waiting += 1;
   }
-  const urgent = [];
-  for (const line of status.problems) {
-    const device = byLine.get(line);
-    const failing = status.changes.failing.find((each) => line === `${each.card}: ${each.what}`);
-    const hint = (device && device.hint) || (failing && failing.hint) || remedies[line] || (line === status.http.error && status.http.hint) || (remarks.find((each) => each.what === line) || {}).hint;
-    urgent.push(el("div", "problem", el("strong", "", line), hint ? el("div", "hint", hint) : null,
+  const urgent = found.map((problem) => {
+    const device = bySubject.get(problem.about);
+    return el("div", "problem", el("strong", "", problem.what), problem.hint ? el("div", "hint", problem.hint) : null,
       device && device.resource && /^[0-9a-f-]+[:-]/.test(device.id)
-        ? el("div", "soft", "more: ", code(`nodeagent explain ${device.id}`)) : null));
-  }
+        ? el("div", "soft", "more: ", code(`nodeagent explain ${device.id}`)) : null);
+  });
   const rest = waiting ? el("p", "soft", `${waiting} ${waiting === 1 ? "device waits" : "devices wait"} for a pod to end: see Waiting below.`) : null;
   $("trouble").replaceChildren(...(urgent.length ? urgent : [el("p", "banner good", "✓ All is well: nothing needs a person.")]), ...(rest ? [rest] : []),
     ...remarks.filter((each) => !each.wrong).map((each) => el("p", "soft", `Note: ${each.what}`)));

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import (
     NO_CHANGES,
@@ -24,6 +25,7 @@ from nodeagent.model.status import (
     ResultsStatus,
     Status,
 )
+from nodeagent.policy import diagnose
 
 GPU = ResourceName("example.com/gpu")
 GPU_AT, SOUND_AT, OTHER_AT = "0000:20:00.0", "0000:20:00.1", "0000:30:00.0"
@@ -63,8 +65,8 @@ def status(
     silent: str = "",
     problems: tuple[str, ...] = (),
 ) -> Status:
-    """A Status; ``held`` is device → pod."""
-    return Status(
+    """A Status; ``held`` is device → pod. ``silent`` is why the API server does not answer."""
+    found = Status(
         version="0",
         pid=1,
         uptime_seconds=1.0,
@@ -75,11 +77,13 @@ def status(
         changes=changes,
         holders={each: HolderStatus(pod, GPU) for each, pod in (held or {}).items()},
         subsystems={},
-        problems=problems,
+        problems=(),
         configuration=ConfigurationStatus(error=error),
         groups=tuple(groups),
-        cluster=ClusterStatus(doubts=doubts, refused=refused, error=silent),
+        cluster=ClusterStatus(doubts=doubts, refused=refused, error=silent, followed=bool(silent)),
     )
+    unheard = [each for each in diagnose.problems(found) if each.key == diagnose.API_SERVER]
+    return found.with_remarks([*unheard, *(wrong(ProblemCode.CHANGE, text, text) for text in problems)])
 
 
 def cards(instances: int, *, made: int = 0, removed: int = 0, busy: bool = False) -> ChangesStatus:

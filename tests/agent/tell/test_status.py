@@ -8,7 +8,8 @@ from tests.facts import names
 
 
 def test_directories_that_cannot_be_watched_are_named_up_to_five() -> None:
-    text = late_events(tuple("abcdef"), has_instance=True)
-    names(text, "a, b, c, d, e and others", "fs.inotify.max_user_watches")
-    names(late_events(("a",), has_instance=False), "fs.inotify.max_user_instances")
-    assert late_events((), has_instance=False) == ""
+    (problem,) = late_events(tuple("abcdef"), has_instance=True)
+    names(problem.what, "a, b, c, d, e and others", "fs.inotify.max_user_watches")
+    (problem,) = late_events(("a",), has_instance=False)
+    names(problem.what, "fs.inotify.max_user_instances")
+    assert list(late_events((), has_instance=False)) == []

@@ -18,6 +18,7 @@ from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.host import Kind
 from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import (
@@ -43,7 +44,8 @@ def resource(name: str, *, registered: bool = True, unhealthy: int = 0) -> Resou
 
 
 def status(*resources: ResourceStatus, present: bool = True, problems: tuple[str, ...] = ()) -> Status:
-    return Status(
+    """A Status with these problems; one that is about a device begins with its resource and its id."""
+    found = Status(
         version="0",
         pid=1,
         uptime_seconds=1.0,
@@ -54,7 +56,10 @@ def status(*resources: ResourceStatus, present: bool = True, problems: tuple[str
         changes=NO_CHANGES,
         holders={},
         subsystems={},
-        problems=problems,
+        problems=(),
+    )
+    return found.with_remarks(
+        wrong(ProblemCode.CHANGE, "a/a-0" if text.startswith("a: a-0 ") else "", text) for text in problems
     )
 
 

@@ -65,7 +65,9 @@ def _status() -> str:
     (gpu,) = WELL.resources
     waiting = DeviceStatus(DeviceId("0000:67:00.0"), False, 0, "group-held", "held by ns/vm")
     error = "config.yaml:2: weather: unknown key"
-    wrong = Problem(ProblemCode.NO_IOMMU, "", "no IOMMU", "enable it", True)
+    no_iommu = wrong(ProblemCode.NO_IOMMU, "", "no IOMMU", "enable it")
+    no_type = wrong(ProblemCode.CHANGE, "", "no card supports x", "change mdevs.types")
+    unused = note(ProblemCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu")
     found: Status = WELL._replace(
         kubelet=WELL.kubelet._replace(present=False, pod_resources="no answer in time"),
         resources=(
@@ -73,7 +75,6 @@ def _status() -> str:
         ),
         changes=WELL.changes._replace(
             waiting=(WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm"),),
-            problems=("no card supports x",),
         ),
         configuration=ConfigurationStatus(error=f"{error}\nvalid keys: aliases"),
         http=HttpStatus("http://[::1]:9481/"),
@@ -85,20 +86,10 @@ def _status() -> str:
             stale=(StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still lists it")),
         ),
         pci_ids="2026-01-01",
-        remarks=(wrong, note(ProblemCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu")),
-    )
-    problems = (
-        diagnose.not_in_force(error),
-        diagnose.away(found.kubelet.socket),
-        diagnose.unasked(found.kubelet.pod_resources),
-        diagnose.unregistered(found.resources[0]),
-        diagnose.unhealthy(gpu.name, gpu.devices[1]),
-        "no card supports x",
-        "no IOMMU",
-        "a problem without a hint",
+        remarks=(no_iommu, no_type, unused),
     )
     return _sections(
-        with_problems=status.text(found._replace(problems=problems), wide=True),
+        with_problems=status.text(found.with_remarks(diagnose.problems(found)), wide=True),
         healthy=status.text(WELL),
         without_resources=status.text(
             WELL._replace(resources=(), holders={}, cluster=ClusterStatus(followed=True))
