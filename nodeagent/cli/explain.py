@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -136,9 +136,16 @@ def _read_status(options: argparse.Namespace) -> Status | None:
 
 
 def _explain(subject: _Subject) -> Explanation:
-    for has_form, explain_form in _FORMS:
-        if has_form(subject.name):
-            return explain_form(subject)
+    """Explain a name by its form. :raises NodeagentError: if nothing has it."""
+    name = subject.name
+    if pci_address(name) or mdev_uuid(name) or usb_id(name):
+        return _explain_device(subject)
+    if _PORT.fullmatch(name):
+        return _explain_port(subject)
+    if name.startswith("/dev/"):
+        return _explain_path(subject)
+    if _PLACE.fullmatch(name):
+        return _explain_rule(subject)
     return _explain_name(subject)
 
 
@@ -293,19 +300,6 @@ def _hint_at(known: Sequence[str], before: str, without: str, like: str = "") ->
     if not known:
         return without or "nodeagent scan lists what is there"
     return naming.nearest(like, known, before)
-
-
-def _is_device(name: str) -> bool:
-    return any(of_kind(name) is not None for of_kind in (pci_address, mdev_uuid, usb_id))
-
-
-_FORMS: tuple[tuple[Callable[[str], object], Callable[[_Subject], Explanation]], ...] = (
-    (_is_device, _explain_device),
-    (_PORT.fullmatch, _explain_port),
-    (lambda name: name.startswith("/dev/"), _explain_path),
-    (_PLACE.fullmatch, _explain_rule),
-)
-"""Form of a name → what explains it; all other names are looked for."""
 
 
 def text(explanation: Explanation) -> str:
