@@ -21,7 +21,7 @@ _FORMER = {"format": "nodeagent-host/v1"}
 def dump(host: Host) -> dict[str, Any]:
     """Return the plain data of a host."""
     parts = plain.dump(host, whole=True)
-    return {**HEADING, **{field.key: parts[field.key] for field in _fields()}}
+    return {**HEADING, **{field.key: parts[field.key] for field in fields()}}
 
 
 def load(data: Any) -> Host:
@@ -44,16 +44,7 @@ def _begins(data: Mapping[Any, Any], heading: Mapping[str, str]) -> bool:
     return all(data.get(key) == text for key, text in heading.items())
 
 
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of the documents that ``dump`` makes."""
-    from nodeagent.model import schemas  # here: for the documentation alone
-
-    definitions: dict[str, Any] = {}
-    parts = {field.key: schemas.form(field, definitions) for field in _fields()}
-    return schemas.document(Host, HEADING, parts, tuple(parts), definitions)
-
-
-def _fields() -> list[plain.RecordField]:
+def fields() -> list[plain.RecordField]:
     """Return the fields of a Host; the short ones come first, for people who read a saved host."""
     return sorted(plain.fields_of(Host), key=lambda field: field.listed)
 

@@ -1,29 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of the log explained: journald's message catalog, and the table of ``docs/logs.md``.
+"""The events of the log explained: journald's message catalog.
 
 ``python -m nodeagent.render.logs catalog FILE`` writes the catalog (systemd: "Journal Message Catalogs"),
-which ``journalctl -x`` shows below each line; ``… docs docs/logs.md`` renews the page between its two marks.
-Both are made from ``base.log`` and from ``logs.toml`` beside this file. The daemon loads neither.
+which ``journalctl -x`` shows below each line. It is made from ``base.log`` and from ``logs.toml`` beside this
+file, as ``docs/logs.md`` is. The daemon loads neither.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from nodeagent.base import log, pages
+from nodeagent.base import log
 
 TEXTS = Path(__file__).with_suffix(".toml")
 WIDTH = 76  # columns: journalctl puts some before each line
-PAGE = 120  # columns of the page
 
-_PLACEHOLDER = re.compile(r"@NODEAGENT_(\w+)@")
+PLACEHOLDER = re.compile(r"@NODEAGENT_(\w+)@")
 _HEADERS = (
     "Defined-By: nodeagent",
     "Documentation: man:nodeagent(8) file:///usr/share/doc/nodeagent/logs.md.gz",
@@ -64,11 +62,6 @@ def catalog() -> str:
     return "\n".join(map(_entry, explained()))
 
 
-def page(text: str) -> str:
-    """The page ``text`` with the reference renewed. :raises ValueError: if a mark is missing."""
-    return pages.renewed(text, "events", "\n".join([*_table(), *_meanings()]) + "\n")
-
-
 def _explained(event: log.Event, text: Mapping[str, object]) -> Explained:
     run = text.get("run", [])
     assert isinstance(run, list)
@@ -76,7 +69,7 @@ def _explained(event: log.Event, text: Mapping[str, object]) -> Explained:
 
 
 def _names(text: str) -> list[str]:
-    return _PLACEHOLDER.findall(text)
+    return PLACEHOLDER.findall(text)
 
 
 def _entry(one: Explained) -> str:
@@ -87,34 +80,9 @@ def _entry(one: Explained) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table() -> Iterator[str]:
-    yield "| event | level | MESSAGE | fields | MESSAGE_ID |"
-    yield "|---|---|---|---|---|"
-    for event in log.catalogue():
-        level = logging.getLevelName(event.level).lower()
-        fields = " ".join((*dict.fromkeys(event.fields), *(f"({name})" for name in event.also)))
-        text = pages.cell(event.text)
-        yield f"| [{event.name}](#{event.name}) | {level} | {text} | {fields or '-'} | `{event.id}` |"
-
-
-def _meanings() -> Iterator[str]:
-    for one in explained():
-        yield f"\n### {one.event.name}\n"
-        yield f"{_plain(one.means)}\n"
-        yield _plain(f"*To do:* {one.do}")
-        if one.run:
-            yield "\n" + "\n".join(f"    {_plain(command)}" for command in one.run)
-
-
-def _plain(text: str) -> str:
-    """The text with the names of fields where the journal has their values."""
-    return textwrap.fill(_PLACEHOLDER.sub(lambda found: found[1], text), PAGE)
-
-
 def main(arguments: list[str]) -> None:
-    """Write the catalog to the file that is named, or renew the page."""
-    what, path = arguments[0], Path(arguments[1])
-    path.write_text(catalog() if what == "catalog" else page(path.read_text()))
+    """Write the catalog to the file that is named: ``catalog FILE``."""
+    Path(arguments[1]).write_text(catalog())
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import jsonschema
 import pytest
 import yaml
 
-from nodeagent.cli import main, reference
+from nodeagent.cli import main
 from nodeagent.sim import nodes
+from tests.reference import commands
 from tests.sim import hosts
 
 Capture = pytest.CaptureFixture[str]
@@ -35,7 +36,7 @@ def test_the_report_fits_its_schema_in_both_forms(tmp_path: Path, capsys: Captur
         "Readiness",
         False,
     )
-    schema = json.loads(reference.files()["schemas/Readiness.json"])
+    schema = json.loads(commands.files()["schemas/Readiness.json"])
     jsonschema.Draft202012Validator(schema).validate(document)
     assert yaml.safe_load(asked(capsys, "--root", root, "check", "-o", "yaml")) == document
 

@@ -12,8 +12,9 @@ import jsonschema
 import pytest
 import yaml
 
-from nodeagent.cli import main, reference
+from nodeagent.cli import main
 from nodeagent.sim import nodes
+from tests.reference import commands
 
 Ask = Callable[..., str]
 CONFIGURATION = """\
@@ -55,7 +56,7 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
 def checked(text: str, kind: str) -> Any:
     document = json.loads(text)
     assert (document["apiVersion"], document["kind"]) == ("nodeagent/v1", kind)
-    schema = json.loads(reference.files()[f"schemas/{kind}.json"])
+    schema = json.loads(commands.files()[f"schemas/{kind}.json"])
     jsonschema.Draft202012Validator(schema).validate(document)
     return document
 

@@ -15,13 +15,7 @@ import pytest
 from nodeagent.base import log
 from nodeagent.render import logs
 
-PAGE = Path(__file__).parents[2] / "docs/logs.md"
 ENTRY = re.compile(r"^-- ([0-9a-f]{32})$", re.MULTILINE)
-
-
-def test_the_page_is_what_the_code_and_the_texts_say() -> None:
-    text = PAGE.read_text()
-    assert logs.page(text) == text, "run: python -m nodeagent.render.logs docs docs/logs.md"
 
 
 def test_the_catalog_has_each_message_id_once_and_no_other() -> None:

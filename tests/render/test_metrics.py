@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from nodeagent.cli import reference
 from nodeagent.model.change import ActionKind
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.status import (
@@ -118,8 +116,3 @@ def test_no_device_and_no_pod_is_ever_named() -> None:
     assert not re.search(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", text)
     assert "ns/vm" not in text
     assert len(text.splitlines()) == len(metrics.text(WELL).splitlines())
-
-
-def test_the_page_on_metrics_has_all_of_them() -> None:
-    text = Path(__file__).parents[2].joinpath("docs/metrics.md").read_text()
-    assert reference.metrics_page(text) == text, "run: python -m nodeagent.cli.reference docs"

@@ -1,19 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of the documentation whose tables are generated: what stands between two marks is renewed.
-
-Used by generators and their tests, never by the daemon. Knows nothing of what is on a page.
-"""
+"""Pages of the documentation whose tables are generated: the text between two marks is replaced."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Iterable
-from pathlib import Path
-
-
-def renew(names: Iterable[str], page: Callable[[str], str]) -> None:
-    """Write each of these files anew: ``page`` gives its text as it should be."""
-    for path in map(Path, names):
-        path.write_text(page(path.read_text()))
 
 
 def renewed(text: str, mark: str, body: str) -> str:

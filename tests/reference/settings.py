@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of settings for ``docs/configuration.md``, made from the records.
-
-``python -m nodeagent.config.reference docs/configuration.md`` writes it between its two marks; a test
-fails when the page and the records differ.
-"""
+"""The reference of settings for ``docs/configuration.md``, made from the records."""
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
-from nodeagent.base import pages
 from nodeagent.config import codec
 from nodeagent.config.codec import ListOf, Record
 from nodeagent.config.settings import SETTINGS
+from tests.reference import pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +80,3 @@ def _default(field: Field) -> str:
     if field.default in (None, ""):
         return ""
     return f"`{json.dumps(codec.written(field.shape, field.default))}`"
-
-
-if __name__ == "__main__":
-    pages.renew(sys.argv[1:], page)

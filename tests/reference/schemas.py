@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON Schema of records as ``model.plain`` writes them, with their docstrings. Pure."""
+"""The JSON Schema of records as ``model.plain`` writes them, with their docstrings."""
 
 from __future__ import annotations
 

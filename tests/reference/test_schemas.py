@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, NewType
 import jsonschema
 import pytest
 
-from nodeagent.model import plain, schemas
+from nodeagent.model import plain
+from tests.reference import schemas
 
 Address = NewType("Address", str)
 HEADING = {"apiVersion": "v1", "kind": "Sample"}

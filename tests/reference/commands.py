@@ -1,18 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference: ``docs/commands.md``, the table of ``docs/metrics.md``, and the schemas of all documents.
-
-``python -m nodeagent.cli.reference docs`` writes them; a test fails when they differ from the program.
-"""
+"""``docs/commands.md``, the table of ``docs/metrics.md``, and the schemas of all documents."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from nodeagent.base import pages
 from nodeagent.cli import output, parser
 from nodeagent.cli.bind import OutcomeAnswer
 from nodeagent.cli.check import Readiness
@@ -20,7 +14,8 @@ from nodeagent.cli.cluster import ClusterCheck
 from nodeagent.cli.config import Settings
 from nodeagent.cli.plan import PlanAnswer
 from nodeagent.cli.plan_config import DryRun
-from nodeagent.model import host_json, schemas
+from nodeagent.model import host_json
+from nodeagent.model.host import Host
 from nodeagent.model.problem import Problem
 from nodeagent.model.status import Status
 from nodeagent.policy.explain.cards import CardExplanation
@@ -31,6 +26,7 @@ from nodeagent.policy.explain.pods import PodExplanation
 from nodeagent.policy.explain.resources import ResourceExplanation
 from nodeagent.policy.explain.rules import RuleExplanation
 from nodeagent.render.metrics import METRICS
+from tests.reference import pages, schemas
 
 KINDS: Mapping[str, type] = {
     "Status": Status,
@@ -49,7 +45,7 @@ KINDS: Mapping[str, type] = {
     "Outcome": OutcomeAnswer,
 }
 """Each kind of document but Host, which ``model.host_json`` writes."""
-PAGE, METRICS_PAGE, FOLDER = "commands.md", "metrics.md", "schemas"
+FOLDER = "schemas"
 _MEANINGS = (output.FINE, output.FAILED, output.USAGE, output.WRONG)
 
 
@@ -96,7 +92,7 @@ def _file(kind: str) -> str:
 
 
 def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    host = host_json.schema()
+    host = _host_schema()
     host["properties"]["fates"] = schemas.part(tuple[DeviceRow, ...], host["$defs"])
     host["properties"]["remarks"] = schemas.part(tuple[Problem, ...], host["$defs"])
     yield host_json.HEADING["kind"], host
@@ -104,18 +100,12 @@ def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield kind, schemas.of(record, output.heading(kind))
 
 
+def _host_schema() -> dict[str, Any]:
+    definitions: dict[str, Any] = {}
+    parts = {field.key: schemas.form(field, definitions) for field in host_json.fields()}
+    return schemas.document(Host, host_json.HEADING, parts, tuple(parts), definitions)
+
+
 def files() -> Mapping[str, str]:
     """Path below the folder of the documentation → text, of each schema."""
     return {_file(kind): json.dumps(schema, indent=2) + "\n" for kind, schema in _schemas()}
-
-
-def write(documentation: Path) -> None:
-    """Write the pages and the schemas."""
-    pages.renew([str(documentation / PAGE)], page)
-    pages.renew([str(documentation / METRICS_PAGE)], metrics_page)
-    for name, text in files().items():
-        (documentation / name).write_text(text)
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]))

@@ -5,26 +5,40 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nodeagent.cli import parser, reference
+import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-RENEW = "run: python -m nodeagent.cli.reference docs"
+from nodeagent.cli import parser
+from tests.reference import DOCS, RENEW, commands, log_events, settings
+
 CAMEL = re.compile(r"[a-z]+([A-Z0-9][a-z0-9]*)*")
 
 
 def test_the_page_is_up_to_date() -> None:
-    text = (DOCS / reference.PAGE).read_text()
-    assert reference.page(text) == text, RENEW
+    text = (DOCS / "commands.md").read_text()
+    assert commands.page(text) == text, RENEW
     assert all(f"| `{verb.name}` |" in text for verb in parser.VERBS)
 
 
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [
+        ("metrics.md", commands.metrics_page),
+        ("configuration.md", settings.page),
+        ("logs.md", log_events.page),
+    ],
+)
+def test_the_table_of_a_page_is_up_to_date(name: str, page: Callable[[str], str]) -> None:
+    text = (DOCS / name).read_text()
+    assert page(text) == text, RENEW
+
+
 def test_the_schemas_are_up_to_date_and_complete() -> None:
-    assert {f"schemas/{file.name}" for file in (DOCS / "schemas").iterdir()} == set(reference.files()), RENEW
-    for name, text in reference.files().items():
+    assert {f"schemas/{file.name}" for file in (DOCS / "schemas").iterdir()} == set(commands.files()), RENEW
+    for name, text in commands.files().items():
         assert (DOCS / name).read_text() == text, RENEW
 
 
@@ -36,10 +50,10 @@ def keys(schema: Any) -> Iterator[str]:
 
 
 def test_all_keys_are_spelled_as_in_the_configuration_file() -> None:
-    for name, text in reference.files().items():
+    for name, text in commands.files().items():
         assert [key for key in keys(json.loads(text)) if not CAMEL.fullmatch(key)] == [], name
 
 
 def test_a_kind_of_document_is_one_word_in_all_places() -> None:
-    for name, text in reference.files().items():
+    for name, text in commands.files().items():
         assert json.loads(text)["properties"]["kind"]["const"] == Path(name).stem
