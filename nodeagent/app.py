@@ -37,7 +37,7 @@ from nodeagent.base.systemd import Notifier, listening_sockets
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cluster.credentials import is_followed
 from nodeagent.config import Http, Log, Settings, Sources
-from nodeagent.http.routes import LocalRoutes, NetworkRoutes
+from nodeagent.http.routes import local_routes, network_routes
 from nodeagent.http.server import Handler, NetworkListener, serve_unix
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import LOANS_RECORD, NODES
@@ -183,13 +183,13 @@ class Daemon:
         self.core.usage.request_soon()
 
     def _routes_by_tcp(self, http: Http) -> Handler:
-        return NetworkRoutes(self.status, self.watchdog.problem, self.core.timeouts, http).handle
+        return network_routes(self.status, self.watchdog.problem, self.core.timeouts, http)
 
     async def _serve_commands(self) -> None:
         core = self.core
-        routes = LocalRoutes(self.status, partial(status.in_force, core), self._reply)
+        handle = local_routes(self.status, partial(status.in_force, core), self._reply)
         path = core.root.path(core.settings.get().status.socket)
-        await serve_unix(path, routes.handle, core.timeouts)
+        await serve_unix(path, handle, core.timeouts)
 
     async def _follow_status(self) -> None:
         """Ring the bell of the Snapshot when a part of the Status has changed that is not in it."""

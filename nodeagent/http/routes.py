@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 ManualRequests = Callable[[bytes, int], Awaitable[object]]
 """Handles the body of a request by hand of this process; returns the plain data of the answer."""
 
+_INDEX = text_response(HTTPStatus.OK, "nodeagent: /metrics /healthz /readyz; the page is off: http.page")
 PAGES = 16  # open at a time
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?", re.ASCII)
-_EVENTS = "/events"
 _NO_STORE = ("cache-control", "no-store")
 _PRIVATE = (  # no other page may read, frame or guess the answer
     _NO_STORE,
@@ -50,46 +50,32 @@ _PRIVATE = (  # no other page may read, frame or guess the answer
 )
 
 
-def find_handler(routes: Mapping[tuple[str, str], Handler], request: Request) -> Handler:
-    """The handler of a method and a path. :raises HttpError: if there is none."""
-    method = "GET" if request.method == "HEAD" else request.method
-    if (handler := routes.get((method, request.path))) is not None:
-        return handler
-    methods = ", ".join(method for method, path in routes if path == request.path)
-    if methods:
-        text = f"{request.method} is not answered here, only {methods}"
-        raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, text, [("allow", methods)])
-    paths = ", ".join(path for _, path in routes)
-    raise HttpError(HTTPStatus.NOT_FOUND, f"no such path; there are {paths}")
+def check_path(request: Request, methods: Mapping[str, str]) -> None:
+    """Check the path and its method. :raises HttpError: if it is none of ``methods``, by path."""
+    method = methods.get(request.path)
+    if method is None:
+        raise HttpError(HTTPStatus.NOT_FOUND, f"no such path; there are {', '.join(methods)}")
+    if method != ("GET" if request.method == "HEAD" else request.method):
+        text = f"{request.method} is not answered here, only {method}"
+        raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, text, [("allow", method)])
 
 
-class LocalRoutes:
+def local_routes(
+    status: Callable[[], Status], in_force: Callable[[], Basis], requests: ManualRequests
+) -> Handler:
     """Status, Snapshot with the settings in force, and requests by hand (``nodeagent bind``), as JSON."""
 
-    def __init__(
-        self, status: Callable[[], Status], in_force: Callable[[], Basis], requests: ManualRequests
-    ) -> None:
-        self._status = status
-        self._in_force = in_force
-        self._requests = requests
-        self._routes: dict[tuple[str, str], Handler] = {
-            ("GET", "/status"): self._get_status,
-            ("GET", "/snapshot"): self._get_snapshot,
-            ("POST", "/requests"): self._post_request,
-        }
+    async def handle(request: Request) -> Response:
+        check_path(request, {"/status": "GET", "/snapshot": "GET", "/requests": "POST"})
+        match request.path:
+            case "/status":
+                return await threads.call(_status_json, status())
+            case "/snapshot":
+                return await threads.call(_snapshot_json, in_force())
+            case _:
+                return _json(await requests(request.body, request.pid))
 
-    async def handle(self, request: Request) -> Response:
-        """The response to any request. :raises HttpError: if it is refused."""
-        return await find_handler(self._routes, request)(request)
-
-    async def _get_status(self, _: Request) -> Response:
-        return await threads.call(_status_json, self._status())
-
-    async def _get_snapshot(self, _: Request) -> Response:
-        return await threads.call(_snapshot_json, self._in_force())
-
-    async def _post_request(self, request: Request) -> Response:
-        return _json(await self._requests(request.body, request.pid))
+    return handle
 
 
 def _status_json(status: Status) -> Response:
@@ -107,75 +93,55 @@ def _json(document: object) -> Response:
     return Response(HTTPStatus.OK, [("content-type", "application/json"), _NO_STORE], body)
 
 
-class NetworkRoutes:
+def network_routes(
+    status: Callable[[], Status], stalled: Callable[[], str | None], timeouts: Timeouts, http: Http
+) -> Handler:
     """Metrics, health and the status page, for the TCP listener with the settings ``http``.
 
-    ``stalled`` names the component that makes no progress, if there is one.
+    ``stalled`` names the component that makes no progress, if there is one. Probes are answered on the event
+    loop: they must not wait for a free thread.
     """
+    stream = StatusStream(status, timeouts)
+    paths = dict.fromkeys(("/", "/metrics", "/healthz", "/readyz", "/events"), "GET")
 
-    def __init__(
-        self,
-        status: Callable[[], Status],
-        stalled: Callable[[], str | None],
-        timeouts: Timeouts,
-        http: Http,
-    ) -> None:
-        self._status = status
-        self._stalled = stalled
-        self._http = http
-        self._stream = StatusStream(status, timeouts)
-        self._routes: dict[tuple[str, str], Handler] = {
-            ("GET", "/"): self._get_index,
-            ("GET", "/metrics"): self._get_metrics,
-            ("GET", "/healthz"): self._get_healthz,
-            ("GET", "/readyz"): self._get_readyz,
-            ("GET", _EVENTS): self._get_events,
-        }
+    async def handle(request: Request) -> Response:
+        check_path(request, paths)
+        _check_client(request, http)
+        match request.path:
+            case "/":
+                return _INDEX if http.page == "false" else await threads.call(_page)
+            case "/metrics":
+                return await threads.call(_metrics, status())
+            case "/healthz":  # fails only where a new process would help
+                component = stalled()
+                return _probe(component is None, component or "alive")
+            case "/readyz":  # fails until the host is scanned, and the kubelet has read all lists
+                unready = status().unready
+                return _probe(not unready, "\n".join(unready) or "ready")
+            case _:
+                return _events(stream, http)
 
-    async def handle(self, request: Request) -> Response:
-        """The response to any request. :raises HttpError: if it is refused."""
-        handler = find_handler(self._routes, request)
-        self._check_client(request)
-        return await handler(request)
+    return handle
 
-    def _check_client(self, request: Request) -> None:
-        """:raises HttpError: if this client may not use the path."""
-        private = request.path == _EVENTS or (request.path == "/" and self._http.page != "false")
-        local = is_loopback(self._http.listen.rpartition(":")[0])
-        if (private or local) and not is_known_name(request.host):
-            text = "ask by an IP address, by localhost or by the name of this host"
-            raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, text)
-        if private and self._http.page != "everywhere" and not is_loopback(request.client):
-            raise HttpError(HTTPStatus.FORBIDDEN, "the page is for clients on this node; see http.page")
 
-    async def _get_index(self, _: Request) -> Response:
-        if self._http.page == "false":
-            return text_response(
-                HTTPStatus.OK, "nodeagent: /metrics /healthz /readyz; the page is off: http.page"
-            )
-        return await threads.call(_page)
+def _check_client(request: Request, http: Http) -> None:
+    """:raises HttpError: if this client may not use the path."""
+    private = request.path == "/events" or (request.path == "/" and http.page != "false")
+    local = is_loopback(http.listen.rpartition(":")[0])
+    if (private or local) and not is_known_name(request.host):
+        text = "ask by an IP address, by localhost or by the name of this host"
+        raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, text)
+    if private and http.page != "everywhere" and not is_loopback(request.client):
+        raise HttpError(HTTPStatus.FORBIDDEN, "the page is for clients on this node; see http.page")
 
-    async def _get_events(self, _: Request) -> Response:
-        if self._http.page == "false":
-            raise HttpError(HTTPStatus.NOT_FOUND, "the page is off: http.page")
-        if self._stream.is_full:
-            text = "too many pages are open"
-            raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text, [("retry-after", "30")])
-        headers = [("content-type", "text/event-stream"), *_PRIVATE]
-        return Response(HTTPStatus.OK, headers, self._stream.events())
 
-    async def _get_metrics(self, _: Request) -> Response:
-        return await threads.call(_metrics, self._status())
-
-    async def _get_healthz(self, _: Request) -> Response:
-        """Fail only where a new process would help; a probe must not wait for a free thread."""
-        stalled = self._stalled()
-        return _probe(stalled is None, stalled or "alive")
-
-    async def _get_readyz(self, _: Request) -> Response:
-        """Fail until the host is scanned and the kubelet, if there is one, has read all lists."""
-        unready = self._status().unready
-        return _probe(not unready, "\n".join(unready) or "ready")
+def _events(stream: StatusStream, http: Http) -> Response:
+    if http.page == "false":
+        raise HttpError(HTTPStatus.NOT_FOUND, "the page is off: http.page")
+    if stream.is_full:
+        text = "too many pages are open"
+        raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text, [("retry-after", "30")])
+    return Response(HTTPStatus.OK, [("content-type", "text/event-stream"), *_PRIVATE], stream.events())
 
 
 def _page() -> Response:

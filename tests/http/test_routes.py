@@ -14,7 +14,7 @@ from nodeagent.agent.tell.basis import Basis
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http
 from nodeagent.http import routes
-from nodeagent.http.routes import LocalRoutes, NetworkRoutes
+from nodeagent.http.routes import local_routes, network_routes
 from nodeagent.http.server import HttpError, Request, Response
 from nodeagent.model import plain
 from nodeagent.model.snapshot import Snapshot
@@ -38,9 +38,9 @@ async def ask(
     status: Status = READY,
 ) -> Response:
     """The answer to one request."""
-    paths = NetworkRoutes(lambda: status, lambda: None, Timeouts(), http)
+    handle = network_routes(lambda: status, lambda: None, Timeouts(), http)
     try:
-        return await paths.handle(Request(method, path, host, peer))
+        return await handle(Request(method, path, host, peer))
     except HttpError as error:
         return error.response
 
@@ -60,9 +60,9 @@ async def ask_local(method: str, path: str, body: bytes = b"") -> object:
     async def repeat(request: bytes, pid: int) -> object:
         return {"request": request.decode(), "pid": pid}
 
-    local = LocalRoutes(lambda: WELL, lambda: BASIS, repeat)
+    handle = local_routes(lambda: WELL, lambda: BASIS, repeat)
     try:
-        answer = await local.handle(Request(method, path, "localhost", pid=7, body=body))
+        answer = await handle(Request(method, path, "localhost", pid=7, body=body))
     except HttpError as error:
         return error.response.status
     assert ("content-type", "application/json") in answer.headers
@@ -94,8 +94,8 @@ async def test_health_is_a_line_and_a_status_code() -> None:
         503,
         b"the host was not scanned yet\nnvidia.com/gpu: the kubelet does not read its list yet\n",
     )
-    still = NetworkRoutes(lambda: WELL, lambda: "observe stands still", Timeouts(), LOCAL)
-    assert (await still.handle(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 503
+    still = network_routes(lambda: WELL, lambda: "observe stands still", Timeouts(), LOCAL)
+    assert (await still(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 503
 
 
 SCANNED = WELL.host._replace(scanned=True)
