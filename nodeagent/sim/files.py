@@ -40,9 +40,9 @@ def write_new(path: str, text: str) -> None:
 
 
 def write_unseen(path: str, text: str, aside: str) -> None:
-    """Write an existing file so that nobody who watches its directory notices, as a kernel changes it.
+    """Write an existing file so that a watch of its directory gets no event, as when the kernel changes it.
 
-    inotify tells the directory through which the file was opened; ``aside`` is a free path that is another.
+    inotify reports the directory through which the file was opened; ``aside`` is a free path in another one.
     """
     os.link(path, aside)
     write_new(aside, text)
@@ -87,7 +87,7 @@ def remove_tree(path: str) -> None:
 
 
 def move(path: str, to: str) -> None:
-    """Move a directory away, in place of what is there."""
+    """Move a directory, over one that is there."""
     remove_tree(to)
     directory(to.rpartition("/")[0])
     Path(path).rename(to)

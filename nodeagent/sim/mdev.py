@@ -17,7 +17,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -386,14 +386,23 @@ class SimulatedCards:
         self._watched = writable
 
     def _written(self, change: Change) -> None:
-        write, text = _WRITES.get(change.name or ""), _written_text(f"{change.directory}/{change.name}")
-        if write is None or not text:
-            return
+        """A write that the rules refuse counts, without effect; one that asks for nothing does not count."""
+        text = _written_text(f"{change.directory}/{change.name}")
+        *_, parent, _, name = change.directory.split("/")  # of a type, an mdev, or VF/nvidia
+        vf = change.directory.split("/")[-2]
+        current = self.kernel.made[vf].type.id if vf in self.kernel.made else "0"
         with suppress(KernelRefused):
-            if not write(self.kernel, change.directory, text):
-                return
+            match change.name:
+                case "create" if text:
+                    self.kernel.create(parent, name, text)
+                case "remove" if text == "1":
+                    self.kernel.remove(name)
+                case "current_vgpu_type" if text and text != current:
+                    self.kernel.set_vgpu_type(vf, text)
+                case _:
+                    return
         self.writes += 1
-        self.show(vgpu=change.directory.split("/")[-2])
+        self.show(vgpu=vf)
 
 
 def _types_directory(real: str) -> str:
@@ -406,33 +415,6 @@ def _written_text(path: str) -> str:
         return files.read(path).decode().strip() if stat.S_ISREG(os.lstat(path).st_mode) else ""
     except OSError:
         return ""
-
-
-# Each takes the directory of the file and the text written to it; False if the text asks for nothing.
-_Write = Callable[[MdevKernel, str, str], bool]
-
-
-def _create(kernel: MdevKernel, directory: str, uuid: str) -> bool:
-    *_, parent, _, type_id = directory.split("/")
-    kernel.create(parent, type_id, uuid)
-    return True
-
-
-def _remove(kernel: MdevKernel, directory: str, flag: str) -> bool:
-    if flag == "1":
-        kernel.remove(directory.rpartition("/")[2])
-    return flag == "1"
-
-
-def _set_vgpu_type(kernel: MdevKernel, directory: str, wanted: str) -> bool:
-    vf = directory.split("/")[-2]
-    _, present = kernel.instances.get(vf, (vf, "0"))
-    if wanted != present:
-        kernel.set_vgpu_type(vf, wanted)
-    return wanted != present
-
-
-_WRITES: dict[str, _Write] = {"create": _create, "remove": _remove, "current_vgpu_type": _set_vgpu_type}
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 """Simulated USB devices of a simulated host: they are plugged in and pulled out, and get new numbers.
 
 As the kernel shows them: a link on the bus to a directory below the controller, with the directories of the
-interfaces in it, and a node. Plug in a hub before what is behind it.
+interfaces in it, and a node. Plug in a hub before the devices behind it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONTROLLER = "0000:00:14.0"
 
 
 class Plug(NamedTuple):
-    """What is plugged in: ids of four hexadecimal digits, code and driver of each interface, who made it."""
+    """A device: ids of four hexadecimal digits, code and driver of each interface, and its product name."""
 
     vendor: str
     product: str

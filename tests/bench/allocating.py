@@ -17,7 +17,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from nodeagent.base import threads
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.server import FakeKubelet
-from nodeagent.sim.kubelet.state import Held, Pod
+from nodeagent.sim.kubelet.state import ContainerDevices, Pod
 from tests.bench import listing
 from tests.bench.daemon import Daemon
 from tests.bench.figures import Figure, both
@@ -89,11 +89,11 @@ def hold(kubelet: FakeKubelet, devices: Devices) -> None:
     state.changed()
 
 
-def _holders(pods: dict[str, Pod], devices: Devices) -> Iterator[Held]:
+def _holders(pods: dict[str, Pod], devices: Devices) -> Iterator[ContainerDevices]:
     for number, (resource, name) in enumerate(devices):
         pod = Pod("default", f"vm-{number}", [{resource: 1}], uid=f"uid-{number}")
         pods[pod.key] = pod
-        yield Held(pod.uid, "c0", resource, (name,), b"")
+        yield ContainerDevices(pod.uid, "c0", resource, (name,), b"")
 
 
 def _socket(kubelet: FakeKubelet, resource: str) -> str:

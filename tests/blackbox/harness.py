@@ -29,7 +29,7 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import SocketChannel
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.server import FakeKubelet
-from nodeagent.sim.kubelet.state import ListSeen, Pod
+from nodeagent.sim.kubelet.state import DeviceList, Pod
 from tests import forkserver
 
 T4 = "nvidia.com/TU104GL_TESLA_T4"
@@ -322,7 +322,7 @@ def health(kubelet: FakeKubelet, resource: str) -> dict[str, str]:
     return lists[-1].health if lists else {}
 
 
-def healths(lists: Sequence[ListSeen]) -> list[dict[str, str]]:
+def healths(lists: Sequence[DeviceList]) -> list[dict[str, str]]:
     """The healths of lists."""
     return [seen.health for seen in lists]
 

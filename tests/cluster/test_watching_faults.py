@@ -16,7 +16,7 @@ import pytest
 
 from nodeagent.base import log
 from nodeagent.cluster.watch import Watch
-from nodeagent.sim.apiserver.server import FakeApiServer, Refusal, Seen
+from nodeagent.sim.apiserver.server import FakeApiServer, Refusal, RequestRecord
 from nodeagent.sim.apiserver.store import KUBEVIRTS
 from tests import virtual
 from tests.cluster.following import cr, followed, served, until, until_gates
@@ -27,7 +27,7 @@ FIRST, LATER = 16, 8  # requests in the first minute of a fault, and in each lat
 LARGE = {"padding": "x" * (5 * 2**20)}
 
 
-def per_minute(requests: list[Seen], since: float) -> list[int]:
+def per_minute(requests: list[RequestRecord], since: float) -> list[int]:
     """How many there were in each minute since then."""
     minutes = Counter(int((seen.when - since) // 60) for seen in requests if seen.when >= since)
     return [minutes[minute] for minute in range(max(minutes, default=0) + 1)]

@@ -32,7 +32,7 @@ _REASONS = {
 }
 
 
-class Failure(Exception):
+class ApiError(Exception):
     """Raised when a request is refused; ``after`` goes into Retry-After."""
 
     def __init__(self, code: int, message: str = "", after: int = 0) -> None:
@@ -66,11 +66,11 @@ class ApiRequest(NamedTuple):
 
     @staticmethod
     def parse(path: str, query: Mapping[str, str]) -> ApiRequest:
-        """:raises Failure: if there is nothing at that path."""
+        """:raises ApiError: if there is nothing at that path."""
         found = _PATH.fullmatch(path)
         kind = KINDS.get((found["root"], found["plural"])) if found else None
         if found is None or kind is None or (found["namespace"] and not kind.namespaced):
-            raise Failure(404, "the server could not find the requested resource")
+            raise ApiError(404, "the server could not find the requested resource")
         return ApiRequest(kind, found["namespace"] or "", found["name"] or "", bool(found["status"]), query)
 
     def verb_and_resource(self, method: str) -> tuple[str, str]:
@@ -120,7 +120,7 @@ def answer_about_server(
 ) -> Object | None:
     """The answer; None if the path asks for something else. ``absent``: groups that are not installed.
 
-    :raises Failure: if there is no such group.
+    :raises ApiError: if there is no such group.
     """
     if (method, path) == ("POST", _ACCESS):
         return {**body, "status": _review(body["spec"]["resourceAttributes"], denied)}
@@ -147,6 +147,6 @@ def _review(attributes: dict[str, str], denied: Collection[Denied]) -> Object:
 def _discovered(version: str, absent: Collection[str]) -> Object:
     kinds = [kind for kind in KINDS.values() if kind.api == version and not is_absent(kind, absent)]
     if not kinds:
-        raise Failure(404, "the server could not find the requested resource")
+        raise ApiError(404, "the server could not find the requested resource")
     resources = [{"name": each.plural, "kind": each.name, "namespaced": each.namespaced} for each in kinds]
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}

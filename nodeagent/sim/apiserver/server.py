@@ -23,9 +23,9 @@ from aiohttp import web
 
 from nodeagent.sim.apiserver.requests import (
     USER,
+    ApiError,
     ApiRequest,
     Denied,
-    Failure,
     answer_about_server,
     bookmark,
     is_absent,
@@ -52,7 +52,7 @@ _PATCHES: dict[str, Callable[[Object, object], Object]] = {
 }
 
 
-class Seen(NamedTuple):
+class RequestRecord(NamedTuple):
     """One request; ``when`` is the loop's time, ``query`` is as it was sent."""
 
     when: float
@@ -71,7 +71,7 @@ class Seen(NamedTuple):
 class Statistics:
     """The requests since the object was made, over all restarts."""
 
-    requests: list[Seen] = field(default_factory=list)
+    requests: list[RequestRecord] = field(default_factory=list)
     streams: int = 0  # open now
     sent: int = 0  # bytes of bodies
 
@@ -80,7 +80,7 @@ class Statistics:
 class Refusal:
     """The fault ``status``: that code for the next requests, with Retry-After if it has seconds.
 
-    ``method``, ``namespace``: only for requests of that method, or there; ``message``: what it says.
+    ``method``, ``namespace``: only for requests of that method, or there; ``message``: of the Status.
     """
 
     code: int
@@ -177,12 +177,14 @@ class FakeApiServer:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         authorization = request.headers.get("Authorization", "")
         self.statistics.requests.append(
-            Seen(anyio.current_time(), request.method, request.path, request.query_string, authorization)
+            RequestRecord(
+                anyio.current_time(), request.method, request.path, request.query_string, authorization
+            )
         )
         self.store.changes.touch()  # wakes the waiters of until
         try:
             return await self._answer(request, authorization)
-        except Failure as refused:
+        except ApiError as refused:
             headers = {"Retry-After": str(refused.after)} if refused.after else {}
             return self._json(refused.status, refused.code, headers)
 
@@ -190,7 +192,7 @@ class FakeApiServer:
         plural = request.path.split("/")[-1]
         await anyio.sleep(self.faults.get("slow", plural) or 0)
         if self.tokens and authorization.removeprefix("Bearer ") not in self.tokens:
-            raise Failure(401)
+            raise ApiError(401)
         body = await request.json() if request.can_read_body else None
         itself = answer_about_server(request.method, request.path, body, self.denied, self.absent)
         if itself is not None:
@@ -214,21 +216,21 @@ class FakeApiServer:
                 return self._json(self._create(target, body), 201)
             case "PATCH", True:
                 return self._json(self._patch(target, request.content_type, body))
-        raise Failure(405)
+        raise ApiError(405)
 
     def _refuse(self, target: ApiRequest, method: str) -> None:
         verb, resource = target.verb_and_resource(method)
         if (verb, resource) in self.denied:
-            raise Failure(403, f'{resource} is forbidden: User "{USER}" cannot {verb} them')
+            raise ApiError(403, f'{resource} is forbidden: User "{USER}" cannot {verb} them')
         if is_absent(target.kind, self.absent):
-            raise Failure(404, "the server could not find the requested resource")
+            raise ApiError(404, "the server could not find the requested resource")
         self._fail(target.kind.plural, method, target.namespace)
 
     def _fail(self, plural: str, method: str, namespace: str = "") -> None:
         refusal = self.faults.get("status", plural)
         if refusal is not None and refusal.meets(method, namespace):
             refusal.times -= 1
-            raise Failure(refusal.code, refusal.message, after=refusal.after)
+            raise ApiError(refusal.code, refusal.message, after=refusal.after)
 
     def _json(self, value: Object, code: int = 200, headers: dict[str, str] | None = None) -> web.Response:
         body = json.dumps(value, separators=(",", ":")).encode()
@@ -255,7 +257,7 @@ class FakeApiServer:
     def _find(self, target: ApiRequest) -> Object:
         found = self.store.get(target.kind, target.name, target.namespace)
         if found is None:
-            raise Failure(404, f'{target.kind.plural} "{target.name}" not found')
+            raise ApiError(404, f'{target.kind.plural} "{target.name}" not found')
         return found
 
     def _list(self, target: ApiRequest) -> Object:
@@ -271,7 +273,7 @@ class FakeApiServer:
         if "name" not in metadata:  # kubernetes.io/docs/reference/using-api/api-concepts/#generated-values
             metadata["name"] = f"{metadata['generateName']}{self.store.version:x}"
         if self.store.get(target.kind, metadata["name"], target.namespace) is not None:
-            raise Failure(409, f'{target.kind.plural} "{metadata["name"]}" already exists')
+            raise ApiError(409, f'{target.kind.plural} "{metadata["name"]}" already exists')
         return self.store.put(target.kind, given | {"metadata": metadata})
 
     def _patch(self, target: ApiRequest, kind: str, patch: object) -> Object:
@@ -279,9 +281,9 @@ class FakeApiServer:
         try:
             new = _PATCHES[kind](old, patch)
         except KeyError:
-            raise Failure(415, f"patches of the kind {kind} are not understood here") from None
+            raise ApiError(415, f"patches of the kind {kind} are not understood here") from None
         except Unpatchable as error:
-            raise Failure(422, str(error)) from error
+            raise ApiError(422, str(error)) from error
         if target.of_status:
             new = old | {"status": new.get("status", {})}  # nothing else can be changed there
         return self.store.put(target.kind, new)
@@ -309,7 +311,7 @@ class _Watch:
         if self._faults.get("eof", plural):
             return
         if self._faults.get("expired", plural) or not await self._begin():
-            await self._write(line("ERROR", Failure(410, "too old resource version").status))
+            await self._write(line("ERROR", ApiError(410, "too old resource version").status))
             return
         if self._faults.get("half-line", plural):
             await self._write(bookmark(self._target.kind, self._version)[:20])

@@ -56,7 +56,7 @@ class Change(NamedTuple):
 
 
 class Store:
-    """All objects by kind, namespace and name. What it gives away is nobody's to change."""
+    """All objects by kind, namespace and name. Returned objects must not be changed."""
 
     def __init__(self) -> None:
         self.changes: Latest[int] = Latest(0)  # touched when anything differs, the faults included

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fake kubelet's admission: choosing devices, calling Allocate, and what the container gets.
+"""The fake kubelet's admission: choosing devices, calling Allocate, and the result of each container.
 
 Follows Allocate, devicesToAllocate and allocateContainerResources in pkg/kubelet/cm/devicemanager/manager.go
 of Kubernetes 1.36, with their texts. One pod after the other, init containers first, one Allocate per
@@ -19,9 +19,9 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import RPC_ERRORS, in_own_task
 from nodeagent.sim.kubelet.plugins import Client, Clients, go_text
 from nodeagent.sim.kubelet.state import (
-    AllocationSeen,
+    AllocateCall,
+    ContainerDevices,
     ContainerResult,
-    Held,
     Pod,
     SidecarsFirst,
     State,
@@ -62,9 +62,9 @@ class Admission:
         return pod
 
     async def start_again(self, pod: Pod) -> Pod:
-        """Start the containers of an admitted pod; what it has not got of a resource it asks for now.
+        """Start the containers of an admitted pod; devices that it has not got are requested now.
 
-        GetDeviceRunContainerOptions: a worker of the pod does so, whoever is being admitted.
+        GetDeviceRunContainerOptions: a worker of the pod does so, during admissions of other pods too.
         """
         try:
             await self._allocate(pod)
@@ -89,11 +89,11 @@ class Admission:
         pod.message = f"Pod was rejected: Allocate failed due to {text}, which is unexpected"
 
     async def _allocate(self, pod: Pod) -> None:
-        """Init containers first; what plain ones had may be used again, what sidecars have may not."""
+        """Init containers first; devices of plain ones may be used again, those of sidecars may not."""
         reusable: dict[str, set[str]] = {}
         for role, name, limits in _containers(pod):
             # a resource that no plugin ever listed: the pod runs without, as with nodeName set
-            wishes = [wish for wish in limits.items() if self._state.table.known(wish[0])]
+            wishes = [wish for wish in limits.items() if self._state.table.is_known(wish[0])]
             self._state.random.shuffle(wishes)
             if wishes:
                 self.free_devices_of_gone_pods()
@@ -113,7 +113,7 @@ class Admission:
             return found
         ids = await self._choose(resource, count, reusable.get(resource, set()))
         response = await self._call(resource, ids)
-        self._state.table.held.append(Held(pod.uid, name, resource, ids, bytes(response)))
+        self._state.table.held.append(ContainerDevices(pod.uid, name, resource, ids, bytes(response)))
         return ids
 
     async def _choose(self, resource: str, count: int, reusable: set[str]) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ class Admission:
         return tuple(chosen)
 
     async def _preferred(self, resource: str, free: set[str], must: list[str], count: int) -> list[str]:
-        """The free ids to take: what the plugin prefers, then any; never more than needed."""
+        """The free ids to take: those that the plugin prefers, then any; never more than needed."""
         wanted: list[str] = []
         endpoint = self._clients.endpoints[resource]
         if endpoint.options.get_preferred_allocation_available:
@@ -166,10 +166,10 @@ class Admission:
             error = go_text(foreign)
         finally:
             state.allocating.difference_update(ids)
-        state.statistics.allocations.append(AllocationSeen(resource, ids, anyio.current_time(), error))
+        state.statistics.allocations.append(AllocateCall(resource, ids, anyio.current_time(), error))
         state.changed()
         if error is not None:
-            state.table.count_again()
+            state.table.recount_allocated()
             raise Rejected(error)
         _look_up(self._state, resource, ids)
         return responses[0]

@@ -28,7 +28,7 @@ from grpclib.metadata import Deadline
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.grpc import RPC_ERRORS, SocketChannel, in_own_task
-from nodeagent.sim.kubelet.state import Registration, SeenDevice, State
+from nodeagent.sim.kubelet.state import ListedDevice, Registration, State
 
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
 RECEIVE_LIMIT = 4 * 1024 * 1024  # grpc-go's default
@@ -43,7 +43,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 def is_extended_resource_name(name: str) -> bool:
-    """What v1helper.IsExtendedResourceName accepts; nothing else may register."""
+    """True for the names that v1helper.IsExtendedResourceName accepts; no others may register."""
     domain, slash, rest = name.partition("/")
     if not slash or "kubernetes.io/" in name or name.startswith("requests."):
         return False
@@ -102,7 +102,7 @@ class Clients:
         self._all: set[Client] = set()
         self._current: dict[str, Client] = {}
         self._closed = False
-        self.endpoints: dict[str, Client] = {}  # who gets the Allocates
+        self.endpoints: dict[str, Client] = {}  # of which Allocate is called
 
     async def register(self, request: v1beta1.RegisterRequest, deadline: Deadline | None) -> None:
         """All of Register but the transport. :raises GRPCError: UNKNOWN, with the real one's text."""
@@ -147,7 +147,7 @@ class Clients:
         client = Client(resource, channel, codec, options)
         self._all.add(client)
         self._current[resource] = self.endpoints[resource] = client
-        self._state.table.connected(resource)
+        self._state.table.mark_connected(resource)
         if not self._state.faults.get("no-list", resource):
             self._tasks.start_soon(self._read, client, name=f"lists of {resource}")
 
@@ -162,7 +162,7 @@ class Clients:
             raise GRPCError(Status.UNKNOWN, text) from error
 
     async def _read(self, client: Client) -> None:
-        """Read lists until the stream ends; then do what the real one does at a stream's end."""
+        """Read lists until the stream ends; then disconnect the current client, as the real one does."""
         streams = self._state.statistics.streams
         try:
             with client.reading:
@@ -188,7 +188,7 @@ class Clients:
                     message = await stream.recv_message()
                     if message is None:
                         return
-                    state.listed(resource, client.codec.size, _seen(message))
+                    state.receive_list(resource, client.codec.size, _seen(message))
         except RPC_ERRORS:
             return  # every end of a stream is the same to the kubelet
 
@@ -208,7 +208,7 @@ class Clients:
             return
         client.reading.cancel()
         client.channel.close()
-        self._state.table.lost(resource)
+        self._state.table.mark_lost(resource)
         self._state.changed()
 
     def end_stream(self, resource: str) -> None:
@@ -240,8 +240,10 @@ async def _dial(channel: SocketChannel) -> None:
     raise GRPCError(Status.UNKNOWN, "failed to dial device plugin: context deadline exceeded")
 
 
-def _seen(message: v1beta1.ListAndWatchResponse) -> tuple[SeenDevice, ...]:
-    return tuple(SeenDevice(device.id, device.health, _nodes(device.topology)) for device in message.devices)
+def _seen(message: v1beta1.ListAndWatchResponse) -> tuple[ListedDevice, ...]:
+    return tuple(
+        ListedDevice(device.id, device.health, _nodes(device.topology)) for device in message.devices
+    )
 
 
 def _nodes(topology: v1beta1.TopologyInfo | None) -> tuple[int, ...] | None:
@@ -264,7 +266,7 @@ class PluginWatcher:
             await anyio.sleep(RECONCILE)
 
     async def one_turn(self) -> None:
-        """Drop what has gone or was made anew, then try what is new."""
+        """Drop plugins whose socket has gone or was replaced, then try new sockets."""
         sockets = _sockets(self._state.paths.registry)
         for path, (identity, resource) in tuple(self._used.items()):
             if sockets.get(path) != identity:
@@ -309,7 +311,7 @@ class PluginWatcher:
 
 
 def _check(info: pluginregistration.PluginInfo) -> None:
-    """Check what the device manager checks. :raises ValueError: if it would not take the plugin."""
+    """The checks of the device manager. :raises ValueError: if it would not take the plugin."""
     if info.type != "DevicePlugin":
         raise ValueError(f"no handler registered for plugin type: {info.type}")
     if "v1beta1" not in info.supported_versions:

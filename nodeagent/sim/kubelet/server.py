@@ -2,9 +2,10 @@
 """A fake kubelet: real gRPC on real sockets, with the device manager's semantics of Kubernetes 1.36.
 
 For the demo, the tests and the benchmark. It registers plugins as the real one does, reads their lists,
-admits pods, keeps its checkpoint, answers PodResources, watches plugins_registry, restarts like the real
-one, and misbehaves on demand (``faults``). It runs no containers: the result of a pod says what they would
-get. ``plugins`` has the connections to plugins, ``admission`` the pods, ``state`` the device tables.
+admits pods, keeps its checkpoint, answers PodResources, watches plugins_registry, restarts like the real one,
+and misbehaves on demand (``faults``). It runs no containers: the result of a pod has the devices, variables
+and mounts that they would get. ``plugins`` has the connections to plugins, ``admission`` the pods, ``state``
+the device tables.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import SocketServer
 from nodeagent.sim.kubelet.admission import Admission
 from nodeagent.sim.kubelet.plugins import Clients, PluginWatcher
-from nodeagent.sim.kubelet.state import Held, Pod, Registration, State
+from nodeagent.sim.kubelet.state import ContainerDevices, Pod, Registration, State
 
 AN_HOUR = 3600.0
 REGISTER = "/v1beta1.Registration/Register"
@@ -44,8 +45,8 @@ class FakeKubelet:
     """An async context manager that starts on entry and stops on exit.
 
     ``root`` is the path prefix, ``seed`` steers the order of device ids, ``topology_policy`` is the kubelet's
-    (``none`` or any other). On entry it has run for ``age`` seconds, as its sockets tell; each later start
-    makes it new. ``faults`` are switched on and off, each for all resources (``name``) or for one
+    (``none`` or any other). On entry it has run for ``age`` seconds, by the time of its sockets; each later
+    start makes it new. ``faults`` are switched on and off, each for all resources (``name``) or for one
     (``name:resource``): ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``,
     ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and listen),
     ``plugins-late`` (seconds between PodResources and the socket for plugins, see ``_Run``),
@@ -87,7 +88,7 @@ class FakeKubelet:
         return await self._outer.__aexit__(error_type, error, trace)
 
     async def start(self) -> None:
-        """Wipe the plugin directory's sockets, bind, listen; pods keep what the checkpoint says."""
+        """Wipe the plugin directory's sockets, bind, listen; pods keep the allocations of the checkpoint."""
         if self._run is None:
             age, self._age = self._age, 0.0
             self._run = _Run(self.state, self._outer)
@@ -112,7 +113,7 @@ class FakeKubelet:
     async def admit(self, pod: Pod, *, again: bool = False) -> Pod:
         """Admit the pod, or reject it; see its phase, message and results.
 
-        ``again``: it was admitted; its containers are started once more, whoever is being admitted.
+        ``again``: it was admitted; its containers are started once more, during admissions of other pods too.
         """
         admission = _alive(self._run).admission
         return await (admission.start_again(pod) if again else admission.admit(pod))
@@ -157,7 +158,7 @@ async def _die_of_crashes(kubelet: FakeKubelet) -> None:
 
 
 class _Run:
-    """One life of the kubelet: what a restart throws away.
+    """One life of the kubelet: the state that a restart throws away.
 
     The real one serves PodResources at once (``startKubelet`` in cmd/kubelet/app/server.go), and plugins when
     the container runtime is up (``initializeRuntimeDependentModules`` in pkg/kubelet/kubelet.go).
@@ -315,14 +316,14 @@ class PodResources(v1.PodResourcesListerBase):
             raise GRPCError(Status.RESOURCE_EXHAUSTED, "rejected by rate limit")
         await anyio.sleep(self._state.faults.get("pod-resources-delay") or 0)
 
-    def _held(self) -> Mapping[tuple[str, str], Sequence[Held]]:
+    def _held(self) -> Mapping[tuple[str, str], Sequence[ContainerDevices]]:
         """What each container has, by the uid of its pod and its name."""
-        held: dict[tuple[str, str], list[Held]] = {}
+        held: dict[tuple[str, str], list[ContainerDevices]] = {}
         for each in self._state.table.held:
             held.setdefault((each.pod_uid, each.container), []).append(each)
         return held
 
-    def _pod(self, pod: Pod, held: Mapping[tuple[str, str], Sequence[Held]]) -> v1.PodResources:
+    def _pod(self, pod: Pod, held: Mapping[tuple[str, str], Sequence[ContainerDevices]]) -> v1.PodResources:
         names = [f"sidecar{index}" for index in range(len(pod.sidecars))]
         names += [f"c{index}" for index in range(len(pod.containers))]
         containers = [
@@ -350,14 +351,14 @@ class PodResources(v1.PodResourcesListerBase):
 
 
 def _make_older(path: Path, age: float) -> None:
-    """Let a socket tell that age, if it is not to be new."""
+    """Set back the time of a socket, unless it is to be new."""
     if age:
         born = time.time() - age
         os.utime(path, (born, born))
 
 
 def _remove_sockets(directory: Path) -> None:
-    """Every socket directly in the directory, whoever owns it; nothing else (CleanupPluginDirectory)."""
+    """Remove every socket directly in the directory, also of others (CleanupPluginDirectory)."""
     for path in sorted(directory.iterdir()):
         with contextlib.suppress(FileNotFoundError):  # its owner was quicker
             if stat.S_ISSOCK(path.lstat().st_mode):

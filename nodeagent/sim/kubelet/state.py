@@ -32,7 +32,7 @@ STOP_GRACE = 300.0  # seconds that a resource without a plugin keeps its capacit
 
 
 @dataclass(frozen=True, slots=True)
-class SeenDevice:
+class ListedDevice:
     """One entry of a list as it came: ``nodes`` are NUMA ids, None without topology."""
 
     id: str
@@ -46,7 +46,7 @@ class SeenDevice:
 
 
 @dataclass(slots=True)
-class Held:
+class ContainerDevices:
     """What one container of one pod holds of one resource, with the raw answer to its Allocate."""
 
     pod_uid: str
@@ -62,19 +62,19 @@ class DeviceTable:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._saved = 0
-        self.devices: dict[str, dict[str, SeenDevice]] = {}
+        self.devices: dict[str, dict[str, ListedDevice]] = {}
         self.healthy: dict[str, set[str]] = {}
         self.unhealthy: dict[str, set[str]] = {}
         self.stopped: dict[str, float] = {}
-        self.held: list[Held] = []
-        self.allocated: dict[str, set[str]] = {}  # what is not free: what is held, and what is being given
+        self.held: list[ContainerDevices] = []
+        self.allocated: dict[str, set[str]] = {}  # ids that are not free, under an Allocate too
         self.full = False  # the disk: the checkpoint stays as it is
 
-    def connected(self, resource: str) -> None:
+    def mark_connected(self, resource: str) -> None:
         """A plugin has registered; its devices come with the first list."""
         self.stopped.pop(resource, None)
 
-    def update(self, resource: str, devices: Iterable[SeenDevice]) -> None:
+    def update(self, resource: str, devices: Iterable[ListedDevice]) -> None:
         """Replace the table of the resource, and write the checkpoint; of equal ids the last wins."""
         table = {device.id: device for device in devices}
         self.devices[resource] = table
@@ -82,13 +82,13 @@ class DeviceTable:
         self.unhealthy[resource] = set(table) - self.healthy[resource]
         self.save()
 
-    def lost(self, resource: str) -> None:
+    def mark_lost(self, resource: str) -> None:
         """The plugin has gone: all its devices are unhealthy from now on."""
         self.unhealthy.setdefault(resource, set()).update(self.healthy.get(resource, ()))
         self.healthy[resource] = set()
         self.stopped[resource] = anyio.current_time()
 
-    def known(self, resource: str) -> bool:
+    def is_known(self, resource: str) -> bool:
         """True if the resource has sent a list or a pod holds some of it."""
         return resource in self.healthy or any(held.resource == resource for held in self.held)
 
@@ -103,8 +103,8 @@ class DeviceTable:
         """The healthy ones."""
         return len(self.healthy.get(resource, ()))
 
-    def count_again(self) -> None:
-        """Only what is held is not free: what is being given just now is forgotten, as the real one does."""
+    def recount_allocated(self) -> None:
+        """Free all ids but the allocated ones: those under an Allocate are forgotten, as in the real one."""
         self.allocated = {}
         for held in self.held:
             self.allocated.setdefault(held.resource, set()).update(held.ids)
@@ -114,11 +114,11 @@ class DeviceTable:
         return {name for held in self.held if held.resource == resource for name in held.ids}
 
     def release_all_but(self, uids: set[str]) -> None:
-        """Free what belongs to pods that are gone; the checkpoint names them until its next write."""
+        """Free the devices of all other pods; the checkpoint names them until its next write."""
         left = [held for held in self.held if held.pod_uid in uids]
         if len(left) < len(self.held):
             self.held = left
-            self.count_again()
+            self.recount_allocated()
 
     def save(self) -> bool:
         """Write the checkpoint: a temporary ``.NNN`` beside it, then rename; False if the disk is full."""
@@ -138,7 +138,7 @@ class DeviceTable:
         return True
 
     def load(self) -> None:
-        """Start anew from the checkpoint: holders stay, resources are empty until they register."""
+        """Begin with the checkpoint: allocations stay, resources are empty until they register."""
         self.devices, self.healthy, self.unhealthy, self.stopped, self.held = {}, {}, {}, {}, []
         self.allocated = {}
         path = self._directory / CHECKPOINT
@@ -146,9 +146,9 @@ class DeviceTable:
             return
         data = json.loads(path.read_text())["Data"]
         for resource in data["RegisteredDevices"]:
-            self.lost(resource)
+            self.mark_lost(resource)
         self.held = [_held(entry) for entry in data["PodDeviceEntries"]]
-        self.count_again()
+        self.recount_allocated()
 
 
 def ids_of(table: DeviceTable, pod_uid: str, container: str, resource: str) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ def health_of(table: DeviceTable, pod_uid: str) -> dict[str, str]:
     return seen
 
 
-def _entry(held: Held, devices: Mapping[str, Mapping[str, SeenDevice]]) -> dict[str, Any]:
+def _entry(held: ContainerDevices, devices: Mapping[str, Mapping[str, ListedDevice]]) -> dict[str, Any]:
     table = devices.get(held.resource, {})
     by_node: dict[str, list[str]] = {}
     for name in held.ids:
@@ -193,9 +193,9 @@ def _entry(held: Held, devices: Mapping[str, Mapping[str, SeenDevice]]) -> dict[
     }
 
 
-def _held(entry: dict[str, Any]) -> Held:
+def _held(entry: dict[str, Any]) -> ContainerDevices:
     ids = dict.fromkeys(name for names in entry["DeviceIDs"].values() for name in names)
-    return Held(
+    return ContainerDevices(
         entry["PodUID"],
         entry["ContainerName"],
         entry["ResourceName"],
@@ -215,12 +215,12 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class ListSeen:
+class DeviceList:
     """One message of a ListAndWatch stream; ``when`` is the loop's time, ``size`` in bytes."""
 
     when: float
     size: int
-    devices: tuple[SeenDevice, ...]
+    devices: tuple[ListedDevice, ...]
 
     @property
     def health(self) -> dict[str, str]:
@@ -229,7 +229,7 @@ class ListSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationSeen:
+class AllocateCall:
     """One Allocate: the ids in the order asked; ``error`` None if granted."""
 
     resource: str
@@ -243,9 +243,9 @@ class Statistics:
     """What happened since the object was made, over all restarts."""
 
     registrations: list[Registration] = field(default_factory=list)
-    lists: dict[str, deque[ListSeen]] = field(default_factory=dict)
+    lists: dict[str, deque[DeviceList]] = field(default_factory=dict)
     lists_total: int = 0
-    allocations: list[AllocationSeen] = field(default_factory=list)
+    allocations: list[AllocateCall] = field(default_factory=list)
     streams: dict[str, int] = field(default_factory=dict)  # open now, per resource
 
     def accepted(self, resource: str) -> list[Registration]:
@@ -273,7 +273,7 @@ class ContainerResult:
 
 @dataclass(slots=True)
 class Pod:
-    """A pod: what it asks for (resource → count, per container), and what became of it."""
+    """A pod: its requests (resource → count, per container), and the outcome of its admission."""
 
     namespace: str
     name: str
@@ -348,7 +348,7 @@ class State:
         self.faults = Faults(self._changes)
 
     def changed(self) -> None:
-        """Wake all who wait."""
+        """Wake the waiters of ``until``."""
         self._changes.touch()
 
     async def until(self, predicate: Callable[[], bool], timeout: float = 5.0) -> None:  # noqa: ASYNC109 (tests read well so)
@@ -360,9 +360,9 @@ class State:
                     return
                 await self._changes.newer(seen)
 
-    def listed(self, resource: str, size: int, devices: tuple[SeenDevice, ...]) -> None:
-        """A list has come: remember it, take it over, and die where the real one dies."""
-        seen = ListSeen(anyio.current_time(), size, devices)
+    def receive_list(self, resource: str, size: int, devices: tuple[ListedDevice, ...]) -> None:
+        """Record a list, replace the table of the resource, and crash where the real one does."""
+        seen = DeviceList(anyio.current_time(), size, devices)
         self.statistics.lists.setdefault(resource, deque(maxlen=REMEMBERED)).append(seen)
         self.statistics.lists_total += 1
         first = resource not in self.table.devices
@@ -372,7 +372,7 @@ class State:
         self.changed()
 
     def crash(self, text: str) -> None:
-        """The real kubelet would have ended by SIGSEGV here; whoever runs this one stops it."""
+        """The real kubelet would have ended by SIGSEGV here; the fake one stops."""
         self.life.crashed = self.life.crashed or text
         self.changed()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.sim.kubelet.server import FakeKubelet
-from nodeagent.sim.kubelet.state import ContainerResult, Pod, SeenDevice
+from nodeagent.sim.kubelet.state import ContainerResult, ListedDevice, Pod
 from tests.blackbox.boards import GPU, USB
 from tests.chaos.pods import machines, run
 from tests.chaos.pods.__main__ import main
@@ -39,8 +39,8 @@ async def kubelet(board: Board) -> FakeKubelet:
 def tell(kubelet: FakeKubelet, board: Board, resource: str, unhealthy: Iterable[str]) -> None:
     """The kubelet gets a list of the resource."""
     ids = [function.address for function in board.functions.values() if function.resource == resource]
-    devices = [SeenDevice(each, "Unhealthy" if each in unhealthy else "Healthy") for each in ids]
-    kubelet.state.listed(resource, 0, tuple(devices))
+    devices = [ListedDevice(each, "Unhealthy" if each in unhealthy else "Healthy") for each in ids]
+    kubelet.state.receive_list(resource, 0, tuple(devices))
 
 
 def machine(name: str, *units: str) -> Machine:
@@ -66,7 +66,7 @@ async def test_what_stays_unhealthy_at_rest_is_told(board: Board, kubelet: FakeK
 
 
 async def test_what_is_not_listed_at_rest_is_told(board: Board, kubelet: FakeKubelet) -> None:
-    kubelet.state.listed(GPU, 0, ())
+    kubelet.state.receive_list(GPU, 0, ())
     assert board.unhealthy(kubelet, {"20", "30"}) == [f"{GPU} 0000:40:00.0: []"]
 
 

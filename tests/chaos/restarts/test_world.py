@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.sim.kubelet.server import FakeKubelet
-from nodeagent.sim.kubelet.state import ContainerResult, Pod, SeenDevice
+from nodeagent.sim.kubelet.state import ContainerResult, ListedDevice, Pod
 from tests.blackbox.harness import Usage
 from tests.chaos.restarts.figures import GROWTH, Figures
 from tests.chaos.restarts.world import Broken, World
@@ -26,7 +26,7 @@ def told(world: World, root: Path) -> FakeKubelet:
     kubelet = FakeKubelet(root)
     kubelet.paths.plugins.mkdir(parents=True)
     for name, ids in world.expected().items():
-        kubelet.state.table.update(name, [SeenDevice(each, "Healthy") for each in sorted(ids)])
+        kubelet.state.table.update(name, [ListedDevice(each, "Healthy") for each in sorted(ids)])
         kubelet.statistics.streams[name] = 1
     return kubelet
 

@@ -26,7 +26,7 @@ import anyio.to_thread
 
 from nodeagent.base import sockets
 from nodeagent.sim.kubelet.server import FakeKubelet
-from nodeagent.sim.kubelet.state import ListSeen
+from nodeagent.sim.kubelet.state import DeviceList
 from tests.vm.guest import mdev, pci
 from tests.vm.guest.monitor import Monitor
 
@@ -306,7 +306,7 @@ def _renew(path: Path, text: str) -> bool:
     return True
 
 
-def _start_of_run(lists: list[ListSeen], address: str, wanted: str | None) -> float:
+def _start_of_run(lists: list[DeviceList], address: str, wanted: str | None) -> float:
     start = lists[-1].when
     for seen in reversed(lists):
         if seen.health.get(address) != wanted:
