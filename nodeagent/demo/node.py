@@ -13,8 +13,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,6 +55,12 @@ class DemoFailed(NodeagentError):
     """Raised when something that the demo promises did not happen."""
 
 
+def check(kept: bool, otherwise: str) -> None:
+    """:raises DemoFailed: with the text ``otherwise``, if an expectation was not kept."""
+    if not kept:
+        raise DemoFailed(otherwise)
+
+
 class Screen:
     """Writes numbered steps, actions, expectations, and the milliseconds from an action to its effect.
 
@@ -85,28 +91,20 @@ class Screen:
         self.say(terminal.folded(f"   do      {action}", self._columns))
         self._done_at = time.monotonic()
 
-    def expect(self, effect: str) -> None:
-        """Say which effect must come; the verdict follows on the same line."""
+    @contextmanager
+    def expect(self, effect: str) -> Iterator[None]:
+        """Say which effect the block waits for; the verdict follows on the same line."""
         self._expected = effect
         width = self._columns - _VERDICT if self._columns else _WIDTH
         *others, last = terminal.folded(f"   expect  {effect}", self._columns and width).split("\n")
         self._write("\n".join([*others, last.ljust(width)]))
-
-    def judge(self, kept: bool, otherwise: str) -> None:
-        """Say whether the last expectation was kept. :raises DemoFailed: if it was not."""
-        if not kept:
-            self.broken()
-            raise DemoFailed(otherwise)
-        self.kept()
-
-    def kept(self) -> None:
-        """Say that the effect came."""
+        try:
+            yield
+        except DemoFailed:
+            self.say(f" {self._paint('NO', RED)}")
+            raise
         taken = (time.monotonic() - self._done_at) * 1000
         self.say(f" {self._paint('ok', GREEN)}, {taken:.0f} ms")
-
-    def broken(self) -> None:
-        """Say that it did not come."""
-        self.say(f" {self._paint('NO', RED)}")
 
     def end(self) -> None:
         """Say that all went well, and how long it took."""
@@ -187,13 +185,8 @@ class DemoNode:
 
     async def expect(self, effect: str, state: Callable[[], bool]) -> None:
         """Say which effect must come, and wait for it. :raises DemoFailed: if it does not come."""
-        self.screen.expect(effect)
-        try:
+        with self.screen.expect(effect):
             await self.until(state)
-        except DemoFailed:
-            self.screen.broken()
-            raise
-        self.screen.kept()
 
     async def until(self, state: Callable[[], bool]) -> None:
         """Wait until the kubelet's state is so. :raises DemoFailed: if it does not become so."""
@@ -285,10 +278,10 @@ class DemoNode:
         """Create a pod that must get its devices. :raises DemoFailed: if it does not."""
         pod = Pod("demo", name, [{resource: count}])
         self.screen.do(f"create pod {pod.key} with {count} x {resource}")
-        self.screen.expect("it runs with what it asked for")
-        await self.kubelet.admit(pod)
-        granted = pod.phase == "Running" and len(pod.result.ids.get(resource, ())) == count
-        self.screen.judge(granted and pod.result.error is None, f"{pod.phase} {pod.message} {pod.results}")
+        with self.screen.expect("it runs with what it asked for"):
+            await self.kubelet.admit(pod)
+            granted = pod.phase == "Running" and len(pod.result.ids.get(resource, ())) == count
+            check(granted and pod.result.error is None, f"{pod.phase} {pod.message} {pod.results}")
         return pod
 
     def delete(self, pod: Pod) -> None:

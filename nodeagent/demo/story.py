@@ -30,6 +30,7 @@ from nodeagent.demo.node import (
     DemoNode,
     Document,
     Screen,
+    check,
     open_node,
 )
 from nodeagent.sim import files
@@ -146,9 +147,9 @@ async def play_passthrough(node: DemoNode) -> None:
 
     screen.step("A Tesla T4 cannot be given: its IOMMU group is not viable")
     screen.do(f"nodeagent explain {_BLOCKED}")
-    screen.expect("the function that blocks the group is named")
-    text = await node.run("explain", _BLOCKED)
-    screen.judge("NOT viable" in text and f"without {_BLOCKER}" in text, text)
+    with screen.expect("the function that blocks the group is named"):
+        text = await node.run("explain", _BLOCKED)
+        check("NOT viable" in text and f"without {_BLOCKER}" in text, text)
     screen.show(text)
     node.bind(_BLOCKER, "vfio-pci")
     await node.expect("it turns Healthy", lambda: capacity(TESLA) == (1, 1))
@@ -158,9 +159,9 @@ async def play_passthrough(node: DemoNode) -> None:
     await node.expect(f"{_REBOUND} turns Unhealthy", lambda: _REBOUND not in table.healthy[GPU])
     await node.show_reason(_REBOUND, "driver-changed")
     screen.do("ask for it all the same")
-    screen.expect("Allocate is refused")
-    text = await node.refusal(GPU, _REBOUND)
-    screen.judge(bool(text), f"{_REBOUND} was allocated")
+    with screen.expect("Allocate is refused"):
+        text = await node.refusal(GPU, _REBOUND)
+        check(bool(text), f"{_REBOUND} was allocated")
     screen.show(text)
     node.bind(_REBOUND, "vfio-pci")
     await node.expect("it turns Healthy", lambda: _REBOUND in table.healthy[GPU])
@@ -276,9 +277,9 @@ async def _split(node: DemoNode, cards: SimulatedCards) -> None:
     await expect_capacities("the kubelet has them, and nothing else", {_WHOLE: 3, _LARGE: 0})
     _show_cards(screen, cards)
     screen.do("send SIGTERM")
-    screen.expect("exit code 0, and all vGPUs stay")
-    code = await node.end_daemon()
-    screen.judge((code, _contents(cards)) == (0, everywhere("1 234")), f"exit code {code}")
+    with screen.expect("exit code 0, and all vGPUs stay"):
+        code = await node.end_daemon()
+        check((code, _contents(cards)) == (0, everywhere("1 234")), f"exit code {code}")
 
 
 def _contents(cards: SimulatedCards) -> dict[str, str]:
@@ -319,9 +320,8 @@ async def _follow(node: DemoNode, server: FakeApiServer) -> None:
     screen.show(_CLUSTER_CONFIG)
     await node.start_daemon()
     await node.expect("the GPUs have their name from pci.ids", lambda: capacity(GPU) == (4, 4))
-    screen.expect("the cluster is heard")
-    await node.until_cluster(answers=True)
-    screen.kept()
+    with screen.expect("the cluster is heard"):
+        await node.until_cluster(answers=True)
     screen.do("edit the KubeVirt CR; its permittedHostDevices say")
     screen.show(f"pciHostDevices: [{json.dumps(_ENTRY)}]")
     server.store.put(KUBEVIRTS, _kubevirt(_ENTRY))
@@ -332,17 +332,16 @@ async def _follow(node: DemoNode, server: FakeApiServer) -> None:
     files.write(vmi, json.dumps(_VMI))  # JSON is YAML
     files.write(cr, json.dumps(_kubevirt(_ENTRY)))
     screen.do(f"nodeagent explain vmi grey.yaml --cr cr.yaml; the machine wants 1 x {_SHARED}")
-    screen.expect("this node can give it")
-    text = await node.run("explain", "vmi", vmi, "--cr", cr)
-    screen.judge("this node can give it now" in text, text)
+    with screen.expect("this node can give it"):
+        text = await node.run("explain", "vmi", vmi, "--cr", cr)
+        check("this node can give it now" in text, text)
     screen.show(text)
 
     screen.step("The API server goes away, and what it said stays in force")
     screen.do("the API server goes away")
     await server.stop()
-    screen.expect("the daemon says so")
-    await node.until_cluster(answers=False)
-    screen.kept()
+    with screen.expect("the daemon says so"):
+        await node.until_cluster(answers=False)
     node.show_container(await node.admit("virt-launcher-grey", _SHARED, 1))
 
 
@@ -361,10 +360,10 @@ async def _end(node: DemoNode) -> None:
     screen = node.screen
     screen.step("The daemon ends")
     screen.do("send SIGTERM")
-    screen.expect("exit code 0, and none of its sockets stays behind")
-    code = await node.end_daemon()
-    left = [path.name for path in node.kubelet.paths.plugins.iterdir() if path.is_socket()]
-    screen.judge((code, left) == (0, ["kubelet.sock"]), f"exit code {code}, left behind: {left}")
+    with screen.expect("exit code 0, and none of its sockets stays behind"):
+        code = await node.end_daemon()
+        left = [path.name for path in node.kubelet.paths.plugins.iterdir() if path.is_socket()]
+        check((code, left) == (0, ["kubelet.sock"]), f"exit code {code}, left behind: {left}")
     screen.end()
 
 

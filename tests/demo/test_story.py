@@ -248,10 +248,10 @@ def test_on_a_terminal_verdicts_are_coloured() -> None:
     stream = io.StringIO()
     screen = Screen(stream, Paint(coloured=True))
     screen.do("something")
-    screen.expect("a result")
-    screen.kept()
-    screen.expect("another")
-    screen.broken()
+    with screen.expect("a result"):
+        pass
+    with pytest.raises(DemoFailed), screen.expect("another"):
+        raise DemoFailed("it did not happen")
     assert "\x1b[32mok\x1b[0m" in stream.getvalue()
     assert "\x1b[31mNO\x1b[0m" in stream.getvalue()
     assert screen.where == "step 0, expected: another"
