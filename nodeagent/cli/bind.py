@@ -186,11 +186,11 @@ def remove_from_boot(options: argparse.Namespace, request: Request) -> tuple[Req
         return request, BootFiles()
     _check_root(root, request)
     snapshot, _ = _scan(options, root)
-    left = atboot.without(request, snapshot, known)
-    change = boot_files.changes(root, left)
+    kept = atboot.without(request, snapshot, known)
+    change = boot_files.changes(root, kept)
     if not request.dry_run:
         boot_files.put(root, change)
-    removed = tuple(each.address for each in known if each not in left)
+    removed = tuple(each.address for each in known if each not in kept)
     return request._replace(at_boot=removed), change
 
 

@@ -4,7 +4,8 @@
 Its socket is found without a valid configuration: the daemon may run well on its old settings while the file
 is being edited. A command that decides something decides from a Basis: that of the daemon; where no daemon
 answers, a scan by this process with the settings of this shell, and a line says so. A saved host is judged by
-the settings of this shell, and no daemon is asked.
+the settings of this shell, and no daemon is asked. ``status`` needs no scan, so functions that scan import
+the code for it.
 """
 
 from __future__ import annotations

@@ -17,5 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the help. :raises SystemExit: always."""
-    commands.parser().parse_args([*filter(None, [options.verb]), "--help"])
+    words = [*filter(None, [options.verb]), "--help"]
+    commands.parser(words).parse_args(words)
     return output.FINE  # pragma: no cover  argparse ends the process

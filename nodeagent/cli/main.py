@@ -17,7 +17,7 @@ from nodeagent.cli import output, parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; return its exit code. Never shows a traceback for what a user can mend."""
+    """Run one command; return its exit code. Never shows a traceback for an error that a user can mend."""
     options = parser.parser(arguments).parse_args(arguments)
     try:
         options.timeouts = Timeouts.from_environ(os.environ)

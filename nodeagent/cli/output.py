@@ -107,7 +107,7 @@ def say(message: str, prefix: str = "") -> None:
 
 
 def people(text: str, stream: TextIO | None = None, *, wide: bool = False) -> str:
-    """The text as the stream shows it, which is stdout if none is given."""
+    """The text as the stream shows it; the default is stdout."""
     if not wide:
         text = terminal.folded(text, terminal.columns(stream or sys.stdout, os.environ))
     return text.encode("ascii", "backslashreplace").decode() if _is_plain() else text

@@ -35,7 +35,7 @@ _HEADINGS: Mapping[ActionKind, str] = {
     ActionKind.BIND_DRIVERS: "drivers",
     ActionKind.RESTORE_DRIVERS: "drivers",
 }
-"""Of changes that are not shown with what is on their card."""
+"""Of changes that are not about an mdev or vGPU of a card."""
 _OTHERS = "other changes"
 _DETAILS = ("parent", "address", "typeId", "uuid", "count", "unprobed", "moves", "forced", "takes")
 
@@ -207,7 +207,7 @@ def _lines(alike: list[str], why: str) -> list[str]:
 
 
 def answer(plan: Plan, managed: bool) -> PlanAnswer:
-    """The same for programs, nothing left out; steps in the order in which the daemon does them."""
+    """The document, with all steps, in the order in which the daemon carries them out."""
     return PlanAnswer(
         managed,
         tuple(map(_card_answer, plan.cards)),

@@ -147,7 +147,7 @@ def _by_group(host: Host) -> list[PciFunction]:
 
 
 def _mdevs(host: Host) -> list[Mdev]:
-    """Those on their bus, then those that wait for their removal."""
+    """The mdevs on their bus, then those that wait for their removal."""
     return [*host.mdevs.values(), *host.leaving.values()]
 
 
@@ -225,9 +225,9 @@ def _cut(name: str) -> str:
 
 def _facts(host: Host, shown: int) -> list[str]:
     left_out = len(host.functions) - shown
-    untold = f" ({left_out} not shown)" if left_out else ""
+    hidden = f" ({left_out} not shown)" if left_out else ""
     return [
-        f"{len(host.functions)} functions{untold}, {len(host.groups)} IOMMU groups, {len(host.mdevs)} mdevs",
+        f"{len(host.functions)} functions{hidden}, {len(host.groups)} IOMMU groups, {len(host.mdevs)} mdevs",
         f"IOMMU: {'active' if host.iommu else 'not active: no device can be given to a virtual machine'}",
         f"nodes: {', '.join(_node(path, host) for path in sorted(host.nodes)) or 'none'}",
         *(_cdi_file(file) for file in host.cdi.values()),

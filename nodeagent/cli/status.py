@@ -154,11 +154,11 @@ def _cluster(cluster: ClusterStatus) -> str:
     """Whether the API server answers, and which KubeVirt CR is in force."""
     when = datetime.fromtimestamp(cluster.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     wishes = f"KubeVirt CR {cluster.kubevirt}" if cluster.kubevirt else "no KubeVirt CR"
-    untold = f"; Events left out: {cluster.events_left_out}" if cluster.events_left_out else ""
+    left_out = f"; Events left out: {cluster.events_left_out}" if cluster.events_left_out else ""
     if cluster.answers:
-        return f"cluster: answers since {when}; in force: {wishes}{untold}"
+        return f"cluster: answers since {when}; in force: {wishes}{left_out}"
     since = f"does not answer since {when}" if cluster.since else "has not answered yet"
-    return f"cluster: {since}; in force, as it was heard last: {wishes}{untold}"
+    return f"cluster: {since}; in force, as it was heard last: {wishes}{left_out}"
 
 
 def _stale(stale: StaleStatus) -> str:
