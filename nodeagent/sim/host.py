@@ -7,8 +7,7 @@ driver takes a device, the other way round when it lets go. An unbind of an open
 sysfs while it has a member; its node in /dev/vfio is there from the first VFIO device of the group to the
 last one whose unbind has ended; a VFIO device gets the lowest free number.
 
-Nothing reacts by itself: each method is one event of the host. ``mdev`` adds cards with mdevs, ``usb`` the
-USB devices.
+Nothing reacts by itself: each method is one event of the host. ``mdev`` adds cards with mdevs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from dataclasses import dataclass, field
 
 from nodeagent.sim import files
 from nodeagent.sim.files import LOCAL_MAJOR, Tree
-from nodeagent.sim.usb import UsbBuses
 
 BUS = "/sys/bus/pci/devices"
 DRIVERS = "/sys/bus/pci/drivers"
@@ -64,7 +62,6 @@ class SimulatedHost:
     ) -> None:
         self.directory = os.fspath(directory)
         self.tree = Tree(self.directory, mknod)
-        self.usb = UsbBuses(self.tree)
         self._vfio = _VfioDevices(self.tree, cdev)
         self._present: dict[str, _Function] = {}
         self._unplugged: dict[str, _Function] = {}

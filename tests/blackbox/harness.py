@@ -31,6 +31,7 @@ from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import DeviceList, Pod
 from tests import forkserver
+from tests.sim.usb import UsbBuses
 
 T4 = "nvidia.com/TU104GL_TESLA_T4"
 PATIENCE = 15.0  # seconds; generous, for a machine that others load
@@ -161,6 +162,7 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.host = SimulatedHost(root, numa_nodes=(0, 1))
+        self.usb = UsbBuses(self.host.tree)
         self.plugins = root / "var/lib/kubelet/device-plugins"
 
     def configure(self, text: str, name: str = "config.yaml") -> Path:

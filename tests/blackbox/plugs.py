@@ -9,8 +9,8 @@ from pathlib import Path
 
 from nodeagent.sim import files
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.usb import STICK, Plug
 from tests.blackbox.harness import Node
+from tests.sim.usb import STICK, Plug
 
 SET, ONE = "example.com/set", "example.com/stick"
 BUNDLE = "{name: example.com/set, bundle: true, usb: [{vendors: ['46f4']}, {vendors: ['1234']}]}"
@@ -50,9 +50,9 @@ def lent(node: Node) -> dict[str, set[str]]:
 
 def plugged(node: Node, port: str, plug: Plug, number: int) -> str:
     """Plug it in, with a node of the number that the kernel gives it; where that is on this machine."""
-    node.host.usb.plug(port, plug, number)
+    node.usb.plug(port, plug, number)
     bus = int(port.partition("-")[0])
-    minor, place = (bus - 1) * 128 + number - 1, node.host.usb.path(port)
+    minor, place = (bus - 1) * 128 + number - 1, node.usb.path(port)
     files.write(node.host.path(f"{place}/dev"), f"{_MAJOR}:{minor}\n")
     files.directory(node.host.path("/sys/dev/char"))
     node.host.tree.link(f"/sys/dev/char/{_MAJOR}:{minor}", place)

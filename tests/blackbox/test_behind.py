@@ -17,7 +17,6 @@ import pytest
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.usb import CONTROLLER
 from tests.blackbox import foreign
 from tests.blackbox.boards import named, running, stays
 from tests.blackbox.harness import PATIENCE, Node, allocate, eventually, health, pod
@@ -26,6 +25,7 @@ from tests.blackbox.test_one_group_named import described
 from tests.facts import names
 from tests.sim import devnodes, plugin
 from tests.sim.drivers import SimulatedDrivers, simulated
+from tests.sim.usb import CONTROLLER
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 BOUND, SHARED = "example.com/bound", "example.com/shared"

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from nodeagent.sim import files
-from nodeagent.sim.usb import CONTROLLER
 from tests.blackbox.boards import stays
 from tests.blackbox.harness import PATIENCE, Node, eventually, health, pod
 from tests.blackbox.test_behind import (
@@ -31,6 +30,7 @@ from tests.blackbox.test_behind_midway import bound
 from tests.blackbox.test_one_group_named import described
 from tests.sim import devnodes
 from tests.sim.drivers import SimulatedDrivers
+from tests.sim.usb import CONTROLLER
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 FILE, TORN = "/etc/cdi/gpu.json", '{"cdiVersion": "0.5.0", "kind": "vendor.exam'

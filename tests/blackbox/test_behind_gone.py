@@ -85,7 +85,7 @@ async def test_a_driver_change_waits_while_a_pod_has_a_usb_device_that_was_plugg
         one = await kubelet.admit(pod("one", {ONE: 1}))
         running(one)
         await node.until_told(lambda told: bool(told["holders"]))
-        node.host.usb.unplug("1-1")
+        node.usb.unplug("1-1")
         plugged(node, "1-1", stick("A"), 7)
         node.configure(bound(CARD))
         status = await node.until_told(lambda told: bool(told["changes"]["waiting"]))

@@ -16,13 +16,13 @@ import pytest
 from nodeagent.base import threads
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.usb import STICK
 from tests.blackbox.harness import T4, Node
 from tests.blackbox.test_advice import add_network
 from tests.blackbox.test_watches import NONE
 from tests.facts import names
 from tests.namespaces import namespaces
 from tests.people import as_nobody, needs_root, open_directory
+from tests.sim.usb import STICK
 
 INTEL, AMD, ARM = "vendor_id\t: GenuineIntel\n", "vendor_id\t: AuthenticAMD\n", "CPU implementer\t: 0x41\n"
 INTERRUPTS = " 24:  0  0  IR-PCI-MSI 327680-edge  nvme0q0\n"
@@ -98,7 +98,7 @@ async def test_a_host_that_is_ready_is_told_so(node: Node) -> None:
 async def test_a_daemon_that_may_not_lend_usb_nodes_is_told_of_where_a_rule_needs_it(node: Node) -> None:
     prepare(node)
     node.add_gpus(1)
-    node.host.usb.plug("1-1", STICK)
+    node.usb.plug("1-1", STICK)
     rule = '{name: example.com/stick, usb: [{vendors: ["46f4"]}]}'
     drop = ("setpriv", "--bounding-set=-chown", "--inh-caps=-chown")
     async with node.kubelet(), node.daemon(under=drop) as daemon:

@@ -10,7 +10,6 @@ import pytest
 
 from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.usb import STICK
 from tests.blackbox.boards import GPU, named, refusal, running, stays
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 from tests.blackbox.test_one_group_named import described
@@ -18,6 +17,7 @@ from tests.blackbox.test_one_group_nodes import BY_CDI, BY_NODE, SHARED
 from tests.blackbox.test_one_group_open import LET_GO
 from tests.facts import names
 from tests.sim import devnodes
+from tests.sim.usb import STICK
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 
@@ -46,7 +46,7 @@ async def with_a_node(node: Node, kubelet: FakeKubelet, *then: str) -> tuple[Pod
 async def test_the_node_of_a_usb_device_is_not_given_while_a_pod_has_that_by_a_rule_of_before(
     node: Node, rule: str
 ) -> None:
-    node.host.usb.plug("1-1", STICK, 4)
+    node.usb.plug("1-1", STICK, 4)
     described(node, path=USB_NODE)
     node.configure(rules(BY_USB))
     async with node.kubelet() as kubelet:
@@ -70,7 +70,7 @@ async def test_the_node_of_a_usb_device_is_not_given_while_a_pod_has_that_by_a_r
 async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_from_before_its_rule(
     node: Node, rule: str
 ) -> None:
-    node.host.usb.plug("1-1", STICK, 4)
+    node.usb.plug("1-1", STICK, 4)
     described(node, path=USB_NODE)
     node.configure(rules(rule))
     async with node.kubelet() as kubelet, node.daemon():
@@ -87,7 +87,7 @@ async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_from
 async def test_a_usb_device_is_waited_for_that_a_pod_had_a_moment_ago_where_processes_are_not_seen(
     node: Node,
 ) -> None:
-    node.host.usb.plug("1-1", STICK, 4)
+    node.usb.plug("1-1", STICK, 4)
     node.configure(rules(BY_USB))
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(GPU, 1)
@@ -106,7 +106,7 @@ async def test_a_usb_device_is_waited_for_that_a_pod_had_a_moment_ago_where_proc
 async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_by_a_rule_that_is_gone(
     node: Node, rule: str
 ) -> None:
-    node.host.usb.plug("1-1", STICK, 4)
+    node.usb.plug("1-1", STICK, 4)
     node.configure(rules(rule))
     async with node.kubelet() as kubelet:
         async with node.daemon():
@@ -125,8 +125,8 @@ async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_by_a
 async def test_a_node_of_a_driver_of_a_usb_device_is_not_given_while_a_pod_has_that_by_a_rule_of_before(
     node: Node,
 ) -> None:
-    node.host.usb.plug("1-1", STICK, 4)
-    devnodes.add(node.host, "/dev/ttyUSB0", (188, 0), f"{node.host.usb.path('1-1')}/1-1:1.0/ttyUSB0")
+    node.usb.plug("1-1", STICK, 4)
+    devnodes.add(node.host, "/dev/ttyUSB0", (188, 0), f"{node.usb.path('1-1')}/1-1:1.0/ttyUSB0")
     node.configure(rules(BY_USB))
     async with node.kubelet() as kubelet:
         async with node.daemon():

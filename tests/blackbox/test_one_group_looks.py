@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from nodeagent.sim import files
-from nodeagent.sim.usb import STICK
 from tests.blackbox import silentfs
 from tests.blackbox.boards import (
     GPU,
@@ -31,6 +30,7 @@ from tests.blackbox.test_one_group_alone import rules
 from tests.blackbox.test_one_group_counts import OLD, group_of
 from tests.blackbox.test_one_group_lent import BY_USB
 from tests.blackbox.test_one_group_open import with_a_node_open
+from tests.sim.usb import STICK
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ async def test_a_usb_device_that_is_free_comes_before_one_that_was_left_beside_o
     node: Node,
 ) -> None:
     for number, serial in enumerate("ABC"):
-        node.host.usb.plug(f"1-{number + 1}", STICK._replace(serial=serial), 4 + number)
+        node.usb.plug(f"1-{number + 1}", STICK._replace(serial=serial), 4 + number)
     node.configure(rules(BY_USB))
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(GPU, 3)

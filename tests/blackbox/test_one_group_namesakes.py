@@ -10,7 +10,6 @@ import pytest
 
 from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.usb import STICK
 from tests.blackbox import foreign
 from tests.blackbox.boards import GPU, named, refusal, running
 from tests.blackbox.harness import Node, health, pod, until_health
@@ -20,6 +19,7 @@ from tests.blackbox.test_one_group_named import described
 from tests.blackbox.test_one_group_nodes import BY_CDI, SHARED
 from tests.facts import names
 from tests.sim import devnodes
+from tests.sim.usb import STICK
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 
@@ -155,7 +155,7 @@ async def test_another_plugin_s_id_of_that_name_hides_nobody_when_a_rule_gets_an
 async def test_a_usb_device_is_not_given_while_a_container_has_a_node_of_it_by_an_id_that_others_have_too(
     node: Node, rule: str
 ) -> None:
-    node.host.usb.plug("1-1", STICK, 4)
+    node.usb.plug("1-1", STICK, 4)
     node.configure(rules(rule))
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(SHARED, 2)

@@ -12,10 +12,10 @@ import os
 import pytest
 
 from nodeagent.sim import files
-from nodeagent.sim.usb import HUB, STICK
 from tests.blackbox.boards import GPU, all_listed, refusal, running, usb_boards
 from tests.blackbox.harness import PATIENCE, Node, health, pod
 from tests.sim import devnodes
+from tests.sim.usb import HUB, STICK
 
 SHARED, RULE = "example.com/shared", 'resources: [{name: example.com/gpu, pci: [{devices: ["1eb8"]}]}, %s]'
 BY_NODE = "{name: example.com/shared, node: {%s, count: 2}}"
@@ -77,16 +77,16 @@ async def test_the_node_of_a_group_is_given_with_its_devices_alone(node: Node, r
 async def test_a_node_of_a_usb_device_that_a_rule_offers_is_given_with_it_alone(
     node: Node, rule: str
 ) -> None:
-    node.host.usb.plug("1-1", HUB, 3)
-    node.host.usb.plug("1-1.3", STICK._replace(vendor="1234"), 5)
+    node.usb.plug("1-1", HUB, 3)
+    node.usb.plug("1-1.3", STICK._replace(vendor="1234"), 5)
     for number, port in enumerate(("2", "3")):
-        behind = f"{node.host.usb.path('1-1')}/1-1.{port}/1-1.{port}:1.0/ttyUSB{number}"
+        behind = f"{node.usb.path('1-1')}/1-1.{port}/1-1.{port}:1.0/ttyUSB{number}"
         devnodes.add(node.host, f"/dev/ttyUSB{number}", (188, number), behind)
     described(node, "/dev/ttyUSB0")
     node.configure(f'resources: [{{name: {GPU}, usb: [{{vendors: ["46f4"]}}]}}, {rule}]')
     async with node.kubelet() as kubelet, node.daemon() as daemon:
         await daemon.logged("ready")
-        node.host.usb.plug("1-1.2", STICK, 4)
+        node.usb.plug("1-1.2", STICK, 4)
         await kubelet.until_listed(GPU, 1)
         await kubelet.until(lambda: "Unhealthy" in health(kubelet, SHARED).values(), PATIENCE)
         running(await kubelet.admit(pod("vm", {GPU: 1})))

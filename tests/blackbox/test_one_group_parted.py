@@ -10,7 +10,6 @@ import pytest
 
 from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.usb import STICK
 from tests.blackbox.boards import GPU, named, running, stays
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 from tests.blackbox.test_one_group_counts import OLD
@@ -18,6 +17,7 @@ from tests.blackbox.test_one_group_lent import BY_USB, RULES, USB_NODE, rules, w
 from tests.blackbox.test_one_group_named import described
 from tests.blackbox.test_one_group_nodes import SHARED
 from tests.blackbox.test_one_group_open import LET_GO
+from tests.sim.usb import STICK
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 
@@ -43,8 +43,8 @@ async def waits(kubelet: FakeKubelet, old: Pod, device: str) -> None:
 @pytest.mark.slow
 async def test_a_part_of_a_set_that_a_pod_had_a_moment_ago_is_waited_for_in_another_set(node: Node) -> None:
     first, second, third = (STICK._replace(serial=each) for each in ("A", "B", "C"))
-    node.host.usb.plug("1-1", first, 4)
-    node.host.usb.plug("1-2", second, 5)
+    node.usb.plug("1-1", first, 4)
+    node.usb.plug("1-2", second, 5)
     node.configure(rules(BY_PAIR))
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(GPU, 1)
@@ -52,8 +52,8 @@ async def test_a_part_of_a_set_that_a_pod_had_a_moment_ago_is_waited_for_in_anot
         old = await kubelet.admit(pod("old", {GPU: 1}))
         running(old)
         await named(node, "46f4:0001-A", old)
-        node.host.usb.unplug("1-1")
-        node.host.usb.plug("1-3", third, 6)
+        node.usb.unplug("1-1")
+        node.usb.plug("1-3", third, 6)
         await until_health(kubelet, GPU, "46f4:0001-A", "Unhealthy")
         await waits(kubelet, old, "46f4:0001-B")
 
@@ -63,7 +63,7 @@ async def test_a_part_of_a_set_that_a_pod_had_a_moment_ago_is_waited_for_in_anot
 async def test_a_usb_device_is_waited_for_of_which_a_container_had_a_node_a_moment_ago(
     node: Node, rule: str
 ) -> None:
-    node.host.usb.plug("1-1", STICK, 4)
+    node.usb.plug("1-1", STICK, 4)
     described(node, path=USB_NODE)
     node.configure(rules(rule))
     async with node.kubelet() as kubelet, node.daemon():
@@ -78,8 +78,8 @@ async def test_a_usb_device_is_waited_for_of_which_a_container_had_a_node_a_mome
 async def test_a_usb_device_that_a_pod_had_a_moment_ago_is_preferred_to_nothing_that_is_free(
     node: Node,
 ) -> None:
-    node.host.usb.plug("1-1", STICK._replace(serial="A"), 4)
-    node.host.usb.plug("1-2", STICK._replace(serial="B"), 5)
+    node.usb.plug("1-1", STICK._replace(serial="A"), 4)
+    node.usb.plug("1-2", STICK._replace(serial="B"), 5)
     node.configure(rules(BY_USB))
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(GPU, 2)

@@ -29,7 +29,7 @@ DEFAULTS = ("--timing-holders", "2s")
 @needs_root
 async def test_a_usb_node_gets_its_owner_back(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"), 4)
+    node.usb.plug("1-1", serial("A"), 4)
     async with node.running(*DEFAULTS, listed={NAME: 1}) as (_, kubelet):
         vm = await kubelet.admit(pod("vm", {NAME: 1}))
         await anyio.sleep(RUNS)

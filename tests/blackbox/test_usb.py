@@ -14,7 +14,6 @@ import pytest
 from grpclib.exceptions import GRPCError
 
 from nodeagent.sim import files
-from nodeagent.sim.usb import HUB, KEYBOARD, STICK, Plug
 from tests.blackbox.harness import (
     Node,
     allocate,
@@ -24,6 +23,7 @@ from tests.blackbox.harness import (
     until_health,
 )
 from tests.facts import names
+from tests.sim.usb import HUB, KEYBOARD, STICK, Plug
 
 NAME, ENV = "example.com/stick", "USB_RESOURCE_EXAMPLE_COM_STICK"
 RULE = '{name: example.com/stick, usb: [{vendors: ["46f4"], products: ["0001"]}]}'
@@ -76,9 +76,9 @@ def lent(node: Node) -> dict[str, list[str]]:
 
 async def test_a_pod_gets_bus_and_number_of_a_device_and_its_node(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("3-1", serial("A"), 20)
-    node.host.usb.plug("3-2", HUB)
-    node.host.usb.plug("3-2.1", Plug("1234", "5678"))
+    node.usb.plug("3-1", serial("A"), 20)
+    node.usb.plug("3-2", HUB)
+    node.usb.plug("3-2.1", Plug("1234", "5678"))
     async with node.running(listed={NAME: 1}) as (_, kubelet):
         assert health(kubelet, NAME) == {"46f4:0001-A": "Healthy"}
         (answer,) = await allocate(kubelet, NAME, ["46f4:0001-A"])
@@ -90,15 +90,15 @@ async def test_a_pod_gets_bus_and_number_of_a_device_and_its_node(node: Node) ->
 
 async def test_without_a_rule_no_device_is_offered(node: Node) -> None:
     node.add_gpus(1)
-    node.host.usb.plug("3-1", serial("A"))
+    node.usb.plug("3-1", serial("A"))
     async with node.running(listed={"nvidia.com/TU104GL_TESLA_T4": 1}) as (_, kubelet):
         assert list(kubelet.statistics.lists) == ["nvidia.com/TU104GL_TESLA_T4"]
 
 
 async def test_a_hub_is_never_offered(node: Node) -> None:
     configured(node, '{name: example.com/stick, usb: [{ports: ["*"]}]}')
-    node.host.usb.plug("1-1", HUB)
-    node.host.usb.plug("1-1.4", serial("A"))
+    node.usb.plug("1-1", HUB)
+    node.usb.plug("1-1.4", serial("A"))
     async with node.running(listed={NAME: 1}) as (_, kubelet):
         assert list(health(kubelet, NAME)) == ["46f4:0001-A"]
 
@@ -107,7 +107,7 @@ async def test_a_hub_is_never_offered(node: Node) -> None:
 @needs_root
 async def test_the_node_is_qemus_until_the_pod_has_let_go(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"), 4)
+    node.usb.plug("1-1", serial("A"), 4)
     async with node.running(listed={NAME: 1}) as (_, kubelet):
         assert owner(node, "/dev/bus/usb/001/004") == ROOT
         running = await kubelet.admit(pod("vm", {NAME: 1}))
@@ -121,7 +121,7 @@ async def test_the_node_is_qemus_until_the_pod_has_let_go(node: Node) -> None:
 @needs_root
 async def test_what_a_killed_daemon_has_lent_is_given_back_by_the_next(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"), 4)
+    node.usb.plug("1-1", serial("A"), 4)
     async with node.kubelet() as kubelet:
         async with node.daemon() as first:
             await kubelet.until_listed(NAME, 1)
@@ -137,13 +137,13 @@ async def test_what_a_killed_daemon_has_lent_is_given_back_by_the_next(node: Nod
 @needs_root
 async def test_a_daemon_that_starts_again_leaves_what_a_pod_has(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"), 4)
+    node.usb.plug("1-1", serial("A"), 4)
     async with node.kubelet() as kubelet:
         async with node.daemon() as first:
             await kubelet.until_listed(NAME, 1)
             assert (await kubelet.admit(pod("vm", {NAME: 1}))).phase == "Running"
             await first.end(signal.SIGKILL)
-        node.host.usb.renumber("1-1")
+        node.usb.renumber("1-1")
         async with node.daemon():
             await until_device(node, NAME, "46f4:0001-A", "re-enumerated")
             await until_health(kubelet, NAME, "46f4:0001-A", "Unhealthy")
@@ -153,12 +153,12 @@ async def test_a_device_that_is_pulled_leaves_the_list_and_comes_back_by_its_ser
     node: Node,
 ) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"))
-    node.host.usb.plug("1-2", serial("B"))
+    node.usb.plug("1-1", serial("A"))
+    node.usb.plug("1-2", serial("B"))
     async with node.running(listed={NAME: 2}) as (_, kubelet):
-        node.host.usb.unplug("1-1")
+        node.usb.unplug("1-1")
         await until_health(kubelet, NAME, "46f4:0001-A", None)
-        node.host.usb.plug("2-3", serial("A"))
+        node.usb.plug("2-3", serial("A"))
         await until_health(kubelet, NAME, "46f4:0001-A", "Healthy")
         (answer,) = await allocate(kubelet, NAME, ["46f4:0001-A"])
         assert answer.envs == {ENV: "2:2"}
@@ -166,11 +166,11 @@ async def test_a_device_that_is_pulled_leaves_the_list_and_comes_back_by_its_ser
 
 async def test_a_new_number_while_a_pod_has_it_says_that_the_guest_must_re_attach_it(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"), 4)
+    node.usb.plug("1-1", serial("A"), 4)
     async with node.running("--timing-resync", "3600s", listed={NAME: 1}) as (_, kubelet):
         running = await kubelet.admit(pod("vm", {NAME: 1}))
         assert running.phase == "Running", running.message
-        node.host.usb.renumber("1-1")
+        node.usb.renumber("1-1")
         told = await until_device(node, NAME, "46f4:0001-A", "re-enumerated")
         assert health(kubelet, NAME) == {"46f4:0001-A": "Unhealthy"}
         await node.until_told(lambda told: running.key in str(told["holders"]))
@@ -184,11 +184,11 @@ async def test_a_new_number_while_a_pod_has_it_says_that_the_guest_must_re_attac
 
 async def test_what_is_pulled_from_a_pod_stays_listed_until_that_lets_go(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"), 4)
+    node.usb.plug("1-1", serial("A"), 4)
     async with node.running(listed={NAME: 1}) as (_, kubelet):
         running = await kubelet.admit(pod("vm", {NAME: 1}))
         assert running.phase == "Running", running.message
-        node.host.usb.unplug("1-1")
+        node.usb.unplug("1-1")
         await until_health(kubelet, NAME, "46f4:0001-A", "Unhealthy")
         kubelet.delete(running)
         await until_health(kubelet, NAME, "46f4:0001-A", None)
@@ -197,34 +197,34 @@ async def test_what_is_pulled_from_a_pod_stays_listed_until_that_lets_go(node: N
 async def test_what_is_pulled_before_the_kubelet_names_its_pod_stays_listed(node: Node) -> None:
     """Between the answer and the kubelet's own books it is the answer that counts."""
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"), 4)
+    node.usb.plug("1-1", serial("A"), 4)
     async with node.running("--timing-settle", "60s", listed={NAME: 1}) as (daemon, kubelet):
         await allocate(kubelet, NAME, ["46f4:0001-A"])
-        node.host.usb.unplug("1-1")
+        node.usb.unplug("1-1")
         await until_device(node, NAME, "46f4:0001-A", "fallen-off-the-bus")
-        node.host.usb.plug("1-1", serial("A"), 5)
+        node.usb.plug("1-1", serial("A"), 5)
         await until_device(node, NAME, "46f4:0001-A", "re-enumerated")
         assert not daemon.lines("device-gone")
 
 
 async def test_ids_are_the_same_after_a_restart_with_and_without_serial_numbers(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"))
-    node.host.usb.plug("1-2", STICK)
+    node.usb.plug("1-1", serial("A"))
+    node.usb.plug("1-2", STICK)
     seen: list[Mapping[str, str]] = []
     for _ in range(2):
         async with node.running(listed={NAME: 2}) as (_, kubelet):
             seen.append(health(kubelet, NAME))
-        node.host.usb.renumber("1-1")
-        node.host.usb.renumber("1-2")
+        node.usb.renumber("1-1")
+        node.usb.renumber("1-2")
     assert seen[0] == seen[1]
     assert set(seen[0]) == {"46f4:0001-A", "46f4:0001@0000:00:14.0-usb-0:2"}
 
 
 async def test_two_identical_devices_without_serial_numbers_are_told_apart_by_their_ports(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", STICK, 7)
-    node.host.usb.plug("1-2", STICK, 8)
+    node.usb.plug("1-1", STICK, 7)
+    node.usb.plug("1-2", STICK, 8)
     async with node.running(listed={NAME: 2}) as (_, kubelet):
         (answer,) = await allocate(kubelet, NAME, ["46f4:0001@0000:00:14.0-usb-0:2"])
         assert answer.envs == {ENV: "1:8"}
@@ -232,10 +232,10 @@ async def test_two_identical_devices_without_serial_numbers_are_told_apart_by_th
 
 async def test_a_twin_of_a_serial_number_takes_nothing_from_the_first(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-2", serial("0"), 7)
+    node.usb.plug("1-2", serial("0"), 7)
     async with node.running(listed={NAME: 1}) as (_, kubelet):
         assert (await kubelet.admit(pod("vm", {NAME: 1}))).phase == "Running"
-        node.host.usb.plug("1-1", serial("0"), 8)
+        node.usb.plug("1-1", serial("0"), 8)
         await until_health(kubelet, NAME, "46f4:0001@0000:00:14.0-usb-0:1", "Healthy")
         assert health(kubelet, NAME)["46f4:0001-0"] == "Healthy"
         (answer,) = await allocate(kubelet, NAME, ["46f4:0001@0000:00:14.0-usb-0:1"])
@@ -244,13 +244,13 @@ async def test_a_twin_of_a_serial_number_takes_nothing_from_the_first(node: Node
 
 async def test_a_twin_that_is_there_when_the_daemon_starts_again_is_not_what_the_pod_has(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-2", serial("0"), 7)
+    node.usb.plug("1-2", serial("0"), 7)
     async with node.kubelet() as kubelet:
         async with node.daemon() as first:
             await kubelet.until_listed(NAME, 1)
             assert (await kubelet.admit(pod("vm", {NAME: 1}))).phase == "Running"
             await first.end(signal.SIGKILL)
-        node.host.usb.plug("1-1", serial("0"), 8)
+        node.usb.plug("1-1", serial("0"), 8)
         async with node.daemon():
             await until_health(kubelet, NAME, "46f4:0001@0000:00:14.0-usb-0:1", "Healthy")
             assert health(kubelet, NAME)["46f4:0001@0000:00:14.0-usb-0:2"] == "Unhealthy"
@@ -260,11 +260,11 @@ async def test_a_pod_that_starts_while_its_device_is_plugged_in_again_gets_the_n
     node: Node,
 ) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"), 4)
+    node.usb.plug("1-1", serial("A"), 4)
     async with node.running(listed={NAME: 1}) as (_, kubelet):
         for _ in range(8):
             await until_health(kubelet, NAME, "46f4:0001-A", "Healthy")
-            number = node.host.usb.renumber("1-1")
+            number = node.usb.renumber("1-1")
             tried = await kubelet.admit(pod("vm", {NAME: 1}))
             if tried.phase == "Running":
                 assert lent(node) == {"46f4:0001-A": [f"1:{number}"]}
@@ -276,15 +276,15 @@ async def test_a_pod_that_starts_while_its_device_is_plugged_in_again_gets_the_n
 
 async def test_five_hundred_plugs_and_pulls_leave_the_list_right(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"))
-    node.host.usb.plug("1-2", serial("stays"))
+    node.usb.plug("1-1", serial("A"))
+    node.usb.plug("1-2", serial("stays"))
     async with node.running(listed={NAME: 2}) as (daemon, kubelet):
         for _ in range(125):
-            node.host.usb.unplug("1-1")
-            node.host.usb.plug("1-3", serial("C"), 9)
-            node.host.usb.plug("1-1", serial("A"), 10)
-            node.host.usb.unplug("1-3")
-        node.host.usb.plug("1-4", serial("last"))
+            node.usb.unplug("1-1")
+            node.usb.plug("1-3", serial("C"), 9)
+            node.usb.plug("1-1", serial("A"), 10)
+            node.usb.unplug("1-3")
+        node.usb.plug("1-4", serial("last"))
         await until_health(kubelet, NAME, "46f4:0001-last", "Healthy")
         await eventually(
             lambda: set(health(kubelet, NAME)) == {"46f4:0001-A", "46f4:0001-stays", "46f4:0001-last"}
@@ -300,9 +300,9 @@ async def test_a_bundle_is_one_device_with_all_its_nodes(node: Node) -> None:
         node,
         '{name: example.com/stick, bundle: true, usb: [{vendors: ["1234"]}, {vendors: ["46f4"]}]}',
     )
-    node.host.usb.plug("3-1", Plug("1234", "5678", "K"), 20)
-    node.host.usb.plug("3-2", serial("A"), 21)
-    node.host.usb.plug("3-3", serial("B"), 22)
+    node.usb.plug("3-1", Plug("1234", "5678", "K"), 20)
+    node.usb.plug("3-2", serial("A"), 21)
+    node.usb.plug("3-3", serial("B"), 22)
     async with node.running(listed={NAME: 1}) as (_, kubelet):
         assert health(kubelet, NAME) == {"1234:5678-K": "Healthy"}
         (answer,) = await allocate(kubelet, NAME, ["1234:5678-K"])
@@ -316,19 +316,19 @@ async def test_a_bundle_that_a_pod_has_stays_together_and_what_is_missing_is_tol
         '{name: example.com/set, bundle: true, usb: [{vendors: ["1234"]}, {vendors: ["46f4"]}]}',
         RULE,
     )
-    node.host.usb.plug("3-1", Plug("1234", "5678", "K"), 20)
-    node.host.usb.plug("3-2", serial("A"), 21)
+    node.usb.plug("3-1", Plug("1234", "5678", "K"), 20)
+    node.usb.plug("3-2", serial("A"), 21)
     async with node.running("--timing-resync", "3600s", listed={"example.com/set": 1}) as (_, kubelet):
         running = await kubelet.admit(pod("vm", {"example.com/set": 1}))
         assert running.phase == "Running", running.message
-        node.host.usb.plug("4-1", serial("B"), 2)
+        node.usb.plug("4-1", serial("B"), 2)
         await until_health(kubelet, NAME, "46f4:0001-B", "Healthy")
-        node.host.usb.unplug("3-1")
+        node.usb.unplug("3-1")
         await until_health(kubelet, "example.com/set", "1234:5678-K", "Unhealthy")
         await until_health(kubelet, NAME, "46f4:0001-A", "Unhealthy")
         with pytest.raises(GRPCError, match="held by"):
             await allocate(kubelet, NAME, ["46f4:0001-A"])
-        node.host.usb.plug("3-1", Plug("1234", "5678", "K"), 23)
+        node.usb.plug("3-1", Plug("1234", "5678", "K"), 23)
         await until_health(kubelet, NAME, "46f4:0001-A", None)
         assert health(kubelet, "example.com/set") == {"1234:5678-K": "Unhealthy"}
         kubelet.delete(running)
@@ -337,14 +337,14 @@ async def test_a_bundle_that_a_pod_has_stays_together_and_what_is_missing_is_tol
 
 async def test_what_the_host_uses_is_not_given_unless_an_operator_answers_for_it(node: Node) -> None:
     configured(node, '{name: example.com/any, usb: [{vendors: ["46f4", "04f2"]}]}')
-    node.host.usb.plug("1-1", serial("A"))
-    node.host.usb.disk("1-1", "sdb", "8:16")
-    node.host.usb.plug("1-2", KEYBOARD)
+    node.usb.plug("1-1", serial("A"))
+    node.usb.disk("1-1", "sdb", "8:16")
+    node.usb.plug("1-2", KEYBOARD)
     node.host.write_file("/proc/1/mountinfo", "36 1 8:16 / /media/stick rw - vfat /dev/sdb rw")
     node.host.write_file(
         "/proc/bus/input/devices",
         'I: Bus=0003\nN: Name="Keyboard"\n'
-        f"S: Sysfs={node.host.usb.path('1-2')}/1-2:1.0/0003:04F2:0402.0001/input/input5\n"
+        f"S: Sysfs={node.usb.path('1-2')}/1-2:1.0/0003:04F2:0402.0001/input/input5\n"
         "H: Handlers=sysrq kbd leds event3\n\n",
     )
     async with node.running(listed={"example.com/any": 2}) as (_, kubelet):
@@ -361,8 +361,8 @@ async def test_what_the_host_uses_is_not_given_unless_an_operator_answers_for_it
 
 async def test_a_disk_that_was_mounted_since_the_last_scan_is_refused(node: Node) -> None:
     configured(node, RULE)
-    node.host.usb.plug("1-1", serial("A"))
-    node.host.usb.disk("1-1", "sdb", "8:16")
+    node.usb.plug("1-1", serial("A"))
+    node.usb.disk("1-1", "sdb", "8:16")
     node.host.write_file("/proc/1/mountinfo", "36 1 8:1 / / rw - ext4 /dev/sda1 rw")
     async with node.running(listed={NAME: 1}) as (_, kubelet):
         node.host.write_file("/proc/1/mountinfo", "36 1 8:16 / /media/stick rw - vfat /dev/sdb rw")
@@ -372,11 +372,11 @@ async def test_a_disk_that_was_mounted_since_the_last_scan_is_refused(node: Node
 
 async def test_a_rule_that_comes_later_is_followed_and_one_that_goes_leaves_nothing(node: Node) -> None:
     node.add_gpus(1)
-    node.host.usb.plug("1-1", serial("A"))
+    node.usb.plug("1-1", serial("A"))
     async with node.running(listed={"nvidia.com/TU104GL_TESLA_T4": 1}) as (_, kubelet):
         configured(node, RULE)
         await kubelet.until_listed(NAME, 1)
-        node.host.usb.plug("1-2", serial("B"))
+        node.usb.plug("1-2", serial("B"))
         await until_health(kubelet, NAME, "46f4:0001-B", "Healthy")
         node.configure("resources: []\n")
         await node.until_told(lambda told: NAME not in {each["name"] for each in told["resources"]})

@@ -72,7 +72,7 @@ async def test_another_one_with_the_number_of_what_he_had_is_not_his(node: Node)
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(ONE, 1)
         await ends_while_it_is_seen(node, kubelet, path)
-        node.host.usb.unplug("1-1")
+        node.usb.unplug("1-1")
         await until_health(kubelet, ONE, DEVICE, None)
         plugged(node, "1-2", stick("B"), 4)
         await until_health(kubelet, ONE, "46f4:0001-B", "Healthy")

@@ -9,8 +9,8 @@ import pytest
 
 from nodeagent.sim import files
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.usb import STICK
 from tests.blackbox.harness import T4, Node, watched
+from tests.sim.usb import STICK
 
 RULE = 'resources:\n  - {name: example.com/stick, usb: [{vendors: ["46f4"]}]}\n'
 ONLY_FOR_USB = {
@@ -48,7 +48,7 @@ async def test_without_a_rule_nothing_of_usb_is_loaded_read_or_watched(
     reads.touch()
     (site / "sitecustomize.py").write_text(AT_END.format(path=str(modules), reads=str(reads)))
     node.add_gpus(1)
-    node.host.usb.plug("1-1", STICK)
+    node.usb.plug("1-1", STICK)
     if wished:
         node.configure(RULE)
         files.directory(node.host.path("/proc/4711/fd"))  # all processes are seen
@@ -59,7 +59,7 @@ async def test_without_a_rule_nothing_of_usb_is_loaded_read_or_watched(
             await kubelet.until_listed("example.com/stick", 1)
             pod = Pod("default", "vm", [{"example.com/stick": 1}])
             await kubelet.admit(pod)  # all that lends is loaded by then, whether it may be lent or not
-        node.host.usb.plug("1-2", STICK)
+        node.usb.plug("1-2", STICK)
         inodes = watched(daemon)
         usb = {os.stat(node.host.path(path)).st_ino for path in ("/sys/bus/usb/devices", "/dev/bus")}
         assert bool(inodes & usb) is wished

@@ -137,7 +137,7 @@ async def test_a_set_is_made_of_what_the_host_does_not_use(node: Node) -> None:
     all_seen(node)
     configured(node, BUNDLE)
     plugged(node, "1-1", stick("A"), 14)
-    node.host.usb.disk("1-1", "sdb", "8:16")
+    node.usb.disk("1-1", "sdb", "8:16")
     node.host.write_file("/proc/1/mountinfo", "36 1 8:16 / /media/stick rw - vfat /dev/sdb rw")
     plugged(node, "1-2", stick("A2"), 15)
     plugged(node, "1-3", key("B1"), 16)

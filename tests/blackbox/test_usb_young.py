@@ -22,7 +22,7 @@ SOON = 8.0  # seconds: the kubelet counts as young for thirty
 
 def moved(node: Node, port: str = "1-1") -> None:
     """It is plugged in again, and has another number."""
-    node.host.usb.unplug(port)
+    node.usb.unplug(port)
     plugged(node, port, stick("A"), 7)
 
 
@@ -76,6 +76,6 @@ async def test_a_set_is_free_after_new_ones_of_both(node: Node) -> None:
         async with node.daemon("--timing-resync", "1s"):
             await kubelet.until_listed(SET, 1)
             await over(node, kubelet, one)
-            node.host.usb.unplug("1-2")
+            node.usb.unplug("1-2")
             plugged(node, "1-2", key("B"), 9)
             await free(node, kubelet, SET)

@@ -6,12 +6,12 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.usb import STICK, Plug
 from tests.e2e import waiting
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.pods import Given, Pods
 from tests.e2e.resources import only
+from tests.sim.usb import STICK, Plug, UsbBuses
 
 # no hyphen: the shell of the container would keep the variable from the reader
 NAME, ENV = "kubevirt.io/stick", "USB_RESOURCE_KUBEVIRT_IO_STICK"
@@ -36,8 +36,9 @@ def owners(given: Given) -> list[tuple[str, str]]:
 def test_a_pod_sees_its_usb_device_as_qemus_own_and_virt_launcher_attaches_it(
     running: Cluster, host: SimulatedHost, daemon: Daemon, pods: Pods
 ) -> None:
-    host.usb.plug("3-1", STICK._replace(serial="A"), 20)
-    host.usb.plug("3-2", STICK._replace(serial="B"), 21)
+    usb = UsbBuses(host.tree)
+    usb.plug("3-1", STICK._replace(serial="A"), 20)
+    usb.plug("3-2", STICK._replace(serial="B"), 21)
     daemon.configure(only({"name": NAME, "usb": [{"vendors": ["46f4"], "products": ["0001"]}]}))
     daemon.start()
     running.await_counts(NAME, 2, 2)
@@ -51,13 +52,14 @@ def test_a_pod_sees_its_usb_device_as_qemus_own_and_virt_launcher_attaches_it(
 def test_a_device_that_gets_another_number_is_no_longer_allocatable_until_its_pod_has_gone(
     running: Cluster, host: SimulatedHost, daemon: Daemon, pods: Pods
 ) -> None:
-    host.usb.plug("3-1", STICK._replace(serial="A"), 20)
-    host.usb.plug("3-2", Plug("1234", "5678"), 22)
+    usb = UsbBuses(host.tree)
+    usb.plug("3-1", STICK._replace(serial="A"), 20)
+    usb.plug("3-2", Plug("1234", "5678"), 22)
     daemon.configure(only({"name": NAME, "usb": [{"vendors": ["46f4"]}]}))
     daemon.start()
     running.await_counts(NAME, 1, 1)
     pods.run("first", {NAME: 1}, ROW)
-    number = host.usb.renumber("3-1")
+    number = usb.renumber("3-1")
     running.await_counts(NAME, 1, 0)
     assert daemon.device("46f4:0001-A")["reason"] == "re-enumerated"
     pods.delete("first")

@@ -20,7 +20,7 @@ from tests.packaging.machine import Machine, until
 NODE = "/srv/node"
 DROP_IN = "/etc/systemd/system/nodeagent.service.d"
 LOOK = Path(__file__).with_name("look.py")
-DRIVERS_MODULE = Path(__file__).parents[1] / "sim" / "drivers.py"  # needs the packages' modules alone
+SIMULATION = Path(__file__).parents[1] / "sim"
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 KUBEVIRT, USB = METRICS.with_name("kubevirt.md"), METRICS.with_name("usb.md")
 FOLLOWING = re.compile(r"^```\n# \S+/cluster.conf\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -77,14 +77,14 @@ anyio.run(main)
 
 STICKS = f"""
 import anyio
-from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
-from nodeagent.sim.usb import STICK
+from nodeagent.sim.host import SimulatedHost
+from simulated_usb import STICK, UsbBuses
 async def main():
-    host = SimulatedHost('{NODE}')
+    usb = UsbBuses(SimulatedHost('{NODE}').tree)
     for port in (1, 2):
-        host.usb.plug(f'1-{{port}}', STICK, port)
+        usb.plug(f'1-{{port}}', STICK, port)
     async with FakeKubelet('{NODE}') as kubelet:
         for life in (1, 2):
             lives = kubelet.statistics.accepted
@@ -115,7 +115,8 @@ anyio.run(main)
 def kubelet(machine: Machine, script: str, root: str = NODE) -> None:
     """Run a script with the code of the packages as the service ``kubelet``, until its socket is there."""
     machine.write("/srv/kubelet.py", script)
-    machine.write("/srv/simulated_drivers.py", DRIVERS_MODULE.read_bytes())
+    for name in ("drivers", "usb"):  # they need the modules of the packages alone
+        machine.write(f"/srv/simulated_{name}.py", (SIMULATION / f"{name}.py").read_bytes())
     code = machine.says("echo /usr/lib/nodeagent/*")
     unit = f"[Service]\nEnvironment=PYTHONPATH={code}\nExecStart=/usr/bin/python3 /srv/kubelet.py\n"
     machine.write("/etc/systemd/system/kubelet.service", unit)

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from nodeagent.sim.kubelet.server import FakeKubelet
-from nodeagent.sim.usb import Plug
 from tests.blackbox import plugs
 from tests.blackbox.harness import Node, health
 from tests.blackbox.plugs import ONE, SET
+from tests.sim.usb import Plug
 
 RULES = f"""\
   - {{name: {ONE}, usb: [{{vendors: ['46f4']}}]}}
@@ -68,7 +68,7 @@ class Sticks:
 
     def pull(self, stick: Stick) -> None:
         """It goes."""
-        self._node.host.usb.unplug(stick.port)
+        self._node.usb.unplug(stick.port)
         stick.number = 0
 
     def at(self, number: int) -> str | None:

@@ -14,8 +14,8 @@ from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model import host_json
 from nodeagent.model.host import NODES, Host, UsbDevice
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.usb import HUB, KEYBOARD, STICK, Plug
 from tests.looking import Looks
+from tests.sim.usb import HUB, KEYBOARD, STICK, Plug, UsbBuses
 
 PATH = "46f4:0001@0000:00:14.0-usb-0"
 
@@ -23,6 +23,11 @@ PATH = "46f4:0001@0000:00:14.0-usb-0"
 @pytest.fixture
 def host(tmp_path: Path) -> SimulatedHost:
     return SimulatedHost(tmp_path)
+
+
+@pytest.fixture
+def buses(host: SimulatedHost) -> UsbBuses:
+    return UsbBuses(host.tree)
 
 
 def seen(host: SimulatedHost) -> Host:
@@ -42,10 +47,10 @@ def places(found: Host) -> dict[str, str]:
     return {each.id: each.name for each in found.usb.values()}
 
 
-def test_all_that_sysfs_shows_of_a_device_is_read(host: SimulatedHost) -> None:
+def test_all_that_sysfs_shows_of_a_device_is_read(host: SimulatedHost, buses: UsbBuses) -> None:
     host.add_function("0000:00:14.0", vendor="8086", device="a36d", pci_class="0c0330", port=None, numa=0)
-    host.usb.plug("1-2", HUB)
-    host.usb.plug("1-2.3", serial("S-1"), 9)
+    buses.plug("1-2", HUB)
+    buses.plug("1-2.3", serial("S-1"), 9)
     device = seen(host).usb["46f4:0001-S-1"]
     assert device == UsbDevice(
         id="46f4:0001-S-1",
@@ -67,13 +72,13 @@ def test_all_that_sysfs_shows_of_a_device_is_read(host: SimulatedHost) -> None:
     assert [each.hub for each in seen(host).usb.values()].count(True) == 1
 
 
-def test_a_scan_that_is_not_asked_for_usb_devices_reads_none(host: SimulatedHost) -> None:
-    host.usb.plug("1-1", STICK)
+def test_a_scan_that_is_not_asked_for_usb_devices_reads_none(host: SimulatedHost, buses: UsbBuses) -> None:
+    buses.plug("1-1", STICK)
     assert Looks(Root(host.directory)).full().usb == {}
 
 
-def test_a_saved_host_has_them(host: SimulatedHost) -> None:
-    host.usb.plug("1-1", serial("A"))
+def test_a_saved_host_has_them(host: SimulatedHost, buses: UsbBuses) -> None:
+    buses.plug("1-1", serial("A"))
     found = seen(host)
     assert host_json.load(host_json.dump(found)).usb == found.usb
 
@@ -86,57 +91,63 @@ def test_a_saved_host_has_them(host: SimulatedHost) -> None:
         ("", f"{PATH}:1"),
     ],
 )
-def test_an_id_has_the_serial_number_if_there_is_one(host: SimulatedHost, text: str, expected: str) -> None:
-    host.usb.plug("1-1", serial(text))
+def test_an_id_has_the_serial_number_if_there_is_one(
+    host: SimulatedHost, buses: UsbBuses, text: str, expected: str
+) -> None:
+    buses.plug("1-1", serial(text))
     assert list(seen(host).usb) == [expected]
 
 
 @pytest.mark.parametrize(("one", "other"), [("a b", "a_b"), ("x" * 80, "x" * 79), ("a/b", "a,b"), ("ä", "ö")])
-def test_serial_numbers_that_no_id_may_hold_are_told_apart(host: SimulatedHost, one: str, other: str) -> None:
-    host.usb.plug("1-1", serial(one))
-    host.usb.plug("1-2", serial(other))
+def test_serial_numbers_that_no_id_may_hold_are_told_apart(
+    host: SimulatedHost, buses: UsbBuses, one: str, other: str
+) -> None:
+    buses.plug("1-1", serial(one))
+    buses.plug("1-2", serial(other))
     found = list(seen(host).usb)
     assert len(found) == 2
     assert all(len(each) <= 63 and each.isascii() and "/" not in each and " " not in each for each in found)
     assert all(each.startswith("46f4:0001-") for each in found)
 
 
-def test_who_was_there_first_keeps_the_id_that_its_twin_would_have(host: SimulatedHost) -> None:
-    host.usb.plug("1-2", serial("0"))
+def test_who_was_there_first_keeps_the_id_that_its_twin_would_have(
+    host: SimulatedHost, buses: UsbBuses
+) -> None:
+    buses.plug("1-2", serial("0"))
     first = seen(host)
-    host.usb.plug("1-1", serial("0"))
+    buses.plug("1-1", serial("0"))
     both = refreshed(host, first, "1-1")
     assert places(both) == {"46f4:0001-0": "1-2", f"{PATH}:1": "1-1"}
-    host.usb.unplug("1-2")
+    buses.unplug("1-2")
     left = refreshed(host, both, "1-2")
     assert places(left) == {f"{PATH}:1": "1-1"}
     assert both.changes_since(first).usb == {f"{PATH}:1"}
     assert left.changes_since(both).usb == {"46f4:0001-0"}
 
 
-def test_a_device_that_changed_its_port_is_the_same(host: SimulatedHost) -> None:
-    host.usb.plug("1-1", serial("A"))
+def test_a_device_that_changed_its_port_is_the_same(host: SimulatedHost, buses: UsbBuses) -> None:
+    buses.plug("1-1", serial("A"))
     before = seen(host)
-    host.usb.unplug("1-1")
-    host.usb.plug("1-3", serial("A"))
+    buses.unplug("1-1")
+    buses.plug("1-3", serial("A"))
     assert places(refreshed(host, before, "1-1", "1-3")) == {"46f4:0001-A": "1-3"}
 
 
-def test_another_device_at_the_same_port_is_another_one(host: SimulatedHost) -> None:
-    host.usb.plug("1-1", serial("A"))
+def test_another_device_at_the_same_port_is_another_one(host: SimulatedHost, buses: UsbBuses) -> None:
+    buses.plug("1-1", serial("A"))
     before = seen(host)
-    host.usb.unplug("1-1")
-    host.usb.plug("1-1", serial("B"))
+    buses.unplug("1-1")
+    buses.plug("1-1", serial("B"))
     now = refreshed(host, before, "1-1")
     assert places(now) == {"46f4:0001-B": "1-1"}
     assert now.changes_since(before).usb == {"46f4:0001-A", "46f4:0001-B"}
 
 
-def test_what_did_not_change_is_the_same_object(host: SimulatedHost) -> None:
-    host.usb.plug("1-1", serial("A"))
-    host.usb.plug("1-2", serial("B"))
+def test_what_did_not_change_is_the_same_object(host: SimulatedHost, buses: UsbBuses) -> None:
+    buses.plug("1-1", serial("A"))
+    buses.plug("1-2", serial("B"))
     before = seen(host)
-    host.usb.renumber("1-2")
+    buses.renumber("1-2")
     now = refreshed(host, before, "1-1", "1-2")
     assert now.usb["46f4:0001-A"] is before.usb["46f4:0001-A"]
     assert now.changes_since(before).usb == {"46f4:0001-B"}
@@ -144,26 +155,28 @@ def test_what_did_not_change_is_the_same_object(host: SimulatedHost) -> None:
     assert not Looks(Root(host.directory)).recheck(["46f4:0001-B"], before)
 
 
-def test_a_device_whose_ids_vanish_while_it_is_read_stays_what_it_was(host: SimulatedHost) -> None:
-    host.usb.plug("1-1", serial("A"))
+def test_a_device_whose_ids_vanish_while_it_is_read_stays_what_it_was(
+    host: SimulatedHost, buses: UsbBuses
+) -> None:
+    buses.plug("1-1", serial("A"))
     before = seen(host)
-    Path(host.path(f"{host.usb.path('1-1')}/idVendor")).unlink()
+    Path(host.path(f"{buses.path('1-1')}/idVendor")).unlink()
     now = refreshed(host, before, "1-1")
     assert list(now.usb) == ["46f4:0001-A"]
     assert now.usb["46f4:0001-A"].unreadable
 
 
-def test_two_root_hubs_of_one_controller_are_told_apart(host: SimulatedHost) -> None:
-    host.usb.plug("1-1", STICK)
-    host.usb.plug("2-1", STICK)
+def test_two_root_hubs_of_one_controller_are_told_apart(host: SimulatedHost, buses: UsbBuses) -> None:
+    buses.plug("1-1", STICK)
+    buses.plug("2-1", STICK)
     assert set(seen(host).usb) == {f"{PATH}:1", "46f4:0001@0000:00:14.0-usb-1:1"}
 
 
-def test_a_serial_console_and_an_interface_in_use_are_seen(host: SimulatedHost) -> None:
-    host.usb.plug("1-1", Plug("0403", "6001", "T", (("ffffff", "ftdi_sio"),)))
-    host.usb.plug("1-2", Plug("0bda", "8153", "N", (("ffff00", "r8152"),)))
-    serial_at = f"{host.usb.path('1-1')}/1-1:1.0/ttyUSB0/tty/ttyUSB0"
-    net_at = f"{host.usb.path('1-2')}/1-2:1.0/net/usb0"
+def test_a_serial_console_and_an_interface_in_use_are_seen(host: SimulatedHost, buses: UsbBuses) -> None:
+    buses.plug("1-1", Plug("0403", "6001", "T", (("ffffff", "ftdi_sio"),)))
+    buses.plug("1-2", Plug("0bda", "8153", "N", (("ffff00", "r8152"),)))
+    serial_at = f"{buses.path('1-1')}/1-1:1.0/ttyUSB0/tty/ttyUSB0"
+    net_at = f"{buses.path('1-2')}/1-2:1.0/net/usb0"
     host.write_file(f"{serial_at}/dev", "188:0")
     host.tree.link("/sys/class/tty/ttyUSB0", serial_at)
     host.write_file("/sys/class/tty/console/active", "tty0 ttyUSB0")
@@ -179,11 +192,11 @@ def test_a_serial_console_and_an_interface_in_use_are_seen(host: SimulatedHost) 
     assert [str(use) for use in found["0bda:8153-N"].uses.found] == ["usb0, default route"]
 
 
-def test_a_keyboard_that_nobody_reads_is_free(host: SimulatedHost) -> None:
-    host.usb.plug("1-2", KEYBOARD)
+def test_a_keyboard_that_nobody_reads_is_free(host: SimulatedHost, buses: UsbBuses) -> None:
+    buses.plug("1-2", KEYBOARD)
     host.write_file(
         "/proc/bus/input/devices",
-        f"I: Bus=0003\nS: Sysfs={host.usb.path('1-2')}/1-2:1.0/input/input5\nH: Handlers=event3\n",
+        f"I: Bus=0003\nS: Sysfs={buses.path('1-2')}/1-2:1.0/input/input5\nH: Handlers=event3\n",
     )
     (keyboard,) = seen(host).usb.values()
     assert (keyboard.uses.found, keyboard.uses.unseen) == ((), ())

@@ -21,10 +21,10 @@ from nodeagent.model.spec import UsbRule, UsbSelector
 from nodeagent.policy import merge
 from nodeagent.policy.offer import grants, turn, units
 from nodeagent.sim.host import SimulatedHost
-from nodeagent.sim.usb import Plug
 from tests.cluster.crs import read
 from tests.looking import Looks
 from tests.policy import samples
+from tests.sim.usb import Plug, UsbBuses
 
 A, B = {"vendor": "1234", "product": "5678"}, {"vendor": "4321", "product": "8765"}
 A_AT, B1, B2 = "3:11", "4:7", "2:10"
@@ -42,9 +42,10 @@ def entry(name: str, *selectors: dict[str, str], external: bool = True) -> dict[
 def host(tmp_path: Path) -> Host:
     """Upstream's fixture: A 1234:5678 at 3:11, B 4321:8765 at 4:7, the same once more at 2:10."""
     simulated = SimulatedHost(tmp_path)
-    simulated.usb.plug("3-1", Plug("1234", "5678"), 11)
-    simulated.usb.plug("4-1", Plug("4321", "8765"), 7)
-    simulated.usb.plug("2-1", Plug("4321", "8765"), 10)
+    usb = UsbBuses(simulated.tree)
+    usb.plug("3-1", Plug("1234", "5678"), 11)
+    usb.plug("4-1", Plug("4321", "8765"), 7)
+    usb.plug("2-1", Plug("4321", "8765"), 10)
     return Looks(Root(tmp_path)).full(nodes=(NODES,))
 
 
