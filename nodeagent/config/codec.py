@@ -121,13 +121,15 @@ class MapOf(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One key of a record, and the field that it fills."""
+    """One key of a record, and the field that it fills; the rest as in ``plain.Key``."""
 
     key: str
-    name: str
+    field: str
     shape: Shape
     help: str
     default: Any = MISSING
+    at_start: bool = False
+    obsolete: bool = False
 
     @property
     def required(self) -> bool:
@@ -178,7 +180,7 @@ def read(shape: Shape, entry: Entry, key: str, problems: Problems) -> Read | Non
     if shape.short and isinstance(entry, Scalar):
         first = shape.fields[0]
         word = read(first.shape, entry, key, problems)
-        return None if word is None else Read(word.plain, shape.make(**{first.name: word.value}))
+        return None if word is None else Read(word.plain, shape.make(**{first.field: word.value}))
     return _read_record(shape, entry, key, problems)
 
 
@@ -235,7 +237,7 @@ def _read_record(record: Record, entry: Entry, key: str, problems: Problems) -> 
         if field is None:
             problems.add(member.place, path, "unknown key", hint_for_unknown(member.key, known))
         elif (item := read(field.shape, member.entry, path, problems)) is not None:
-            plain[field.key], values[field.name] = item
+            plain[field.key], values[field.field] = item
     written = {member.key for member in entry.members}
     for field in record.fields:
         if field.required and field.key not in written:

@@ -19,28 +19,20 @@ from nodeagent.config.problems import Place, Problems
 from nodeagent.config.settings import (
     BY_KEY,
     SETTINGS,
-    Cdi,
     Cluster,
-    Http,
-    Kubelet,
-    Log,
     Settings,
-    Status,
-    Timing,
     Value,
 )
+from nodeagent.model import plain
 from nodeagent.model.configuration import (
     Alias,
     Configuration,
     Imported,
-    KubeVirt,
     MdevctlDefinitions,
-    Mdevs,
-    Node,
     VgpuFile,
 )
 from nodeagent.model.problem import misconfigured
-from nodeagent.model.spec import ClusterMode, Discovery
+from nodeagent.model.spec import ClusterMode
 from nodeagent.policy import merge
 
 if TYPE_CHECKING:
@@ -82,10 +74,17 @@ class Effective:
         """Return the strongest value of a setting, as records hold it."""
         return self._values[key].value if key in self._values else BY_KEY[key].default
 
-    def section(self, name: str, record: type[R]) -> R:
-        """Return the record of a section, from all of its settings."""
-        keys = [setting for setting in SETTINGS if setting.section == name]
-        return record(**{setting.field: self.value(setting.key) for setting in keys})
+    def fill(self, record: type[R], section: str = "", **given: Any) -> R:
+        """Return a record of the settings of a section, or of a whole file, with some fields ``given``."""
+        keys = {setting.field: setting.key for setting in SETTINGS if setting.section == section}
+        for field in plain.fields_of(record):
+            if field.name in given:
+                continue
+            if field.name in keys:
+                given[field.name] = self.value(keys[field.name])
+            elif not section and plain.is_record(field.type):
+                given[field.name] = self.fill(field.type, field.key)
+        return record(**given)
 
     def place(self, key: str) -> Place | None:
         """Return where the strongest value of a setting stands; None for a default and for other keys."""
@@ -295,19 +294,10 @@ def _check(configuration: Configuration, effective: Effective) -> None:
 
 def _configuration(effective: Effective, home: str) -> Configuration:
     """Return the operator's settings, without files of other tools; ``home`` as in Configuration."""
-    node = effective.section("node", Node)
-    return Configuration(
-        discovery=effective.section("discovery", Discovery),
-        aliases=effective.aliases(),
-        rules=effective.value("resources"),
-        mdevs=effective.section("mdevs", Mdevs),
-        sriov=effective.value("sriov"),
-        passthrough=effective.value("passthrough"),
-        kubevirt=effective.section("kubevirt", KubeVirt),
-        kubeconfig=effective.value("kubeconfig"),
-        node=node if node.name else node._replace(name=_default_node_name()),
-        home=home,
-    )
+    found = effective.fill(Configuration, aliases=effective.aliases(), home=home)
+    if found.node.name:
+        return found
+    return replace(found, node=found.node._replace(name=_default_node_name()))
 
 
 def _default_node_name() -> str:
@@ -319,20 +309,10 @@ def _settings(
     effective: Effective, configuration: Configuration, warnings: Sequence[str], watched: Sequence[str]
 ) -> Settings:
     """Return the Settings: the configuration, and the sections of the daemon itself."""
-    cluster = effective.section("cluster", Cluster)
-    return Settings(
-        configuration=configuration,
-        kubelet=effective.section("kubelet", Kubelet),
-        timing=effective.section("timing", Timing),
-        log=effective.section("log", Log),
-        status=effective.section("status", Status),
-        http=effective.section("http", Http),
-        cdi=effective.section("cdi", Cdi),
-        cluster=cluster,
-        values=effective.shown(),
-        warnings=(*warnings, *_unfollowed(cluster, configuration)),
-        watched=tuple(watched),
+    found = effective.fill(
+        Settings, configuration=configuration, values=effective.shown(), watched=tuple(watched)
     )
+    return replace(found, warnings=(*warnings, *_unfollowed(found.cluster, configuration)))
 
 
 def _unfollowed(cluster: Cluster, configuration: Configuration) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from nodeagent.config import words
 from nodeagent.config.codec import Field, ListOf, MapOf, Record, Shape
 from nodeagent.config.problems import Invalid
 from nodeagent.model import plain
+from nodeagent.model.configuration import Alias
 from nodeagent.model.nodes import is_pattern
 from nodeagent.model.spec import (
     CdiRule,
@@ -29,6 +30,7 @@ from nodeagent.model.spec import (
     PassthroughRule,
     PciRule,
     PciSelector,
+    Rule,
     SriovRule,
     UsbRule,
     UsbSelector,
@@ -39,21 +41,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nodeagent.model.plain import Key
-    from nodeagent.model.spec import Rule
 
 
-def fields(record: type) -> tuple[Field, ...]:
-    """Return the keys of a record, in the order of its fields."""
+def fields(record: type, section: str = "") -> tuple[Field, ...]:
+    """Return the keys of a record, in the order of its fields; those of a section begin with its name."""
+    prefix = section and f"{section}."
     return tuple(
         Field(
-            each.written.name or each.key,
+            f"{prefix}{key.name or each.key}",
             each.name,
-            _shape(each.type, each.written),
-            each.written.help,
+            _shape(each.type, key),
+            key.help,
             each.default,
+            key.at_start,
+            key.obsolete,
         )
         for each in plain.fields_of(record)
-        if each.written is not None
+        if (key := each.written) is not None
     )
 
 
@@ -65,6 +69,10 @@ def table(record: type) -> Record:
 
 def _shape(wanted: Any, key: Key) -> Shape:
     """Return the shape of a field of this type."""
+    if wanted == tuple[Rule, ...]:
+        return ListOf(RESOURCE)
+    if wanted == tuple[Alias, ...]:
+        return MapOf(words.WORDS[key.word], words.WORDS[key.word])
     inner = [each for each in get_args(wanted) if each is not NoneType]
     if get_origin(wanted) is tuple and get_origin(inner[0]) is tuple:
         return MapOf(words.WORDS[key.word], words.WORDS[f"{key.word} value"])
@@ -189,7 +197,7 @@ def _resource() -> Record:
     node = Record("device node", tuple(of_node[key] for key in node_keys), dict, _check_node)
     cdi = Record("CDI kind", fields(CdiRule), dict)
     kinds = (
-        *(flat[kind]._replace(name=kind, default=None) for kind in ("pci", "mdev", "usb")),
+        *(flat[kind]._replace(field=kind, default=None) for kind in ("pci", "mdev", "usb")),
         Field("node", "node", node, "shares of device nodes", None),
         Field("cdiDevices", "cdiDevices", cdi, "what CDI files on the host define", None),
     )

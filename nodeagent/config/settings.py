@@ -7,21 +7,18 @@ environment variables, the reader of the files, the JSON schema and the referenc
 ``docs/configuration.md``.
 """
 
-from __future__ import annotations
-
+# Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from nodeagent.config import codec, rules, words
-from nodeagent.config.codec import ListOf, MapOf, Record, Schema, Shape
+from nodeagent.config.codec import Field, ListOf, Record, Schema
 from nodeagent.model import plain
-from nodeagent.model.configuration import Configuration, KubeVirt, Mdevs, Node
+from nodeagent.model.configuration import Configuration
 from nodeagent.model.plain import Key
-from nodeagent.model.spec import API_VERSION, Discovery, PassthroughRule, SriovRule
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from nodeagent.model.spec import API_VERSION
 
 
 class Cluster(NamedTuple):
@@ -160,32 +157,23 @@ class Settings:
     """
 
     configuration: Configuration
+    cluster: Cluster
     kubelet: Kubelet
     timing: Timing
     log: Log
     status: Status
     http: Http
     cdi: Cdi
-    cluster: Cluster
     values: tuple[Value, ...] = ()
     warnings: tuple[str, ...] = ()
     watched: tuple[str, ...] = field(default=(), compare=False)
     filed: tuple[Value, ...] = field(default=(), compare=False)
 
 
-class Setting(NamedTuple):
-    """One setting: its key ("timing.settle"), the field that it fills, shape, default as read, and help.
+class Setting(Field):
+    """One setting; its key has the section in front: "timing.settle"."""
 
-    ``at_start``: the daemon reads it at its start only. ``obsolete``: accepted, without effect, on no page.
-    """
-
-    key: str
-    field: str
-    shape: Shape
-    default: Any
-    help: str
-    at_start: bool = False
-    obsolete: bool = False
+    __slots__ = ()
 
     @property
     def section(self) -> str:
@@ -215,67 +203,20 @@ class Setting(NamedTuple):
         return f"{before}read at the start only{after}" if self.at_start else ""
 
 
-def _section(name: str, record: type) -> tuple[Setting, ...]:
-    """Return the settings of a section, one for each field of its record."""
-    keys = {each.name: each.written for each in plain.fields_of(record) if each.written is not None}
-    return tuple(
-        Setting(
-            f"{name}.{each.key}",
-            each.name,
-            each.shape,
-            each.default,
-            each.help,
-            keys[each.name].at_start,
-            keys[each.name].obsolete,
-        )
-        for each in rules.fields(record)
-    )
+def _settings(record: type) -> Iterator[Field]:
+    """Yield the keys of a file that fills this record: fields with a key, and sections."""
+    keys = {field.field: field for field in rules.fields(record)}
+    for each in plain.fields_of(record):
+        if each.name in keys:
+            yield keys[each.name]
+        elif each.type is Configuration:
+            yield from _settings(Configuration)
+        elif plain.is_record(each.type):
+            yield from rules.fields(each.type, section=each.key)
 
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting("apiVersion", "", words.choice(API_VERSION), API_VERSION, "version of the file format"),
-    *_section("discovery", Discovery),
-    Setting(
-        "aliases",
-        "aliases",
-        MapOf(words.WORDS["resource"], words.WORDS["resource"]),
-        (),
-        "discovered name to the name that is offered instead",
-    ),
-    Setting(
-        "resources",
-        "rules",
-        ListOf(rules.RESOURCE),
-        (),
-        "resources by rule; the first rule that matches takes a device",
-    ),
-    *_section("mdevs", Mdevs),
-    Setting(
-        "passthrough",
-        "passthrough",
-        ListOf(rules.table(PassthroughRule)),
-        (),
-        "functions to bind to a VFIO driver; they go back to their own when no rule names them any more",
-    ),
-    Setting("sriov", "sriov", ListOf(rules.table(SriovRule)), (), "virtual functions to make"),
-    *_section("kubevirt", KubeVirt),
-    Setting(
-        "kubeconfig",
-        "kubeconfig",
-        words.WORDS["optional file"],
-        "",
-        "how to reach the API server and as whom; without it as the pod's service account",
-    ),
-    *_section("cluster", Cluster),
-    *_section("kubelet", Kubelet),
-    *_section("node", Node),
-    *_section("timing", Timing),
-    *_section("log", Log),
-    *_section("status", Status),
-    *_section("http", Http),
-    *_section("cdi", Cdi),
-)
-
+_VERSION = Setting("apiVersion", "", words.choice(API_VERSION), "version of the file format", API_VERSION)
+SETTINGS: tuple[Setting, ...] = (_VERSION, *(Setting(*field) for field in _settings(Settings)))
 BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in SETTINGS}
 
 

@@ -6,8 +6,7 @@ which part of it counts, and which labels the node has. The order in a file is d
 Places are written in full ("/etc/nodeagent/config.yaml:12"), for messages only.
 """
 
-from __future__ import annotations
-
+# Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
@@ -148,13 +147,27 @@ class Configuration:
     """
 
     discovery: Discovery = field(default_factory=Discovery)
-    aliases: tuple[Alias, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    aliases: Annotated[
+        tuple[Alias, ...], Key("discovered name to the name that is offered instead", "resource")
+    ] = ()
+    rules: Annotated[
+        tuple[Rule, ...],
+        Key("resources by rule; the first rule that matches takes a device", name="resources"),
+    ] = ()
     mdevs: Mdevs = field(default_factory=Mdevs)
-    sriov: tuple[SriovRule, ...] = ()
-    passthrough: tuple[PassthroughRule, ...] = ()
+    passthrough: Annotated[
+        tuple[PassthroughRule, ...],
+        Key("functions to bind to a VFIO driver; they go back to their own when no rule names them any more"),
+    ] = ()
+    sriov: Annotated[tuple[SriovRule, ...], Key("virtual functions to make")] = ()
     kubevirt: KubeVirt = field(default_factory=KubeVirt)
-    kubeconfig: str = ""
+    kubeconfig: Annotated[
+        str,
+        Key(
+            "how to reach the API server and as whom; without it as the pod's service account",
+            "optional file",
+        ),
+    ] = ""
     node: Node = field(default_factory=Node)
     imported: Imported = field(default_factory=Imported)
     home: str = field(default="", compare=False)

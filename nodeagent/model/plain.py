@@ -112,7 +112,7 @@ def value(wanted: Any, data: Any, name: str) -> Any:
         return _either(get_args(wanted), data, name)
     if origin is not None:
         return _collection(origin, get_args(wanted), data, name)
-    if _is_record(wanted):
+    if is_record(wanted):
         return load(wanted, data)
     if issubclass(wanted, Enum):
         return wanted(data)
@@ -136,7 +136,7 @@ def _plain(item: Any, tagged: bool) -> Any:
         return {key: _plain(each, tagged) for key, each in item.items()}
     if isinstance(item, frozenset):
         return sorted(item)
-    if _is_record(type(item)):
+    if is_record(type(item)):
         return {KIND: _kind(type(item)), **dump(item)} if tagged else dump(item)
     if isinstance(item, tuple):
         return [_plain(each, tagged) for each in item]
@@ -193,7 +193,8 @@ def _field(name: str, hint: Any, default: Any) -> RecordField | None:
     return RecordField(name, camel(name), wanted, default, _tagged(wanted), mark is LISTED, key)
 
 
-def _is_record(of: Any) -> bool:
+def is_record(of: Any) -> bool:
+    """True for the class of a record."""
     return isinstance(of, type) and (is_dataclass(of) or hasattr(of, "_field_defaults"))
 
 
@@ -209,7 +210,7 @@ def _tagged(wanted: Any) -> bool:
 
 
 def _classes(types: tuple[Any, ...]) -> list[type]:
-    return [each for each in types if _is_record(each)]
+    return [each for each in types if is_record(each)]
 
 
 def _kind(of: type) -> str:

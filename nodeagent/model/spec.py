@@ -5,8 +5,7 @@ Order that a person wrote is data: tuples from end to end. ``place`` says where 
 ("config.yaml:12"), for messages only.
 """
 
-from __future__ import annotations
-
+# Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
