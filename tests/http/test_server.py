@@ -1,208 +1,130 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection: requests that are answered or refused, and clients that are slow, loud or speak no HTTP."""
+"""The TCP address: served, in use, changed, closed; and more clients than connections."""
 
 from __future__ import annotations
 
-import random
-import re
-from collections.abc import AsyncGenerator
+import errno
+import socket
 
 import anyio
 import pytest
 
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.http.server import HttpError, Request, Response
+from nodeagent.http.server import CONNECTIONS, Request, Response, hint, text_response
+from nodeagent.model.status import HttpStatus
 from tests import virtual
 from tests.conftest import Said
-from tests.http.serving import serving
+from tests.facts import names
+from tests.http.serving import serving, settings
 
-GET = "GET /a?b=c HTTP/1.1\nHost: here\n\n"
 LAST = "GET /last HTTP/1.1\nHost: here\nConnection: close\n\n"
 
 
-def statuses(heard: str) -> list[str]:
-    """The status codes of all answers."""
-    return re.findall(r"^HTTP/1.1 (\d+) ", heard, re.M)
-
-
-async def test_a_request_is_understood_and_answered_with_its_length() -> None:
+async def test_where_it_listens_is_told_and_logged_once(said: Said) -> None:
     async with serving() as server:
-        heard = await server.ask(GET)
-    assert heard.startswith("HTTP/1.1 200 OK\r\n")
-    assert "connection: close\r\n" in heard
-    assert heard.endswith("content-length: 22\r\n\r\nGET /a here 127.0.0.1\n")
+        address = f"http://127.0.0.1:{server.port}/"
+        assert server.listener.status == HttpStatus(address)
+        assert server.listener.status.error is None
+        assert "200 OK" in await server.ask(LAST)
+    assert said(log.HTTP_SERVED) == [{"address": address}]
 
 
-async def test_a_request_may_come_byte_by_byte_and_a_second_one_gets_no_answer() -> None:
-    async with serving() as server:
-        client = await server.client()
-        for letter in GET.replace("\n", "\r\n"):
-            await client.stream.send(letter.encode())
-        assert (await client.rest()).endswith("GET /a here 127.0.0.1\n")
-        assert statuses(await server.ask(GET + LAST)) == ["200"]
-
-
-async def test_head_gets_the_headers_alone() -> None:
-    async with serving() as server:
-        heard = await server.ask("HEAD /a HTTP/1.1\nHost: here\nConnection: close\n\n")
-    assert "content-length: 23\r\n" in heard
-    assert heard.endswith("\r\n\r\n")
-    assert "HEAD /a" not in heard
-
-
-async def test_a_client_of_http_1_0_is_answered_and_left() -> None:
-    async with serving() as server:
-        heard = await server.ask("GET /a HTTP/1.0\n\n")
-    assert heard.endswith("GET /a  127.0.0.1\n")
-
-
-@pytest.mark.parametrize(
-    ("said", "status"),
-    [
-        ("GET /a HTTP/1.1\n\n", "400"),
-        ("GET /a HTTP/1.1\nHost: a\nHost: b\n\n", "400"),
-        ("GET /a HTTP/1.1\nHost: a\nContent-Length: x\n\n", "400"),
-        ("GET /a b HTTP/1.1\nHost: a\n\n", "400"),
-        ("GET /\x00 HTTP/1.1\nHost: a\n\n", "400"),
-        ("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 no TLS here\n\n", "400"),
-        ("PRI * HTTP/2.0\n\nSM\n\n", "505"),
-        ("GET /a HTTP/1.1\nHost: a\nX: " + "y" * 9000, "431"),
-        ("GET /" + "a" * 20000 + " HTTP/1.1\nHost: a\n\n", "431"),
-        ("GET /a HTTP/1.1\nHost: a\n" + "X: y\n" * 5000 + "\n", "431"),
-        ("POST /a HTTP/1.1\nHost: a\nContent-Length: 3\n\nabc", "413"),
-        ("GET /a HTTP/1.1\nHost: a\nContent-Length: 99999999999\n\n", "413"),
-        ("GET /a HTTP/1.1\nHost: a\nTransfer-Encoding: chunked\n\n", "413"),
-        ("GET /a HTTP/1.1\nHost: a\nExpect: 100-continue\nContent-Length: 9\n\n", "413"),
-    ],
-    ids=lambda value: value[:40].replace("\n", "|") if isinstance(value, str) else value,
-)
-async def test_what_is_no_plain_request_is_refused_and_the_connection_ends(said: str, status: str) -> None:
-    async with serving() as server:
-        assert statuses(await server.ask(said)) == [status]
-        assert statuses(await server.ask(LAST)) == ["200"]
-
-
-async def test_a_refused_client_that_sends_the_rest_still_reads_the_response() -> None:
-    async with serving() as server:
-        client = await server.client()
-        await client.send("POST /a HTTP/1.1\nHost: a\nContent-Length: 3000\n\n")
-        for _ in range(3):
+async def test_a_socket_that_was_passed_serves_its_address_also_after_other_settings() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as passed:
+        address = f"127.0.0.1:{passed.getsockname()[1]}"
+        async with serving(wanted=settings(address), passed=[passed]) as server:
+            assert "200 OK" in await server.ask(LAST)
+            server.settings.set(settings(""))
             await anyio.wait_all_tasks_blocked()
-            await client.send("x" * 1000)
+            server.settings.set(settings(address))
+            await anyio.wait_all_tasks_blocked()
+            assert "200 OK" in await server.ask(LAST)
+
+
+@virtual.TIME
+async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_cannot_be_had(
+    said: Said,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as passed, socket.create_server(("127.0.0.1", 0)) as busy:
+        there, wanted = (f"127.0.0.1:{sock.getsockname()[1]}" for sock in (passed, busy))
+        async with serving(wanted=settings(wanted), passed=[passed]) as server:
+            found = server.listener.status
+            assert (found.address, found.hint) == (
+                f"http://{there}/",
+                hint(OSError(errno.EADDRINUSE, "")),
+            )
+            names(found.error, wanted, "Address already in use", f"http://{there}/")
+            await anyio.sleep(3 * Timeouts().http_address_retry)
+            assert "200 OK" in await server.ask(LAST)
+            assert [http.listen for http in server.handled] == [there], "as strict as there"
+            busy.close()
+            await anyio.sleep(Timeouts().http_address_retry + 1)
+            assert server.listener.status == HttpStatus(f"http://{wanted}/")
+            assert "200 OK" in await server.ask(LAST)
+    assert len(said(log.HTTP_REFUSED)) == 1
+
+
+def test_who_may_make_no_such_socket_is_told_of_the_one_that_systemd_makes() -> None:
+    assert "nodeagent-http.socket" in hint(OSError(errno.EAFNOSUPPORT, "not supported"))
+    assert "http.listen" in hint(OSError(errno.EADDRINUSE, "in use"))
+
+
+async def test_nothing_listens_where_no_address_is_wanted() -> None:
+    async with serving(wanted=settings("")) as closed:
+        assert closed.listener.status == HttpStatus()
+
+
+@virtual.TIME
+async def test_a_busy_address_is_a_problem_and_is_tried_until_it_is_free(said: Said) -> None:
+    sock = socket.create_server(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    async with serving(wanted=settings(f"127.0.0.1:{port}")) as server:
+        names(server.listener.status.error, f"127.0.0.1:{port}", "Address already in use")
+        await anyio.sleep(5 * Timeouts().http_address_retry)
+        sock.close()
+        await anyio.sleep(Timeouts().http_address_retry + 1)
+        assert server.listener.status.error is None
+        assert server.port == port
+    assert len(said(log.HTTP_REFUSED)) == 1
+
+
+async def test_other_settings_move_it_and_end_it_while_it_runs() -> None:
+    async with serving() as server:
+        first, client = server.port, await server.client()
+        server.settings.set(settings("[::1]:0"))
+        assert await client.rest() == ""
         await anyio.wait_all_tasks_blocked()
-        assert statuses(await client.rest()) == ["413"]
-
-
-async def test_noise_ends_its_own_connection_and_nothing_else() -> None:
-    noise = random.Random(7)
-    async with serving() as server:
-        for _ in range(100):
-            client = await server.client()
-            async with client.stream:
-                await client.stream.send(noise.randbytes(noise.randint(1, 3000)))
-        assert statuses(await server.ask(LAST)) == ["200"]
-
-
-async def test_a_client_that_has_nothing_more_to_say_still_gets_its_answer() -> None:
-    async with serving() as server:
-        client = await server.client()
-        await client.send(GET)
-        await client.stream.send_eof()
-        assert statuses(await client.rest()) == ["200"]
+        assert (server.listener.status.address or "").startswith("http://[::1]:")
+        server.settings.set(settings(""))
+        await anyio.wait_all_tasks_blocked()
+        assert server.listener.status == HttpStatus()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", first))
 
 
 @virtual.TIME
-async def test_a_silent_client_and_a_slow_one_are_disconnected_after_the_same_time() -> None:
+async def test_clients_beyond_the_limit_wait_until_a_connection_is_free() -> None:
     async with serving() as server:
+        silent = [await server.client() for _ in range(CONNECTIONS)]
         began = anyio.current_time()
-        assert await server.ask("") == ""
+        assert "200 OK" in await server.ask(LAST)
         assert anyio.current_time() - began == pytest.approx(Timeouts().http_request, abs=2)
-        client, began = await server.client(), anyio.current_time()
-        async with anyio.create_task_group() as drip:
-            drip.start_soon(_drip, client.stream)
-            assert await client.rest() == ""
-            drip.cancel_scope.cancel()
-        assert anyio.current_time() - began == pytest.approx(Timeouts().http_request, abs=2)
+        assert {await client.rest() for client in silent} == {""}
 
 
-async def _drip(stream: anyio.abc.SocketStream) -> None:
-    with pytest.raises((anyio.BrokenResourceError, anyio.ClosedResourceError)):
-        while True:
-            await stream.send(b"G")
-            await anyio.sleep(0.9)
+async def test_a_client_that_waits_for_its_answer_keeps_its_connection() -> None:
+    go = anyio.Event()
 
+    async def wait(_: Request) -> Response:
+        await go.wait()
+        return text_response(200, "waited")
 
-@virtual.TIME
-async def test_a_client_that_does_not_take_its_answer_is_left() -> None:
-    async def much(_: Request) -> Response:
-        return Response(200, (), b"x" * 20_000_000)
-
-    async with serving(much) as server:
-        client, began = await server.client(), anyio.current_time()
-        await client.send(GET)
-        with anyio.fail_after(100), pytest.raises(anyio.EndOfStream):
-            await anyio.sleep(Timeouts().http_request + 5)
-            while True:
-                await client.stream.receive()
-        assert anyio.current_time() - began < Timeouts().http_request + 6
-        await client.stream.aclose()
-
-
-async def test_parts_are_sent_as_they_come_until_the_client_goes() -> None:
-    ended = anyio.Event()
-
-    async def parts() -> AsyncGenerator[bytes, None]:
-        try:
-            for number in range(1000):
-                yield f"part {number}\n".encode()
-                await anyio.sleep(0.01)
-        finally:
-            ended.set()
-
-    async def stream(_: Request) -> Response:
-        return Response(200, (("content-type", "text/plain"),), parts())
-
-    async with serving(stream) as server:
-        client = await server.client()
-        await client.send(GET)
-        assert "content-length" not in await client.receive_until("part 3")
-        await client.stream.aclose()
-        with anyio.fail_after(5):
-            await ended.wait()
-
-
-async def test_parts_that_end_or_fail_end_the_connection(said: Said) -> None:
-    async def parts() -> AsyncGenerator[bytes, None]:
-        yield b"one"
-        yield b"two"
-        raise RuntimeError("no third part")
-
-    async def stream(_: Request) -> Response:
-        return Response(200, (), parts())
-
-    async with serving(stream) as server:
-        body = (await server.ask(GET)).partition("\r\n\r\n")[2]
-    assert body == "3\r\none\r\n3\r\ntwo\r\n"  # no last chunk: it is incomplete
-    assert said(log.HTTP_FAILED) == [{"path": "/a", "error": "RuntimeError: no third part"}]
-
-
-async def test_a_handler_that_fails_is_logged_and_answered_without_its_text(said: Said) -> None:
-    async def fail(_: Request) -> Response:
-        raise RuntimeError("secret")
-
-    async with serving(fail) as server:
-        received = await server.ask(GET)
-    assert (statuses(received), "secret" in received) == (["500"], False)
-    assert said(log.HTTP_FAILED) == [{"path": "/a", "error": "RuntimeError: secret"}]
-
-
-async def test_a_request_that_the_handler_refuses_is_answered_with_its_status_and_headers() -> None:
-    async def refuse(_: Request) -> Response:
-        raise HttpError(503, "too many", [("retry-after", "30")])
-
-    async with serving(refuse) as server:
-        received = await server.ask(GET)
-    assert statuses(received) == ["503"]
-    assert "retry-after: 30\r\n" in received
-    assert received.endswith("\r\n\r\ntoo many\n")
+    async with serving(wait) as server:
+        clients = [await server.client() for _ in range(CONNECTIONS + 1)]
+        for client in clients:
+            await client.send(LAST)
+        await anyio.wait_all_tasks_blocked()
+        go.set()
+        for client in clients:
+            assert "waited" in await client.rest()
