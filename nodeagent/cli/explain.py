@@ -339,7 +339,7 @@ def device_text(explanation: DeviceExplanation) -> str:
     if explanation.healthy and explanation.env is not None:
         lines += ["", f"  a pod would get  {explanation.env}", f"{' ' * 19}{' '.join(explanation.nodes)}"]
     if explanation.holder is not None:
-        lines += ["", f"  held by {explanation.holder}"]
+        lines += ["", f"  in use by {explanation.holder}"]
     return "\n".join(lines)
 
 
@@ -394,7 +394,7 @@ def _card_lines(card: CardExplanation) -> Iterator[str]:
 
 def _instance_row(each: CardInstance) -> tuple[str, ...]:
     possible = (
-        f"held by {each.holder}" if each.holder else "",
+        f"in use by {each.holder}" if each.holder else "",
         "without a driver" if each.dead else "",
         "going away, still in use" if each.leaving else "",
     )

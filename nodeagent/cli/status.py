@@ -102,7 +102,7 @@ def text(status: Status, *, wide: bool = False) -> str:
     ]
     lines += ["", table(_WIDE, _devices(status))] if wide and status.resources else []
     lines += [""] if status.holders else []
-    lines += [f"{device} held by {holder.pod}" for device, holder in status.holders.items()]
+    lines += [f"{device} in use by {holder.pod}" for device, holder in status.holders.items()]
     waiting = [f"{each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
     waiting += _waiting(status)
     lines += ["", "waiting, which needs nobody:", *(f"  {line}" for line in waiting)] if waiting else []

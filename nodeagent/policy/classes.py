@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the class code of a PCI function says to people, and whether a host is advised to lose one. Pure.
+"""Texts for the class code of a PCI function, and the advice whether to bind it to vfio-pci. Pure.
 
-The codes are those of the "PCI Code and ID Assignment Specification" (pci.ids has them under "C"). Knows
-neither rules nor groups.
+The codes are those of the "PCI Code and ID Assignment Specification" (pci.ids has them under "C").
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ _WORDS = {
     "0c": "a serial bus controller",
     "12": "an accelerator",
 }
-"""The beginning of a code → what such a function is; a longer one goes before a shorter one."""
+"""The beginning of a code → the text for the function; a longer beginning takes precedence."""
 
-_SHOWN = 3  # uses that are named; of more there is a number
-_MISSED_BY_NOBODY = ("04",)  # no host lives on one of these, nor computes on it
+_SHOWN = 3  # uses that are listed; others are counted
+_NOT_NEEDED = ("04",)  # no host depends on these
 _DISPLAY, _AUDIO = "03", "0403"
 
 
 def words(function: PciFunction) -> str:
-    """What the function is, with its article."""
+    """The kind of the function, with its article."""
     code = function.pci_class or ""
     found = (_WORDS.get(code[:length]) for length in (4, 2))
     return next((each for each in found if each), "a device of an unknown class")
 
 
 def in_use(function: PciFunction) -> str:
-    """That the host itself uses the function, and for what; "" if nothing of that was seen."""
+    """The uses of the function by the host, as a text; "" if none was found."""
     found = () if function.uses is None else function.uses.found
     if not found:
         return ""
@@ -52,59 +51,59 @@ def in_use(function: PciFunction) -> str:
 
 
 def refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str]]:
-    """Why the device ``name`` stays with its host, and what to do: one pair for each use that keeps it.
+    """Why the device ``name`` stays with the host, and the fix: one pair for each use of the host.
 
-    The same for a function that is to be bound and for a USB device that is to be given: what is mounted, up
-    or typed on stays, unless an operator answers for it (``forced``); what could not be seen stays as well.
+    For functions to be bound and USB devices to be offered: mounted disks, interfaces that are up, and
+    keyboards stay with the host, unless the operator overrides that (``forced``). Uses that cannot be read
+    count as uses.
     """
     counting = uses.counting(forced)
     for use in counting.found:
-        yield f"in use by the host ({use})", "leave it out, or have the host give it up"
+        yield f"in use by the host ({use})", "remove it from the rule, or end that use on the host"
     for unseen in counting.unseen:
         hint = (
-            "run nodeagent where it can be seen (the host's PID and network namespaces); "
-            f"or name {name} in force if you know better"
+            "run nodeagent in the host's PID and network namespaces; "
+            f"or add {name} to force if you know that it is not in use"
         )
-        yield f"it cannot be seen from here: {unseen}", hint
+        yield f"its use cannot be read from here: {unseen}", hint
 
 
 LEAVE = "leave it out of the rule"
 
 
 def bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEAVE) -> str:
-    """The advice to give the function to VFIO: ``also`` ends it, ``mdevs`` is how many it carries.
+    """The advice to bind the function to vfio-pci: ``also`` is its last part, ``mdevs`` the number on it.
 
-    What the host was seen to use is never bound: ``leave`` says what to do instead. A node may live on a
-    network, storage or USB controller in ways that are not seen, and on what we do not know; it may show or
-    compute on a GPU that its own driver has: there is an "if". And with its driver a function loses its
-    mdevs and VFs, whoever uses them: they have to go first.
+    A function in use by the host is never bound: ``leave`` is the advice instead. A node may use a network,
+    storage, USB or unknown device in ways that are not visible, or a GPU on its own driver: then the advice
+    has an "if". Unbinding a driver removes its mdevs and VFs, so they have to be removed first.
     """
     if used := in_use(function):
         return f"{used}: {leave}"
     if parts := carried(function, mdevs):
         return (
-            f"remove its {parts} first, once nobody uses them: binding {function.address} to "
-            f"vfio-pci takes them away"
+            f"remove its {parts} first, once they are not in use: binding {function.address} to "
+            f"vfio-pci removes them"
         )
     unused = function.driver is None or function.vfio
-    if unused or (function.pci_class or "").startswith(_MISSED_BY_NOBODY):
+    if unused or (function.pci_class or "").startswith(_NOT_NEEDED):
         return f"bind {function.address} to vfio-pci{also}"
     return (
-        f"{_unseen(function)}if this host can do without {function.address} ({words(function)}), "
+        f"{_unseen(function)}if this host does not need {function.address} ({words(function)}), "
         f"bind it to vfio-pci{also}; otherwise leave it as it is"
     )
 
 
 def _unseen(function: PciFunction) -> str:
-    """What of its use cannot be seen, to begin a sentence with."""
+    """The uses that cannot be read, as the beginning of a sentence."""
     unseen = () if function.uses is None else function.uses.unseen
-    return f"cannot be seen from here: {'; '.join(unseen)}; " if unseen else ""
+    return f"cannot be read from here: {'; '.join(unseen)}; " if unseen else ""
 
 
 def card_of(audio: PciFunction, host: Host) -> PciFunction | None:
-    """The display function in the slot and group of an audio function, with which that goes; None for others.
+    """The display function in the slot and group of an audio function; None for other functions.
 
-    In a group of its own it goes with nothing: it is given if a rule names it.
+    An audio function in a group of its own belongs to no card: it is offered if a rule matches it.
     """
     if not (audio.pci_class or "").startswith(_AUDIO):
         return None
@@ -116,4 +115,4 @@ def card_of(audio: PciFunction, host: Host) -> PciFunction | None:
 def carried(function: PciFunction, mdevs: int) -> str:
     """The mdevs and VFs on a function, counted; "" if there are none."""
     counts = ((mdevs, "mdev"), (len(function.vfs), "VF"))
-    return " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts if count)
+    return " and ".join(f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in counts if count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IOMMU groups: may VFIO use this group, is a function on its way out, who uses the group. Pure.
+"""IOMMU groups: whether VFIO can use a group, and whether its functions are removed, open or in use. Pure.
 
 The kernel refuses a group when one member is bound to a driver that lacks ``driver_managed_dma``
 (drivers/iommu/iommu.c). In Linux 6.12 these drivers have it: all VFIO drivers, ``pcieport``, ``pci-stub``.
@@ -23,50 +23,50 @@ _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
 def vfio_bound(function: PciFunction) -> bool:
-    """True if a VFIO driver has the function; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind.
+    """True if the function is on a VFIO driver; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind.
 
-    NVIDIA's own driver gives a VM its vGPUs through VFIO, and never the function as it is.
+    False on NVIDIA's own driver: it assigns only vGPUs through VFIO, never the function itself.
     """
     return function.vfio and function.driver not in (None, VENDOR_DRIVER)
 
 
 def takes_vgpu(function: PciFunction) -> bool:
-    """True if NVIDIA's driver can make a vGPU of it (its vendor-specific VFIO framework).
+    """True if NVIDIA's driver can create a vGPU on it (its vendor-specific VFIO framework).
 
-    KubeVirt asks the same: another driver makes none, nor is a function with VFs of its own one.
+    KubeVirt makes the same check: no other driver creates vGPUs, and a PF is not one itself.
     """
     return function.vgpu and function.driver == VENDOR_DRIVER and not function.sriov_capable
 
 
 def unfinished(function: PciFunction) -> bool:
-    """True for a VF that NVIDIA's driver has taken and shows no vGPU types of.
+    """True for a VF on NVIDIA's driver that has no vGPU types yet.
 
-    It makes ``nvidia/`` after the bind, and nobody tells of that.
+    The driver creates ``nvidia/`` after the bind, without an event.
     """
     return function.driver == VENDOR_DRIVER and function.physfn is not None and not function.vgpu
 
 
 def vgpu_of(function: PciFunction) -> str | None:
-    """The vGPU type that makes the VF ready for a VM on the vendor's own driver."""
+    """The vGPU type of the VF, with which it can be assigned to a VM on the vendor driver."""
     return function.vgpu_type if takes_vgpu(function) else None
 
 
 def ready(function: PciFunction) -> bool:
-    """True if its driver can give the function to a VM."""
+    """True if the function can be assigned to a VM with its present driver."""
     return vfio_bound(function) or vgpu_of(function) is not None
 
 
 def needs_token(function: PciFunction) -> bool:
-    """True for a VF that vfio-pci opens with a VF token only, which neither libvirt nor virt-launcher sends.
+    """True for a VF that vfio-pci opens only with a VF token, which neither libvirt nor virt-launcher sends.
 
-    So it does if it has made the VF itself, and it takes no PF that has VFs (vfio_pci_validate_vf_token and
-    vfio_pci_vf_init in drivers/vfio/pci/vfio_pci_core.c).
+    That is the case if its PF is on vfio-pci, which does not bind a PF that has VFs already
+    (vfio_pci_validate_vf_token and vfio_pci_vf_init in drivers/vfio/pci/vfio_pci_core.c).
     """
     return function.physfn is not None and function.pf_driver == TOKEN_DRIVER
 
 
 def splits(function: PciFunction, host: Host) -> bool:
-    """True if its driver makes mdevs of it, or has VFs of it that take vGPU types."""
+    """True if its driver creates mdevs on it, or vGPUs on its VFs."""
     if function.driver is None or vfio_bound(function):
         return False
     vfs = (host.functions.get(address) for address in function.vfs)
@@ -76,8 +76,8 @@ def splits(function: PciFunction, host: Host) -> bool:
 def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
     """The members whose driver makes the kernel refuse the whole group; () if it is viable.
 
-    NVIDIA's driver manages DMA itself in the build for KVM hosts, which is the one that makes vGPUs: then no
-    function on it is in the way, the PF of the vGPUs among them (nv_pci_driver in its kernel module).
+    NVIDIA's driver manages DMA itself in the build for KVM hosts, which is the one that creates vGPUs: then
+    no function on it blocks the group, not even the PF of the vGPUs (nv_pci_driver in its kernel module).
     """
     members = tuple(members)
     makes_vgpus = any(map(takes_vgpu, members))
@@ -98,21 +98,21 @@ def not_isolated(group: Group | None, no_iommu: Missing | None) -> Missing | Non
     if group is None:
         return Missing(
             "it has no IOMMU group, although an IOMMU is active on this host",
-            "look at the kernel log for what keeps the IOMMU from it, unless it is just being removed",
+            "check the kernel log for messages of the IOMMU, unless the device is just being removed",
         )
     if group.no_iommu:
         return Missing(
             "VFIO runs without an IOMMU here (vfio-noiommu): a guest could write to all memory",
-            "switch the IOMMU on and enable_unsafe_noiommu_mode off",
+            "enable the IOMMU, and disable enable_unsafe_noiommu_mode",
         )
     return None
 
 
 def kept_by_firmware(group: Group | None, host: Host) -> bool:
-    """True if the kernel refuses to give the group away: a member's memory has to stay mapped 1:1.
+    """True if the kernel refuses the group to VFIO: a member's memory has to stay mapped 1:1.
 
-    Intel's IOMMU driver does so since Linux 3.17. Since 6.6 the kernel does for all of them, as whoever takes
-    a group begins with no mapping at all (commit a48ce36e2786, ``require_direct`` in drivers/iommu/iommu.c).
+    Intel's IOMMU driver does so since Linux 3.17. Since 6.6 the kernel does so for all of them, as a VFIO
+    user starts without any mapping (commit a48ce36e2786, ``require_direct`` in drivers/iommu/iommu.c).
     """
     if group is None or not group.direct:
         return False
@@ -121,11 +121,11 @@ def kept_by_firmware(group: Group | None, host: Host) -> bool:
 
 
 def going_away(function: PciFunction, group: Group | None) -> bool:
-    """True if an unbind, remove or unplug waits for the holder of the function.
+    """True if an unbind, remove or unplug waits until the user of the function closes it.
 
-    The driver link goes first, the group's node and the count of opens stay until the holder closes
-    (seen on Linux 6.1, 6.12 and 7.2). What a driver of the host has left of its count is nobody's; a bridge
-    is enabled for what is behind it (``pci_enable_bridge`` in drivers/pci/pci.c).
+    The driver link is removed first; the group's node and the open count remain until the close (seen on
+    Linux 6.1, 6.12 and 7.2). A count that a host driver left does not count, nor that of a bridge, which is
+    enabled for the devices behind it (``pci_enable_bridge`` in drivers/pci/pci.c).
     """
     if is_waited_for(function):
         return True
@@ -134,13 +134,13 @@ def going_away(function: PciFunction, group: Group | None) -> bool:
 
 
 def is_waited_for(function: PciFunction) -> bool:
-    """True if it is open for certain, though it has no driver any more: its count was lower under VFIO."""
+    """True if it is certainly open without a driver: its open count was lower under VFIO."""
     lowest = function.lowest
     return function.driver is None and lowest is not None and (function.enable or 0) > lowest
 
 
 def whole(number: GroupNumber) -> str:
-    """The id that stands for all of a group: KubeVirt's own plugins list group numbers.
+    """The device id of a whole group: KubeVirt's own plugins list group numbers.
 
     See constructDPIdevices in its pkg/virt-handler/device-manager/pci_device.go.
     """
@@ -148,10 +148,10 @@ def whole(number: GroupNumber) -> str:
 
 
 def may_have_had(device_id: str, number: GroupNumber, host: Host) -> bool:
-    """False if what has this number now cannot be the group of a device that has left: numbers come again.
+    """False if the present group of this number cannot be that of an unplugged device: numbers are reused.
 
-    An mdev has a group of its own, and a function shares one with others of its bus, or by a bridge, which is
-    in it as well (``pci_device_group`` in the kernel's drivers/iommu/iommu.c).
+    An mdev has a group of its own. A function shares a group with others of its bus, or through a bridge,
+    which is in the group as well (``pci_device_group`` in the kernel's drivers/iommu/iommu.c).
     """
     address = pci_address(device_id)
     if address is None:
@@ -164,12 +164,12 @@ def may_have_had(device_id: str, number: GroupNumber, host: Host) -> bool:
 
 
 def holder_of(allocations: Allocations, device_id: str, number: GroupNumber | None) -> Holder | None:
-    """The pod that holds a device, by its id or by the number of its group."""
+    """The pod that has a device, by its id or by the number of its group."""
     return allocations.holder(device_id) or (None if number is None else allocations.holder(whole(number)))
 
 
 class OpenState(Enum):
-    """Whether somebody has the VFIO device of a function open."""
+    """Whether a process has the VFIO device of a function open."""
 
     CLOSED = auto()
     OPEN = auto()
@@ -177,11 +177,12 @@ class OpenState(Enum):
 
 
 def open_state(function: PciFunction) -> OpenState:
-    """Whether it is open, by the kernel's count of opens (``enable``), also while an unbind waits for that.
+    """The state by the kernel's open count (``enable``), also while an unbind waits for the close.
 
-    A count that was lower under the present driver tells, whatever /proc shows: a process that ends has no
-    table of descriptors any more while the kernel still closes what was in it (``exit_files`` in fs/file.c).
-    The count that a driver before may have left tells nothing: then it is what /proc shows, if that is all.
+    A count above the lowest one under the present driver means open, even if /proc shows no open file: a
+    process that exits has no descriptor table any more while the kernel still closes its files
+    (``exit_files`` in fs/file.c). A count that a former driver may have left proves nothing: then /proc
+    decides, if all of it could be read.
     """
     if not vfio_bound(function):
         return OpenState.OPEN if is_waited_for(function) else OpenState.CLOSED
@@ -204,12 +205,12 @@ def has_count_left(function: PciFunction) -> bool:
 
 
 def is_open(function: PciFunction) -> bool:
-    """True if it is open for certain."""
+    """True if it is certainly open."""
     return open_state(function) is OpenState.OPEN
 
 
 def is_counted(device: HostDevice) -> bool:
-    """True if a count of the kernel tells whether it is open: mdevs and a vendor's vGPUs have none."""
+    """True if a count of the kernel shows whether it is open: mdevs and vendor vGPUs have none."""
     if isinstance(device, UsbDevice):
         return True
     if not isinstance(device, PciFunction) or takes_vgpu(device):

@@ -2,9 +2,9 @@
 """Spec mdevs and vGPUs: configuration, files of other tools, KubeVirt CR → MdevSpec. Pure.
 
 Of a vgpu-device-manager file one configuration counts: that of the node's label, else the default of the
-settings; errors in the others do not matter. The CR counts where the configuration has no desired mdevs of
-its own. virt-handler removes each mdev that its own configuration does not name, whoever created it (its
-mediated_devices_types.go): where it would, nodeagent creates and removes none.
+settings; errors in the others are ignored. The CR counts if the configuration has no desired mdevs of its
+own. virt-handler removes each mdev that its own configuration does not list, even if another tool created it
+(its mediated_devices_types.go): where it would, nodeagent creates and removes none.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ def wanted(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) 
 
 
 def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> Iterator[Problem]:
-    """Why no mdev is created or removed, although mdevs are spec."""
+    """Why no mdev is created or removed, although mdevs are configured."""
     _, unusable = choose_vgpu(configuration, labels)
     yield from unusable
     if cr is None or not cr.virt_handler_makes_mdevs:
         return
     if _of_cr(configuration):
-        what = "virt-handler makes and removes mdevs itself, so nodeagent makes and removes none"
-        yield misconfigured("kubevirt.manageMdevs", what, SWITCH)
+        text = "virt-handler creates and removes mdevs itself, so nodeagent creates and removes none"
+        yield misconfigured("kubevirt.manageMdevs", text, SWITCH)
         return
     wishes = _wishes(configuration, cr, labels)
     for name in _unprotected(wishes, cr, labels) if wishes.manage else ():
-        what = f'virt-handler would remove mdevs of the type "{name}", so nodeagent makes and removes none'
+        text = f'virt-handler would remove mdevs of the type "{name}", so nodeagent creates and removes none'
         hint = f"{SWITCH}, or list all types there as external, spelled as here"
-        yield misconfigured("mdevs.manage", what, hint)
+        yield misconfigured("mdevs.manage", text, hint)
         return
 
 
 def ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterator[Problem]:
-    """Spec mdevs of the CR that do not count, because the configuration has its own."""
+    """Desired mdevs of the CR that are ignored, because the configuration has its own."""
     both = configuration.kubevirt.manage_mdevs and _has_own(configuration)
     if both and cr is not None and cr.mdevs is not None:
-        what = "the configuration says itself which mdevs to make, so the KubeVirt CR does not"
-        hint = "remove it, or what mdevs says of types and of files"
-        yield misconfigured("kubevirt.manageMdevs", what, hint)
+        text = "the configuration has its own list of mdevs, so that of the KubeVirt CR is ignored"
+        hint = "remove it, or the types and files from mdevs"
+        yield misconfigured("kubevirt.manageMdevs", text, hint)
 
 
 def choose_vgpu(
@@ -81,7 +81,7 @@ def choose_vgpu(
 
 
 def warn_of_unchosen(configuration: Configuration, labels: Labels) -> Iterator[str]:
-    """A warning if a vgpu-device-manager file is named, and no configuration of it."""
+    """A warning if a vgpu-device-manager file is set, but none of its configurations is chosen."""
     if configuration.imported.vgpu is not None and not _chosen_name(configuration, labels):
         yield (
             "mdevs.vgpuConfigFile is set, but no configuration of it is chosen; "
@@ -90,7 +90,7 @@ def warn_of_unchosen(configuration: Configuration, labels: Labels) -> Iterator[s
 
 
 def _chosen_name(configuration: Configuration, labels: Labels) -> str:
-    """The name in the node's label, else in the settings; "" if neither has one."""
+    """The name in the node's label, else the one in the settings, else ""."""
     return labels.get(VGPU_CONFIG) or configuration.mdevs.vgpu_config
 
 
@@ -112,17 +112,17 @@ def _wishes(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels)
     )
     if cr is None or not _of_cr(configuration):
         return own
-    asked = cr.mdevs or MdevsConfiguration()  # without the section the CR wants nothing
+    asked = cr.mdevs or MdevsConfiguration()  # a CR without the section has no desired mdevs
     return own._replace(manage=True, types=asked.types, nodes=asked.nodes, cards=(), definitions=())
 
 
 def _of_cr(configuration: Configuration) -> bool:
-    """True if the CR is to say which mdevs are made."""
+    """True if the CR defines the desired mdevs."""
     return configuration.kubevirt.manage_mdevs and not _has_own(configuration)
 
 
 def _has_own(configuration: Configuration) -> bool:
-    """True if the configuration says by itself which mdevs are made."""
+    """True if the configuration defines desired mdevs."""
     written = configuration.mdevs
     sources = (written.types, written.nodes, written.mdevctl, written.vgpu_config_file)
     return written.manage and any(sources)
@@ -135,8 +135,8 @@ def _external(cr: KubeVirtCR) -> tuple[str, ...]:
 
 
 def _unprotected(wishes: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[str]:
-    """The wanted types that virt-handler would remove, as far as they are spelled alike."""
-    from nodeagent.policy.change import wanted_types  # here: a node that changes nothing goes without
+    """The desired types that virt-handler would remove: its lists do not have them in this spelling."""
+    from nodeagent.policy.change import wanted_types  # here: not needed on a node without changes
 
     section = cr.mdevs or MdevsConfiguration()
     asked = wanted_types.for_node(MdevSpec(types=section.types, nodes=section.nodes), labels)
@@ -146,7 +146,7 @@ def _unprotected(wishes: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[s
         *(wish for card in wishes.cards for wish in card.types),
         *(WantedType(definition.type_id) for definition in wishes.definitions),
     )
-    words = {name.rpartition("_")[2] for name in kept}  # all that a short name says
+    words = {name.rpartition("_")[2] for name in kept}  # the short names
     for wish in listed:
         if naming.type_called(wish.name) not in (words if wish.short else kept):
             yield wish.name

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merges the configuration, the KubeVirt CR and the labels of the node into one Spec. Pure.
 
-Rules of the configuration come first, then those that the CR permits, discovery last. A CR counts where
-``kubevirt.enabled`` is not false. Labels of the Node replace those of the settings; there the label of the
-host name comes from the name of the node, unless the settings have that label. A configuration with
-``findings`` is refused as a whole. ``objections`` are about the cluster: each costs its own part alone.
-Both are Problems: place, cause, and what to do.
+Rules of the configuration come first, then those that the CR permits, discovery last. A CR counts unless
+``kubevirt.enabled`` is false. Labels of the Node replace those of the settings; there the label of the host
+name is set from the name of the node, unless the settings have that label. A configuration with ``findings``
+is rejected as a whole. ``objections`` are about the cluster: each disables only the part that it names. Both
+are Problems: place, cause, and fix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ R = TypeVar("R", bound=Rule | SriovRule | PassthroughRule)
 
 HOSTNAME = "kubernetes.io/hostname"
 VIRT_HANDLERS = frozenset(f"devices.kubevirt.io/{name}" for name in ("kvm", "tun", "vhost-net"))
-"""Resources that virt-handler offers without being told to (pkg/virt-handler/device-manager)."""
+"""Resources that virt-handler always offers (pkg/virt-handler/device-manager)."""
 
 
 def merge(
@@ -36,7 +36,7 @@ def merge(
 ) -> Spec:
     """The Spec of a configuration without findings; chains of aliases end at their last name.
 
-    ``cr`` None or at fault: none is known. ``labels`` None: no cluster has told them.
+    ``cr`` None or invalid: none is known. ``labels`` None: the labels of the Node are not known.
     """
     home, cr = configuration.home, _usable(configuration, cr)
     entries = _entries(configuration, cr)
@@ -58,18 +58,18 @@ def merge(
 
 
 def _relative(rules: Iterable[R], home: str) -> tuple[R, ...]:
-    """The rules, with places below the directory of the configuration."""
+    """The rules, with places relative to the directory of the configuration."""
     return tuple(replace(rule, place=rule.place.removeprefix(home)) for rule in rules)
 
 
 def findings(configuration: Configuration) -> tuple[Problem, ...]:
-    """All that is wrong between the parts of a configuration, in the order written."""
+    """The contradictions between parts of a configuration, in the order of the file."""
     _, unusable = mdev_wishes.choose_vgpu(configuration, _labels(configuration, None))
     return (*contradictions.contradictions(configuration), *unusable)
 
 
 def warnings(configuration: Configuration) -> tuple[str, ...]:
-    """Parts of a configuration that are odd, but no error: whole lines for people."""
+    """Parts of a configuration that are suspicious, but no error: whole lines to show."""
     unchosen = mdev_wishes.warn_of_unchosen(configuration, _labels(configuration, None))
     return (*unchosen, *_warn_of_rules(configuration), *_warn_of_sources(configuration))
 
@@ -77,9 +77,9 @@ def warnings(configuration: Configuration) -> tuple[str, ...]:
 def objections(
     configuration: Configuration, cr: KubeVirtCR | None, labels: Mapping[str, str] | None = None
 ) -> tuple[Problem, ...]:
-    """The wishes of the cluster that are not carried out here, or by others as well; in their order.
+    """The parts of the CR that are ignored here, or that virt-handler serves as well; in their order.
 
-    Places that begin with the name of a section of the CR lie in the CR, others are keys of settings.
+    Places that begin with the name of a section of the CR are in the CR, others are keys of settings.
     """
     cr = _usable(configuration, cr)
     entries = _entries(configuration, cr)
@@ -92,9 +92,9 @@ def objections(
 
 
 def _labels(configuration: Configuration, of_node: Mapping[str, str] | None) -> dict[str, str]:
-    """The labels of the Node; None: not known, then those of the settings.
+    """The labels of the Node; those of the settings if these are not known (None).
 
-    The name of the node is one of these, as the kubelet sets it, unless the settings have it.
+    The settings include the host name label, as the kubelet sets it, unless they define it themselves.
     """
     if of_node is not None:
         return dict(of_node)
@@ -103,13 +103,13 @@ def _labels(configuration: Configuration, of_node: Mapping[str, str] | None) -> 
 
 
 def _usable(configuration: Configuration, cr: KubeVirtCR | None) -> KubeVirtCR | None:
-    """The CR, unless the settings ignore it, or it is at fault."""
+    """The CR, unless the settings disable it, or it is invalid."""
     ignored = configuration.kubevirt.enabled == "false"
     return None if ignored or cr is None or cr.fault is not None else cr
 
 
 def _entries(configuration: Configuration, cr: KubeVirtCR | None) -> Entries | None:
-    """The entries of the CR by their owners; None without a CR."""
+    """The entries of the CR, split into those of nodeagent and of virt-handler; None without a CR."""
     if cr is None:
         return None
     from nodeagent.policy import permitted  # here: most nodes read no CR at their start
@@ -124,12 +124,12 @@ def _warn_of_rules(configuration: Configuration) -> Iterator[str]:
     for name, place in named:
         if name in VIRT_HANDLERS:
             yield (
-                f'{place}: virt-handler always registers "{name}" itself, and the kubelet heeds one of two; '
+                f'{place}: virt-handler always registers "{name}" itself, and the kubelet uses one of them; '
                 "choose another name, unless no virt-handler runs on this node"
             )
     for rule in configuration.rules:
         if not isinstance(rule, DirectRule) and not rule.selectors:
-            yield f'{rule.place}: "{rule.name}" has no selector and takes no device'
+            yield f'{rule.place}: "{rule.name}" has no selector and matches no device'
 
 
 def _warn_of_sources(configuration: Configuration) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _warn_of_sources(configuration: Configuration) -> Iterator[str]:
     mdevs, kubevirt = configuration.mdevs, configuration.kubevirt
     sources = {"mdevs.mdevctl": mdevs.mdevctl, "mdevs.vgpuConfigFile": mdevs.vgpu_config_file}
     for key in (key for key, value in sources.items() if value and not mdevs.manage):
-        yield f"{key} is set, but mdevs.manage is not: nothing is made; set mdevs.manage: true"
+        yield f"{key} is set, but mdevs.manage is not, so no mdev is created; set mdevs.manage: true"
     if kubevirt.manage_mdevs and kubevirt.enabled == "false":
         yield (
             "kubevirt.manageMdevs is set, but the KubeVirt CR is not read; "

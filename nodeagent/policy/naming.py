@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: of resources, of the variables that carry their devices, and the right one for a wrong one.
+"""Names of resources and of the environment variables with their devices, and suggestions for wrong names.
 
-Knows the kubelet's rules for extended resource names (``IsExtendedResourceName`` and
+Implements the kubelet's rules for extended resource names (``IsExtendedResourceName`` and
 ``IsQualifiedName`` in Kubernetes 1.36), the variables that KubeVirt's virt-launcher reads, and the
-naming rule of NVIDIA's kubevirt-gpu-device-plugin that many clusters rely on. A name that a person
-wrote is checked, never changed; a name made here is repaired until the kubelet takes it.
-Knows no files: texts of pci.ids are arguments.
+naming rule of NVIDIA's kubevirt-gpu-device-plugin that many clusters rely on. A configured name is checked,
+never changed; a generated name is repaired until the kubelet accepts it. Texts of pci.ids are arguments.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
 DOMAIN_LIMIT = 244  # 253 of a DNS subdomain less the "requests." that a quota puts before the name
 NAME_LIMIT = 63
 
-SHOWN = 3  # words that one line names; of more there is a number
-ALIKE = 0.6  # of two words, between 0 and 1; less is no likeness
-_BEHIND = 0.1  # less alike than the nearest word: what only begins as all others do
+SHOWN = 3  # words in one line; others are counted
+ALIKE = 0.6  # the least likeness of two words, between 0 and 1
+_BEHIND = 0.1  # a word that is so much less alike than the nearest one is not suggested
 
-UNNAMED_VGPU = "vgpu-without-name"  # the name after the '/' of what no name is known for
+UNNAMED_VGPU = "vgpu-without-name"  # the name after the '/' of a vGPU type without a known name
 
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -50,7 +49,7 @@ def fault(name: str) -> Problem | None:
 
 
 def refusal(name: str) -> str | None:
-    """Why the kubelet would refuse ``name`` and what to do, in one line; None if it would not."""
+    """Why the kubelet would refuse ``name``, and the fix, in one line; None if it would not."""
     refused = fault(name)
     return None if refused is None else f"{refused.what}; {refused.hint}"
 
@@ -81,27 +80,27 @@ def _own_fault(name: str) -> Problem | None:
     return None
 
 
-def _misnamed(what: str, hint: str) -> Problem:
-    return wrong(ProblemCode.RESOURCE_NAME, "", what, hint)
+def _misnamed(text: str, hint: str) -> Problem:
+    return wrong(ProblemCode.RESOURCE_NAME, "", text, hint)
 
 
 def usb_selector(vendor: str, product: str) -> str:
-    """By which the KubeVirt CR names USB devices; PCI functions have vendors and devices of the same form."""
+    """The key of USB devices in the KubeVirt CR; the prefix keeps it apart from the ids of PCI functions."""
     return f"usb:{vendor}:{product}"
 
 
 def env_key(kind: Kind, name: str) -> str:
-    """The variable that carries the devices of resource ``name`` (KubeVirt ``pkg/util/util.go``).
+    """The environment variable with the devices of resource ``name`` (KubeVirt ``pkg/util/util.go``).
 
-    Upper case, '/' and '.' become '_', nothing else: '-' stays. KubeVirt reads none for device
-    nodes; they get a prefix of their own.
+    Upper case, '/' and '.' are replaced by '_', '-' is kept. KubeVirt reads none for device nodes; they get a
+    prefix of their own.
     """
     prefix = _ENV_PREFIX.get(kind, f"{kind.upper()}_RESOURCE")
     return f"{prefix}_{name.upper().replace('/', '_').replace('.', '_')}"
 
 
 def nvidia_name(text: str) -> str:
-    """What NVIDIA's plugin makes of a device's text in pci.ids; may be invalid or empty."""
+    """The name that NVIDIA's plugin derives from a device's text in pci.ids; may be invalid or empty."""
     upper = "".join(_go_upper(char) for char in text.strip())
     joined = _GO_SPACE.sub("_", upper.replace("/", "_").replace(".", "_"))
     return _FOREIGN.sub("", joined)
@@ -113,10 +112,10 @@ def _go_upper(char: str) -> str:
 
 
 def vendor_domain(vendor_text: str | None, vendor_id: str) -> str:
-    """The domain for a vendor: ``Advanced Micro Devices, Inc. [AMD/ATI]`` gives ``amd.com``.
+    """The domain of a vendor: ``amd.com`` for ``Advanced Micro Devices, Inc. [AMD/ATI]``.
 
-    Takes the text in the first brackets up to '/', else the first word. A vendor that pci.ids does
-    not know gives ``pci-<vvvv>.nodeagent``.
+    The text in the first brackets up to '/', else the first word; ``pci-<vvvv>.nodeagent`` for a vendor that
+    is not in pci.ids.
     """
     inside, closed, _ = (vendor_text or "").partition("[")[2].partition("]")
     words = (vendor_text or "").split()
@@ -125,7 +124,7 @@ def vendor_domain(vendor_text: str | None, vendor_id: str) -> str:
     return f"{label}.com" if label else f"pci-{_id(vendor_id)}.nodeagent"
 
 
-@functools.lru_cache(maxsize=1024)  # many devices are of one kind
+@functools.lru_cache(maxsize=1024)  # many devices have the same ids
 def discovered_name(
     style: str,
     prefix: str,
@@ -155,7 +154,7 @@ def _mdev_name(text: str) -> str:
 
 
 def _id(text: str) -> str:
-    """A hexadecimal id as part of a name; anything else a broken device may report is cut down."""
+    """A hexadecimal id as part of a name; other characters, as of a broken device, are removed."""
     return re.sub(r"[^a-z0-9]", "", text.lower())[:8] or "unknown"
 
 
@@ -170,27 +169,27 @@ def _repaired(name: str, otherwise: str) -> str:
 
 
 def type_called(name: str) -> str:
-    """A type's id or name as it is compared: byte for byte, blanks are underscores, the ends do not count.
+    """A type's id or name in the form in which it is compared: stripped, with underscores for blanks.
 
     KubeVirt does the same (getMdevTypeName in its device manager), but keeps an underscore at the end.
     """
     return name.strip().replace(" ", "_").strip("_")
 
 
-@functools.lru_cache(maxsize=1024)  # many devices are of one type
+@functools.lru_cache(maxsize=1024)  # many devices have the same type
 def type_names(type_id: str | None, name: str | None) -> frozenset[str]:
-    """All that a type is called: by its id, and by its name if it has one; what is not known has none."""
+    """The names by which a type is configured: its id, and its name if known; empty for an unknown type."""
     numbered = vgpu_type_id(type_id) if type_id is not None and type_id.isdecimal() else None
     return frozenset(type_called(each) for each in (type_id, numbered, name) if each is not None)
 
 
 def vgpu_type_id(number: str) -> str:
-    """NVIDIA's vendor driver numbers its types as its mdev types are: nvidia-222 is its type 222."""
+    """The mdev type id of a type number of NVIDIA's vendor driver: nvidia-222 for 222."""
     return f"nvidia-{number}"
 
 
 def like(word: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The words that are most like it, at most three, the nearest first; none that is far behind that one."""
+    """The known words most like ``word``, at most three, the nearest first, and only similarly near ones."""
     import difflib  # here: needed for mistakes only, and the start is counted in milliseconds
 
     by_lower, wanted = {each.lower(): each for each in known}, word.lower()
@@ -200,16 +199,16 @@ def like(word: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def nearest(word: str, known: Iterable[str], before: str = "known here:") -> str:
-    """A hint that offers the nearest right words, or else, with what is said ``before``, some of them."""
+    """A hint with the nearest valid words; if none is near, ``before`` and some of the valid words."""
     words = list(known)
     close = like(word, words)
     if not close:
         return f"{before} {few(words)}"
     quoted = " or ".join(f'"{each}"' for each in close)
-    return f"did you mean {quoted}?" + (f" ({len(words)} in all)" if len(words) > len(close) else "")
+    return f"did you mean {quoted}?" + (f" ({len(words)} are known)" if len(words) > len(close) else "")
 
 
 def few(words: Sequence[str], most: int = SHOWN) -> str:
-    """The first of them, and how many more there are."""
+    """The first words, and the number of the others."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return f"{', '.join(words[:most])}{more}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The permitted devices of the KubeVirt CR: rules of this node, entries of virt-handler, Problems. Pure.
 
-An entry is served if another plugin than virt-handler's is to provide it (``kubevirt.serve``). One name means
-one thing here, too, and no device may have two providers: such an entry is refused alone, the others count.
-A rule of the configuration stands: the CR's entry of that name only permits it.
+An entry is served if the CR leaves it to an external provider (``kubevirt.serve``). Entries that give one
+name two meanings, or one device two providers, are refused one by one; the others count. A rule of the
+configuration takes precedence: a CR entry of that name only permits it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ EXTERNAL, ALL = "external", "all"  # anything else: none
 SOURCE = "KubeVirt CR"
 WORDS = {Kind.PCI: "PCI functions", Kind.MDEV: "mediated devices", Kind.USB: "USB devices"}
 _RuleKey = tuple[Kind, str, str]
-"""Kind and name; of USB each entry is a rule of its own, and its place is the third part."""
+"""Kind and name; each USB entry is a rule of its own, with its place as the third part."""
 
 
 class Entries(NamedTuple):
-    """The entries by whose they are, and what is wrong. ``served`` has the ``rules`` by selector."""
+    """The entries of nodeagent and of virt-handler, and findings. ``served``: the ``rules`` by selector."""
 
     rules: tuple[DeviceRule, ...] = ()
     served: BySelector = NO_RULES
@@ -73,18 +73,18 @@ def _is_meant(entry: Permitted, serve: str) -> bool:
 
 
 def _misnamed(entry: Permitted) -> Problem | None:
-    """No plugin can offer a resource of such a name, be it virt-handler's."""
+    """A Problem if no plugin, not even virt-handler's, can offer a resource of this name."""
     fault = naming.fault(entry.resource)
     if fault is None:
         return None
-    what = f'"{entry.resource}" is no name of a resource: {fault.what}'
-    return misconfigured(entry.place, what, fault.hint)
+    text = f'"{entry.resource}" is no valid resource name: {fault.what}'
+    return misconfigured(entry.place, text, fault.hint)
 
 
 def _sort(
     meant: Sequence[Permitted], foreign: Sequence[Permitted], configuration: Configuration
 ) -> tuple[list[Permitted], list[Problem]]:
-    """The entries that become rules, and why others do not; a name of the configuration needs no rule."""
+    """The entries for which rules are created, and the Problems of others; configured names need no rule."""
     own = {rule.name for rule in configuration.rules}
     claims = _Claims(configuration, foreign)
     served: list[Permitted] = []
@@ -99,7 +99,7 @@ def _sort(
 
 
 class _Claims:
-    """Names, selectors and variables that have an owner: of two entries that claim one, the first has it."""
+    """The owners of names, selectors and environment variables: the first entry that claims one owns it."""
 
     def __init__(self, configuration: Configuration, foreign: Sequence[Permitted]) -> None:
         self._foreign = {each for entry in foreign for each in (entry.resource, *_selectors(entry))}
@@ -114,20 +114,20 @@ class _Claims:
             self._variables.setdefault(naming.env_key(kind, name), name)
 
     def claim(self, entry: Permitted) -> Problem | None:
-        """Enter the entry; a Problem if a part of it has another owner."""
+        """Claim the parts of an entry; a Problem if one of them has another owner."""
         name, kind, selectors, place = entry.resource, entry.kind, _selectors(entry), entry.place
         if not self._foreign.isdisjoint((name, *selectors)):
             part = name if name in self._foreign else entry.selector
-            what = f'"{part}" is given to virt-handler by another entry, and it keeps it'
-            hint = "let one of the two have it: set externalResourceProvider on both, or on neither"
-            return misconfigured(place, what, hint)
+            text = f'"{part}" belongs to virt-handler by another entry'
+            hint = "set externalResourceProvider on both entries, or on neither"
+            return misconfigured(place, text, hint)
         if (first := self._names.get(selectors, name)) != name:
-            what = f'"{entry.selector}" is "{first}" by an earlier entry'
-            return misconfigured(place, what, "give each selector one resourceName")
+            text = f'"{entry.selector}" is "{first}" by an earlier entry'
+            return misconfigured(place, text, "use one resourceName for each selector")
         if (other := self._kinds.get(name, kind)) is not kind:
-            what = f'"{name}" is the name of {WORDS[other]} by an earlier entry'
-            hint = f"give {WORDS[kind]} another name: virt-launcher would look for both"
-            return misconfigured(place, what, hint)
+            text = f'"{name}" is the name of {WORDS[other]} by an earlier entry'
+            hint = f"use another name for {WORDS[kind]}: virt-launcher would look for both"
+            return misconfigured(place, text, hint)
         problem = claim_variable(self._variables, kind, name, place)
         if problem is None:
             self._names[selectors] = name
@@ -136,7 +136,7 @@ class _Claims:
 
 
 def _selectors(entry: Permitted) -> tuple[str, ...]:
-    """The selectors as they are compared: equal ones mean the same devices. Of USB an entry has several."""
+    """The selectors in the form in which they are compared; a USB entry has several."""
     if entry.kind is Kind.USB:
         return tuple(naming.usb_selector(*each.split(":")) for each in entry.selectors)
     return (naming.type_called(entry.selector) if entry.kind is Kind.MDEV else entry.selector,)
@@ -147,7 +147,7 @@ def _rule_key(entry: Permitted) -> _RuleKey:
 
 
 def _rules(listed: Iterable[Permitted]) -> dict[_RuleKey, DeviceRule]:
-    """One rule for each name, with all of its selectors; its place is that of its first entry."""
+    """One rule for each name, with all of its selectors and the place of its first entry."""
     by_key: dict[_RuleKey, list[Permitted]] = {}
     for entry in listed:
         by_key.setdefault(_rule_key(entry), []).append(entry)
@@ -155,7 +155,7 @@ def _rules(listed: Iterable[Permitted]) -> dict[_RuleKey, DeviceRule]:
 
 
 def _by_selector(listed: Iterable[Permitted], rules: Mapping[_RuleKey, DeviceRule]) -> BySelector:
-    """The rules by the selectors as they are compared with devices."""
+    """The rules by their selectors, in the form in which these are compared with devices."""
     found: dict[str, DeviceRule] = {}
     for entry in listed:
         for selector in _selectors(entry):
@@ -179,9 +179,9 @@ def _rule(same: Sequence[Permitted]) -> DeviceRule:
 
 
 def _fought_over(configuration: Configuration, foreign: Sequence[Permitted]) -> Iterator[Problem]:
-    """Entries of virt-handler for which the configuration has a rule.
+    """Entries of virt-handler for which the configuration has a rule, so that there are two plugins.
 
-    The rule stands, for it was written for this node. But the kubelet would get two plugins.
+    The rule takes precedence, because it was written for this node.
     """
     owners: dict[str, Rule] = {}
     for rule in configuration.rules:
@@ -195,16 +195,16 @@ def _fought_over(configuration: Configuration, foreign: Sequence[Permitted]) -> 
             owner = owners.get(entry.selector)
         if owner is not None:
             at = owner.place or owner.name
-            what = f'virt-handler offers "{entry.resource}", and so does nodeagent by {at}'
+            text = f'virt-handler offers "{entry.resource}", and so does nodeagent by {at}'
             hint = "set externalResourceProvider: true in the CR, or remove the rule"
-            yield misconfigured(entry.place, what, hint)
+            yield misconfigured(entry.place, text, hint)
 
 
 def _shared(serve: str, listed: Sequence[Permitted]) -> Iterator[Problem]:
-    """With ``serve: all`` nothing keeps virt-handler off."""
+    """A Problem if ``serve: all`` serves entries that virt-handler serves as well."""
     names = list(dict.fromkeys(entry.resource for entry in listed if serve == ALL and not entry.external))
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        what = f"virt-handler offers what nodeagent serves as well: {names[0]}{more}"
+        text = f"both virt-handler and nodeagent offer {names[0]}{more}"
         hint = "set externalResourceProvider: true in the CR, unless no virt-handler runs on this node"
-        yield misconfigured("kubevirt.serve", what, hint)
+        yield misconfigured("kubevirt.serve", text, hint)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a selector pick a PCI function or an mdev, and if not, which key says no. Pure.
+"""Matches selectors with devices, and finds the key that does not match. Pure.
 
-AND between the keys of a selector, OR inside a key; an empty key says nothing. Comparison is in lower case,
-but for the names of types (``naming.type_called``).
+AND between the keys of a selector, OR inside a key; an empty key matches all. Values are compared in lower
+case, except the names of types (``naming.type_called``).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from nodeagent.policy import groups, naming
 Selector = PciSelector | MdevSelector | UsbSelector
 
 _Check = tuple[str, tuple[object, ...], object, bool]
-"""A key, what it wants, what there is, and whether that fits."""
+"""A key, its values in the selector, the value of the device, and whether they match."""
 
 NO_NAMES: Final[Names] = MappingProxyType({})
-NO_SELECTORS = "has no selectors, so it takes nothing"
+NO_SELECTORS = "has no selectors, so it matches nothing"
 OTHER_KIND = "is for devices of another kind"
 
 
 def picks(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
-    """True if one of the rule's selectors picks the device; a rule picks only what is of its kind.
+    """True if one of the rule's selectors matches the device; a rule matches only devices of its kind.
 
-    ``names`` holds the names of vGPU types, which a VF shows by number: ``"vgpu:1147"`` → name.
+    ``names`` has the names of vGPU types, which a VF shows by number: ``"vgpu:1147"`` → name.
     """
     if isinstance(rule, DirectRule):
         return False
@@ -49,7 +49,7 @@ def picks(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
 
 
 def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
-    """Why none of the rule's selectors picks the device, in words; each has its say. None if one does."""
+    """Why none of the rule's selectors matches the device, one text for all; None if one does."""
     if picks(rule, host_device, names):
         return None
     selectors = () if isinstance(rule, DirectRule) else rule.selectors
@@ -57,11 +57,11 @@ def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str
 
 
 def unwanted(rule: DeviceRule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
-    """The same without what the device has instead: so all that are refused alike are told alike."""
+    """The same without the values of the device, so that devices refused for one cause have one text."""
     if picks(rule, host_device, names):
         return None
-    said = (_unwanted(each, host_device, names) for each in rule.selectors)
-    return "; or ".join(dict.fromkeys(said)) or NO_SELECTORS
+    texts = (_unwanted(each, host_device, names) for each in rule.selectors)
+    return "; or ".join(dict.fromkeys(texts)) or NO_SELECTORS
 
 
 def _unwanted(selector: Selector, host_device: HostDevice, names: Names) -> str:
@@ -71,16 +71,16 @@ def _unwanted(selector: Selector, host_device: HostDevice, names: Names) -> str:
 
 
 def fits(selector: Selector, host_device: HostDevice, names: Names) -> bool:
-    """True if this one selector picks the device."""
+    """True if this selector matches the device."""
     if isinstance(selector, PciSelector) and isinstance(host_device, PciFunction):
         if selector.devices and host_device.device not in selector.devices:
-            return False  # most rules of a large fleet differ by this key: no need to ask for the others
+            return False  # most rules of a large fleet differ by this key: the others need no check
         return _failed(_pci_checks(selector, host_device, names)) is None
     return mismatch(selector, host_device, names) is None
 
 
 def mismatch(selector: Selector, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
-    """The first key that refuses the device, in words; None if the selector picks it."""
+    """The first key that does not match the device, as a text; None if the selector matches."""
     for_kind, checks = _CHECKS[type(selector)]
     if not isinstance(host_device, for_kind):
         return OTHER_KIND
@@ -90,15 +90,15 @@ def mismatch(selector: Selector, host_device: HostDevice, names: Names = NO_NAME
 def nearest(
     selector: Selector, devices: Sequence[HostDevice], names: Names, alike: float
 ) -> tuple[HostDevice, str] | None:
-    """Of devices that it does not pick, the one that comes nearest, and what is in the way, in words.
+    """The device nearest to matching, and the key that does not match, as a text.
 
-    That is one which fits in the most keys, and then in the most letters of the first that does not fit. None
-    if no key fits, and what there is is less ``alike`` than that: between 0, for nothing, and 1.
+    The nearest device matches the most keys, and then is most alike in the first key that does not match.
+    None if no key matches and the likeness is below ``alike``, between 0 and 1.
     """
     import difflib  # here: for mistakes only
 
     for_kind, checks = _CHECKS[type(selector)]
-    best: dict[object, tuple[int, HostDevice, _Check]] = {}  # by what there is: many devices are alike
+    best: dict[object, tuple[int, HostDevice, _Check]] = {}  # by value of the device: many have the same
     most = 0
     for host_device in devices:
         if isinstance(host_device, for_kind):
@@ -119,7 +119,7 @@ def nearest(
 
 
 def _first_failed(checks: Iterable[_Check]) -> tuple[int, _Check | None]:
-    """How many keys fit before the first that does not, and that one."""
+    """The number of keys that match before the first that does not, and that one."""
     rank = 0
     for check in checks:
         if check[1]:
@@ -134,7 +134,7 @@ def _in_words(failed: _Check | None) -> str | None:
         return None
     key, wanted, actual, _ = failed
     shown = "none" if actual is None else actual
-    return f"{key}: it has {shown}, the rule wants {' or '.join(map(str, wanted))}"
+    return f"{key}: it has {shown}, the rule has {' or '.join(map(str, wanted))}"
 
 
 def _failed(checks: Iterable[_Check]) -> _Check | None:
@@ -159,7 +159,7 @@ def _usb_checks(selector: UsbSelector, device: UsbDevice, _: Names) -> Iterator[
 
 
 def _pci_checks(selector: PciSelector, function: PciFunction, names: Names) -> Iterator[_Check]:
-    """One after the other: most selectors that refuse do so by their first key."""
+    """The checks, lazily: most selectors that do not match fail at their first key."""
     yield "vendors", selector.vendors, function.vendor, function.vendor in selector.vendors
     yield "devices", selector.devices, function.device, function.device in selector.devices
     yield "subsystems", selector.subsystems, _subsystem(function), _in_subsystem(selector, function)

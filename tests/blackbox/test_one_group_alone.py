@@ -71,7 +71,7 @@ async def test_what_one_container_has_alone_is_given_to_no_second_one_that_the_k
         vm = pod("vm", {SHARED: 1})
         device = await admitted_and_forgotten(node, kubelet, vm, old)
         other = await kubelet.admit(pod("other", {SHARED: 1}))
-        assert f"{device}: held by " in other.message
+        assert f"{device}: in use by " in other.message
         kubelet.delete(vm)
         running(await kubelet.admit(pod("next", {SHARED: 1})))
 

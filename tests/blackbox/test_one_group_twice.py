@@ -73,7 +73,7 @@ async def test_a_device_that_the_kubelet_has_forgotten_while_it_was_given_is_not
         await until_health(kubelet, LONE, LONE_AT, "Healthy")  # it was listed as open, if there was time
         other = await kubelet.admit(pod("other", {LONE: 1}))
         assert other.phase == "Failed"
-        assert f"{LONE_AT}: held by " in other.message
+        assert f"{LONE_AT}: in use by " in other.message
         third = await kubelet.admit(pod("third", {LONE: 1}))
         assert FREE in third.message, "a refusal makes the kubelet count again"
         kubelet.delete(vm)

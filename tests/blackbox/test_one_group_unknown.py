@@ -115,7 +115,7 @@ async def test_a_new_daemon_keeps_apart_what_only_the_checkpoint_tells(
         async with node.daemon():
             assert await first_list(kubelet, USB, seen) == {board.usb: "Unhealthy"}
             await all_listed(kubelet, usb_lists(boards))
-            assert "held by" in await refusal(kubelet, USB, board.usb)
+            assert "in use by" in await refusal(kubelet, USB, board.usb)
             assert (await kubelet.admit(pod("other", {USB: 1}))).phase == "Failed"
             await stays(kubelet, lambda: health(kubelet, USB) == {board.usb: "Unhealthy"}, 1.0)
             kubelet.faults.clear(outage[0])
@@ -240,7 +240,7 @@ async def test_a_clock_that_was_set_forward_makes_no_young_kubelet_old(node: Nod
             running(await kubelet.admit(pod("first", {GPU: 1})))
             await until_health(kubelet, USB, board.usb, "Unhealthy")
             await stays(kubelet, lambda: health(kubelet, USB) == {board.usb: "Unhealthy"}, 2.0)
-            assert "held by" in await refusal(kubelet, USB, board.usb)
+            assert "in use by" in await refusal(kubelet, USB, board.usb)
 
 
 def set_back(path: Path, seconds: float) -> None:

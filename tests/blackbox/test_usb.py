@@ -326,7 +326,7 @@ async def test_a_bundle_that_a_pod_has_stays_together_and_what_is_missing_is_tol
         node.usb.unplug("3-1")
         await until_health(kubelet, "example.com/set", "1234:5678-K", "Unhealthy")
         await until_health(kubelet, NAME, "46f4:0001-A", "Unhealthy")
-        with pytest.raises(GRPCError, match="held by"):
+        with pytest.raises(GRPCError, match="in use by"):
             await allocate(kubelet, NAME, ["46f4:0001-A"])
         node.usb.plug("3-1", Plug("1234", "5678", "K"), 23)
         await until_health(kubelet, NAME, "46f4:0001-A", None)

@@ -18,7 +18,7 @@ from tests.facts import names
 
 GPU, DISK = (AskedDevice("GPU", "gpu1"),), (AskedDevice("HostDevice", ""),)
 ENV, NODES = {"PCI_RESOURCE_A_B_GPU": "0000:65:00.0"}, ("/dev/vfio/vfio", "/dev/vfio/1")
-WHY = ("it asks for 1", "0000:66:00.0: held by ns/vm")
+WHY = ("it asks for 1", "0000:66:00.0: in use by ns/vm")
 TOLD = MachineExplanation(
     MachineName("VirtualMachineInstance", "demo", "red"),
     Prospect.LATER,
@@ -39,7 +39,7 @@ def test_the_story_of_a_machine_begins_with_its_worst_verdict() -> None:
     names(head, "VirtualMachineInstance", "demo/red", verdict(disk))
     assert len({verdict(gpu), verdict(disk)}) == 2
     names(gpu, "1 x a.b/gpu", "GPU gpu1", "PCI_RESOURCE_A_B_GPU=0000:65:00.0", "/dev/vfio/vfio /dev/vfio/1")
-    names(disk, "1 x a.b/nvme", "it asks for 1", "0000:66:00.0: held by ns/vm")
+    names(disk, "1 x a.b/nvme", "it asks for 1", "0000:66:00.0: in use by ns/vm")
     names(cdi, "1 x a.b/cdi", "x/y=1 x/y=2", verdict(gpu))
     names(note, "nobody knows")
 

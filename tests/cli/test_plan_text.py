@@ -58,7 +58,7 @@ def test_each_card_tells_what_is_done_what_waits_and_why() -> None:
 
 def test_own_devices_of_an_excluded_type_are_told_as_what_they_are() -> None:
     first, second, *_ = plan.text(excluded(), True).splitlines()
-    names(first, "0000:01:00.0", "1 x nvidia-229 (excluded)")
+    names(first, "0000:01:00.0", "1 x nvidia-229 (of an excluded type)")
     names(second, "excluded")
 
 

@@ -57,9 +57,9 @@ def test_problems_are_listed_last() -> None:
 
 def test_a_device_that_waits_for_a_pod_is_told_above_what_is_to_be_looked_at() -> None:
     (gpu,) = WELL.resources
-    device = DeviceStatus(DeviceId("a"), False, None, "group-held", "held by ns/vm")
+    device = DeviceStatus(DeviceId("a"), False, None, "group-held", "in use by ns/vm")
     text = lines(resources=(gpu._replace(devices=(device,)),))
-    assert text[-3:] == ["  nvidia.com/gpu: a: held by ns/vm", "", WELL_END]
+    assert text[-3:] == ["  nvidia.com/gpu: a: in use by ns/vm", "", WELL_END]
 
 
 def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
@@ -121,9 +121,9 @@ def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what
 
 
 def test_changes_that_wait_are_told_with_what_they_wait_for() -> None:
-    waiting = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm")
+    waiting = WaitingStatus("0000:3b:00.0", "remove mdev x", "in use by ns/vm")
     text = lines(changes=NO_CHANGES._replace(waiting=(waiting,)))
-    assert text[-3:] == ["  0000:3b:00.0: remove mdev x: held by ns/vm", "", WELL_END]
+    assert text[-3:] == ["  0000:3b:00.0: remove mdev x: in use by ns/vm", "", WELL_END]
 
 
 def test_a_node_without_resources_or_kubelet_is_told_plainly() -> None:

@@ -121,7 +121,7 @@ async def test_search_and_states_find_a_device_among_many(tab: Tab, tmp_path: Pa
         await opened(tab, await node.page_address())
         assert stages.REBOUND in await of(tab.value, find("DRIVER nvidia vfio"))
         held = await of(tab.value, find("virt-launcher-red"))
-        assert ("held by games" in held, "0000:86" in held) == (True, False)
+        assert ("in use by games" in held, "0000:86" in held) == (True, False)
         await of(tab.value, find(""))
         await of(tab.value, show("wait"))
         assert await of(tab.value, BLOCKS) == ["IOMMU group 10"]

@@ -56,7 +56,7 @@ ALL = Status(
     ChangesStatus(
         (CardStatus(ONE, "nvidia-222", 1, ("a note",)),),
         ("create mdev y",),
-        (WaitingStatus(ONE, "remove mdev z", "held by ns/p"),),
+        (WaitingStatus(ONE, "remove mdev z", "in use by ns/p"),),
         (FAILING, FAILING._replace(what="no room either"), FAILING._replace(type=None, what="other")),
         ("cannot be meant",),
         4,
@@ -140,7 +140,7 @@ def test_what_is_changed_is_told_as_it_has_always_been() -> None:
     changes = plain.dump(ALL)["changes"]
     assert changes["cards"] == [{"card": ONE, "type": "nvidia-222", "instances": 1, "notes": ["a note"]}]
     assert changes["underWay"] == ["create mdev y"]
-    assert changes["waiting"] == [{"card": ONE, "action": "remove mdev z", "why": "held by ns/p"}]
+    assert changes["waiting"] == [{"card": ONE, "action": "remove mdev z", "why": "in use by ns/p"}]
     assert changes["failing"][0] == {
         "card": ONE,
         "type": "nvidia-222",

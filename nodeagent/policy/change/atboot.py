@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which functions a boot may give to VFIO before the drivers of the host: the guards of the present. Pure.
+"""The functions that are bound to VFIO at boot, before the host drivers. Pure.
 
-What the host uses now it would miss after the next boot: a mounted disk, a network with an address, the
-boot display. So the same is refused, with two exceptions, which end with the boot: what a process has open,
-and who has it as a device now. Groups go whole, as with a rule.
+Functions in use by the host now would be missing after the next boot: a mounted disk, a network with an
+address, the boot display. So they are refused like in ``bindings``, except for uses that end with a boot:
+open files, and allocations to pods. Groups are bound as a whole, as with a rule.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from nodeagent.policy.change import bindings, byhand, guards
 
 
 class BootPlan(NamedTuple):
-    """The results, group by group, and the functions that are to be named in the files."""
+    """The results, one for each group, and the entries for the files."""
 
     results: tuple[Result, ...]
     entries: tuple[AtBoot, ...]
 
 
 def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootPlan:
-    """What is named joins what is ``known``. :raises NodeagentError: if a name fits nothing."""
+    """The ``known`` entries and those for the named functions.
+
+    :raises NodeagentError: if a name matches no function.
+    """
     host = snapshot.host
     named = frozenset(byhand.find_functions(request.names, host))
     entries = {each.address: each for each in known}
@@ -46,7 +49,7 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
 
 
 def without(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tuple[AtBoot, ...]:
-    """What is left of the ``known`` when the groups of what is named are released, there or not."""
+    """The ``known`` entries without those of the named groups, whether on the host or not."""
     wanted = [byhand.parse_name(name) for name in request.names]
     host = snapshot.host
     named = [each for each in known if any(byhand.selects_entry(each, selector) for selector in wanted)]
@@ -58,7 +61,7 @@ def without(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tu
 
 
 def _picked(names: Sequence[str], host: Host) -> Sequence[PciAddress]:
-    """What is named and there, if anything is."""
+    """The named functions on the host; empty if a name matches none."""
     try:
         return byhand.find_functions(names, host)
     except NodeagentError:
@@ -78,23 +81,23 @@ def _refusals(
             found += [(member, each) for each in guards.of_function(judged, host, forced=False)]
             found += [(member, each) for each in bindings.of_vfs(member, snapshot)]
     for member, problem in found:
-        yield f"{member.address} is not taken at boot: {problem.what}", problem.hint
+        yield f"{member.address} is not bound at boot: {problem.what}", problem.hint
 
 
 def _lasting(uses: HostUses | None) -> HostUses | None:
-    """What does not end with the boot."""
+    """The uses that come back after a boot."""
     if uses is None:
         return None
     return uses._replace(found=tuple(use for use in uses.found if use.kind is not UseKind.OPEN))
 
 
 def _left(function: PciFunction) -> bool:
-    """True for what VFIO suffers beside its own."""
+    """True if the function keeps its driver: a bridge, or a driver that VFIO allows in the group."""
     return guards.bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
 
 
 def _entries(members: Sequence[PciFunction], asked: Sequence[PciFunction], driver: str) -> Iterator[AtBoot]:
-    """A variant driver is for what was named; the rest of its group gets vfio-pci."""
+    """The entries of a group; a variant driver is for the named devices, the rest gets vfio-pci."""
     alike = {(each.vendor, each.device) for each in asked}
     for each in members:
         if (each in asked or not _left(each)) and each.vendor and each.device:

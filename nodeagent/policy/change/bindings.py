@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which functions are to have a VFIO driver, and which their own again: one change for each group. Pure.
+"""Plans driver changes of functions, to a VFIO driver or back to their own: one step for each group. Pure.
 
-A group is what VFIO gives away, so it is bound as a whole or not at all. Ours is what the Ledger has a driver
-for; what an operator has bound in sysfs is never unbound. What was asked for by hand is a rule like others. A
-rule is asked what it says of a function on its own driver: else one that names drivers would undo itself.
-What is bound of a group whose rest may not follow goes back: a daemon that was killed half-way has left it
-so, or the rest has come back and is in use. The functions behind a card's first one go first, and come back
-last: the kernel links them to it (drivers/pci/quirks.c, quirk_gpu_hda and others).
+VFIO assigns whole groups, so a group is bound as a whole or not at all. Functions with a driver in the Ledger
+were bound by nodeagent; functions that an operator has bound in sysfs are never unbound. A manual request
+counts as a rule. Rules are matched with a function as if it had its own driver: otherwise a rule with
+``drivers`` would undo itself. If the rest of a group cannot be bound, its bound functions are restored: the
+daemon was killed halfway, or the rest has been re-plugged and is in use. The other functions of a card are
+bound before the first one and restored after it: the kernel links them to it (drivers/pci/quirks.c,
+quirk_gpu_hda and others).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nodeagent.policy.change.cards import order
 
 
 class Wish(NamedTuple):
-    """The VFIO driver that a function is to have, by which rule; ``picked``: it was named, not its group."""
+    """The desired VFIO driver of a function, and the rule; ``picked``: the rule matches it, not its group."""
 
     driver: str
     rule: PassthroughRule
@@ -38,7 +39,7 @@ _Unit = tuple[GroupNumber | None, PciAddress]
 Wishes = Mapping[PciAddress, Wish]
 
 HAND = "nodeagent bind"
-"""The place of a rule that somebody's hand stands for."""
+"""The place of a rule that is a manual request."""
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -65,7 +66,7 @@ def find_members(plan: Plan, host: Host) -> Sequence[PciAddress]:
 
 
 def units(addresses: Iterable[PciAddress], host: Host) -> Sequence[Sequence[PciFunction]]:
-    """The members of all groups in which these functions are; one without a group is alone."""
+    """The members of all groups of these functions; a function without a group is alone."""
     found = {_unit(address, host) for address in addresses}
     return [_members(unit, host) for unit in sorted(found, key=lambda unit: order(unit[1]))]
 
@@ -88,9 +89,9 @@ def of_members(members: Sequence[PciFunction], wanted: Wishes, snapshot: Snapsho
 
 
 def wishes(snapshot: Snapshot) -> Wishes:
-    """What each function is to have; the rest of a whole group follows what was picked of it.
+    """The desired drivers; with ``group: whole`` the rest of a group follows its matched functions.
 
-    A rule goes before what was asked for by hand: it alone can be read in a file.
+    A rule takes precedence over a manual request, because it is visible in a file.
     """
     host, ledger = snapshot.host, snapshot.ledger
     wishes: dict[PciAddress, Wish] = {}
@@ -111,12 +112,12 @@ def wishes(snapshot: Snapshot) -> Wishes:
 
 
 def _on_its_own(function: PciFunction, ledger: Ledger) -> PciFunction:
-    """The function as it would be without us."""
+    """The function with its own driver."""
     return function._replace(driver=_own(function, ledger))
 
 
 def _own(function: PciFunction, ledger: Ledger) -> str | None:
-    """The driver that it has without us; on record may be that of what was there before it came back."""
+    """Its own driver; the driver on record may be that of a device that was re-plugged since."""
     recorded = ledger.drivers.get(function.address)
     hosts = function.driver is not None and not vfio_driver(function.driver)
     return function.driver if recorded is None or hosts else recorded or None
@@ -127,7 +128,7 @@ def _rule(function: PciFunction, rules: Iterable[PassthroughRule]) -> Passthroug
 
 
 def _of_pf(function: PciFunction, snapshot: Snapshot) -> PassthroughRule | None:
-    """What the rule that has made a VF says of its driver."""
+    """The driver rule of a VF, by the ``sriov`` rule that created it."""
     physical = None if function.physfn is None else snapshot.host.functions.get(function.physfn)
     return None if physical is None else prospects.of_vfs(physical, snapshot.spec)
 
@@ -144,7 +145,7 @@ def _picks(rule: PassthroughRule, function: PciFunction) -> bool:
 
 
 def _beside(picked: PciFunction, member: PciFunction, wish: Wish) -> Wish:
-    """A variant driver is for its own devices: what is another one gets vfio-pci."""
+    """The desired driver of another member: a variant driver is for its devices, others get vfio-pci."""
     alike = (picked.vendor, picked.device) == (member.vendor, member.device)
     return Wish(wish.driver if alike else VFIO_PCI, wish.rule, picked=False)
 
@@ -162,9 +163,9 @@ def _members(unit: _Unit, host: Host) -> Sequence[PciFunction]:
 def _binding(
     members: Sequence[PciFunction], wishes: Wishes, snapshot: Snapshot, problems: list[Problem]
 ) -> Step | None:
-    """The step that binds what is wanted of a group; None if all is as wished.
+    """The step that binds the functions of a group; None if all have their desired drivers.
 
-    What is refused goes to ``problems``, and then the step is one that gives back what is bound already.
+    Refusals are added to ``problems``; then the step restores the drivers of functions bound already.
     """
     due = [(member, wishes[member.address]) for member in members if member.address in wishes]
     due = [(member, wish) for member, wish in due if _to_be_bound(member, wish, snapshot.ledger)]
@@ -187,14 +188,14 @@ def _binding(
 
 
 def why(rule: PassthroughRule) -> str:
-    """Who wants it."""
+    """The origin of a driver change, as a text."""
     if rule.place == HAND:
-        return f"it was asked for by hand ({HAND})"
-    return f"a rule wants it{f' ({rule.place})' if rule.place else ''}"
+        return f"requested manually ({HAND})"
+    return f"required by a rule{f' ({rule.place})' if rule.place else ''}"
 
 
 def _to_be_bound(function: PciFunction, wish: Wish, ledger: Ledger) -> bool:
-    """False if a VFIO driver has it already, unless that is ours and another one is wanted."""
+    """False if it is on a VFIO driver already, unless nodeagent bound it and another one is desired."""
     if groups.vfio_bound(function):
         return function.address in ledger.drivers and function.driver != wish.driver
     beside = guards.bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
@@ -202,14 +203,14 @@ def _to_be_bound(function: PciFunction, wish: Wish, ledger: Ledger) -> bool:
 
 
 def _bound_by_us(function: PciFunction, wishes: Wishes, ledger: Ledger) -> bool:
-    """True for what has arrived already: it goes back with the rest of its group if that cannot follow."""
+    """True if it is bound already: it is restored with the rest of its group if that cannot be bound."""
     return function.address in wishes and function.address in ledger.drivers and groups.vfio_bound(function)
 
 
 def _refusals(
     due: Sequence[tuple[PciFunction, Wish]], members: Sequence[PciFunction], snapshot: Snapshot
 ) -> list[Problem]:
-    """Why the group is left as it is."""
+    """The reasons for not binding the group."""
     head, host = due[0][0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
     named = [(head, each) for each in guards.of_group(group, {wish.driver for _, wish in due}, host)]
@@ -232,20 +233,20 @@ def _refusals(
 
 
 def _left_with(blocker: PciFunction, asked: Sequence[str], due: int) -> str:
-    """The group that is not bound because of one member, by the addresses that were asked for."""
+    """The text for the group that is not bound because of one member, with the requested addresses."""
     if due == 1:
         return ""
     others = naming.few([address for address in asked if address != blocker.address])
     group = f"group {blocker.group}"
-    return f", so {f'{others} ({group})' if others else group} is left as it is"
+    return f", so {f'{others} ({group})' if others else group} is unchanged"
 
 
 def of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[Problem]:
-    """A driver that is taken away while it makes VFs may leave them behind, which can crash the kernel."""
+    """Refuse a PF of an ``sriov`` rule: unbinding its driver may leave VFs behind, and crash the kernel."""
     rule = prospects.rule_of(function, snapshot.spec.sriov)
     if rule is not None and rule.num_vfs:
-        hint = "take it out of one of the two; its VFs can be bound by passthrough"
-        yield wrong(ProblemCode.NOT_BOUND, function.address, "a rule of sriov wants VFs of it", hint)
+        hint = "remove it from one of the two rules; its VFs can be bound by passthrough"
+        yield wrong(ProblemCode.NOT_BOUND, function.address, "a rule of sriov creates VFs of it", hint)
 
 
 def _forth(function: PciFunction, wish: Wish, ledger: Ledger) -> Move:
@@ -253,28 +254,29 @@ def _forth(function: PciFunction, wish: Wish, ledger: Ledger) -> Move:
 
 
 def _restoring(members: Sequence[PciFunction], wishes: Wishes, snapshot: Snapshot) -> Step | None:
-    """The step that gives back what nobody wants any more."""
+    """The step that restores the drivers of functions without a rule or request."""
     unwanted = [each for each in members if each.address not in wishes]
-    return _giving_back(members, unwanted, snapshot, "no rule wants it any more")
+    return _giving_back(members, unwanted, snapshot, "no rule matches it any more")
 
 
 def _missed(members: Sequence[PciFunction], binding: Step | None, snapshot: Snapshot) -> Step | None:
-    """The step that gives the own driver back to what is to be bound, has none, and is missed by a pod.
+    """The step that restores the drivers of functions without one on whose driver a pod depends.
 
-    Its own driver did not take it again when a change was taken back; until the pod ends it is not bound.
+    The driver did not bind the function again when a change was undone; it is not bound to VFIO until the
+    pod ends.
     """
     if binding is None or binding.action.kind is not ActionKind.BIND_DRIVERS:
         return None
     without = (each for each in members if each.driver is None and _own(each, snapshot.ledger) is not None)
-    told = (each for each in without if each.address not in snapshot.recently_allocated)
-    missed = [each for each in told if guards.taken_behind(each.address, snapshot) is not None]
-    return _giving_back(members, missed, snapshot, "a pod may have what comes with its driver")
+    settled = (each for each in without if each.address not in snapshot.recently_allocated)
+    missed = [each for each in settled if guards.taken_behind(each.address, snapshot) is not None]
+    return _giving_back(members, missed, snapshot, "a pod may use a device of its driver")
 
 
 def _giving_back(
     members: Sequence[PciFunction], some: Iterable[PciFunction], snapshot: Snapshot, why: str
 ) -> Step | None:
-    """The step that gives the own drivers back to some members of a group; None if none of them is ours."""
+    """The step that restores the drivers of some members; None if nodeagent bound none of them."""
     ledger = snapshot.ledger
     moves = tuple(
         Move(each.address, each.driver, _own(each, ledger), each.driver)
@@ -288,7 +290,7 @@ def _obstacle(step: Step, members: Sequence[PciFunction], snapshot: Snapshot) ->
     action = step.action
     refused = snapshot.failures.get(action.attempt)
     if refused is not None:
-        return f"{refused}; it is tried again later"
+        return f"{refused}; it is retried later"
     moves = action.moves if action.kind is ActionKind.BIND_DRIVERS else ()
     return guards.obstacle(members, moves, snapshot)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a manual request to bind or to release, by group: Snapshot and Request → GroupPlans. Pure.
+"""Plans a manual request to bind or to release, by group: Snapshot and Request → GroupPlans. Pure.
 
-A request is a wish beside the rules, so the plan of a group with the request in it is the answer: refused for
-the same reasons, made of the same steps. A plan that waits is refused as well, and forgotten: somebody stands
-there and can ask again. A release does not overrule a rule, which would win again at the next turn. Called by
-``agent.changing.requests``; the names of functions are also read by the commands and by ``atboot``.
+A request counts beside the rules, so its answer is the plan of the group with the request on record: with the
+same refusals and the same steps. A plan that has to wait is refused as well, and dropped: the user can repeat
+the command. A release does not override a rule, which would apply again at the next turn. Called by
+``agent.changing.requests``; the commands and ``atboot`` parse names with it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from nodeagent.policy.change.bindings import HAND
 
 _ID = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})")
 _PATTERN = re.compile(r"[0-9a-f:.*?]*[*?][0-9a-f:.*?]*")
-_AS_IT_WAS = "give it back first as it was bound (driverctl unset-override, or in sysfs)"
-_HINT = "give an address (3b:00.0), a pattern of addresses ('3b:*'), or vendor:device (10de:1eb8)"
+_AS_IT_WAS = "unbind it first with the tool that bound it (driverctl unset-override, or in sysfs)"
+_HINT = "use an address (3b:00.0), a pattern of addresses ('3b:*'), or vendor:device (10de:1eb8)"
 
 
 class GroupPlan(NamedTuple):
-    """The plan of one IOMMU group with the request in it, and the ``functions`` that the answer is about.
+    """The plan of one IOMMU group with the request on record, and the ``functions`` of the answer.
 
-    ``asked``: what the request changes of the manual requests on record; None: nothing is asked any more.
+    ``asked``: the changes to the manual requests on record; None: the request is removed.
     """
 
     functions: tuple[str, ...]
@@ -49,14 +49,14 @@ class GroupPlan(NamedTuple):
 
     @property
     def waits_for(self) -> frozenset[str]:
-        """The ids in use, where these alone are in the way."""
+        """The ids whose release would let the plan proceed; empty if it is refused for other reasons."""
         if self.plan.problems or not self.plan.waiting:
             return frozenset()
         return self.plan.waiting[0].action.takes
 
 
 def parse_name(name: str) -> PciSelector:
-    """The selector for a name that a person gave. :raises ConfigError: if it is none."""
+    """The selector for a name in a command. :raises ConfigError: if the name is invalid."""
     text = name.strip().lower()
     if (address := pci_address(text)) is not None:
         return PciSelector(addresses=(address,))
@@ -64,13 +64,13 @@ def parse_name(name: str) -> PciSelector:
         return PciSelector(vendors=(ids[1],), devices=(ids[2],))
     if _PATTERN.fullmatch(text):
         return PciSelector(addresses=(f"0000:{text}" if text.count(":") == 1 else text,))
-    raise ConfigError(f'"{name}" names no functions', _HINT)
+    raise ConfigError(f'"{name}" is no name of a function', _HINT)
 
 
 def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
     """The functions with these names; bridges only by their own address.
 
-    :raises ConfigError: as ``parse_name``. :raises NodeagentError: if a name fits none.
+    :raises ConfigError: as ``parse_name``. :raises NodeagentError: if a name matches none.
     """
     found: set[PciAddress] = set()
     for name in names:
@@ -82,13 +82,13 @@ def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
         ]
         if not some:
             known = sorted(host.functions, key=pci_order)
-            raise NodeagentError(f"no function of this host is {name}", naming.nearest(name, known))
+            raise NodeagentError(f"no function of this host matches {name}", naming.nearest(name, known))
         found.update(some)
     return tuple(sorted(found, key=pci_order))
 
 
 def selects_entry(entry: AtBoot, wanted: PciSelector) -> bool:
-    """True if the selector picks the function of such an entry, whether it is there or not."""
+    """True if the selector matches the function of the entry, whether it is on the host or not."""
     function = PciFunction(PciAddress(entry.address), vendor=entry.vendor, device=entry.device)
     return selectors.fits(wanted, function, selectors.NO_NAMES)
 
@@ -100,7 +100,7 @@ def find_members(request: Request, snapshot: Snapshot) -> Sequence[PciFunction]:
 
 
 def plan(request: Request, snapshot: Snapshot) -> tuple[GroupPlan, ...]:
-    """One for each group of which a function is named. :raises NodeagentError: as ``find_functions``."""
+    """One plan for each group of a named function. :raises NodeagentError: as ``find_functions``."""
     named = _named(request, snapshot)
     plan_group = _bind if request.asking is BindAction.BIND else _release
     planned = tuple(
@@ -112,19 +112,21 @@ def plan(request: Request, snapshot: Snapshot) -> tuple[GroupPlan, ...]:
 
 
 def plan_now(group: GroupPlan, snapshot: Snapshot) -> Plan:
-    """The plan of the same group by now, its request on record: no steps are left, or what is in the way."""
+    """The plan of the group now, with its request on record: empty when done, else the obstacles."""
     there = [each for each in map(PciAddress, group.functions) if each in snapshot.host.functions]
     if there:
         (members, *_) = bindings.units(there, snapshot.host)
         return _plan(members, snapshot)
-    return _refused({"it is gone": "plug it in again"}) if group.plan.steps else Plan()
+    return _refused({"no longer on the host": "re-plug it"}) if group.plan.steps else Plan()
 
 
 def refusals(plan: Plan) -> Mapping[str, str]:
-    """Why a plan cannot be carried out now, each with what to do about it."""
+    """Why a plan cannot be carried out now, each reason with its fix."""
     if plan.problems:
         return {problem.what: problem.hint for problem in plan.problems}
-    return {f"{step.action.text}: {step.why}": "ask again when that is over" for step in plan.waiting[:1]}
+    return {
+        f"{step.action.text}: {step.why}": "repeat the command when that is over" for step in plan.waiting[:1]
+    }
 
 
 def result(group: GroupPlan, host: Host) -> Result:
@@ -135,7 +137,7 @@ def result(group: GroupPlan, host: Host) -> Result:
         drivers = dict.fromkeys(host.functions[PciAddress(each)].driver for each in group.functions)
         on = ", ".join(driver or "no driver" for driver in drivers)
         return Result(group.functions, Outcome.NOTHING, f"on {on}")
-    kept = "stays bound" if all(group.asked.values()) else "nothing is asked of it any more"
+    kept = "stays bound" if all(group.asked.values()) else "its request is removed"
     words = "; ".join(step.action.text for step in group.plan.steps) or kept
     return Result(group.functions, Outcome.PLANNED, words)
 
@@ -154,7 +156,7 @@ def _named(request: Request, snapshot: Snapshot) -> frozenset[PciAddress]:
 
 
 def _absent(request: Request, snapshot: Snapshot) -> Sequence[PciAddress]:
-    """The functions to be released that have left the host: they would be bound if they came back."""
+    """The functions to be released that have left the host: they would be bound when they are re-plugged."""
     named = (pci_address(name) for name in request.names if request.asking is BindAction.RELEASE)
     asked, there = snapshot.ledger.asked, snapshot.host.functions
     return [each for each in named if each is not None and each in asked and each not in there]
@@ -163,7 +165,11 @@ def _absent(request: Request, snapshot: Snapshot) -> Sequence[PciAddress]:
 def _bind(
     members: Sequence[PciFunction], named: Sequence[PciFunction], request: Request, snapshot: Snapshot
 ) -> GroupPlan:
-    """A function that a rule wants needs no request; one that was bound elsewhere is asked for its group."""
+    """The plan to bind the named functions of a group.
+
+    A function that a rule matches needs no request. A function that another tool has bound is only requested
+    together with others of its group.
+    """
     driver = request.driver
     wanted, ours = bindings.wishes(snapshot), snapshot.ledger.drivers
     why: dict[str, str] = {}
@@ -173,15 +179,15 @@ def _bind(
         wish = wanted.get(each.address)
         if wish is not None and wish.rule.place != HAND:
             if wish.picked and wish.driver != driver:
-                what = f"{bindings.why(wish.rule)} on {wish.driver}"
-                why[f"{each.address} is not bound to {driver}: {what}"] = "change that rule instead"
+                text = f"{wish.driver} is {bindings.why(wish.rule)}"
+                why[f"{each.address} is not bound to {driver}: {text}"] = "change that rule instead"
             continue
         asked[each.address] = Asked(driver, each.vendor, each.device)
         if groups.vfio_bound(each) and each.address not in ours:
             foreign.add(each.address)
             if each.driver != driver:
-                what = f"{each.driver} has it, which nodeagent has not bound"
-                why[f"{each.address} is not bound to {driver}: {what}"] = _AS_IT_WAS
+                text = f"another tool has bound it to {each.driver}"
+                why[f"{each.address} is not bound to {driver}: {text}"] = _AS_IT_WAS
     if why:
         return GroupPlan(_addresses(named), _refused(why))
     plan = _plan(members, _requesting(snapshot, asked))
@@ -193,7 +199,7 @@ def _bind(
 def _release(
     members: Sequence[PciFunction], named: Sequence[PciFunction], request: Request, snapshot: Snapshot
 ) -> GroupPlan:
-    """A group is given back as one, as it was bound: nothing of it is of use without the rest."""
+    """The plan to release a group as a whole: a part of it is of no use for VFIO."""
     forgotten: dict[str, Asked | None] = {each.address: None for each in members}
     without = _requesting(snapshot, forgotten)
     wanted, ledger = bindings.wishes(without), snapshot.ledger
@@ -201,11 +207,11 @@ def _release(
     why: dict[str, str] = {}
     for each in named:
         if each.address in wanted and not guards.bridge(each):
-            what = f"{each.address} is not released: {bindings.why(wanted[each.address].rule)}"
-            why[what] = "take it out of that rule: then it gets its own driver back by itself"
+            text = f"{each.address} is not released: its driver is {bindings.why(wanted[each.address].rule)}"
+            why[text] = "remove it from that rule; its own driver is then restored"
         elif groups.vfio_bound(each) and each.address not in ours:
-            what = f"{each.address} is not released: nodeagent has not bound it to {each.driver}"
-            why[what] = _AS_IT_WAS
+            text = f"{each.address} is not released: nodeagent did not bind it to {each.driver}"
+            why[text] = _AS_IT_WAS
     if why:
         return GroupPlan(_addresses(named), _refused(why))
     return _group_plan(_plan(members, without), named, forgotten, snapshot)
@@ -214,7 +220,7 @@ def _release(
 def _group_plan(
     plan: Plan, named: Sequence[PciFunction], asked: Mapping[str, Asked | None], snapshot: Snapshot
 ) -> GroupPlan:
-    """The plan of a group, for the named functions and, if it is due, those that follow them."""
+    """The plan of a group, for the named functions and, if it is due, the others in its steps."""
     before = snapshot.ledger.asked
     new = {address: each for address, each in asked.items() if before.get(address) != each}
     group = GroupPlan(_addresses(named), plan, new)

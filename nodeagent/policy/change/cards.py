@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cards: physical functions that can be split, what exists on them, whose it is, what they are for. Pure.
+"""Cards: physical functions that can be split, their instances with owners, and their desired types. Pure.
 
-A card is a physical function with all its VFs; a parent that is no PCI function (a sample driver's) is a card
-of its own. Two ways of splitting are alike here: mdev parents of the kernel, and VFs of NVIDIA's
-vendor-specific VFIO framework (``nvidia/current_vgpu_type``), where each VF holds at most one instance.
+A card is a physical function with all its VFs; a parent that is no PCI function (as of a sample driver) is a
+card of its own. Two ways of splitting are treated alike: mdev parents of the kernel, and VFs of NVIDIA's
+vendor-specific VFIO framework (``nvidia/current_vgpu_type``), where each VF has at most one instance.
 
-Own is what nodeagent may remove: made by it, or anything where the operator lets it adopt; never an instance
-of an excluded type, nor one that a definition of mdevctl names, nor one whose type, or whether that is
-wanted, is not known.
+Own instances are those that nodeagent may remove: it created them, or the operator lets it adopt others.
+Instances of an excluded or unknown type, of a type that may be listed or excluded, and those that mdevctl
+defines are never own.
 
-Cards with a list of their own, or with definitions, are left out of the round of the node's list. A
-definition of mdevctl names its parent and its type by itself, so nothing else can stand in for them; one that
-cannot be met is a problem, and takes nothing from its card.
+Cards with a list of their own or with definitions do not take part in the round of the node's list. A
+definition of mdevctl contains its parent and its type; one that cannot be met is a problem, and changes
+nothing on its card.
 """
 
 from __future__ import annotations
@@ -29,30 +29,29 @@ from nodeagent.policy import groups
 from nodeagent.policy.change import ownership, wanted_types
 
 _GPU_CLASSES = ("0300", "0302")
-_UNMET = "what is asked of it cannot be made"
-_RESERVED = "mdevctl is to make what is defined on it"
+_UNMET = "its desired types cannot be created"
+_RESERVED = "mdevctl creates the mdevs that are defined on it"
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Where instances are made: an mdev parent, or a VF that takes a vGPU type (``vgpu``)."""
+    """A parent of instances: an mdev parent, or a VF that can have a vGPU type (``vgpu``)."""
 
     address: str
     types: tuple[MdevType, ...]
     vgpu: bool = False
 
     def available(self, type_id: str) -> int:
-        """How many instances of the type can still be made here; unknown is none."""
+        """How many instances of the type can still be created here; an unknown number counts as 0."""
         return sum(mdev_type.available or 0 for mdev_type in self.types if mdev_type.type_id == type_id)
 
 
 @dataclass(frozen=True, slots=True)
 class CardSpec:
-    """What one card is to have: type id → how many (None: all that fit), first choice first.
+    """The desired types of one card: type id → count (None: all that fit), first choice first.
 
-    ``shared``: the list is the node's, and the round decides. ``definitions``: these instances only.
-    ``as_is`` says why nothing is made or removed, else None; ``unmet`` is what a list of its own asks for
-    in vain.
+    ``shared``: the list is the node's, and the round assigns the type. ``definitions``: these instances only.
+    ``as_is``: why the card is unchanged, else None. ``unmet``: types of its list that it does not offer.
     """
 
     types: Mapping[str, int | None] = field(default_factory=dict)
@@ -64,11 +63,11 @@ class CardSpec:
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
 class Card:
-    """A physical function, its parents and instances, each in address order, and what it is to have.
+    """A physical function with its parents and instances, each in address order, and its desired types.
 
-    ``before`` are types that its VFs have listed since boot: with a type a VF lists no others. ``partial``:
-    there may be more of them, as a VF has a type and was never seen without. ``unread``: why not enough is
-    known of it to make or remove anything. ``idle``: why nothing is wanted on it.
+    ``before`` are types that its VFs have listed since boot: a VF with a type lists no others. ``partial``:
+    there may be more types, because a VF has had a type since boot. ``unread``: why too little is known of
+    the card to change it. ``idle``: why it has no desired type.
     """
 
     address: str
@@ -82,7 +81,7 @@ class Card:
 
     @cached_property
     def types(self) -> Mapping[str, MdevType]:
-        """The types that the card knows, by id: what its parents offer, did offer, or what is on it."""
+        """The known types of the card, by id: its parents offer or did offer them, or instances have them."""
         known: dict[str, MdevType] = {}
         for parent in self.parents:
             for mdev_type in parent.types:
@@ -97,15 +96,15 @@ class Card:
 
     @property
     def left_alone(self) -> bool:
-        """True if something is on the card that must stay: then nothing is made beside it.
+        """True if the card has foreign instances: then nothing is created beside them.
 
-        A definition goes beside what has its type: that is mdevctl's as a rule, as the definition is.
+        With definitions, instances of a defined type are allowed: mdevctl usually created them.
         """
         beside = self.spec.types if self.spec.definitions else ()
         return any(not each.own and each.type_id not in beside for each in self.instances)
 
     def room(self, type_id: str) -> int:
-        """How many instances of the type can still be made, as far as its parents tell."""
+        """How many instances of the type can still be created, by the known numbers of its parents."""
         return sum(parent.available(type_id) for parent in self.parents)
 
     def count(self, type_id: str | None) -> int:
@@ -114,7 +113,7 @@ class Card:
 
 
 def find_cards(snapshot: Snapshot) -> tuple[Card, ...]:
-    """All cards in address order, with what is wanted on each; what is no PCI function comes last."""
+    """All cards in address order, with their desired types; parents that are no PCI function come last."""
     host, wanted = snapshot.host, snapshot.spec.mdevs
     listed = wanted_types.for_node(wanted, dict(snapshot.spec.labels))
     cards = _read_cards(host, snapshot.ledger)
@@ -124,7 +123,7 @@ def find_cards(snapshot: Snapshot) -> tuple[Card, ...]:
     excluded = wanted_types.called(wanted.excluded, mdev_types)
     unclear = wanted_types.unclear(wanted, asked, mdev_types)
     foreign = dict.fromkeys(unclear, "of a type whose name is not known") | dict.fromkeys(
-        excluded, "excluded"
+        excluded, "of an excluded type"
     )
     protected = wanted_types.called(wanted.protected, mdev_types)
     unread = {function.address for function in host.functions.values() if _is_unread(function)}
@@ -141,7 +140,7 @@ def find_cards(snapshot: Snapshot) -> tuple[Card, ...]:
     return tuple(found)
 
 
-# What there is
+# Parents and instances
 
 
 def _read_cards(host: Host, ledger: Ledger) -> list[Card]:
@@ -183,7 +182,7 @@ def _parents(host: Host, vgpu_names: Mapping[str, str]) -> Iterator[Parent]:
         yield Parent(address, types)
     for function in filter(groups.takes_vgpu, host.functions.values()):
         present = function.vgpu_type
-        if present is None:  # it makes one instance of any type that it lists
+        if present is None:  # it can have one instance of any type that it lists
             types = tuple(MdevType(type_id, name or None, 1) for type_id, name in function.vgpu_types)
         else:
             known = dict(function.vgpu_types) | dict(vgpu_names)
@@ -203,15 +202,14 @@ def _instances(host: Host) -> Iterator[Instance]:
 
 
 def _is_unread(function: PciFunction) -> bool:
-    """True if not even its ids are known: then neither is its card, nor any GPU's place among the others."""
+    """True if not even its ids are known: then its card is unknown, and the positions of GPUs are."""
     return function.unreadable is not None and function.vendor is None
 
 
 def _why_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) -> str | None:
     """Why too little is known of a card. ``unread`` are functions of which nothing could be read.
 
-    Of an instance whose parent is not there the types were never read, or its driver is going away, and takes
-    the instances with it.
+    If the parent of an instance is missing, its types were never read, or its driver is being unbound.
     """
     parents = {parent.address for parent in card.parents}
     if card.address in unread or any(each.parent not in parents for each in card.instances):
@@ -221,13 +219,13 @@ def _why_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) -> str
     return None
 
 
-# Whose it is
+# Owners
 
 
 def _with_owner(
     instance: Instance, snapshot: Snapshot, foreign: Mapping[str, str], protected: Set[str]
 ) -> Instance:
-    """Whose it is and which pod has it; ``foreign``: type → why it stays; ``protected`` are not adopted."""
+    """The instance with owner and pod; ``foreign``: type → why it is kept; ``protected``: not adopted."""
     wanted = snapshot.spec.mdevs
     defined = wanted.defined.union(each.uuid for each in wanted.definitions)
     adopted = wanted.adopt and instance.type_id not in protected
@@ -235,20 +233,20 @@ def _with_owner(
     if instance.type_id is None:
         why = "of an unknown type"
     elif instance.id in defined or not (adopted or is_made_here(instance, snapshot)):
-        why = "not ours"
+        why = "not created by nodeagent"
     holder = groups.holder_of(snapshot.allocations, instance.id, instance.group)
     return replace(instance, foreign=why, holder=holder)
 
 
 def is_made_here(instance: Instance, snapshot: Snapshot) -> bool:
-    """True if nodeagent made it: a VF does not show who set its type, the UUID of an mdev does."""
+    """True if nodeagent created it: the UUID of an mdev shows that, for a VF the Ledger does."""
     if instance.vgpu:
         return snapshot.ledger.types.get(instance.id) == instance.type_id
     return ownership.owns(snapshot.machine_id, instance.parent, instance.type_id or "", instance.id)
 
 
 def _leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
-    """Own instances whose removal is under way: only their ids can still be seen."""
+    """Own instances whose removal is in progress: only their ids are still visible."""
     for uuid in snapshot.host.leaving:
         for parent in card.parents:
             for type_id in (each.type_id for each in parent.types if not parent.vgpu):
@@ -257,7 +255,7 @@ def _leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
                     yield Instance(uuid, parent.address, type_id, holder=holder, leaving=True)
 
 
-# What it is for
+# Desired types
 
 
 def _card_spec(
@@ -272,7 +270,7 @@ def _card_spec(
     defined = [each for each in wanted.definitions if card_of(host, each.parent) == card.address]
     if defined:
         met = [each for each in defined if find_flaw(each, host, excluded) is None]
-        met.sort(key=lambda definition: definition.uuid not in host.mdevs)  # what is there comes first
+        met.sort(key=lambda definition: definition.uuid not in host.mdevs)  # existing ones come first
         return CardSpec({met[0].type_id: None}, definitions=tuple(met)) if met else CardSpec(as_is=_UNMET)
     if any(card_of(host, each) == card.address for each in wanted.reserved):
         return CardSpec(as_is=_RESERVED)
@@ -287,27 +285,27 @@ def _type_ids(wanted: Sequence[WantedType], card: Card, excluded: Set[str]) -> d
 
 
 def find_flaw(definition: MdevDefinition, host: Host, excluded: Set[str]) -> str | None:
-    """Why this host cannot meet a definition; None if it can, or has met it."""
+    """Why this host cannot meet a definition, as a text; None if it can, or has done so."""
     parent, type_id = definition.parent, definition.type_id
     mdev_types = host.mdev_parents.get(parent)
     if mdev_types is None:
         why = "offers no mediated devices" if PciAddress(parent) in host.functions else "is not on this node"
-        return f"names the parent {parent}, which {why}"
+        return f"has the parent {parent}, which {why}"
     if all(mdev_type.type_id != type_id for mdev_type in mdev_types):
-        return f"asks for {type_id}, which {parent} does not offer"
+        return f"has the type {type_id}, which {parent} does not offer"
     if type_id in excluded:
-        return f"asks for {type_id}, which is excluded"
+        return f"has the type {type_id}, which is excluded"
     there = host.mdevs.get(definition.uuid)
     if there is None or there.type_id is None or (there.parent, there.type_id) == (parent, type_id):
         return None
-    return f"asks for {type_id} on {parent}, and it exists as {there.type_id} on {there.parent}"
+    return f"has the type {type_id} on {parent}, but exists as {there.type_id} on {there.parent}"
 
 
 def _own_list(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> CardSpec:
-    """The last rule counts that asks for nothing, or for what the card offers.
+    """The desired types by the last rule that is empty, or has a type that the card offers.
 
-    So one entry may be for several models with the same ids, as in NVIDIA's own file. But what only empties
-    a card is not carried out when the last rule asks for something in vain.
+    So one entry may be for several models with the same ids, as in NVIDIA's own file. But the card is not
+    emptied by an earlier rule if the last rule has only types that the card does not offer.
     """
     chosen: dict[str, int | None] = {}
     for rule in reversed(rules):
@@ -320,9 +318,9 @@ def _own_list(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> Car
 
 
 def rules_for(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTypes]:
-    """The rules that fit the card; NVIDIA's vgpu-device-manager applies its entries in turn.
+    """The rules that match the card; NVIDIA's vgpu-device-manager applies its entries in turn.
 
-    A position counts NVIDIA's display and 3D controllers that are no VFs, by address.
+    A position is an index into NVIDIA's display and 3D controllers that are no VFs, by address.
     """
     function = host.functions.get(PciAddress(card.address))
     if function is None or not rules:
@@ -348,13 +346,13 @@ def _fits(rule: CardTypes, function: PciFunction, position: int) -> bool:
 
 
 def _idle(card: Card, spec: CardSpec, listed: Sequence[WantedType]) -> str:
-    """Why nothing is wanted on a card."""
+    """Why a card has no desired type, as a text."""
     if not spec.shared:
-        return "it is to be empty"
+        return "its list of types is empty"
     if not listed:
-        return "no type is wanted on this node"
+        return "no types are configured for this node"
     if wanted_types.type_ids(listed, tuple(card.types.values())):
-        return "what is wanted of it is excluded"
+        return "its configured types are excluded"
     if card.partial:
-        return "which types it offers is not known while its VFs have one"
-    return "it offers none of the wanted types"
+        return "the types that it offers are not known while its VFs have one"
+    return "it offers none of the configured types"

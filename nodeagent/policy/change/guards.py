@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a function may not be taken from its driver: what needs a person, and what only time. Pure.
+"""Why a function must not be unbound from its driver: refusals, and uses for which a change waits. Pure.
 
-Each refusal names its evidence and the way out; ``docs/host-preparation.md`` has a table of them. What could
-not be seen refuses as well. What the host uses is looked at once more right before the write
-(``kernel.apply.bind``), and what is open by ``agent.changing.step``.
+Each refusal names its evidence and the fix; ``docs/host-preparation.md`` has a table of them. Unknown states
+refuse as well. The use by the host is read again right before the write (``kernel.apply.bind``), and open
+files by ``agent.changing.step``.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, groups
 from nodeagent.policy.groups import OpenState
 
-_NVSWITCH = ("10de", "0680")  # with other vendors that class is whatever a chipset has
-UNKNOWN = "who holds what is not known"
+_NVSWITCH = ("10de", "0680")  # other vendors use that class for parts of chipsets
+UNKNOWN = "the devices in use are not known"
 
 
 def bridge(function: PciFunction) -> bool:
-    """True for bridges of all kinds (class 06), which are never bound; NVIDIA's NVSwitches are none."""
+    """True for bridges (class 06), which are never bound; NVIDIA's NVSwitches do not count as bridges."""
     code = function.pci_class or ""
     return code.startswith("06") and (function.vendor, code[:4]) != _NVSWITCH
 
 
 def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
-    """What keeps a whole group from being bound to these drivers."""
+    """The refusals for a whole group to be bound to these drivers."""
     if (missing := groups.not_isolated(group, host.no_iommu)) is not None:
         yield _not_bound(*missing)
     elif group is not None and groups.kept_by_firmware(group, host):
-        what = f"firmware keeps memory of group {group.number} mapped (reserved_regions: direct)"
-        yield _not_bound(what, "VFIO refuses such a group: leave it out, or ask for other firmware")
+        text = f"firmware keeps memory of group {group.number} mapped (reserved_regions: direct)"
+        yield _not_bound(text, "VFIO refuses such a group: remove it from the rule, or update the firmware")
     if VFIO_PCI in drivers and host.no_vfio is not None:
         yield _not_bound(*host.no_vfio)
 
 
 def of_bridges(members: Iterable[PciFunction]) -> Iterator[Problem]:
-    """A bridge whose driver VFIO does not suffer keeps the whole group from being used, and stays."""
+    """The refusals for bridges whose driver VFIO does not allow in the group: bridges are never bound."""
     for blocker in groups.blockers(each for each in members if bridge(each)):
-        what = f"{blocker.address} of the same group is a bridge, and its driver {blocker.driver} needs it"
-        yield _not_bound(what, "leave the group out: bridges are never bound")
+        text = f"{blocker.address} of the same group is a bridge on the driver {blocker.driver}"
+        yield _not_bound(text, "remove the group from the rule: bridges are never bound")
 
 
 def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Problem]:
-    """What keeps a function with its driver; ``forced``: an operator answers for what can be answered for."""
+    """The refusals for one function; ``forced``: the operator has confirmed uses that can be confirmed."""
     if bridge(function):
-        yield _not_bound("it is a bridge", "leave it out: bridges are never bound")
+        yield _not_bound("it is a bridge", "remove it from the rule: bridges are never bound")
     if function.left_behind:
-        yield _not_bound("its PF has left it behind", "reboot the node when it is drained")
+        yield _not_bound("its PF was removed without it", "drain and reboot the node")
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
     if parts := classes.carried(function, mdevs):
-        yield _not_bound(f"it has {parts}", f"remove its {parts} first, once nobody uses them")
+        yield _not_bound(f"it has {parts}", f"remove its {parts} first, once they are not in use")
     if (vgpu_type := groups.vgpu_of(function)) is not None:
-        yield _not_bound(f"it has the vGPU type {vgpu_type}", "clear the type first, once nobody uses it")
+        yield _not_bound(f"it has the vGPU type {vgpu_type}", "clear the type first, once it is not in use")
     yield from _of_uses(function, forced)
 
 
@@ -67,14 +67,14 @@ def _of_uses(function: PciFunction, forced: bool) -> Iterator[Problem]:
             yield _not_bound(*refusal)
 
 
-def _not_bound(what: str, hint: str) -> Problem:
-    return wrong(ProblemCode.NOT_BOUND, "", what, hint)
+def _not_bound(text: str, hint: str) -> Problem:
+    return wrong(ProblemCode.NOT_BOUND, "", text, hint)
 
 
 def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Snapshot) -> str | None:
-    """What the moves of a group have to wait for, in words: whoever has a part of it; None if nothing."""
+    """The use of a group for which its driver changes have to wait, as a text; None if there is none."""
     texts = [_leaving(member, snapshot) or taken(member.address, snapshot) for member in members]
-    texts += [_left(members[0].group, snapshot)]
+    texts += [_describe_unplugged(members[0].group, snapshot)]
     for move in moves:
         address = PciAddress(move.address)
         texts.append(taken_behind(address, snapshot) if move.now != move.to else None)
@@ -86,12 +86,12 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
 
 
 def _is_doubtful(allocations: Allocations) -> bool:
-    """True if there is a kubelet, and PodResources or the checkpoint does not tell."""
+    """True if there is a kubelet, and its PodResources or its checkpoint cannot be read."""
     return allocations.knowledge in (Knowledge.NO_ANSWER, Knowledge.PARTIAL)
 
 
-def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
-    """Who has what has left the group: that pod may have the group still open, as its answer had the node."""
+def _describe_unplugged(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
+    """The unplugged device of the group that a pod has, as a text: the pod may still have the group open."""
     if number is None:
         return None
     host, allocations = snapshot.host, snapshot.allocations
@@ -99,71 +99,75 @@ def _left(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
         holder = allocations.holders.get(device_id)
         away = number in numbers and host.device(device_id) is None
         if away and holder is not None and groups.may_have_had(device_id, number, host):
-            return f"{device_id} of the same group, which has left the host, is held by {holder}"
+            return f"{device_id} of the same group, no longer on the host, is in use by {holder}"
     return None
 
 
 def _leaving(function: PciFunction, snapshot: Snapshot) -> str | None:
-    """In words. Of what we took from a driver of the host, the lowest count since is what that has left."""
+    """The text for a function that is being unbound or cannot be read; None otherwise.
+
+    After a bind from a host driver, the lowest open count counts as left by that driver, not as in use.
+    """
     if function.unreadable is not None:
         return f"{function.address} is {function.unreadable}"
     if snapshot.ledger.drivers.get(function.address) and not groups.is_waited_for(function):
         return None
     group = None if function.group is None else snapshot.host.groups.get(function.group)
-    return f"{function.address} is going away, still in use" if groups.going_away(function, group) else None
+    going = groups.going_away(function, group)
+    return f"{function.address} is being removed but still in use" if going else None
 
 
 def _unlooked(function: PciFunction) -> str | None:
     if function.usable and function.driver is not None and function.uses is None:
-        return f"what the host uses of {function.address} has not been seen yet"
+        return f"the use of {function.address} by the host has not been read yet"
     return None
 
 
 def taken(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """Who has a function, in words: a pod, or whoever has it open."""
+    """The user of a function, as a text: a pod, or a process that has it open; None if not in use."""
     function = snapshot.host.functions.get(address)
     held = _held(address, function, snapshot)
     if held is not None:
         return held
     if address in snapshot.reservations.pending:
-        return f"{address} was given to a pod a moment ago"
+        return f"{address} was allocated to a pod a moment ago"
     state = OpenState.OPEN if function is None or address in snapshot.open else groups.open_state(function)
     if state is OpenState.UNKNOWN:
-        return f"whether something on this host has {address} open cannot be seen"
-    return f"something on this host has {address} open" if state is OpenState.OPEN else None
+        return f"open files of {address} on this host cannot be read"
+    return f"a process on this host has {address} open" if state is OpenState.OPEN else None
 
 
 def _held(address: PciAddress, function: PciFunction | None, snapshot: Snapshot) -> str | None:
     holder = groups.holder_of(snapshot.allocations, address, None if function is None else function.group)
-    return None if holder is None else f"{address} is held by {holder}"
+    return None if holder is None else f"{address} is in use by {holder}"
 
 
 def taken_behind(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """What a pod has that is behind a function on a driver of the host, in words; None if nothing.
+    """The pod that uses a function on a host driver through a node or USB device, as a text; None if none.
 
-    A USB device behind its controller, a node of what its driver makes: the pod loses that when the function
+    Such as a USB device of its controller, or a device node of its driver: the pod loses it when the function
     gets another driver.
     """
     if address in snapshot.recently_allocated:
-        return f"what is behind {address} was given to a pod a moment ago"
+        return f"a node or USB device of {address} was allocated to a pod a moment ago"
     if not snapshot.allocated_nodes_scanned:
-        return "what is behind the nodes that pods have is not known yet"
+        return "the devices behind the nodes of pods are not known yet"
     if (used := snapshot.functions_in_use.get(address)) is not None:
-        return f"{used.holder or UNNAMED} has {used.name}, which is behind {address}"
+        return f"{used.holder or UNNAMED} has {used.name}, which belongs to {address}"
     return _unknown_behind(snapshot)
 
 
 def _unknown_behind(snapshot: Snapshot) -> str | None:
-    """What a pod has that may be behind any function, in words; None if all is known.
+    """A node or device of a pod whose function is not known, as a text; None if all are known.
 
-    A node that is not there now may have been of any driver: all changes of host drivers wait for its pod.
+    A missing node may belong to any driver, so all changes of host drivers wait for its pod.
     """
     if snapshot.unidentified_device is not None:
         name, each = snapshot.unidentified_device
         holder = snapshot.allocations.holder_of(name, each) or UNNAMED
-        return f"what {holder} has as {each} of {name} is not known yet"
+        return f"the nodes that {holder} has with {each} of {name} are not known yet"
     if (used := snapshot.unknown_cdi_device) is not None:
         return f"{used.holder or UNNAMED} has {used.name}, which is in no CDI file"
     if (used := snapshot.unknown_node) is not None:
-        return f"{used.holder or UNNAMED} has {used.name}, which is not there: its driver is not known"
+        return f"{used.holder or UNNAMED} has {used.name}, which does not exist: its driver is not known"
     return None

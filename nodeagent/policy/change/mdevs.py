@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan for mdevs and vendor vGPUs: wanted types × cards × what exists × which pod has it → steps. Pure.
+"""Plans mdevs and vendor vGPUs: desired types × cards × existing instances × their pods → steps. Pure.
 
-One type for each card, filled and topped up. What is not ours stays, and a card that has it gets nothing
-from us, unless the operator lets us adopt it. The types take turns, in the operator's order: in its turn
-a type takes the first open card that has it already, or that is to get a new type and has room for it.
-Because a card that has a wanted type counts as its turn, a deal that was cut short anywhere ends as it
-began. Only what nobody uses is removed. What a card has room for shows when it is empty: while one is being
-emptied, no other gets a type that could be another one then. What waits for a pod may wait for weeks, and
-keeps its card reserved for the type that it was dealt, so the end is the same whatever comes in between.
+Each card gets one type, as many instances of it as fit. Instances that nodeagent did not create are kept, and
+nothing is created beside them, unless the operator lets nodeagent adopt them. Types are assigned to cards
+round-robin, in the operator's order. In its turn a type gets the first unassigned card that has it already,
+or that has no desired type and room for this one. A card with a desired type counts in the round, so the
+result is the same after an interruption. Only unused instances are removed. The room on a card is known only
+when it is empty: while one card is being emptied, cards that could get several types wait. A removal may wait
+weeks for a pod; its card remains assigned to its type.
 
-Then each card by itself: nothing of another type is made while anything else is on it. What has lost its
-driver is removed and made anew. What the kernel has refused is not tried again before its time, and keeps its
-place; the rest is done.
+Then each card is planned by itself: no instance of another type is created while others exist. An mdev
+without a driver is removed and created again. An action that the kernel refused is retried after a delay and
+keeps its place; all others go on.
 
-Asked again after every change: a plan is good for the Host that it was made from.
+Planned again after every change: a plan is valid only for the Host from which it was built.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from nodeagent.model.host import Host, MdevType
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, WantedType
-from nodeagent.policy.change import cards, ownership, wanted_types
+from nodeagent.policy.change import cards, guards, ownership, wanted_types
 from nodeagent.policy.change.cards import Card, Parent
 
-NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither made nor removed without one"
+NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither created nor removed without one"
 _NEW_MACHINE_ID = "create it on the host: systemd-machine-id-setup"
 _CHANGE_TYPES = (
     "change the configuration (nodeagent scan lists the types), or leave it if it is for other nodes"
@@ -47,14 +47,14 @@ _CHANGE_TYPES = (
 
 
 def obstacles(wanted: MdevSpec) -> tuple[Problem, ...]:
-    """Why mdevs are not managed although the operator wants it."""
+    """Why mdevs are not managed although ``mdevs.manage`` is set."""
     return (wrong(ProblemCode.CHANGE, "", wanted.obstacle),) if wanted.obstacle else ()
 
 
 def plan(snapshot: Snapshot) -> Plan:
     """The plan for this host: removals first, then creations, card by card in address order.
 
-    Nothing at all unless mdevs are managed; without a machine id nobody knows which ones are ours.
+    Empty unless mdevs are managed; without a machine id their UUIDs do not show their owner.
     """
     wanted = snapshot.spec.mdevs
     if not wanted.manage:
@@ -86,7 +86,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 
 def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot) -> list[CardPlan]:
-    """What becomes of each card: by the round, or by itself if it has a list of its own or is left alone."""
+    """The plan of each card, by the round or, with a list of its own or foreign instances, by itself."""
     in_round = [card for card in found if card.spec.shared and not card.left_alone]
     assigned = assign(types, in_round)
     plans = [
@@ -97,7 +97,7 @@ def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot)
     emptied = next((each.address for each in plans if each.removals and each.address in new), None)
     if emptied is None:
         return plans
-    why = f"its type is decided when {emptied} is empty"
+    why = f"its type is assigned when {emptied} is empty"
     return [
         replace(each, type_id=None, notes=(*each.notes, why), creations=(), shortfalls=())
         if each.creations and each.address in new and len(_fitting(new[each.address])) > 1
@@ -107,7 +107,7 @@ def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot)
 
 
 def assign(types: Sequence[str], open_cards: Sequence[Card]) -> dict[str, str]:
-    """Card → type, for the cards that get one."""
+    """Assign types to cards round-robin: card → type, for the cards that get one."""
     assigned: dict[str, str] = {}
     left = list(open_cards)
     while True:
@@ -122,25 +122,25 @@ def assign(types: Sequence[str], open_cards: Sequence[Card]) -> dict[str, str]:
 
 
 def _takes(card: Card, type_id: str) -> bool:
-    """True if the type may have this card."""
+    """True if the card can be assigned to the type."""
     there = _wanted_there(card)
     return there == type_id if there is not None else type_id in _fitting(card)
 
 
 def _wanted_there(card: Card) -> str | None:
-    """The wanted type of which own instances exist on it."""
+    """The desired type of which own instances exist on it."""
     own = {each.type_id for each in card.instances if each.own}
     return next((type_id for type_id in card.spec.types if type_id in own), None)
 
 
 def _fitting(card: Card) -> list[str]:
-    """The wanted types that it could get; one that must be emptied first is taken to have room for all."""
+    """The desired types that it could get; a card to be emptied first counts as having room for all."""
     emptied = any(each.own for each in card.instances)
     return [each for each in card.spec.types if each in card.types and (emptied or card.room(each) > 0)]
 
 
 def _own_type(card: Card) -> str | None:
-    """The type of a card outside the round; one that is left alone keeps what is wanted of ours."""
+    """The type of a card outside the round; with foreign instances it keeps own ones of a desired type."""
     if card.spec.definitions:
         return next(iter(card.spec.types))
     there = _wanted_there(card)
@@ -151,7 +151,7 @@ def _own_type(card: Card) -> str | None:
 
 
 def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
-    """What becomes of a card that is to have ``type_id``, or nothing of ours (None)."""
+    """The plan of a card that gets ``type_id``, or no own instances (None)."""
     going = tuple(_going(card, type_id))
     removals: list[Step] = []
     waiting: list[Step] = []
@@ -184,7 +184,7 @@ def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
 
 
 def _going(card: Card, type_id: str | None) -> Iterator[tuple[Instance, str]]:
-    """The own instances that are to go, and why; of too many those that no pod has, the highest ids first."""
+    """The own instances to remove, and why; of a surplus those that no pod has, the highest ids first."""
     spec, kept = card.spec, list[Instance]()
     if spec.as_is is not None or (spec.definitions and card.left_alone):
         return
@@ -192,17 +192,17 @@ def _going(card: Card, type_id: str | None) -> Iterator[tuple[Instance, str]]:
         if not instance.own:
             continue
         if spec.definitions:
-            yield instance, "only what mdevctl defines is wanted on this card"
+            yield instance, "only mdevs that mdevctl defines are desired on this card"
         elif instance.type_id != type_id:
-            yield instance, f"{instance.type_id} is not wanted on this card"
+            yield instance, f"{instance.type_id} is not desired on this card"
         elif instance.dead:
-            yield instance, "it has lost its driver, and is made anew"
+            yield instance, "it has lost its driver, and is created again"
         elif not instance.leaving:
             kept.append(instance)
     count = spec.types.get(type_id or "")
     if count is not None:
         for instance in sorted(kept, key=lambda each: each.holder is None)[count:]:
-            yield instance, f"only {count} of {type_id} are wanted on this card"
+            yield instance, f"only {count} of {type_id} are desired on this card"
 
 
 def _removal(card: str, instance: Instance) -> Action:
@@ -213,39 +213,39 @@ def _removal(card: str, instance: Instance) -> Action:
 
 
 def _obstacle(instance: Instance, card: Card, action: Action, snapshot: Snapshot) -> str | None:
-    """What a removal waits for; None if it may begin."""
+    """The use for which a removal waits, as a text; None if it may begin."""
     if instance.leaving:
-        return "its removal is under way, and ends when whoever has it open closes it"
+        return "its removal is in progress, and ends when the process that has it open closes it"
     holder = instance.holder or snapshot.reservations.pending.get(instance.id)
     if holder is not None and holder.named:
-        return f"held by {holder}"
+        return f"in use by {holder}"
     if instance.id in snapshot.reservations.admitting:
-        return "it was given to a pod a moment ago"
+        return "it was allocated to a pod a moment ago"
     if card.unread is not None:
         return card.unread
     if not snapshot.allocations.complete:
-        return "who holds what is not known"
+        return guards.UNKNOWN
     if holder is not None:
-        return f"held by {holder}"
+        return f"in use by {holder}"
     if instance.id in snapshot.open:
-        return "something on this host has it open, or that cannot be seen"
+        return "a process on this host has it open, or open files cannot be read"
     refused = snapshot.failures.get(action.attempt)
-    return None if refused is None else f"{refused}; it is tried again later"
+    return None if refused is None else f"{refused}; it is retried later"
 
 
 def _coming(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[Step]:
-    """An instance for each room that there is."""
+    """The steps that fill the card with instances of the type."""
     if card.left_alone or card.unread is not None:
         return
     taken = snapshot.host.mdevs.keys() | snapshot.host.leaving.keys()
     if card.spec.definitions:
         yield from _defined(card, type_id, taken)
         return
-    why = f"{type_id} is wanted on this card"
+    why = f"{type_id} is desired on this card"
     if card.count(type_id):
         why = f"there is room for more of {type_id}"
     elif card.spec.shared:
-        why = f"{type_id} is this card's in the round of the wanted types"
+        why = f"{type_id} is assigned to this card (round-robin over mdevs.types)"
     for parent in card.parents:
         if not parent.vgpu:
             for uuid in _new_uuids(parent, type_id, taken, snapshot.machine_id):
@@ -255,7 +255,7 @@ def _coming(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[Step]:
 
 
 def _new_uuids(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -> Iterator[str]:
-    """As many as the parent has room for, with the lowest numbers that are free."""
+    """The UUIDs for as many instances as the parent has room for, with the lowest free indexes."""
     left = parent.available(type_id)
     for index in range(ownership.INDEXES if left else 0):
         uuid = ownership.uuid_of(machine_id, parent.address, type_id, index)
@@ -275,16 +275,16 @@ def _defined(card: Card, type_id: str, taken: Set[str]) -> Iterator[Step]:
             continue
         room[definition.parent] -= 1
         action = create_mdev(card.address, definition.parent, type_id, definition.uuid)
-        yield Step(action, "a definition of mdevctl asks for it")
+        yield Step(action, "defined in mdevctl")
 
 
 def _refused(coming: Sequence[Step], snapshot: Snapshot) -> list[Step]:
-    """One for each attempt that is not to be made again yet."""
+    """One waiting step for each kind of attempt that has failed and is retried later."""
     waiting: dict[str, Step] = {}
     for step in coming:
-        what = snapshot.failures.get(step.action.attempt)
-        if what is not None:
-            waiting.setdefault(step.action.attempt, Step(step.action, f"{what}; it is tried again later"))
+        failure = snapshot.failures.get(step.action.attempt)
+        if failure is not None:
+            waiting.setdefault(step.action.attempt, Step(step.action, f"{failure}; it is retried later"))
     return list(waiting.values())
 
 
@@ -293,16 +293,16 @@ def _notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str, ...]
     if type_id is not None and in_the_way:
         notes.append(f"it gets {type_id} when it is empty")
     if card.unread is not None:
-        notes.append(f"{card.unread}: nothing is made or removed")
+        notes.append(f"{card.unread}: nothing is created or removed")
     elif card.left_alone:
         reasons = dict.fromkeys(each.foreign for each in card.instances if not each.own)
-        notes += [f"something is on it that is {foreign}: nothing is made beside it" for foreign in reasons]
+        notes += [f"skipped: it has vGPUs {foreign}" for foreign in reasons]
     elif card.spec.as_is is not None:
-        notes.append(f"it stays as it is: {card.spec.as_is}")
+        notes.append(f"unchanged: {card.spec.as_is}")
     elif type_id is None and card.idle is not None:
         notes.append(card.idle)
     elif type_id is None and not any(each.own for each in card.instances):
-        notes.append("no wanted type has room on it")
+        notes.append("no desired type has room on it")
     if any(mdev_type.available is None for parent in card.parents for mdev_type in parent.types):
         notes.append("available_instances of a type cannot be read, and counts as 0")
     return tuple(notes)
@@ -324,7 +324,7 @@ def _shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
     ]
     fits = present + card.room(type_id)
     if wanted is not None and wanted > fits:
-        texts.append(f"{card.address}: {wanted} of {type_id} are wanted, and {fits} fit")
+        texts.append(f"{card.address}: {wanted} of {type_id} are desired, and {fits} fit")
     return tuple(texts)
 
 
@@ -332,7 +332,7 @@ def _shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
 
 
 def _problems(wanted: MdevSpec, listed: Sequence[WantedType], found: Sequence[Card], host: Host) -> list[str]:
-    """What cannot be meant, or not on this node; the rest is done all the same."""
+    """The parts of the spec that this node cannot meet, as texts; the rest is carried out."""
     mdev_types = _mdev_types(found)
     if not mdev_types:
         asked = listed or wanted.definitions or any(rule.types for rule in wanted.cards)
@@ -343,12 +343,12 @@ def _problems(wanted: MdevSpec, listed: Sequence[WantedType], found: Sequence[Ca
     others = _for_others(listed, found)
     unknown = [text for each in asked if not meant[each] and (text := _unoffered(each)) not in others]
     both = [
-        f'the type "{each.name}" is both wanted and excluded: it is not made'
+        f'the type "{each.name}" is both listed and excluded: it is not created'
         for each in asked
         if meant[each] & excluded
     ]
     here = [
-        f'{card.address} does not offer the type "{each.name}" that is asked of it'
+        f'{card.address} does not offer the type "{each.name}" of its list'
         for card in found
         for each in card.spec.unmet
         if meant[each] - excluded and not (card.unread or card.partial)
@@ -359,15 +359,15 @@ def _problems(wanted: MdevSpec, listed: Sequence[WantedType], found: Sequence[Ca
         if (flaw := cards.find_flaw(each, host, excluded)) is not None
     ]
     if wanted.cards and not any(cards.rules_for(card, wanted.cards, host) for card in found):
-        lost.append("no entry of the vgpu-device-manager configuration fits a card of this node")
+        lost.append("no entry of the vgpu-device-manager configuration matches a card of this node")
     is_unread = any(card.unread for card in found)
     return [*([] if _partial(found) else unknown), *both, *here, *([] if is_unread else lost)]
 
 
 def _for_others(listed: Sequence[WantedType], found: Sequence[Card]) -> tuple[str, ...]:
-    """What of the node's list no card here offers, while one offers some of it.
+    """The types of the node's list that no card here offers, if some are offered.
 
-    So a list is written for cards of several families.
+    So one list can be written for cards of several families.
     """
     mdev_types = _mdev_types(found)
     missing = [each for each in listed if not wanted_types.type_ids([each], mdev_types)]

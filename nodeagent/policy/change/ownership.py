@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose is an mdev or a vGPU: by the id of the one, by the Ledger for the other. Pure.
+"""The owner of an mdev, by its UUID, and of a vGPU on a VF, by the Ledger. Pure.
 
 The UUID of instance number n of a type on a parent is the uuid5 of "machine-id/parent/type" in a namespace
-of nodeagent's own, with n in its last four hexadecimal digits. So one hash shows whether an instance is
-ours, and the number can be read off, without a state file and the same after every boot. Anything else is
-foreign. A VF shows nothing of the kind: what was seen and set on it is learned and remembered.
+of nodeagent, with n in its last four hexadecimal digits. So one hash shows whether nodeagent created an
+instance, without a state file and the same after every boot. All others are foreign. A VF has no such id, so
+the types that were listed and set on it are recorded in the Ledger.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _TAIL = 4
 
 
 def learned(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozenset()) -> Ledger:
-    """The ledger with what the host shows, and without VFs that are gone: new ones are nobody's yet.
+    """The ledger updated from the host: types and names that VFs list are added, VFs that are gone removed.
 
-    Nor is a VF whose type others have cleared or changed: what it is given again is not ours. ``coming`` are
-    VFs whose type we are setting, and that may not show it yet. ``names`` has names that no VF lists, by
-    ``vgpu_key``. The same object if there is nothing new.
+    A VF whose type others have cleared or changed is not owned any more. ``coming`` are VFs whose type is
+    being set, and that may not show it yet. ``names`` has names that no VF lists, by ``vgpu_key``. The same
+    object if nothing is new.
     """
     vfs = [function for function in host.functions.values() if function.vgpu]
     present = {function.vgpu_type for function in vfs if function.vgpu_type is not None}
@@ -47,7 +47,7 @@ def learned(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozens
 
 
 def _kept(vf: str, type_id: str, host: Host) -> bool:
-    """False if the VF is gone, or says that it has another type or none."""
+    """False if the VF is gone, or has another type or none."""
     function = host.functions.get(PciAddress(vf))
     return function is not None and (not function.vgpu or function.vgpu_type == type_id)
 
@@ -63,7 +63,7 @@ def uuid_of(machine_id: str, parent: str, type_id: str, index: int) -> str:
 
 
 def owns(machine_id: str, parent: str, type_id: str, instance: str) -> bool:
-    """True if nodeagent on this machine gave the UUID to an instance of this type on this parent."""
+    """True if nodeagent on this node created the UUID for an instance of this type on this parent."""
     # uuidgen makes version 4: checking the version spares the hash of nearly every foreign instance
     return instance[14:15] == "5" and instance[:-_TAIL] == _stem(machine_id, parent, type_id)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one composition of all changes of the host: Snapshot → Plan. Pure.
+"""Plans all changes of the host: Snapshot → Plan. Pure.
 
-The daemon and ``nodeagent plan`` ask here, so they cannot disagree. A new kind of change is one more planner
-in the table. Their order is that of the steps: VFs come before their drivers and what is made on them.
+The daemon and ``nodeagent plan`` both call it, so they always agree. A new kind of change is one more planner
+in the table. Their order is that of the steps: VFs come before their drivers and the vGPUs on them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, bindings.plan, 
 
 
 def due(snapshot: Snapshot) -> bool:
-    """True if the operator wants a change, in settings or by hand, or wants no more what was changed."""
+    """True if settings or manual requests require changes, or changes made before are to be undone."""
     return snapshot.spec.changes_host or snapshot.ledger.to_return
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    """What is to be done to this host; nothing at all where the operator wants no change."""
+    """The changes of this host; none at all if nothing is configured to be changed."""
     if not due(snapshot):
         return Plan(problems=mdevs.obstacles(snapshot.spec.mdevs))
     plans = [planner(snapshot) for planner in _PLANNERS]

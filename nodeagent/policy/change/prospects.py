@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VFs before they exist: whether all that a PF is to have will be for VFIO. Pure.
+"""VFs before they are created: whether all VFs of a PF will be bound to VFIO. Pure.
 
-Then no driver of the host is to get them first. A rule of ``sriov`` says so itself, or rules of
-``passthrough`` pick what the PF tells of them: their device id, their addresses, and what they share with it
-(PCI Express Base Specification, 9.3.4 and 9.3.3.8 to 9.3.3.10). What is not known before picks nothing, and
-neither does a rule that names drivers: who has VFs with a driver of the host wants one to get them.
+If so, no host driver may bind them first. Either the ``sriov`` rule has a driver, or ``passthrough`` rules
+match the properties that the PF shows of its VFs: their device id, their addresses, and the properties that
+they share with it (PCI Express Base Specification, 9.3.4 and 9.3.3.8 to 9.3.3.10). Properties that are not
+known before do not match. A rule with ``drivers`` does not match either: it needs a host driver to bind them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NOWHERE = PciAddress("")
 
 
 def rule_of(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:
-    """The rule that says how many VFs a function is to have, or None."""
+    """The rule with the number of VFs of a function, or None."""
     if not function.sriov_capable or function.physfn is not None:
         return None
     return next((rule for rule in rules if _picked(rule.selectors, function)), None)
 
 
 def for_vfio(physical: PciFunction, rule: SriovRule, rules: Sequence[PassthroughRule]) -> bool:
-    """True if each VF that this rule wants of a PF is to have a VFIO driver."""
+    """True if each VF that this rule creates on a PF gets a VFIO driver."""
     if rule.driver is not None:
         return rule.num_vfs > 0
     if not rules or not rule.num_vfs:
@@ -37,7 +37,7 @@ def for_vfio(physical: PciFunction, rule: SriovRule, rules: Sequence[Passthrough
 
 
 def of_vfs(physical: PciFunction, spec: Spec) -> PassthroughRule | None:
-    """What the rule that makes the VFs of a PF says of their driver, as one of ``passthrough``; or None."""
+    """The driver of the VFs of a PF by its ``sriov`` rule, as a ``passthrough`` rule; None if it has none."""
     rule = rule_of(physical, spec.sriov)
     if rule is None or rule.driver is None:
         return None
@@ -53,7 +53,7 @@ def _picked(some: Iterable[PciSelector], function: PciFunction) -> bool:
 
 
 def _coming(physical: PciFunction, count: int) -> Iterator[PciFunction]:
-    """What can be said of the VFs; their subsystem's device and their groups cannot."""
+    """The VFs with the properties that are known before; subsystem device and group are not."""
     for number in range(count):
         yield PciFunction(
             _address(physical, number),
@@ -66,10 +66,10 @@ def _coming(physical: PciFunction, count: int) -> Iterator[PciFunction]:
 
 
 def _address(physical: PciFunction, number: int) -> PciAddress:
-    """As pci_iov_virtfn_bus and _devfn have it (drivers/pci/iov.c)."""
+    """The address of a VF, as computed by pci_iov_virtfn_bus and _devfn (drivers/pci/iov.c)."""
     offset, stride = physical.vf_offset, physical.vf_stride
     if not offset or stride is None or (number and not stride):
-        return _NOWHERE  # some devices tell it only when they have VFs
+        return _NOWHERE  # some devices show these only when they have VFs
     segment, bus, rest = physical.address.split(":")
     slot, _, function = rest.partition(".")
     own = (int(bus, 16) << 8) + (int(slot, 16) << 3) + int(function, 16)

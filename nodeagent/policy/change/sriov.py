@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many VFs a physical function is to have, and what may be done about it now. Pure.
+"""Plans the number of VFs of physical functions. Pure.
 
-The kernel knows 0 → n and n → 0 only (EBUSY between two counts above 0, drivers/pci/iov.c). So another count
-means to remove all VFs first, and that waits until none of them is used by anybody. What the kernel would
-refuse afterwards (ERANGE) is not begun. NVIDIA's driver takes no number: its tool makes all VFs or none, and
-takes away what is set up on the card, so it is for an empty card only. Where all VFs are for VFIO, no driver
-of the host gets them first: ``sriov_drivers_autoprobe`` is off for as long as that is wished.
+The kernel allows only 0 → n and n → 0 (EBUSY between two counts above 0, drivers/pci/iov.c). So for another
+count all VFs are removed first, once none of them is in use. A count that the kernel would refuse then
+(ERANGE) is not started. NVIDIA's driver accepts no number: its tool creates all VFs or none, and resets the
+configuration of the card, so it runs on empty cards only. Where all VFs are for VFIO,
+``sriov_drivers_autoprobe`` is off, so that no host driver binds them first.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from nodeagent.policy.change.cards import order
 
 _SHOWN = 4  # VFs that one line names
 _BY_HAND = (
-    "run sriov-manage {flag} {address} on the node while nothing uses the GPU; "
-    "what is set up on it for MIG or for vGPUs of several sizes is lost by that"
+    "run sriov-manage {flag} {address} on the node while the GPU is not in use; "
+    "that resets its configuration for MIG or for vGPUs of several sizes"
 )
-_LOST = "reboot the node when it is drained: to write sriov_numvfs can crash the kernel, so nobody does"
+_LOST = "drain and reboot the node: writing sriov_numvfs can crash the kernel, so nodeagent does not do it"
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    """The plan for all physical functions in address order; the first rule that picks one holds."""
+    """The plan for all physical functions in address order; the first rule that matches one counts."""
     steps: list[Step] = []
     waiting: list[Step] = []
     problems: list[Problem] = []
@@ -52,9 +52,9 @@ def plan(snapshot: Snapshot) -> Plan:
         action = _action(rule, function, snapshot.spec)
         obstacle = _impossible(rule, function) or _obstacle(action, function, snapshot)
         if obstacle is None:
-            steps.append(Step(action, f"it is to have {rule.num_vfs} VFs"))
+            steps.append(Step(action, f"{rule.num_vfs} VFs are configured"))
         else:
-            why = f"it is to have {rule.num_vfs} VFs, and has {len(function.vfs)}; {obstacle}"
+            why = f"{rule.num_vfs} VFs are configured, and it has {len(function.vfs)}; {obstacle}"
             waiting.append(Step(action, why))
     return Plan(tuple(steps), tuple(waiting), problems=tuple(problems))
 
@@ -73,27 +73,27 @@ def _action(rule: SriovRule, function: PciFunction, spec: Spec) -> Action:
 
 
 def _unprobed(rule: SriovRule | None, function: PciFunction, spec: Spec) -> bool:
-    """True if no driver of the host is to get the VFs; NVIDIA's tool goes its own way."""
+    """True if no host driver may bind the VFs; not supported with NVIDIA's tool."""
     if rule is None or _by_tool(function):
         return False
     return prospects.for_vfio(function, rule, spec.passthrough)
 
 
 def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiting: list[Step]) -> None:
-    """Give the switch back; VFs that are there and have no driver get none by it."""
+    """Turn autoprobe on again; existing VFs without a driver are not bound by that."""
     action = restore_autoprobe(function.address)
     refused = snapshot.failures.get(action.attempt)
-    why = "its VFs are not kept for VFIO any more"
+    why = "its VFs are not reserved for VFIO any more"
     if refused is None:
         steps.append(Step(action, why))
     else:
-        waiting.append(Step(action, f"{why}; {refused}; it is tried again later"))
+        waiting.append(Step(action, f"{why}; {refused}; it is retried later"))
 
 
 def _refused(
     rule: SriovRule, function: PciFunction, lost: Sequence[str], host: Host
 ) -> tuple[str, str] | None:
-    """Why a rule is not carried out at all, and what to do; None if it may be."""
+    """Why a rule is not carried out at all, and the fix; None if it can be."""
     if lost:
         return f"its VFs {naming.few(lost, _SHOWN)} were left behind when it was removed", _LOST
     if not _by_tool(function):
@@ -101,19 +101,19 @@ def _refused(
     if rule.num_vfs not in (0, function.total_vfs):
         most = "?" if function.total_vfs is None else function.total_vfs
         return (
-            f"it is to have {rule.num_vfs} VFs, and NVIDIA's driver makes all {most} or none",
-            "say so in numVFs; which of them become vGPUs is a matter of mdevs.types",
+            f"{rule.num_vfs} VFs are configured, but NVIDIA's driver creates all {most} or none",
+            f"set numVFs to {most} or 0; mdevs.types configures the vGPUs on them",
         )
     if not host.sriov_manage:
-        what = "its driver takes no number of VFs, and NVIDIA's sriov-manage is not where nodeagent runs"
-        return what, _BY_HAND.format(flag="-e" if rule.num_vfs else "-d", address=function.address)
+        text = "its driver accepts no number of VFs, and NVIDIA's sriov-manage is not where nodeagent runs"
+        return text, _BY_HAND.format(flag="-e" if rule.num_vfs else "-d", address=function.address)
     return None
 
 
 def _left_behind(host: Host) -> Mapping[str, Sequence[str]]:
-    """PF → the VFs that name it and that it does not know.
+    """PF → the VFs that link to it and that it does not list.
 
-    To write ``sriov_numvfs`` there ends in a BUG of drivers/pci/iov.c (Linux 6.1, 6.12) or an oops (7.2).
+    Writing ``sriov_numvfs`` then ends in a BUG of drivers/pci/iov.c (Linux 6.1, 6.12) or an oops (7.2).
     """
     lost: dict[str, list[str]] = {}
     for function in host.functions.values():
@@ -124,17 +124,17 @@ def _left_behind(host: Host) -> Mapping[str, Sequence[str]]:
 
 def _impossible(rule: SriovRule, function: PciFunction) -> str | None:
     most = function.total_vfs
-    return None if most is None or rule.num_vfs <= most else f"it can have {most} at most"
+    return None if most is None or rule.num_vfs <= most else f"it supports {most} at most"
 
 
 def _obstacle(action: Action, function: PciFunction, snapshot: Snapshot) -> str | None:
     refused = snapshot.failures.get(action.attempt)
     if refused is not None:
-        return f"{refused}; it is tried again later"
+        return f"{refused}; it is retried later"
     if function.driver is None:
-        return "it has no driver, which would make them"
+        return "it has no driver, which is needed to create them"
     if action.takes and not snapshot.allocations.complete:
-        return "who holds what is not known"
+        return guards.UNKNOWN
     used = (guards.taken(function.address, snapshot), *(_used(each, snapshot) for each in function.vfs))
     if _by_tool(function):
         used = (*used, _with_mdevs(function.address, snapshot.host))
@@ -142,7 +142,7 @@ def _obstacle(action: Action, function: PciFunction, snapshot: Snapshot) -> str 
 
 
 def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """What a VF is used for, in words; None if it may go."""
+    """The use of a VF, as a text; None if it may be removed."""
     function = snapshot.host.functions.get(address)
     taken = guards.taken(address, snapshot) or guards.taken_behind(address, snapshot)
     taken = taken or _with_mdevs(address, snapshot.host)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wanted types of mdevs and vGPUs: the node's list by its labels, and names against the types of cards. Pure.
+"""Desired types of mdevs and vGPUs: the node's list by its labels, and their names matched with cards. Pure.
 
-The lists of all node overrides that fit replace the general list; their order, and the order inside each, is
+The lists of all matching node overrides replace the general list; their order, and the order inside each, is
 the operator's.
 """
 
@@ -19,14 +19,14 @@ _MIG_SUFFIX = re.compile(r"(MEALL|(NO)?ME|GFX)$")
 
 
 def for_node(wanted: MdevSpec, labels: Mapping[str, str]) -> tuple[WantedType, ...]:
-    """The list for a node with these labels, without doubles."""
+    """The list for a node with these labels, without duplicates."""
     fitting = [node for node in wanted.nodes if all(labels.get(key) == value for key, value in node.labels)]
     override = [wanted_type for node in fitting for wanted_type in node.types]
     return tuple(dict.fromkeys(override or wanted.types))
 
 
 def type_ids(wanted: Iterable[WantedType], mdev_types: Sequence[MdevType]) -> dict[str, int | None]:
-    """Type id → count, in the order of the list; the first entry that means a type counts."""
+    """Type id → count, in the order of the list; the first entry that matches a type counts."""
     counts: dict[str, int | None] = {}
     for each in wanted:
         for mdev_type in _find(each, mdev_types):
@@ -35,21 +35,21 @@ def type_ids(wanted: Iterable[WantedType], mdev_types: Sequence[MdevType]) -> di
 
 
 def _find(wanted: WantedType, mdev_types: Sequence[MdevType]) -> list[MdevType]:
-    """The types that are meant; a MIG suffix that no name has is dropped, as NVIDIA's tool does."""
+    """The matching types; a MIG suffix that no name has is dropped, as NVIDIA's tool does."""
     found = [mdev_type for mdev_type in mdev_types if _names(wanted, mdev_type)]
     plain = _MIG_SUFFIX.sub("", wanted.name) if wanted.short else wanted.name
     return found if found or plain == wanted.name else _find(replace(wanted, name=plain), mdev_types)
 
 
 def _names(wanted: WantedType, mdev_type: MdevType) -> bool:
-    """True if this type is meant."""
+    """True if this type matches."""
     if wanted.short:
         return bool(mdev_type.name) and (mdev_type.name or "").split()[-1:] == [wanted.name]
     return naming.type_called(wanted.name) in naming.type_names(mdev_type.type_id, mdev_type.name)
 
 
 def called(type_names: Iterable[str], mdev_types: Iterable[MdevType]) -> frozenset[str]:
-    """The ids of the types that are called by one of these names or ids."""
+    """The ids of the types with one of these names or ids."""
     wanted = [WantedType(name) for name in type_names]
     return frozenset(
         mdev_type.type_id for mdev_type in mdev_types if any(_names(each, mdev_type) for each in wanted)
@@ -57,9 +57,9 @@ def called(type_names: Iterable[str], mdev_types: Iterable[MdevType]) -> frozens
 
 
 def unclear(wanted: MdevSpec, listed: Sequence[WantedType], mdev_types: Sequence[MdevType]) -> frozenset[str]:
-    """The vGPU types without a name of which it is not known whether they are listed or excluded.
+    """The vGPU types without a known name that may be listed or excluded.
 
-    So it is while anything listed or excluded is called by a name that no known type has.
+    That is possible while a listed or excluded name matches no known type.
     """
     both = (*listed, *map(WantedType, wanted.excluded))
     by_name = (each for each in both if each.short or not each.name.removeprefix("nvidia-").isdecimal())

@@ -49,7 +49,7 @@ class DeviceRow(NamedTuple):
     def __str__(self) -> str:
         if self.resource is None:
             return f"not offered: {self.why}"
-        held = f", held by {self.holder}" if self.holder else ""
+        held = f", in use by {self.holder}" if self.holder else ""
         return f"{self.resource}{held}" + (f": {self.why}" if self.why else "")
 
 
@@ -235,4 +235,4 @@ def _verdict(short: DeviceRow, reason: Reason | None) -> str:
         return str(short)
     if reason is not None:
         return f"offered as {short.resource}, Unhealthy: {reason.what}"
-    return f"offered as {short.resource}, Healthy{f', held by {short.holder}' if short.holder else ''}"
+    return f"offered as {short.resource}, Healthy{f', in use by {short.holder}' if short.holder else ''}"

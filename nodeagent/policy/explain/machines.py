@@ -175,7 +175,7 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
     lines = [f"nothing on this node is offered as {resource}{_nearest(resource, decision)}"]
     lines += _together({each.id: _otherwise(each, decision) for each in fitting})
     if permitting and not fitting:
-        meant = " or ".join(dict.fromkeys(map(permissions.meant, permitting)))
+        meant = " or ".join(dict.fromkeys(map(permissions.describe_entry, permitting)))
         lines.append(f"there are no {meant} on this node, which the KubeVirt CR means by it")
     elif permitting and not any(rule.name == resource for rule in snapshot.spec.rules):
         lines.append("no rule here has this name; write one, or have the CR served: kubevirt.enabled")
@@ -202,14 +202,14 @@ def _otherwise(host_device: HostDevice, decision: Decision) -> str:
 def _present(
     resource: Resource, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision
 ) -> Ask:
-    """Some devices are listed; those that are Healthy and held by nobody are free."""
+    """Some devices are listed; those that are Healthy and not in use are free."""
     if resource.direct:
         why = "it is for containers: virt-launcher reads no variable for it, and the machine would not start"
         return _explained(resource.name, devices, Prospect.NEVER, why)
     snapshot = decision.snapshot
     holders = {each.id: snapshot.holder(each.id) for each in resource.devices}
     free = [each.id for each in resource.devices if each.healthy and holders[each.id] is None]
-    waiting: dict[str, str] = {each: f"held by {holder}" for each, holder in holders.items() if holder}
+    waiting: dict[str, str] = {each: f"in use by {holder}" for each, holder in holders.items() if holder}
     broken: dict[str, str] = {}
     for each in resource.devices:
         if each.reason is not None and each.id not in waiting:

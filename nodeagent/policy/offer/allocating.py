@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The questions of an Allocate, in the order in which ``agent.allocate`` asks them. Pure.
+"""The checks of an Allocate, in the order in which ``agent.allocate`` makes them. Pure.
 
-Is it another pod than at the Allocate before (``agent.reservations`` asks), does it matter which pod asks,
-does another pod have a part of the groups, which parts of the host are read again, and which devices may a
-former container have open?
+Does another pod request than at the last Allocate (``agent.reservations`` asks)? Does it matter which pod
+requests? Does another pod have a part of the groups? Which parts of the host are read again? Which devices
+may a former container have open?
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nodeagent.policy.offer.turn import Decision
 
 
 class Request(NamedTuple):
-    """Devices of one resource that a container requests, and the Decision by which that is answered."""
+    """Devices of one resource that a container requests, and the Decision that answers the request."""
 
     resource: Resource
     device_ids: Sequence[str]
@@ -31,16 +31,15 @@ class Request(NamedTuple):
 
 
 def is_other_pod(before: Pods, now: Pods, allocated: Collection[ResourceDevice]) -> bool:
-    """True if another pod asks ``now`` than ``before``, when this admission was ``allocated`` these.
+    """True if another pod requests ``now`` than ``before``, when this admission was ``allocated`` these.
 
-    No request names its pod, so this is told from two answers of PodResources. The kubelet admits one pod at
-    a time, lists it from right before its admission on, and at a pod's second Allocate lists what the first
-    one allocated (measured on 1.36.3; ``HandlePodAdditions`` in pkg/kubelet/kubelet.go adds a pod right
-    before it admits it). Plain init containers are never listed, and a name may come again, so names and
-    devices are both compared.
+    No request names its pod, so two answers of PodResources are compared. The kubelet admits one pod at a
+    time and lists it from right before its admission on (``HandlePodAdditions`` in pkg/kubelet/kubelet.go).
+    At a pod's second Allocate it lists the devices of the first one (measured on 1.36.3). Plain init
+    containers are never listed, and a name may be used again, so names and devices are both compared.
 
     No pod is added while an Allocate is open, so a new name means that the admission is over. A pod that
-    lists other devices than before was allocated them in its own admission, or is a new one of that name.
+    lists other devices than before got them in its own admission, or is a new pod of that name.
     """
     if not now.keys() <= before.keys():
         return True
@@ -50,19 +49,19 @@ def is_other_pod(before: Pods, now: Pods, allocated: Collection[ResourceDevice])
 
 
 def owners_of(pods: Pods, allocated: Collection[ResourceDevice]) -> tuple[str, ...]:
-    """The pods that list some of these devices; none lists those of a plain init container."""
+    """The pods that list some of these devices; no pod lists the devices of a plain init container."""
     return tuple(name for name, listed in pods.items() if not listed.isdisjoint(allocated))
 
 
 def is_shared(request: Request) -> bool:
-    """True if the devices are shares of nodes, of which several pods may have the same one."""
+    """True if the devices are shares of device nodes, so several pods may use the same node."""
     resource = request.resource
     rule = grants.direct_rule(resource, request.decision)
     return resource.direct and not isinstance(rule, CdiRule) and (rule is None or rule.count > 1)
 
 
 def is_contended(request: Request) -> bool:
-    """True if it matters which pod asks.
+    """True if it matters which pod requests.
 
     A pod has one of these devices or a part of their groups, or another resource offers a part of them.
     """
@@ -78,7 +77,7 @@ def is_part_in_use(request: Request) -> bool:
 
 
 def _is_offered_elsewhere(device_id: str, request: Request) -> bool:
-    """True if another resource offers a part of its group."""
+    """True if another resource offers a part of the device's group."""
     host_device = request.decision.snapshot.host.device(device_id)
     if host_device is None or request.resource.isolation is Isolation.NONE:
         return False
@@ -87,13 +86,13 @@ def _is_offered_elsewhere(device_id: str, request: Request) -> bool:
 
 
 def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods | None) -> None:
-    """No other pod has one of these devices, or a part of their groups.
+    """Check that no other pod has one of these devices, or a part of their groups.
 
-    ``owned`` are the asking pod's for certain, ``pods`` was PodResources' answer, if it was asked. An id with
-    which no pod is listed is the asking pod's: a container may get again what a plain init container of its
-    pod had, and the kubelet allocates no id to two live pods. But it may ask for what another pod has:
-    ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) counts again what is free, without
-    what is under an Allocate.
+    ``owned`` certainly belong to the requesting pod; ``pods`` is the answer of PodResources, if it was asked.
+    An id that no listed pod has belongs to the requesting pod: a container may reuse the devices of a plain
+    init container of its pod, and the kubelet allocates no id to two live pods. But it may request a device
+    of another pod: ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) recounts the free
+    devices without those of an open Allocate.
 
     :raises AllocationRefused: with the pod that has one.
     """
@@ -106,23 +105,23 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
                 continue
             if each == device_id:
                 other = f", which got it as {holder.resource}" if holder.resource != resource.name else ""
-                what = f"held by {holder}{other}, and the kubelet took it for free"
-                hint = "the kubelet knows it again now; try the pod again"
-                raise AllocationRefused(f"{resource.name}: {device_id}: {what}", hint)
+                text = f"in use by {holder}{other}, but the kubelet counted it as free"
+                hint = "the kubelet counts it as allocated again; try the pod again"
+                raise AllocationRefused(f"{resource.name}: {device_id}: {text}", hint)
             raise AllocationRefused(
-                f"{resource.name}: {device_id}: IOMMU group held by {holder}, which has {each}",
+                f"{resource.name}: {device_id}: IOMMU group in use by {holder}, which has {each}",
                 "it becomes available when that pod ends",
             )
 
 
 def _named(decision: Decision) -> frozenset[ResourceDevice]:
-    """What pods that have a name have."""
+    """The devices of pods whose name is known."""
     held = decision.snapshot.allocations.held()
     return frozenset((holder.resource, each) for each, holder in held if holder.named)
 
 
 def _users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
-    """The pods that have the device or a part of its group, by the id of the part; the device first."""
+    """The pods that have the device or a part of its group, with the id of that part; the device first."""
     resource, snapshot = request.resource, request.decision.snapshot
     host_device = snapshot.host.device(device_id)
     if resource.direct or host_device is None:
@@ -135,10 +134,10 @@ def _users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
 
 
 def _direct_users(device_id: str, request: Request) -> Iterator[Holder]:
-    """The pods that have a node or a CDI device, also under another name of its resource.
+    """The pods that have a device node or a CDI device, also under a former name of its resource.
 
-    Other plugins may have such an id of their own. It is the same device if the resource is ours, or if the
-    same node or CDI device was allocated with it.
+    Other plugins may use the same id for another device. It is the same device if the resource is ours, or
+    if the same node or CDI device was allocated with the id.
     """
     resource, snapshot = request.resource, request.decision.snapshot
     pending = snapshot.reservations.pending.get(device_id)
@@ -153,7 +152,7 @@ def _direct_users(device_id: str, request: Request) -> Iterator[Holder]:
 
 
 def _is_same_device(name: ResourceName, device_id: str, request: Request) -> bool:
-    """True if something that the id stands for was allocated with it under the other name."""
+    """True if a node or CDI device of this id was allocated with the id of the other resource."""
     before = frozenset(request.decision.snapshot.allocations.answer(name, device_id))
     if not before or request.resource.device(device_id) is None:
         return False
@@ -162,7 +161,7 @@ def _is_same_device(name: ResourceName, device_id: str, request: Request) -> boo
 
 
 def find_sources(request: Request) -> tuple[str, ...]:
-    """The ids and paths that decide about these devices: their nodes, or they, their VFs and groups."""
+    """The ids and paths to read again: the nodes of the devices, or the devices, their VFs and groups."""
     resource, decision = request.resource, request.decision
     rule = grants.direct_rule(resource, decision)
     if rule is not None:
@@ -180,7 +179,7 @@ def find_sources(request: Request) -> tuple[str, ...]:
 
 
 def find_vfio_functions(request: Request) -> tuple[PciAddress, ...]:
-    """The functions on a VFIO driver that a container gets with these ids."""
+    """The functions on a VFIO driver that are allocated with these ids."""
     decision = request.decision
     offers = map(decision.offer_of, request.device_ids)
     names = (name for offer in offers if offer is not None for name in offer.host_devices)
@@ -189,7 +188,7 @@ def find_vfio_functions(request: Request) -> tuple[PciAddress, ...]:
 
 
 def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
-    """The devices that nothing may have open: these and the rest of their groups, unless a listed pod has it.
+    """The devices that no process may have open: these and their groups, except those of listed pods.
 
     After a force deletion the kubelet allocates a device while the old container still has it open.
     """
@@ -211,7 +210,7 @@ def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
 
 
 def _is_listed(ids: Iterable[str], listed: frozenset[ResourceDevice], decision: Decision) -> bool:
-    """True if a listed pod has one of the ids; a number may be another plugin's share, and no group."""
+    """True if a listed pod has one of the ids; a number may be a share of another plugin, not a group."""
     allocations, listed_ids = decision.snapshot.allocations, {each for _, each in listed}
     holders = ((each, allocations.holder(each)) for each in ids)
     return any(
@@ -222,7 +221,7 @@ def _is_listed(ids: Iterable[str], listed: frozenset[ResourceDevice], decision: 
 
 
 def check_usb_nodes(request: Request) -> None:
-    """A USB device has to be on record as it is now: a set may have changed since its nodes were made.
+    """Check that USB devices are the recorded ones: a set may have changed since its nodes were created.
 
     :raises AllocationRefused: for the first that is not.
     """
@@ -233,13 +232,13 @@ def check_usb_nodes(request: Request) -> None:
         now = [(each.id, each.place) for each in devices if isinstance(each, UsbDevice)]
         if [(loan.id, loan.place) for loan in loans] != now:
             raise AllocationRefused(
-                f"{resource.name}: {device_id}: it was plugged in again, or its set has changed meanwhile",
+                f"{resource.name}: {device_id}: it was re-plugged, or its set has changed",
                 "try the pod again",
             )
 
 
 def find_host_functions(request: Request) -> frozenset[PciAddress]:
-    """The functions on drivers of the host to which these nodes, CDI devices or USB devices belong."""
+    """The functions on host drivers to which these nodes, CDI devices or USB devices belong."""
     resource, decision = request.resource, request.decision
     rule = grants.direct_rule(resource, decision)
     if rule is not None:
@@ -252,7 +251,7 @@ def find_host_functions(request: Request) -> frozenset[PciAddress]:
 
 
 def pending_holders(request: Request, listed: frozenset[ResourceDevice]) -> dict[str, Holder]:
-    """By id, the pod that has a device from now on, and with which it is not ``listed`` yet."""
+    """The pending pod of each device that is not ``listed`` yet, by id."""
     resource = request.resource
     devices = ((each, resource.device(each)) for each in request.device_ids)
     return {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands behind device nodes: whether that can be given to a container, and where it sits. Pure.
+"""The devices behind device nodes: whether a container may get the node, and its NUMA node. Pure.
 
-A function that virtual machines are given is never a container's at the same time: the PCI address behind a
-node decides, whatever names the node. So it is with a USB device that a rule offers. The node of an IOMMU
-group is given with the group's devices alone: who holds those is asked for them, and for nothing else.
+A function that can be assigned to a VM is not allocated to a container: the PCI address behind a node counts,
+not the rule that names the node. The same is true of a USB device that a rule offers. The node of an IOMMU
+group is allocated only with the devices of the group, because only their users are checked.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ def reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
         if node.vacant:
             return Reason(
                 ReasonCode.NODE_MISSING,
-                f"{node.path} is there, but no device has its number: nothing is behind it",
-                "look which driver the card has: on vfio-pci it is for machines, and the node is a leftover",
+                f"{node.path} exists, but no device has its number",
+                "check the driver of the card: on vfio-pci it is for VMs, and the node is a leftover",
             )
     return None
 
 
 def _of_group(node: DevNode) -> Reason:
-    leads = f" leads to {node.real}, which is" if node.target else " is"
+    leads = f" links to {node.real}, which is" if node.target else " is"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
-        f"{node.path}{leads} of IOMMU groups, which no two containers can use",
-        "offer their devices by a rule with pci or mdev",
+        f"{node.path}{leads} the node of an IOMMU group, which two containers cannot share",
+        "offer the devices of the group by a rule with pci or mdev",
     )
 
 
 def _offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule] | None:
-    """The USB device of which this is a node, or that of a driver of it, and the rule that offers it."""
+    """The USB device to which the node belongs, also through a driver of it, and the rule that offers it."""
     for device in usb(node, snapshot.host):
         rules = (rule for rule in snapshot.spec.rules if isinstance(rule, UsbRule))
         rule = next((rule for rule in rules if selectors.picks(rule, device)), None)
@@ -62,7 +62,7 @@ def _offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule]
 
 
 def usb(node: DevNode, host: Host) -> Iterator[UsbDevice]:
-    """The USB devices of which this is a node, or that of a driver of them."""
+    """The USB devices to which the node belongs, also through a driver of them."""
     names = host.usb_names
     yield from (names[each] for each in (node.parent or "").split("/") if each in names)
     if node.covers(NODES) or node.real.startswith(f"{NODES}/"):
@@ -70,37 +70,37 @@ def usb(node: DevNode, host: Host) -> Iterator[UsbDevice]:
 
 
 def _lent(node: DevNode, snapshot: Snapshot) -> Reason | None:
-    """Why the node cannot be used while a pod has the USB device, by a rule that may be gone since."""
+    """Why the node is unavailable while a pod has its USB device; the rule of that pod may be deleted."""
     on_the_way = (node.parent or "").split("/")
     for head, loans in snapshot.loans.items():
         for loan in loans:
             if node.covers(loan.node) or (loan.name and loan.name in on_the_way):
                 holder = snapshot.holder(head) or UNNAMED
-                what = f"{node.path} is of the USB device {loan.id}, which {holder} has"
-                return Reason(ReasonCode.GROUP_HELD, what, WITH_ITS_POD)
+                text = f"{node.path} belongs to the USB device {loan.id}, in use by {holder}"
+                return Reason(ReasonCode.GROUP_HELD, text, WITH_ITS_POD)
     return None
 
 
 def _of_usb(node: DevNode, device: UsbDevice, rule: UsbRule) -> Reason:
     return Reason(
         ReasonCode.DRIVER_CHANGED,
-        f"{node.path} is of the USB device {device.id}, which {rule.name} offers: no two pods can use it",
-        "leave it to that rule, or let its usb name other devices",
+        f"{node.path} belongs to the USB device {device.id}, which {rule.name} offers",
+        "remove the node from this rule, or exclude the device from the usb selectors of that one",
     )
 
 
 def _for_machines(node: DevNode, function: PciFunction) -> Reason:
     vgpu = groups.vgpu_of(function)
-    how = f"on {function.driver}" if vgpu is None else f"a vGPU of type {vgpu}"
+    how = f"bound to {function.driver}" if vgpu is None else f"a vGPU of type {vgpu}"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
-        f"{function.address}, which is behind {node.path}, is {how}: it is for virtual machines",
-        "leave it to them, or give it back to a driver of this host once nobody uses it",
+        f"{function.address}, the device behind {node.path}, is {how}: it is for VMs",
+        "remove the node from the rule, or bind the device to a host driver once it is not in use",
     )
 
 
 def numa(nodes: Iterable[DevNode], host: Host) -> int | None:
-    """The NUMA node of all that is behind the nodes, if that is one."""
+    """The NUMA node of the functions behind the nodes, if all have the same one."""
     found = {function.numa_node for function in functions(nodes, host) if function.numa_node is not None}
     return announced_numa(found.pop(), host.numa_nodes) if len(found) == 1 else None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CDI files on the host define, as a resource: each name a Device that is given by that name. Pure.
+"""Resources of CDI devices: each CDI name is one Device, and is allocated by that name. Pure.
 
-A name goes to the first rule that asks for it. Names that change the same in a container are one device: the
-first one counts (GPUs are often there by number and by UUID). Loaded when there is such a rule.
+The first rule that matches a name gets it. Names with the same container edits are one device, and the first
+name counts: GPUs are often listed by number and by UUID. Loaded when there is such a rule.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ID_LIMIT = 63
 
 
 def resource(rule: CdiRule, snapshot: Snapshot) -> Resource:
-    """The resource of a rule; a Device is Healthy while its file is right and all that it names is there."""
+    """The resource of a rule; a Device is Healthy while its file is valid and all of its nodes exist."""
     host = snapshot.host
     devices = (
         Device(device_id(entry.name), _reason(entry, snapshot), behind.numa(_nodes(entry, host), host))
@@ -34,7 +34,7 @@ def resource(rule: CdiRule, snapshot: Snapshot) -> Resource:
 
 
 def device_id(name: str) -> DeviceId:
-    """The qualified name; of a long one the beginning, with a mark of all."""
+    """The qualified name; a long one is cut, and ends in a hash of the whole."""
     if len(name) <= _ID_LIMIT:
         return DeviceId(name)
     return DeviceId(f"{name[: _ID_LIMIT - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}")
@@ -46,7 +46,7 @@ def matched_names(rule: CdiRule, snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def has_node(rule: CdiRule, path: str, snapshot: Snapshot) -> bool:
-    """True if one of the devices that the rule matches has the node of that path."""
+    """True if a device that the rule matches has the node of that path."""
     return any(path in entry.device.paths for entry in _taken(rule, snapshot))
 
 
@@ -57,7 +57,7 @@ def grant(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant
 
 
 def sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
-    """What decides about these devices: the nodes that their files name, and the functions behind them."""
+    """The node paths in the files of these devices, and the addresses of the functions behind them."""
     known, host = _by_id(rule, snapshot), snapshot.host
     chosen = [known[each] for each in device_ids if each in known]
     paths = (path for entry in chosen for path in entry.device.paths if is_node_path(path))
@@ -66,7 +66,7 @@ def sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tup
 
 
 def nodes(rule: CdiRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
-    """Id → the nodes that its file names."""
+    """Device id → the nodes in its file."""
     return {each: _nodes(entry, snapshot.host) for each, entry in _by_id(rule, snapshot).items()}
 
 
@@ -109,13 +109,13 @@ def _reason(entry: CdiEntry, snapshot: Snapshot) -> Reason | None:
         return Reason(
             ReasonCode.UNREADABLE,
             f"its CDI file {file.path} cannot be used: {file.fault}",
-            "have the tool that wrote it write it anew; container runtimes refuse it as well",
+            "generate the file again with its tool; container runtimes reject it as well",
         )
     if entry.rivals:
         return Reason(
             ReasonCode.CDI_CONFLICT,
-            f"{entry.name} is in {file.path} and in {', '.join(entry.rivals)}: runtimes take neither",
-            "remove one of the files, or the name from it; those of /var/run/cdi go before those of /etc/cdi",
+            f"{entry.name} is in {file.path} and in {', '.join(entry.rivals)}: runtimes reject both",
+            "remove one of the files, or the name from it; /var/run/cdi takes precedence over /etc/cdi",
         )
     return _missing(entry, host) or behind.reason(_nodes(entry, host), snapshot)
 
@@ -125,10 +125,10 @@ def _missing(entry: CdiEntry, host: Host) -> Reason | None:
     if not missing:
         return None
     if not is_node_path(missing[0]):
-        what = f"{entry.file.path} names {missing[0]}, which is in no /dev and is not looked at"
-        return Reason(ReasonCode.NODE_MISSING, what, "let its tool name nodes below /dev")
+        text = f"{entry.file.path} names {missing[0]}, which is not below /dev and is not read"
+        return Reason(ReasonCode.NODE_MISSING, text, "configure its tool to use nodes below /dev")
     return Reason(
         ReasonCode.NODE_MISSING,
         f"{entry.file.path} names {', '.join(missing)}, which this host does not have",
-        "load the driver that makes it, or have the file written anew if the hardware has changed",
+        "load the driver that creates it, or generate the file again if the hardware has changed",
     )

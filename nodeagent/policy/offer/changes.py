@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between two Snapshots of one Spec, as far as offers depend on it. Pure.
+"""The differences between two Snapshots of one Spec that may change offers. Pure.
 
-Parts of a Snapshot that did not change are the same objects, so nothing is walked that did not change: a
-table of holders is compared only when it is another table, and a Host tells its changes itself.
+Unchanged parts of a Snapshot are the same objects, so only changed parts are compared. A Host lists its
+changes itself (``changes_since``).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _OF_VFIO = {CONTAINER_NODE, IOMMUFD_NODE}
 
 
 class Changed(NamedTuple):
-    """The units to decide anew, and the ids whose holder is another one.
+    """The units to decide again, and the ids whose holder has changed.
 
-    Something of the host differs in ``rebuilt`` units. In ``judged`` ones the devices are as before, and so
-    is what takes them: only their health may differ. Both keep the order in which units are decided.
+    In ``rebuilt`` units devices of the host have changed. In ``judged`` units devices and matches are as
+    before, and only health may differ. Both keep the order in which units are decided.
     """
 
     rebuilt: Mapping[UnitId, None]
@@ -37,13 +37,13 @@ class Changed(NamedTuple):
 
     @property
     def units(self) -> Iterator[UnitId]:
-        """All units to decide anew."""
+        """All units to decide again."""
         yield from self.rebuilt
         yield from self.judged
 
 
 def between(before: Snapshot, now: Snapshot) -> Changed:
-    """What the offers of ``now`` need decided anew after those of ``before``."""
+    """The units of ``now`` to decide again after the offers of ``before``."""
     rebuilt = _in_host(before.host, now.host)
     held = _in_tables(before.allocations.table, now.allocations.table)
     held |= _held(before.allocations.came_with, now.allocations.came_with)
@@ -65,7 +65,7 @@ def between(before: Snapshot, now: Snapshot) -> Changed:
 
 
 def affects(rule: DirectRule, before: Host, now: Host) -> bool:
-    """True if something differs on which the devices of a rule for nodes or CDI devices depend."""
+    """True if a change of the host may change the devices of a rule for nodes or CDI devices."""
     if before.usb is not now.usb:
         return True
     nodes: Iterable[DevNode] = now.dev_nodes.values()
@@ -88,20 +88,20 @@ def _names(rule: NodeRule, path: str) -> bool:
 
 
 def _of_unplugged(before: Snapshot, now: Snapshot, held: frozenset[str]) -> set[GroupNumber]:
-    """The groups of which other devices were unplugged, or are somebody else's."""
+    """The groups whose unplugged devices have changed, or have another holder."""
     differ = before.unplugged ^ now.unplugged
     return {group for each, group in differ | now.unplugged if (each, group) in differ or each in held}
 
 
 def _nodes_differ(before: Snapshot, now: Snapshot) -> bool:
-    """True if pods may have other nodes than before, of USB devices among them."""
+    """True if pods may have other device nodes than before."""
     if before.allocations.nodes is not now.allocations.nodes:
         return True
     return before.host.dev_nodes is not now.host.dev_nodes or before.host.cdi is not now.host.cdi
 
 
 def _everywhere(before: Host, now: Host) -> dict[UnitId, None] | None:
-    """All units, if something differs on which all of them depend; else None."""
+    """All units if a property of the whole host has changed; else None."""
     same = _of_all(before) == _of_all(now)
     return None if same else units.units(now) | units.units(before)
 
@@ -123,7 +123,7 @@ def _in_host(before: Host, now: Host) -> dict[UnitId, None]:
 
 
 def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[str]:
-    """The ids whose holder differs. Every answer of the kubelet has new Holders, most of them equal."""
+    """The ids whose holder differs. Each answer of the kubelet has new Holder objects, most of them equal."""
     if before is now:
         return frozenset()
     changed = differing(before, now)
@@ -139,7 +139,7 @@ def _in_tables(before: ByResource[Holder], now: ByResource[Holder]) -> frozenset
 
 
 def _in_use(host: Host) -> dict[UnitId, None]:
-    """The units where something is open: only there it matters how well the holders are known."""
+    """The units with an open device: only there it matters whether all holders are known."""
     functions = host.functions.values()
     opened = filter(groups.is_open, functions)
     return {unit: None for each in opened for unit in units.depending(each, host)}
@@ -147,5 +147,5 @@ def _in_use(host: Host) -> dict[UnitId, None]:
 
 def _of_ids(ids: frozenset[str], host: Host) -> dict[UnitId, None]:
     of_devices = (unit for each in host.devices_of(ids) for unit in units.depending(each, host))
-    whole = (GroupNumber(int(each)) for each in filter(str.isdecimal, ids))  # all of a group (groups.whole)
+    whole = (GroupNumber(int(each)) for each in filter(str.isdecimal, ids))  # ids of groups (groups.whole)
     return dict.fromkeys(chain(of_devices, whole))

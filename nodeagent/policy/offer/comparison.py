@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two Decisions side by side: what another configuration would change for the kubelet and for pods. Pure.
+"""Compares two Decisions: the changes that another configuration makes for the kubelet and for pods. Pure.
 
-Knows neither configuration nor words for people. A pod keeps what it has whatever changes; so the pods that a
-change touches are those that hold a device which is listed otherwise then.
+A pod keeps its devices in any case, so the affected pods are those with a device that is listed under another
+resource or with another health. Renders no text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Counted(NamedTuple):
 
 
 class ResourceChange(NamedTuple):
-    """A resource whose numbers differ; null: there is no such resource."""
+    """A resource whose numbers differ; null: the resource does not exist."""
 
     name: ResourceName
     before: Counted | None
@@ -31,14 +31,14 @@ class ResourceChange(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Under which resource a device is listed, and why it is Unhealthy, if it is."""
+    """The resource under which a device is listed, and the reason if it is Unhealthy."""
 
     resource: ResourceName
     reason: Reason | None
 
 
 class DeviceChange(NamedTuple):
-    """A device that is listed otherwise; null: it is not listed. ``holder`` is the pod that has it now."""
+    """A device whose resource or health changes; null: not listed. ``holder`` is the pod that has it now."""
 
     id: DeviceId
     before: Listed | None
@@ -47,14 +47,14 @@ class DeviceChange(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """All that differs, in the order of the resources, the new ones last."""
+    """All differences, in the order of the resources; new resources come last."""
 
     resources: tuple[ResourceChange, ...]
     devices: tuple[DeviceChange, ...]
 
     @property
     def pods(self) -> dict[str, tuple[DeviceId, ...]]:
-        """The pods that are touched, each with its devices that are listed otherwise."""
+        """The affected pods, each with its devices that change."""
         found: dict[str, dict[DeviceId, None]] = {}
         for each in self.devices:
             if each.holder is not None:
@@ -63,7 +63,7 @@ class Comparison(NamedTuple):
 
 
 def compared(before: Decision, after: Decision) -> Comparison:
-    """What differs from one to the other."""
+    """The differences between two Decisions."""
     names = tuple(dict.fromkeys((*before.resources, *after.resources)))
     pairs = [(name, before.resources.get(name), after.resources.get(name)) for name in names]
     changes = (ResourceChange(name, _counted(old), _counted(new)) for name, old, new in pairs)
@@ -80,7 +80,7 @@ def _counted(resource: Resource | None) -> Counted | None:
 
 
 def _changes(before: Decision, after: Decision) -> Iterator[DeviceChange]:
-    """An id that leaves one resource and comes to another is one change."""
+    """The changes of devices; an id that moves from one resource to another is one change."""
     old, new = _listed(before), _listed(after)
     for device_id in dict.fromkeys((*old, *new)):
         left, came = dict(old.get(device_id, {})), dict(new.get(device_id, {}))
@@ -98,7 +98,7 @@ def _changes(before: Decision, after: Decision) -> Iterator[DeviceChange]:
 
 
 def _listed(decision: Decision) -> dict[DeviceId, dict[ResourceName, Device]]:
-    """Shares of one node may be listed by several resources, and what a pod holds by two."""
+    """Device id → its entry in each resource. Shares of a node may be in several, a device in use in two."""
     found: dict[DeviceId, dict[ResourceName, Device]] = {}
     for name, resource in decision.resources.items():
         for device in resource.devices:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Automatic discovery: what it takes of each kind, and the words from which it makes a name. Pure.
+"""Automatic discovery: the devices that it matches, and the texts for their resource names. Pure.
 
-Discovery takes every mdev, every VF to which a vGPU type was given, and what the operator has bound to a
-VFIO driver already; audio, USB and bridges of a card ride along in its group.
+Discovery matches every mdev, every VF with a vGPU type, and the functions of its classes that are bound to a
+VFIO driver. Audio, USB and bridge functions of a card belong to its group, and get no resource of their own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SOFTWARE_DOMAIN = "mdev.nodeagent"  # for mdevs whose parent is no PCI function,
 
 
 class Label(NamedTuple):
-    """How to name a device: by which rule, the id of what it is, and the text for that.
+    """The naming rule of a device, its device or type id, and the text of that id.
 
-    ``domain`` is "" where the vendor gives it.
+    ``domain`` is "" if it follows from the vendor.
     """
 
     kind: Kind
@@ -33,12 +33,12 @@ class Label(NamedTuple):
 
 
 def mdev_refusal(mdev: Mdev, _: Group | None, __: Spec) -> str | None:
-    """Why discovery leaves an mdev alone, in words; None if it takes it."""
+    """Why discovery does not match an mdev, as a text; None if it does."""
     return None if mdev.type_id is not None else "its type cannot be read"
 
 
 def function_refusal(function: PciFunction, group: Group | None, spec: Spec) -> str | None:
-    """Why discovery leaves a PCI function alone, in words; None if it takes it."""
+    """Why discovery does not match a PCI function, as a text; None if it does."""
     if groups.vgpu_of(function) is not None:
         return None if function.vendor is not None else "its vendor id cannot be read"
     refused = class_refusal(function, spec.discovery) or unready(function, group)
@@ -48,49 +48,47 @@ def function_refusal(function: PciFunction, group: Group | None, spec: Spec) -> 
 
 
 def is_nvswitch(function: PciFunction) -> bool:
-    """True for a bridge of GPUs."""
+    """True for an NVSwitch of NVIDIA, a bridge between GPUs."""
     return selectors.in_classes((_OTHER_BRIDGE,), function) and function.vendor == NVIDIA
 
 
 def class_refusal(function: PciFunction, discovery: Discovery) -> str | None:
-    """Why discovery is not for the function's class, in words; None if it is."""
+    """Why discovery skips the class of the function, as a text; None if it does not."""
     if not selectors.in_classes(discovery.classes, function):
         return f"its class {function.pci_class or '?'} ({classes.words(function)}) is not discovered"
     if selectors.in_classes((_OTHER_BRIDGE,), function) and not is_nvswitch(function):
-        return (
-            f"it is a bridge (class {_OTHER_BRIDGE}), of which discovery takes the NVSwitches of NVIDIA alone"
-        )
+        return f"it is a bridge (class {_OTHER_BRIDGE}); of these, discovery matches only NVIDIA's NVSwitches"
     return None
 
 
 def unready(function: PciFunction, group: Group | None) -> str | None:
-    """Why the driver of a function gives it to no virtual machine, in words; None if it does."""
+    """Why a function cannot be assigned to a VM with its present driver, as a text; None if it can."""
     if groups.vgpu_of(function) is not None:
         return None
     if groups.takes_vgpu(function):
         return "it is a VF without a vGPU type"
     if groups.unfinished(function):
-        return "it is a VF on NVIDIA's driver, and no vGPU by itself"
+        return "it is a VF on NVIDIA's driver, and no vGPU"
     if not groups.vfio_bound(function) and not groups.going_away(function, group):
         return describe_driver(function)
     return None
 
 
 def describe_driver(function: PciFunction) -> str:
-    """That a function is on no VFIO driver, in words."""
+    """The text for a function that is not bound to a VFIO driver."""
     if function.driver is None:
-        return "it has no driver, and needs a VFIO driver"
+        return "it has no driver; it must be bound to a VFIO driver"
     return f"its driver is {function.driver}, not a VFIO driver"
 
 
 def mdev_label(mdev: Mdev, names: Names) -> Label:
-    """An mdev is named after its type."""
+    """The label of an mdev: its type."""
     domain = "" if mdev.vendor is not None else SOFTWARE_DOMAIN
     return Label(Kind.MDEV, mdev.type_id or "", mdev_text(mdev, names), domain)
 
 
 def function_label(function: PciFunction, names: Names) -> Label:
-    """A vGPU is named as an mdev of its type would be, so that the types of one card are told apart."""
+    """The label of a function; a vGPU is named as an mdev of its type, so types of one card differ."""
     vgpu = groups.vgpu_of(function)
     if vgpu is not None:
         return Label(Kind.MDEV, naming.vgpu_type_id(vgpu), names.get(vgpu_key(vgpu)))
@@ -98,10 +96,10 @@ def function_label(function: PciFunction, names: Names) -> Label:
 
 
 def mdev_text(mdev: Mdev, _: Names) -> str | None:
-    """What an mdev is called: the name of its type, or else its id."""
+    """The name of the mdev's type, or else its id."""
     return mdev.type_name or mdev.type_id
 
 
 def function_text(function: PciFunction, names: Names) -> str | None:
-    """What pci.ids calls a function."""
+    """The name of the function in pci.ids."""
     return names.get(f"{function.vendor}:{function.device}")

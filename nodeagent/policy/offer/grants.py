@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets for the devices that the kubelet has chosen, in the form virt-launcher reads. Pure.
+"""The Allocate response for the devices that the kubelet has chosen, as virt-launcher reads it. Pure.
 
 Environment: one variable per resource, addresses or UUIDs in the order of the requested ids (KubeVirt
-pkg/util/util.go). Nodes: ``/dev/vfio/vfio`` always, for virt-handler changes owners only when it is there.
-An id that is unknown or cannot be given is refused with a text for people, never skipped.
+pkg/util/util.go). Nodes: ``/dev/vfio/vfio`` always, because virt-handler changes owners only if it exists.
+An id that is unknown or not Healthy is refused with a message, never skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CDI_KIND = "nodeagent.local/vfio"
 def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> Grant:
     """The grant for one container.
 
-    :raises AllocationRefused: if one of the ids cannot be given.
+    :raises AllocationRefused: if one of the ids cannot be allocated.
     """
     check_healthy(resource, device_ids)
     if resource.direct:
@@ -44,17 +44,17 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
 
 
 def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
-    """The kubelet may send any text. :raises AllocationRefused: for the first id that is not listed."""
+    """Check ids, as the kubelet may send any text. :raises AllocationRefused: for the first unlisted id."""
     for device_id in device_ids:
         if resource.device(device_id) is None:
             raise AllocationRefused(
                 f"{resource.name}: {device_id} is not a device of this node",
-                "the kubelet's list is renewed; try the pod again",
+                "the list is sent to the kubelet again; try the pod again",
             )
 
 
 def check_healthy(resource: Resource, device_ids: Iterable[str]) -> None:
-    """Each id has to be listed and Healthy; a USB device that was plugged in again is allocated as it is now.
+    """Check that each id is listed and Healthy; a re-plugged USB device is allocated with its new address.
 
     :raises AllocationRefused: for the first id that is not.
     """
@@ -67,7 +67,7 @@ def check_healthy(resource: Resource, device_ids: Iterable[str]) -> None:
 
 
 def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple[tuple[str, str], ...]:
-    """The variables that name these devices to virt-launcher, each kind in its own, in order."""
+    """The environment variables by which virt-launcher finds these devices, one for each kind, in order."""
     by_kind: dict[Kind, list[str]] = {}
     for host_device in host_devices:
         address = host_device.place if isinstance(host_device, UsbDevice) else host_device.id
@@ -76,18 +76,18 @@ def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple
 
 
 def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    """The device nodes for these devices, each once, in the order in which they are given.
+    """The device nodes for these devices, each once, in the order of the devices.
 
-    The memory of a socket (``Host.egm``) goes with all of its GPUs: who has only some of them would share it.
+    The memory of a socket (``Host.egm``) is allocated only with all of its GPUs: pods must not share it.
     """
-    given = {each.id: each for each in host_devices}
-    paths = [path for each in given.values() for path in _nodes_of(each, iommufd, host)]
-    paths += [path for path, gpus in host.egm if given.keys() >= set(gpus)]
+    devices = {each.id: each for each in host_devices}
+    paths = [path for each in devices.values() for path in _nodes_of(each, iommufd, host)]
+    paths += [path for path, gpus in host.egm if devices.keys() >= set(gpus)]
     return tuple(dict.fromkeys(paths))
 
 
 def _nodes_of(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    """The nodes of a USB device; of a function or mdev those of its group, its own, and those of all VFIO."""
+    """The node of a USB device; for a function or mdev the nodes of its group, of itself, and of VFIO."""
     if isinstance(host_device, UsbDevice):
         return (host_device.node,)
     group = host.groups.get(host_device.group) if host_device.group is not None else None
@@ -100,9 +100,9 @@ def _nodes_of(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[st
 
 
 def cdi_entries(resource: Resource, decision: Decision) -> dict[str, Mapping[str, object]]:
-    """The CDI devices, by name, with the nodes of each device of a resource that is Healthy, or held.
+    """The CDI devices, by name, with the nodes of each device of a resource that is Healthy or in use.
 
-    A container of its holder may start again, also where the holder got it under another resource.
+    A container of the pod that uses it may restart, also if it was allocated under another resource.
     """
     return {
         device.id: {
@@ -120,7 +120,7 @@ def cdi_spec(entries: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
 
 
 def _held_here(resource: Resource, device_id: str, decision: Decision) -> bool:
-    """True if somebody has the device, and it belongs to this resource now: a name is in one file only."""
+    """True if the device is in use and belongs to this resource now: a name is in one file only."""
     offer, snapshot = decision.offer_of(device_id), decision.snapshot
     held = snapshot.holder(device_id) is not None
     return held and offer is not None and offer.match.resource == resource.name
@@ -132,28 +132,28 @@ def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[d
 
 
 def host_devices_of(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
-    """The host devices of the id. :raises AllocationRefused: if it is not offered any more."""
+    """The host devices of the id. :raises AllocationRefused: if it is no longer offered."""
     offer = decision.offer_of(device_id)
     if offer is None:
-        raise AllocationRefused(f"{device_id} is not offered any more", "try the pod again")
+        raise AllocationRefused(f"{device_id} is no longer offered", "try the pod again")
     host_devices = map(decision.snapshot.host.device, offer.host_devices)
     return tuple(host_device for host_device in host_devices if host_device is not None)
 
 
 def direct_rule(resource: Resource, decision: Decision) -> DirectRule | None:
-    """The rule that makes the devices of the resource itself; None if there is none (any more)."""
+    """The rule for nodes or CDI devices that defines the resource; None if there is none (any more)."""
     rules = (rule for rule in decision.snapshot.spec.rules if isinstance(rule, DirectRule))
     return next((rule for rule in rules if rule.name == resource.name), None)
 
 
 def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decision) -> Grant:
-    """What a container gets of a resource whose devices are no HostDevices, healthy or not.
+    """The grant for devices of a rule for nodes or CDI devices, healthy or not.
 
-    :raises AllocationRefused: if nobody offers it any more.
+    :raises AllocationRefused: if no rule offers the resource any more.
     """
     rule = direct_rule(resource, decision)
     if rule is None:
-        raise AllocationRefused(f"{resource.name} is not offered any more", "remove it from the pod")
+        raise AllocationRefused(f"{resource.name} is no longer offered", "remove it from the pod")
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
 
@@ -164,7 +164,7 @@ def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decisi
 
 
 def direct_sources(rule: DirectRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
-    """The paths and addresses that decide about devices of a rule for nodes or CDI devices."""
+    """The paths and addresses on which the health of devices of a rule for nodes or CDI devices depends."""
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of host devices, one row each: how rules and discovery find and name them. Pure.
+"""The kinds of host devices, one row each: how rules and discovery match and name them. Pure.
 
-``health`` has the checks of each kind, ``grants`` the address and the nodes that a container gets.
+``health`` has the checks of each kind, ``grants`` the address and the nodes for a container.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ D = TypeVar("D", bound=HostDevice)
 
 @dataclass(frozen=True, slots=True)
 class DeviceKind(Generic[D]):
-    """How rules and discovery find the devices of one kind, and how they name them."""
+    """How rules and discovery match and name the devices of one kind."""
 
-    rule: type[DeviceRule]  # the rules that are for it
+    rule: type[DeviceRule]  # the class of its rules
     type_of: Callable[[D], str | None]  # its type of mdev or vGPU; None: it has none
-    selectors: Callable[[D], Iterable[str]]  # by which the KubeVirt CR may name it
-    refusal: Callable[[D, Group | None, Spec], str | None]  # of discovery, in words
-    text: Callable[[D, Names], str | None]  # what people call it
-    label: Callable[[D, Names], Label]  # what its resource is called after
+    selectors: Callable[[D], Iterable[str]]  # of the KubeVirt CR that may match it
+    refusal: Callable[[D, Group | None, Spec], str | None]  # why discovery does not match it
+    text: Callable[[D, Names], str | None]  # its name in pci.ids or sysfs
+    label: Callable[[D, Names], Label]  # the source of its resource name
 
 
 _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
@@ -53,7 +53,7 @@ _USB: Final[DeviceKind[UsbDevice]] = DeviceKind(
     rule=UsbRule,
     type_of=lambda _: None,
     selectors=lambda device: (naming.usb_selector(device.vendor or "", device.product or ""),),
-    refusal=lambda _, __, ___: "USB devices are offered by rules alone",
+    refusal=lambda _, __, ___: "USB devices are offered by rules only",
     text=lambda device, _: device.text,
     label=lambda device, _: Label(Kind.USB, device.product or "", device.text),
 )

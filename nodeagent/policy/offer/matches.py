@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule takes a device: those of the configuration, those of the KubeVirt CR, then discovery. Pure.
+"""Matches a device with rules: those of the configuration, those of the KubeVirt CR, then discovery. Pure.
 
-A device goes to the first rule that takes it, and to one resource only. What the CR gives to virt-handler
-goes to a rule of the configuration or to nobody here.
+The first rule that matches a device gets it, so each device belongs to one resource. A device that the CR
+leaves to virt-handler is matched only by rules of the configuration.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import discovery, kinds
 
 OFF = "discovery is off"
-INCOMPLETE = "its set is not whole: a selector finds no free device beside it"
+INCOMPLETE = "its set is incomplete: one of the selectors matches no free device"
 
 Verdict = tuple[DeviceRule | None, str | None]
-"""A rule, or None for discovery, and why it leaves a device alone, in words; None if it takes it."""
+"""A rule, or None for discovery; and why it does not match a device, as a text, or None if it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A rule takes a HostDevice for a resource; discovery makes a rule of its own.
+    """The resource and the rule of a HostDevice; discovery creates the rule itself.
 
-    ``type_id`` is the type of the mdev or vGPU when it was taken. ``unnamed``: discovery does not know what
-    to call it yet.
+    ``type_id`` is the type of the mdev or vGPU when it was matched. ``unnamed``: discovery does not know the
+    name of the type yet.
     """
 
     resource: ResourceName
@@ -39,7 +39,7 @@ class Match:
 
 
 def match_of(host_device: HostDevice, group: Group | None, spec: Spec, names: Names) -> Match | None:
-    """The match of a device, or None if nothing takes it."""
+    """The match of a device, or None if neither a rule nor discovery matches it."""
     for rule in _asked(host_device, spec):
         if rule is None:
             refused = discoverable(host_device, group, spec) is not None
@@ -50,7 +50,7 @@ def match_of(host_device: HostDevice, group: Group | None, spec: Spec, names: Na
 
 
 def verdicts(host_device: HostDevice, group: Group | None, spec: Spec, names: Names) -> Iterator[Verdict]:
-    """What everyone who is asked says of a device, in the order of asking; the first who takes it has it."""
+    """The verdict of each rule and of discovery, in order; the first one that matches gets the device."""
     for rule in _asked(host_device, spec):
         if rule is None:
             yield None, discoverable(host_device, group, spec)
@@ -60,9 +60,9 @@ def verdicts(host_device: HostDevice, group: Group | None, spec: Spec, names: Na
 
 
 def _asked(host_device: HostDevice, spec: Spec) -> Sequence[DeviceRule | None]:
-    """The rules for its kind, then discovery (None). Nobody is asked for a bridge: none is given away.
+    """The rules for its kind, then discovery (None). None for a bridge, which is never offered.
 
-    Of the KubeVirt CR's rules only those that name what the device is: there may be thousands of others.
+    Of the KubeVirt CR only the rules with the ids of the device: there may be thousands of others.
     """
     if isinstance(host_device, PciFunction) and host_device.bridge:
         return ()
@@ -74,12 +74,12 @@ def _asked(host_device: HostDevice, spec: Spec) -> Sequence[DeviceRule | None]:
 
 
 def _of_usb(spec: Spec) -> Sequence[DeviceRule | None]:
-    """All rules in their order, for a set may be taken by any; the KubeVirt CR has few of them."""
+    """All USB rules in their order, because each may match a set; the KubeVirt CR has few of them."""
     return [*(rule for rule in spec.rules if isinstance(rule, UsbRule)), None]
 
 
 def listed(name: ResourceName, host_device: HostDevice, spec: Spec) -> Match:
-    """The match behind a device that is known to be listed under a resource, whatever would take it now."""
+    """The match of a device that is listed under a resource, whichever rule matches it now."""
     return Match(name, _rule_for(name, spec, host_device), kinds.of(host_device).type_of(host_device))
 
 
@@ -92,13 +92,13 @@ def _discovered(host_device: HostDevice, spec: Spec, names: Names) -> Match:
 
 
 def _unnamed(host_device: HostDevice, spec: Spec, names: Names) -> bool:
-    """True for a vGPU whose type is known by its number only: a name made of that would change."""
+    """True for a vGPU of whose type only the number is known: a resource name with it would change later."""
     label = kinds.of(host_device).label(host_device, names)
     return spec.discovery.naming == "name" and label.kind is Kind.MDEV and not label.text
 
 
 def _rule_for(name: str, spec: Spec, host_device: HostDevice) -> DeviceRule:
-    """The configured rule of that name: what it says of handing out holds for discovered devices too."""
+    """The configured rule of that name: its options also apply to discovered devices."""
     wanted = kinds.of(host_device).rule
     for rule in spec.rules:
         if rule.name == name and isinstance(rule, wanted):
@@ -107,7 +107,7 @@ def _rule_for(name: str, spec: Spec, host_device: HostDevice) -> DeviceRule:
 
 
 def discoverable(host_device: HostDevice, group: Group | None, spec: Spec) -> str | None:
-    """Why discovery leaves the device alone, in words; None if it takes it."""
+    """Why discovery does not match the device, as a text; None if it does."""
     if not spec.discovery.enabled:
         return OFF
     refusal: str | None = kinds.of(host_device).refusal(host_device, group, spec)
@@ -115,7 +115,7 @@ def discoverable(host_device: HostDevice, group: Group | None, spec: Spec) -> st
 
 
 def _kept(rule: DeviceRule, host_device: HostDevice, group: Group | None, spec: Spec) -> str | None:
-    """Why a rule of the KubeVirt CR leaves alone what it picks, in words; None if it takes it."""
+    """Why a rule of the KubeVirt CR does not match a device that its selector matches; None if it does."""
     if not rule.permitted:
         return None
     unready = discovery.unready(host_device, group) if isinstance(host_device, PciFunction) else None
@@ -123,7 +123,7 @@ def _kept(rule: DeviceRule, host_device: HostDevice, group: Group | None, spec: 
 
 
 def _named(host_device: HostDevice, rules: BySelector) -> list[DeviceRule]:
-    """The rules of the KubeVirt CR whose selectors name what the device is, each once."""
+    """The rules of the KubeVirt CR with the ids or the type of the device, each once."""
     if not rules:
         return []
     kind = kinds.of(host_device)
@@ -132,18 +132,18 @@ def _named(host_device: HostDevice, rules: BySelector) -> list[DeviceRule]:
 
 
 def given_away(host_device: HostDevice, spec: Spec) -> bool:
-    """True if the KubeVirt CR gives the device to virt-handler."""
+    """True if the KubeVirt CR leaves the device to virt-handler."""
     return _virt_handlers(host_device, spec) is not None
 
 
 def _virt_handlers(host_device: HostDevice, spec: Spec) -> str | None:
-    """That the KubeVirt CR gives the device to virt-handler, in words; None if it does not."""
+    """The text for a device that the KubeVirt CR leaves to virt-handler; None if it does not."""
     entry = next(iter(_named(host_device, spec.virt_handler_rules)), None)
     return None if entry is None else f"it is virt-handler's, as {entry.name} ({entry.place})"
 
 
 def discovered_name(host_device: HostDevice, spec: Spec, names: Names) -> ResourceName:
-    """The resource name that discovery gives to a device with known ids, after the aliases."""
+    """The resource name of a discovered device with known ids, after the aliases."""
     name = unaliased_name(host_device, spec, names)
     return ResourceName(dict(spec.aliases).get(name, name))
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes (/dev/kvm, /dev/dri/renderD*, …) as resources: equal shares of each unit of nodes. Pure.
 
-A unit has all nodes that a rule names. With ``perPath`` there is one for each node of the first path, which
-leads it. Other nodes go with a leader of the same device, as far as that is known; else the first goes with
-the first, the second with the second, and so on. A node leads once, by the first rule. Loaded when there is
-such a rule.
+A unit has all nodes that a rule names. With ``perPath`` there is one unit for each node of the first path,
+its leading node. A node of another path joins the leading node of the same device. Where that device is not
+known, the first joins the first, the second the second, and so on. A node leads one unit only, by the first
+rule that names it. Loaded when there is such a rule.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 class NodeUnit(NamedTuple):
-    """What one container gets: nodes, each by what names it; ``missing``: what is not there and has to be."""
+    """The nodes for one container, each with its entry; ``missing``: required paths without a node."""
 
     name: str
     parts: tuple[tuple[DevNode, NodePath], ...] = ()
@@ -43,7 +43,7 @@ class NodeUnit(NamedTuple):
 
 
 def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
-    """The resource of a rule: ``count`` shares of each unit, Healthy while all of its nodes can be given."""
+    """The resource of a rule: ``count`` shares of each unit, Healthy while all of its nodes are available."""
     devices: list[Device] = []
     for unit in units(rule, snapshot):
         reason, numa = _reason(unit, snapshot), behind.numa(unit.nodes, snapshot.host)
@@ -52,7 +52,7 @@ def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
 
 
 def matched_paths(rule: NodeRule, snapshot: Snapshot) -> tuple[str, ...]:
-    """The paths of its nodes: of those that lead, or of all that one unit is made of."""
+    """The paths of its leading nodes, or of all nodes of its only unit."""
     if rule.per_path:
         return tuple(node.path for node in _find_leaders(rule, snapshot))
     found = {node.path: None for unit in units(rule, snapshot) for node in unit.nodes}
@@ -69,33 +69,33 @@ def _stem(path: str) -> str:
 
 
 def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
-    """What a container gets for these shares: each node once.
+    """The grant for these shares, each node once.
 
-    :raises AllocationRefused: if two nodes would be at one path there.
+    :raises AllocationRefused: if two nodes would have one path in the container.
     """
     found: dict[str, DeviceNode] = {}
     for unit in _units_of(rule, device_ids, snapshot):
         for node, entry in unit.parts:
             inside = _inside(node, entry)
-            given = DeviceNode(node.real, entry.permissions or rule.permissions, inside)
-            if found.setdefault(inside, given).path != node.real:
+            device_node = DeviceNode(node.real, entry.permissions or rule.permissions, inside)
+            if found.setdefault(inside, device_node).path != node.real:
                 raise AllocationRefused(
-                    f"{rule.name}: {found[inside].path} and {node.real} would both be {inside} there",
-                    "ask for one of them in a container, or let mountPath end with a slash",
+                    f"{rule.name}: {found[inside].path} and {node.real} would both be {inside}",
+                    "request one of them in a container, or end mountPath with a slash",
                 )
     plain = (replace(each, inside="") if each.inside == each.path else each for each in found.values())
     return Grant(nodes=tuple(plain))
 
 
 def _inside(node: DevNode, entry: NodePath) -> str:
-    """Where a container finds a node."""
+    """The path of a node in the container."""
     if entry.mount_path.endswith("/"):
         return entry.mount_path + node.path.rpartition("/")[2]
     return entry.mount_path or node.path
 
 
 def sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
-    """What decides about these shares: their nodes, and the functions behind them."""
+    """The node paths of these shares, and the addresses of the functions behind them."""
     chosen = _units_of(rule, device_ids, snapshot)
     found = [node for unit in chosen for node in unit.nodes]
     functions = [each.address for each in behind.functions(found, snapshot.host)]
@@ -117,7 +117,7 @@ def _by_id(rule: NodeRule, snapshot: Snapshot) -> dict[str, NodeUnit]:
 
 
 def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
-    """Where each node is a Device, the first share has its name as it is: most have one share only."""
+    """With ``perPath`` the first share has the name of the node itself: most nodes have one share only."""
     if rule.per_path:
         yield DeviceId(unit.name)
     for number in range(1 if rule.per_path else 0, rule.count):
@@ -132,14 +132,16 @@ def _reason(unit: NodeUnit, snapshot: Snapshot) -> Reason | None:
 
 def _missing(paths: tuple[str, ...]) -> Reason:
     named = ", ".join(paths)
-    hint = "load the kernel module that makes it" if len(paths) == 1 else "load the modules that make them"
+    hint = (
+        "load the kernel module that creates it" if len(paths) == 1 else "load the modules that create them"
+    )
     return Reason(
         ReasonCode.NODE_MISSING, f"{named} {'does' if len(paths) == 1 else 'do'} not exist on this host", hint
     )
 
 
 def units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
-    """The units of a rule: one, or with ``perPath`` as many as there are nodes that lead."""
+    """The units of a rule: one, or with ``perPath`` one for each leading node."""
     if rule.per_path:
         return _led(rule, snapshot)
     name = _stem(rule.entries[0].path)
@@ -150,7 +152,7 @@ def units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
 
 
 def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
-    """The nodes that a path or a pattern means, each once, in the order in which people count."""
+    """The nodes that match a path or a pattern, each once, in numerical order."""
     if not is_pattern(wanted):
         node = host.dev_nodes.get(wanted)
         plain = DevNode(wanted) if wanted in host.nodes else None  # of a host that was saved without more
@@ -163,7 +165,7 @@ def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
 
 
 def _find_leaders(rule: NodeRule, snapshot: Snapshot) -> list[DevNode]:
-    """The nodes that lead a Device of this rule: those that no rule before it has."""
+    """The leading nodes of this rule: those that do not lead a unit of an earlier rule."""
     taken: set[str] = set()
     for earlier in snapshot.spec.rules:
         if earlier.name == rule.name:
@@ -192,7 +194,7 @@ def _unit(leader: DevNode, first: NodePath, others: Sequence[tuple[NodePath, Seq
 
 
 def _followers(entry: NodePath, leading: Sequence[DevNode], host: Host) -> list[list[DevNode]]:
-    """For each leader what goes with it of one entry."""
+    """For each leading node, the nodes of one entry that join it."""
     found = _find_nodes(entry.path, host)
     if is_pattern(entry.path) and any(_together(each, node) for each in leading for node in found):
         return [[node for node in found if _together(each, node)] for each in leading]
@@ -206,13 +208,13 @@ def _together(one: DevNode, other: DevNode) -> bool:
 
 
 def _counted(path: str) -> tuple[tuple[int, str], ...]:
-    """video2 before video10."""
+    """Sort key that puts video2 before video10."""
     pieces = _DIGITS.split(path)
     return tuple((int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces)
 
 
 def _short(name: str) -> str:
-    """A name in an id: what no label may have is replaced, and a long one is cut, with a mark of all."""
+    """A name as part of an id, with the characters of a label; a long one is cut, and ends in a hash."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "nodes"
     if len(plain) <= _ID_LIMIT:
         return plain

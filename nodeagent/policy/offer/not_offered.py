@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices in use that are not offered any more, and groups of devices in use that were unplugged. Pure.
+"""Devices in use that are not offered any more, and groups of unplugged devices in use. Pure.
 
-An id that leaves the list of its resource while a pod has it can crash the kubelet (seen on 1.36.2). So a
-device that left the host or its rule stays listed as Unhealthy until it is released. And its group stays in
-use: the pod may have it open. ``turn`` keeps one mapping of each from turn to turn.
+Removing an id from the list of its resource while a pod has it can crash the kubelet (seen on 1.36.2). So a
+device that left the host or its rule remains listed as Unhealthy until it is released. Its group counts as in
+use, because the pod may have it open. ``turn`` keeps one mapping of each from turn to turn.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer import health, kinds, units
 
 NotOffered = Mapping[ResourceName, tuple[Device, ...]]
-"""By resource, in the order of a list; no resource has an empty tuple."""
+"""The devices of each resource, in the order of its list; no resource has an empty tuple."""
 
 
 def update(
     before: NotOffered, snapshot: Snapshot, ids: frozenset[str], is_offered: Callable[[str, Holder], bool]
 ) -> NotOffered:
-    """The devices in use that their resource does not offer, where only these ids may differ from before."""
+    """The devices in use that their resource does not offer; only these ids may differ from ``before``."""
     found = {name: [each for each in devices if each.id not in ids] for name, devices in before.items()}
     for table in (*snapshot.allocations.table.values(), snapshot.reservations.pending):
         for each in ids:
@@ -51,13 +51,13 @@ def device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
 
 
 def _is_of_direct_rule(holder: Holder, snapshot: Snapshot) -> bool:
-    """True if there is a rule for nodes or CDI devices that would offer the device if it were there."""
+    """True if a rule for nodes or CDI devices would offer the device if it existed."""
     rules = (rule for rule in snapshot.spec.rules if rule.name == holder.resource)
     return any(isinstance(rule, DirectRule) and rule.each_alone for rule in rules)
 
 
 def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> Reason | None:
-    """Why a rule by type does not offer the device any more, if it is for its type."""
+    """The reason if the rule does not match the present type of the device; None for other causes."""
     type_id = kinds.of(host_device).type_of(host_device)
     rules = [rule for rule in snapshot.spec.rules if rule.name == holder.resource]
     if type_id is None or not rules:
@@ -66,8 +66,8 @@ def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> 
         return None
     return Reason(
         ReasonCode.MDEV_TYPE_CHANGED,
-        f"its type is {type_id} now, which {holder.resource} does not offer, and {holder} still has it",
-        f"it leaves this resource when {holder} ends",
+        f"its type is {type_id} now, which {holder.resource} does not offer; still in use by {holder}",
+        f"it is removed from this resource when {holder} ends",
     )
 
 
@@ -75,24 +75,24 @@ def _gone(holder: Holder) -> Reason:
     pod = holder if holder.named else "that pod"
     return Reason(
         ReasonCode.GONE,
-        f"it is no longer on the host, and {holder} still has it",
-        f"stop {pod}; re-plug it or look at the kernel log if it should be there",
+        f"no longer on the host; still in use by {holder}",
+        f"stop {pod}; if the device should be there, re-plug it or check the kernel log",
     )
 
 
 def _excluded(holder: Holder) -> Reason:
     return Reason(
         ReasonCode.EXCLUDED,
-        f"no rule offers it under this name any more, and {holder} still has it",
-        f"it leaves this resource when {holder} ends",
+        f"no rule offers it under this name any more; still in use by {holder}",
+        f"it is removed from this resource when {holder} ends",
     )
 
 
 def with_unplugged(before: Snapshot, now: Snapshot) -> Snapshot:
-    """The Snapshot with ``unplugged``: from the turn before, devices that left since, and from the kubelet.
+    """The Snapshot with ``unplugged``: from the last turn, from the host, and from the kubelet's checkpoint.
 
-    A number stays the group's only while a device of before is in it: the kernel gives the lowest free number
-    to the next group (``iommu_group_alloc`` in drivers/iommu/iommu.c), maybe before the next scan.
+    A number means the same group only while a former device is in it: the kernel assigns the lowest free
+    number to the next group (``iommu_group_alloc`` in drivers/iommu/iommu.c), maybe before the next scan.
     """
     same = before.host is now.host and before.allocations.groups is now.allocations.groups
     if same and not before.unplugged:
@@ -107,7 +107,7 @@ def with_unplugged(before: Snapshot, now: Snapshot) -> Snapshot:
 
 
 def _left(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
-    """Devices in use that have left the host since."""
+    """Devices in use that have left the host since the last turn, with their groups."""
     for each in now.host.changes_since(before.host).devices:
         host_device = before.host.device(each)
         if host_device is not None and host_device.group is not None and now.holder(each) is not None:
@@ -115,7 +115,7 @@ def _left(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
 
 
 def _answered(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
-    """Devices that left before this daemon was started; the answer to an Allocate has the group's node."""
+    """Devices that left before the daemon started, by the group nodes of responses in the checkpoint."""
     known = before.allocations.groups if before.host.functions else {}
     for each, numbers in now.allocations.groups.items():
         if each not in known:

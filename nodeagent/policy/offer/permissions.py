@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the KubeVirt CR lets a virtual machine ask for, and whether it means what this node offers. Pure.
+"""The resources that the KubeVirt CR permits to VMs, compared with those that this node offers. Pure.
 
-As virt-controller and virt-api check it (pkg/virt-controller/services/renderresources.go in KubeVirt, and the
-webhook for VirtualMachineInstances), with their words: so whoever has seen the error finds it here.
+The checks are those of virt-controller and virt-api (pkg/virt-controller/services/renderresources.go in
+KubeVirt, and the webhook for VirtualMachineInstances), with the same error texts, so that users find them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def entries(cr: KubeVirtCR | None, resource: str) -> tuple[Permitted, ...]:
 
 
 def refusals(cr: KubeVirtCR, resource: str, lists: Iterable[DeviceList]) -> Iterator[str]:
-    """Why KubeVirt lets no machine ask for a resource in these lists: its words, and what to do."""
+    """Why KubeVirt rejects VMs that request a resource in these lists: its error text, and the fix."""
     for listed in lists:
         if listed is DeviceList.HOST_DEVICES and HOST_DEVICES not in cr.gates:
             yield f"{_NO_GATE}; add {HOST_DEVICES} to developerConfiguration.featureGates of the KubeVirt CR"
         if cr.permitted is not None and not entries(cr, resource):
-            what = f"{listed} {resource} is not permitted in permittedHostDevices configuration"
-            yield f"{what}; list it there with externalResourceProvider: true, or ask for another resource"
+            text = f"{listed} {resource} is not permitted in permittedHostDevices configuration"
+            yield f"{text}; list it there with externalResourceProvider: true, or request another resource"
 
 
 def fits(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
-    """True if the selector of an entry means a device; a vGPU on a VF has both ids and a type."""
+    """True if the selector of an entry matches a device; a vGPU on a VF has both ids and a type."""
     if entry.kind is Kind.MDEV:
         return naming.type_called(entry.selector) in _types(host_device, names)
     if entry.kind is Kind.PCI and isinstance(host_device, PciFunction):
@@ -53,22 +53,23 @@ def _types(host_device: HostDevice, names: Names) -> frozenset[str]:
     return naming.type_names(number, names.get(vgpu_key(number or "")))
 
 
-def meant(entry: Permitted) -> str:
-    """What an entry selects, in words."""
+def describe_entry(entry: Permitted) -> str:
+    """The devices that an entry selects, as a text."""
     return f"{WORDS[entry.kind]} {entry.selector}"
 
 
 def disagreements(
     permitting: Iterable[Permitted], offered: Iterable[HostDevice], names: Names
 ) -> Iterator[str]:
-    """Where the entries of a resource and what this node offers under its name do not go together."""
+    """The contradictions between the CR's entries of a resource and the devices that this node offers."""
     listed = tuple(permitting)
     for entry in listed:
         if not entry.external:
-            what = f"the KubeVirt CR gives it to virt-handler ({entry.place}), and this node offers it too"
-            yield f"{what}; set externalResourceProvider: true there, or offer it here no more"
+            text = f"the KubeVirt CR leaves it to virt-handler ({entry.place}), and this node offers it too"
+            yield f"{text}; set externalResourceProvider: true there, or stop offering it here"
     others = [each.id for each in offered if not any(fits(entry, each, names) for entry in listed)]
     if listed and others:
-        said = ", ".join(dict.fromkeys(map(meant, listed)))
-        more, verb = (f" and {len(others) - 1} more", "are") if len(others) > 1 else ("", "is")
-        yield f"the KubeVirt CR says {said}; this node offers {others[0]}{more}, which {verb} not that"
+        selected = ", ".join(dict.fromkeys(map(describe_entry, listed)))
+        more, verb = (f" and {len(others) - 1} more", "do") if len(others) > 1 else ("", "does")
+        shown = f"{others[0]}{more}, which {verb} not match"
+        yield f"the KubeVirt CR selects {selected}; this node offers {shown}"

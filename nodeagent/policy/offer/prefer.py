@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices GetPreferredAllocation prefers, out of those from which the kubelet may choose. Pure.
+"""Chooses the devices for GetPreferredAllocation among those that the kubelet may allocate. Pure.
 
-Devices are chosen group by group, because no other pod can use the rest of a group. The group of which the
-pod under admission has a device comes first, then a group of which a device is chosen already. The other
-groups are ranked in this order:
+Devices are chosen group by group, because no other pod can use the rest of a group. A group in which the pod
+under admission has a device comes first, then a group of which a device is chosen already. The other groups
+are ranked in this order:
 
 1. No other pod uses a part of it.
-2. It has as many devices as are still wanted.
+2. It has as many devices as are still missing.
 3. It has more Healthy devices of other resources: the pod may request one of those next, and the kubelet
-   requests one resource after the other. Counted are at most as many of each as are wanted here.
+   requests one resource after the other. Of each resource at most the requested number counts.
 4. It is the smallest with enough devices, or else the largest.
-5. It was not released a moment ago: the kubelet may list its siblings as Unhealthy still, and a container of
+5. It was not released a moment ago: the kubelet may still list its siblings as Unhealthy, and a container of
    the former pod may have it open.
 6. It is on the NUMA node, and below that on the PCIe root port, of the devices chosen so far, or on one with
    enough devices.
 7. Its address is the lowest: the kubelet's list has a random order.
 
-``agent.allocate`` answers the kubelet with it, ``machines`` explains with it what a VM would be allocated.
+``agent.allocate`` uses it for the kubelet, ``explain.machines`` to show the devices that a VM would get.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from nodeagent.policy.offer.turn import Decision
 
 
 class GroupUse(Enum):
-    """Who uses a part of a device's group."""
+    """The use of a device's group."""
 
-    SAME_POD = auto()  # the pod under admission, by another resource
+    SAME_POD = auto()  # by the pod under admission, with another resource
     FREE = auto()
     RELEASED = auto()  # free since a moment ago
     OTHER_POD = auto()
 
 
 class Place(NamedTuple):
-    """Where a device sits; ``siblings``: the Healthy devices of each other resource in its group."""
+    """The place of a device; ``siblings``: counts of Healthy devices of other resources in its group."""
 
     group: GroupNumber | None = None
     numa: int | None = None
@@ -65,9 +65,9 @@ def find_places(
     *,
     same_pod: bool,
 ) -> dict[str, Place]:
-    """Where each of these devices sits; nowhere, if the host has none of that id.
+    """The place of each of these devices; ``NOWHERE`` if the host does not have it.
 
-    ``released`` are ids that were released a moment ago. ``same_pod``: the pod under admission asks again.
+    ``released`` are ids released a moment ago. ``same_pod``: the pod under admission requests again.
     """
     snapshot, places = decision.snapshot, dict[str, Place]()
     for device_id in ids:
@@ -90,7 +90,7 @@ def find_places(
 
 
 def _function_of(host_device: HostDevice, host: Host) -> PciFunction | None:
-    """The function that the device is or is a part of: it sits where that sits."""
+    """The function of the device, for an mdev that of its parent: both are at the same place."""
     if isinstance(host_device, Mdev):
         return host.functions.get(PciAddress(host_device.parent or ""))
     return host_device if isinstance(host_device, PciFunction) else None
@@ -104,9 +104,9 @@ def _group_use(
     *,
     same_pod: bool,
 ) -> GroupUse:
-    """Who uses a part of its group. A pod gets no second device of one resource from a group it has."""
+    """The use of its group. A pod gets no second device of one resource from the same group."""
     unit = units.unit_of(host_device)
-    if host_device.group is None:  # it shares none, though all USB devices are one unit
+    if host_device.group is None:  # a USB device is isolated by itself, although all of them are one unit
         ids: tuple[str, ...] = (host_device.id,)
         holder = snapshot.holder(host_device.id)
         holders = {} if holder is None else {host_device.id: holder}
@@ -122,7 +122,7 @@ def _group_use(
 
 
 def _siblings(host_device: HostDevice, resource: ResourceName, decision: Decision) -> tuple[int, ...]:
-    """How many Healthy devices of each other resource its group has."""
+    """The number of Healthy devices of each other resource in its group."""
     if host_device.group is None:
         return ()
     offers = (each for each in decision.offers.get(host_device.group, ()) if each.device.healthy)
@@ -160,7 +160,7 @@ def choose(
 def _ranks(
     groups: Sequence[Sequence[Place]], chosen: Sequence[Place], wanted: int
 ) -> Iterable[tuple[object, ...]]:
-    """The rank of each group, the lowest is the best; of each the places of its devices are passed."""
+    """The rank of each group, given by the places of its devices; the lowest is the best."""
     begun = {place.group for place in chosen} - {None}
     numas = {place.numa for place in chosen} - {None}
     roots = {place.root for place in chosen} - {""}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From offers to the Resources that the kubelet is offered: only what was touched is built anew. Pure."""
+"""Builds the Resources for the kubelet from offers; only resources with changes are built again. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Change(NamedTuple):
 
 
 class Served(NamedTuple):
-    """What the Resources are made of, besides the rules."""
+    """The parts of the Resources, besides the rules."""
 
     by_resource: Mapping[ResourceName, ByUnit]
     not_offered: NotOffered
@@ -37,7 +37,7 @@ class Served(NamedTuple):
 def regrouped(
     before: Mapping[ResourceName, ByUnit], changes: Iterable[Change]
 ) -> tuple[Mapping[ResourceName, ByUnit], dict[ResourceName, None]]:
-    """The offers by resource after these changes, and the resources that they touch."""
+    """The offers by resource after these changes, and the names of the changed resources."""
     touched: dict[ResourceName, dict[UnitId, tuple[Offer, ...]]] = {}
     for change in changes:
         for name in dict.fromkeys(offer.match.resource for offer in (*change.old, *change.new)):
@@ -54,10 +54,10 @@ def regrouped(
 def renewed(
     before: Resources, served: Served, touched: Collection[ResourceName], snapshot: Snapshot
 ) -> Resources:
-    """All resources where only ``touched`` ones may have changed; what stays equal is the same object.
+    """All resources; only ``touched`` ones may have changed, and equal ones are the same objects.
 
-    One that only a pod kept alive, which has let go, is not among them any more. The KubeVirt CR is for all
-    nodes: what it names is none of this one's before there is a device.
+    A resource that was listed only for a device in use is dropped when that is released. A resource of the
+    KubeVirt CR, which is for all nodes, is listed here from its first device on.
     """
     if not touched:
         return before

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One turn: what changed between two Snapshots, and the Decision that follows. Pure.
+"""One turn: from the last Decision and the newest Snapshot to the next Decision. Pure.
 
-Only units (IOMMU groups) that changed are decided anew, and only ids for which something changed are asked
-for; the result equals a decision from scratch, but for two things that are remembered on purpose: what was
-offered stays listed while it exists, and a resource that was served stays, if need be with an empty list.
-When the operator wants something else, both memories end; only what a pod holds stays until it is released.
+Only units (IOMMU groups) and ids with changes are decided again. The result equals a decision from scratch,
+with two exceptions: a device that was offered remains listed while it exists, and a resource that was listed
+remains, with an empty list if necessary. Both end when the operator changes the configuration; then only
+devices in use remain listed, until they are released.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ENDS_BY_RELEASE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is made of a Snapshot for the kubelet: the Resources, and all that the next turn builds on."""
+    """The Resources that follow from a Snapshot, and the intermediate results for the next turn."""
 
     snapshot: Snapshot
     offers: ByUnit = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Decision:
 
 
 def first(snapshot: Snapshot, matched: Mapping[str, Match] = units.NOTHING) -> Decision:
-    """The Decision with nothing before it, unless some HostDevices are known to be ``matched``."""
+    """The Decision without an earlier one; ``matched`` are matches that are known already."""
     return following(Decision(_nothing_of(snapshot), matched=matched), snapshot)
 
 
@@ -95,7 +95,7 @@ def following(before: Decision, snapshot: Snapshot) -> Decision:
 
 
 def _nothing_of(snapshot: Snapshot) -> Snapshot:
-    """The Snapshot to begin with: of the same wishes and names, and of no host."""
+    """The Snapshot to begin with: an empty host with the same Spec and names."""
     return Snapshot(Host(), snapshot.spec, snapshot.names)
 
 
@@ -105,9 +105,9 @@ def _all_names(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]
 
 
 def _touched_directly(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]:
-    """The resources of rules that make their Devices themselves for which something has changed."""
+    """The resources of rules for nodes or CDI devices whose devices may have changed."""
     old, new = before.snapshot.host, snapshot.host
-    lent = before.snapshot.loans != snapshot.loans  # a node of what is lent is no container's
+    lent = before.snapshot.loans != snapshot.loans  # nodes of a USB device in use are unavailable
     if old is new and not lent:
         return {}
     rules = (rule for rule in snapshot.spec.rules if isinstance(rule, DirectRule))
@@ -115,7 +115,7 @@ def _touched_directly(before: Decision, snapshot: Snapshot) -> dict[ResourceName
 
 
 def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
-    """The matches of before; another device that has come to the same address has none."""
+    """The matches of the last turn, without those of devices that have left or were replaced."""
     old, matched = before.snapshot.host, before.matched
     changed = host.changes_since(old)
     lost: set[str] = {
@@ -129,7 +129,7 @@ def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
 
 
 def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
-    """False if the device has gone, or another one is there now."""
+    """False if the device is gone, or another one is at its address now."""
     before, now = old.functions.get(address), new.functions.get(address)
     if now is None:
         return False
@@ -137,7 +137,7 @@ def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
 
 
 def _anew(before: Decision, snapshot: Snapshot) -> Decision:
-    """A beginning for other wishes or other names; new texts of pci.ids make nobody forget anything."""
+    """The Decision to begin with after a change of Spec or names; with new names all resources remain."""
     begin = Decision(_nothing_of(snapshot))
     if before.snapshot.spec == snapshot.spec:
         served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
@@ -150,7 +150,7 @@ def _anew(before: Decision, snapshot: Snapshot) -> Decision:
 def _changes(
     before: Decision, snapshot: Snapshot, matched: Mapping[str, Match], changed: Changed
 ) -> list[Change]:
-    """The units whose offers differ now. Where the host is as before, so is what takes a device."""
+    """The units whose offers differ now. Without a change of the host the matches remain."""
     rebuilt = ((unit, units.decide(unit, snapshot, matched)) for unit in changed.rebuilt)
     judged = ((unit, units.judge(unit, snapshot, matched)) for unit in changed.judged)
     decided = (
@@ -171,9 +171,9 @@ def _offers(before: ByUnit, differing: Sequence[Change]) -> ByUnit:
 
 
 def _matches(before: Mapping[str, Match], differing: Sequence[Change]) -> Mapping[str, Match]:
-    """All old ones go before the new ones come: a device may have moved from one unit to another.
+    """The matches after these changes; all old ones are removed first, as a device may have changed its unit.
 
-    Most changes are of health alone, and then nothing is copied: a turn must not cost more on a large host.
+    Most changes affect health only, and then nothing is copied: a turn must not cost more on a large host.
     """
     matched = [(_matched_in(change.old), _matched_in(change.new)) for change in differing]
     if all(old == new and new.items() <= before.items() for old, new in matched):
@@ -194,7 +194,7 @@ def _matched_in(offers: Iterable[Offer]) -> dict[str, Match]:
 def _not_offered(
     before: Decision, now: Decision, changed: Changed, touched: Collection[ResourceName]
 ) -> NotOffered:
-    """Devices in use that their resource does not offer any more; only those that may differ are checked."""
+    """Devices in use that their resource does not offer any more; only those with changes are checked."""
     made: dict[ResourceName, Resource] = {}
     backwards = reversed(now.snapshot.spec.rules)  # the first of a name counts
     rules = {ResourceName(rule.name): rule for rule in backwards}
@@ -202,7 +202,7 @@ def _not_offered(
     def is_offered(device_id: str, holder: Holder) -> bool:
         name, rule = holder.resource, rules.get(holder.resource)
         if rule is None and name not in now.by_resource and name not in before.resources:
-            return True  # by another plugin
+            return True  # the resource of another plugin
         if isinstance(rule, DirectRule):
             if name not in made:
                 made[name] = resources.of_direct_rule(rule, now.snapshot)
@@ -219,9 +219,9 @@ def _not_offered(
 
 
 def _asked(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
-    """The ids of which it may differ whether they are offered: of another holder, unit or resource.
+    """The ids in use that may be offered otherwise now: those of changed holders, units and resources.
 
-    A group lets go of a function before that is gone: then no unit has it, and it is named by itself.
+    A function leaves its group before it leaves the host: then no unit has it, so it is added by itself.
     """
     holders, given = now.snapshot.allocations.holders, now.snapshot.reservations.pending
     mostly = len(changed.rebuilt) + len(changed.judged) > len(holders) + len(given)
@@ -242,9 +242,9 @@ def _differing(before: NotOffered, now: NotOffered) -> dict[ResourceName, None]:
 
 
 def awaited_releases(decision: Decision) -> frozenset[str]:
-    """The functions and mdevs whose release would make a device Healthy, or end its listing.
+    """The functions and mdevs whose release would make a device Healthy, or remove it from a list.
 
-    Closing a device raises no event, so it is looked for from time to time whether they are still open.
+    Closing a device raises no event, so they are polled.
     """
     host = decision.snapshot.host
     waiting = (
@@ -263,5 +263,5 @@ def awaited_releases(decision: Decision) -> frozenset[str]:
 
 
 def _ends_by_release(code: ReasonCode, host_device: HostDevice | None) -> bool:
-    """A function that has fallen off the bus, and is still on the host, waits for nobody."""
+    """False for a function that is on the host but off the bus: no release makes that Healthy."""
     return code in _ENDS_BY_RELEASE and not (code is ReasonCode.GONE and isinstance(host_device, PciFunction))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One unit of decision: which of its devices are offered, as what, and with what health. Pure.
+"""One unit of decision: the offers of its devices, with their resources and health. Pure.
 
-The unit is the IOMMU group (what has no group is a unit of its own): only what is in one group can change
-the verdict on its functions and mdevs. So a turn decides anew the units that changed and keeps the offers of
-all others; the result equals a decision from scratch.
+The unit is the IOMMU group; a device without a group is a unit of its own. The offers of a unit depend only
+on that unit, so a turn decides changed units again and keeps the offers of all others.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from nodeagent.policy.offer.health import Unit, Use
 from nodeagent.policy.offer.matches import Match
 
 UnitId = GroupNumber | str
-"""What is decided at once: a group, or the id of a device that has none; of USB devices all are one."""
+"""The key of a unit: a group, the id of a device without a group, or ``USB`` for all USB devices."""
 USB: UnitId = "usb"
 
 _Taken = tuple[HostDevice, Match]
@@ -32,7 +31,7 @@ NO_LOANS: Loans = {}
 
 
 class Offer(NamedTuple):
-    """A Device of a resource, and the HostDevices that it stands for (several with ``isolation: bundle``)."""
+    """A Device of a resource, and its HostDevices (several with ``isolation: bundle``)."""
 
     match: Match
     device: Device
@@ -47,12 +46,12 @@ def unit_of(host_device: HostDevice) -> UnitId:
 
 
 def units(host: Host) -> dict[UnitId, None]:
-    """All units of a host, in the order of its devices; groups of which no device is known come last."""
+    """All units of a host, in the order of its devices; groups without a known device come last."""
     return {unit_of(each): None for each in host.devices()} | dict.fromkeys(host.groups)
 
 
 def decide(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match] = NOTHING) -> tuple[Offer, ...]:
-    """The offers of one unit, in address order; what was ``matched`` stays so if nothing takes it."""
+    """The offers of one unit, in address order; a device that matches nothing now keeps its former match."""
     unit = unit_at(unit_id, snapshot)
     if unit_id == USB:
         return _usb_offers(unit, snapshot)
@@ -66,16 +65,16 @@ def decide(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match] = N
 
 
 def judge(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> tuple[Offer, ...]:
-    """The same where devices have not changed since they were ``matched``: only health is decided."""
+    """The offers of a unit whose devices have not changed since they were ``matched``: only health is new."""
     unit = unit_at(unit_id, snapshot)
-    if unit_id == USB:  # what was given together stays together, so it matters who holds what
+    if unit_id == USB:  # sets that were allocated are kept, so their holders matter
         return _usb_offers(unit, snapshot)
     taken = [(each, matched[each.id]) for each in unit.devices if each.id in matched]
     return _offers(taken, unit, snapshot)
 
 
 def _usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
-    from nodeagent.policy.offer import usb_sets  # here: most nodes wish for no USB device
+    from nodeagent.policy.offer import usb_sets  # here: most nodes have no rule for USB devices
 
     unit = unit._replace(in_containers=usb_sets.in_containers(snapshot))
     devices = [each for each in unit.devices if isinstance(each, UsbDevice)]
@@ -98,7 +97,7 @@ def _offers(taken: Sequence[_Taken], unit: Unit, snapshot: Snapshot) -> tuple[Of
 
 
 def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
-    """All that the health of a unit's devices depends on."""
+    """The unit with all data on which the health of its devices depends."""
     host, allocations, reservations = snapshot.host, snapshot.allocations, snapshot.reservations
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     devices = _devices(unit_id, group, host)
@@ -129,13 +128,13 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
 
 
 def _vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...]:
-    """The VFs of those that are PFs on a VFIO driver: there either the PF is given, or they are."""
+    """The VFs of the PFs on a VFIO driver: there the PF and its VFs cannot be in use at once."""
     addresses = (vf for each in functions if each.vfs and groups.vfio_bound(each) for vf in each.vfs)
     return tuple([host.functions[address] for address in addresses if address in host.functions])
 
 
 def _mdevs(functions: Iterable[PciFunction], host: Host) -> Mapping[str, int]:
-    """Of functions on a driver of the host: with that they would lose their mdevs."""
+    """The number of mdevs on each function with a host driver: unbinding it would remove them."""
     splitting = [each.address for each in functions if _carries(each)] if host.mdevs else []
     counts = ((parent, sum(mdev.parent == parent for mdev in host.mdevs.values())) for parent in splitting)
     return {parent: count for parent, count in counts if count}
@@ -169,14 +168,14 @@ def depending(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
 
 
 def holders_in(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
-    """Who has what of a unit, by id."""
+    """The pods that have devices of a unit, by id of the device."""
     group = None if isinstance(unit_id, str) else snapshot.host.groups.get(unit_id)
     ids = ids_in(unit_id, snapshot.host) if group is None else _ids(group, ())
     return _holders(_with_unplugged(ids, group, snapshot), snapshot)
 
 
 def _with_unplugged(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) -> tuple[str, ...]:
-    """With the devices of the group that were unplugged: their pod may have the group open."""
+    """The ids, and those of unplugged devices of the group: their pod may have the group open."""
     if group is None or not snapshot.unplugged:
         return ids
     return (*ids, *(each for each, number in snapshot.unplugged if number == group.number))
@@ -188,7 +187,7 @@ def _holders(ids: Iterable[str], snapshot: Snapshot) -> dict[str, Holder]:
 
 
 def ids_in(unit_id: UnitId, host: Host) -> tuple[str, ...]:
-    """The ids of all that is in a unit, also of what only its group knows."""
+    """The ids of all devices of a unit, of unread members of its group, and of the group itself."""
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     return _ids(group, _devices(unit_id, group, host))
 
@@ -200,7 +199,7 @@ def _ids(group: Group | None, devices: Iterable[HostDevice]) -> tuple[str, ...]:
 
 
 def _devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[HostDevice, ...]:
-    """The devices of a unit. A group that cannot be read has those that name it."""
+    """The devices of a unit; if its group cannot be read, those that link to it."""
     if group is not None:
         return host.devices_in(group.number)
     if not isinstance(unit_id, str):
@@ -208,7 +207,7 @@ def _devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[HostDevi
     if unit_id == USB:
         return tuple(host.usb.values())
     host_device = host.device(unit_id)
-    if host_device is None or host_device.group is not None:  # a group has taken it in
+    if host_device is None or host_device.group is not None:  # it belongs to a group now
         return ()
     return (host_device,)
 
@@ -232,7 +231,7 @@ def _use(match: Match, ids: tuple[str, ...]) -> Use:
 
 
 def numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
-    """The NUMA node to announce; of an mdev on its way out it is what the kubelet was told before."""
+    """The NUMA node to announce; for an mdev under removal the node that was announced before."""
     if isinstance(host_device, Mdev) and host_device.leaving:
         holder = snapshot.holder(host_device.uuid)
         return holder.numa if holder is not None else None
@@ -240,11 +239,11 @@ def numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
 
 
 def announced_numa(node: int | None, present: frozenset[int]) -> int | None:
-    """The NUMA node to announce: one that the host has, else none (a wrong one makes pods unschedulable)."""
+    """The NUMA node to announce; None if the host lacks it, as a wrong one makes pods unschedulable."""
     return node if node is not None and node in present else None
 
 
 def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """The stable order of a list: by address, each id once."""
+    """The devices in the order of a list: by address, each id once."""
     unique = {device.id: device for device in devices}
     return tuple(sorted(unique.values(), key=lambda device: pci_order(device.id)))

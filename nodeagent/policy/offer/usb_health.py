@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Health of USB devices: the checks in their order, as in ``health``. Pure.
 
-Loaded when a USB device is checked, which only rules for USB devices have read.
+Loaded when a USB device is checked; they are scanned only if there are rules for them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, held_as_anoth
 
 
 def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """Why the device cannot be put to this use; None if it is Healthy.
+    """Why the device cannot be allocated in this way; None if it is Healthy.
 
-    QEMU takes it from whatever driver has it, so its driver is no obstacle: who uses that is.
+    QEMU detaches its host drivers, so a driver is no obstacle, but a use of the driver by the host is.
     """
     return (
         unreadable(device)
@@ -32,44 +32,43 @@ def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def _node(device: UsbDevice) -> Reason | None:
-    """The kernel makes the node with the device; a container may hide it."""
+    """The node of the device has to exist: the kernel creates it, but a container may hide it."""
     if device.present:
         return None
     return Reason(
         ReasonCode.NODE_MISSING,
         f"a device node is missing: {device.node} must exist",
-        "look for udev or container mounts that hide /dev/bus/usb; plug the device in again if it stays away",
+        "check for udev rules or container mounts that hide /dev/bus/usb; if it stays missing, re-plug it",
     )
 
 
 def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """A pod has the device by a number that it has no more, or a part of its set has gone."""
+    """The device of a pod has another number than when it was allocated, or a part of its set is gone."""
     present = {each.id: each for each in unit.devices if isinstance(each, UsbDevice)}
     for loan in _live_loans(DeviceId(use.device_id(device)), unit):
         now = present.get(loan.id)
         if now is None:
             return Reason(
                 ReasonCode.GONE,
-                f"{loan.id}, which was given with it, is no longer on the host",
-                "plug it in again, and restart the virtual machine: it is given all of the set anew then",
+                f"{loan.id}, which was allocated with it, is no longer on the host",
+                "re-plug it, and restart the VM, so that it gets the whole set again",
             )
         if now.place != loan.place:
             return Reason(
                 ReasonCode.RE_ENUMERATED,
-                f"the guest must re-attach it: it was plugged in again or reset, and is {now.place} now; "
-                f"its pod was given {loan.place}",
-                "restart the virtual machine: its new pod is given the number of now",
+                f"re-plugged or reset while in use: it is {now.place} now, and its pod got {loan.place}",
+                "restart the VM, so that its new pod gets the present number",
             )
     return None
 
 
 def _live_loans(head: DeviceId, unit: Unit) -> tuple[Loan, ...]:
-    """The loans while somebody may have them: one is on record until it was given back, a moment longer."""
+    """The loans that a pod may have; a loan remains on record for a moment after the release."""
     return unit.loans.get(head, ()) if head in unit.holders or not unit.complete else ()
 
 
 def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """A pod has it under another resource, with another device of its set, or by a node of it."""
+    """A pod has it under another resource, as a part of another set, or by its device node."""
     own_id = use.device_id(device)
     own = unit.holders.get(own_id)
     elsewhere = held_as_another(own, use)
@@ -77,26 +76,26 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
         return elsewhere
     container = unit.in_containers.get(device.id)
     if container is not None and not (own is not None and own.is_with(container)):
-        text = f"{container} has a node of it, which it got as {container.resource}"
+        text = f"{container} has its device node, as {container.resource}"
         return Reason(ReasonCode.GROUP_HELD, text, WITH_ITS_POD)
     present = {each.id for each in unit.devices}
     for head in unit.loans:
         for loan in _live_loans(head, unit) if head != own_id else ():
             if loan.id == device.id or (loan.place == device.place and loan.id not in present):
                 holder = unit.holders.get(head) or UNNAMED
-                text = f"held by {holder}, which got it with {head}"
+                text = f"in use by {holder}, which got it with {head}"
                 return Reason(ReasonCode.GROUP_HELD, text, WITH_ITS_POD)
     return None
 
 
 def _used_by_host(device: UsbDevice, use: Use) -> Reason | None:
-    """QEMU takes it from its drivers without asking: what is mounted would be lost."""
+    """The host uses it: QEMU detaches its drivers unconditionally, and a mounted filesystem would be lost."""
     refusal = host_use(device, use.force)
     return None if refusal is None else Reason(ReasonCode.USED_BY_HOST, *refusal)
 
 
 def host_use(device: UsbDevice, force: Iterable[str]) -> tuple[str, str] | None:
-    """What the host uses of it, and what to do; None if nothing, or if ``force`` names it."""
+    """The use of the device by the host, and the fix; None if there is none, or if ``force`` names it."""
     known_as = (device.id, device.name, device.path)
     forced = any(fnmatchcase(name, pattern) for name in known_as for pattern in force)
     return next(classes.refusals(device.uses, device.id, forced), None)

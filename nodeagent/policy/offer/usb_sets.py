@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule takes which USB devices: one by one, or in sets of which no part may be missing. Pure.
+"""Matches rules with USB devices: one by one, or in complete sets. Pure.
 
-All USB devices are one unit of decision, for a set is made of any of them. Rules go in their order, each
-selector of a set takes the first free device, the one that was plugged in first, and what can be given goes
-before what cannot; and a rule makes sets for as long as it finds whole ones. What a pod was given together
-stays together.
+All USB devices are one unit of decision, because a set may contain any of them. Rules apply in their order. A
+rule builds sets while it finds complete ones. Each selector of a set takes the first free device: usable ones
+first, then by the order in which they were plugged in. A set that was allocated is kept.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from nodeagent.policy.offer.matches import Match
 
 NOBODY: Mapping[str, Holder] = MappingProxyType({})
 Taken = tuple[tuple[UsbDevice, ...], Match]
-"""What one Device stands for, the first of which names it; and the rule that takes it."""
+"""The USB devices of one Device, which has the id of the first; and the rule that matches them."""
 
 
 def taken(
     devices: Sequence[UsbDevice], snapshot: Snapshot, in_containers: Mapping[str, Holder] = NOBODY
 ) -> Iterator[Taken]:
-    """All that rules take of these devices; some are ``in_containers``."""
+    """All matches of rules with these devices; pods have nodes of those ``in_containers``."""
     free = {each.id: each for each in sorted(devices, key=_in_order) if _may_be_given(each)}
     had = _had(free, snapshot).union(in_containers)
     for rule in snapshot.spec.rules:
@@ -43,17 +42,17 @@ def taken(
 
 
 def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
-    """The USB devices of which pods have nodes, and who that is.
+    """The USB devices of which pods have device nodes, with the pods.
 
-    By the answers of before, whatever the rules say by now, and by the rules for nodes and CDI kinds: an
-    answer with names does not tell the nodes. Of a USB device whose loan is not on record any more the answer
-    has the nodes as well.
+    From the responses in the checkpoint, even if the rules have changed, and from the rules for nodes and CDI
+    devices, because a response with CDI names does not show the nodes. A USB device without a loan on record
+    is also found by the nodes in the response.
     """
     host, answered = snapshot.host, snapshot.allocations.nodes
     by_rule = _by_rule(snapshot)
     found: dict[str, Holder] = {}
     for device_id, holder in snapshot.held() if by_rule or answered else ():
-        lent = device_id in snapshot.loans  # which tell by which number it was given
+        lent = device_id in snapshot.loans  # with the numbers of the allocated devices
         given = () if lent else answered.get(holder.resource, {}).get(device_id, ())
         by_now = by_rule.get(holder.resource, {}).get(device_id, ())
         nodes = [each for each in by_now if not given or each.real in given]
@@ -63,7 +62,7 @@ def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
 
 
 def were_in_containers(had: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
-    """The USB devices of which pods had nodes that ``had`` these ids, and these nodes by path."""
+    """The USB devices of which pods had nodes; ``had`` are ids of their devices and paths of their nodes."""
     by_rule = _by_rule(snapshot).values()
     nodes = [DevNode(each) for each in had]
     nodes += [node for each in had for known in by_rule for node in known.get(each, ())]
@@ -86,7 +85,7 @@ def _by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[DevNode]]]:
 
 
 def _had(devices: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
-    """Those that pods have, alone or in a set. A loan is on record a moment longer than that."""
+    """Those that pods have, alone or in a set; a loan remains on record for a moment after the release."""
     complete = snapshot.allocations.complete
     live = [loans for head, loans in snapshot.loans.items() if snapshot.holder(head) or not complete]
     return frozenset(
@@ -108,7 +107,7 @@ def _may_be_given(device: UsbDevice) -> bool:
 def _found(
     rule: UsbRule, left: Mapping[str, UsbDevice], had: Collection[str], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
-    """One after the other; what was found is taken out of what is left before the next is looked for."""
+    """The sets of a rule, one after the other; the caller removes each from ``left`` before the next."""
     if not rule.bundle:
         yield from [(each,) for each in left.values() if selectors.picks(rule, each)]
         return
@@ -118,14 +117,14 @@ def _found(
 
 
 def _usable(device: UsbDevice, rule: UsbRule, had: Collection[str]) -> bool:
-    """True if nobody has it, and the host can do without it."""
+    """True if neither a pod nor the host uses it."""
     return device.id not in had and device.present and usb_health.host_use(device, rule.force) is None
 
 
 def _lent(
     rule: UsbRule, free: Mapping[str, UsbDevice], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
-    """The sets that pods have of this resource, as far as all of them is there, then what is being given."""
+    """The complete sets of this resource that pods have, then those that are being allocated."""
     for head, loans in sorted(snapshot.loans.items(), key=lambda each: snapshot.holder(each[0]) is None):
         holder = snapshot.holder(head)
         if holder is None or holder.resource == rule.name:
@@ -140,13 +139,13 @@ def _members(loans: Iterable[Loan], free: Mapping[str, UsbDevice]) -> tuple[UsbD
 
 
 def _fits(rule: UsbRule, members: Sequence[UsbDevice]) -> bool:
-    """True if the members, in their order, are what the selectors name."""
+    """True if the members, in their order, match the selectors."""
     pairs = zip(rule.selectors, members, strict=False)
     return len(members) == len(rule.selectors) and all(selectors.fits(*pair, {}) for pair in pairs)
 
 
 def _next_set(rule: UsbRule, free: Iterable[UsbDevice]) -> tuple[UsbDevice, ...]:
-    """The first free device for each selector; () if one finds none."""
+    """The first free device for each selector; () if one matches none."""
     members: dict[str, UsbDevice] = {}
     left = list(free)
     for selector in rule.selectors:

@@ -120,7 +120,7 @@ function rowOf(row, whyNot) {
   return el("div", `device${wide}${state === "none" ? " aside" : ""}`,
     el("span", "id", name),
     el("span", "name", member.about || "", member.driver ? el("span", "soft", `  ${member.driver}`) : null),
-    el("span", "who", device ? device.resource : "", device && device.holder ? el("div", "", `held by ${device.holder}`) : null),
+    el("span", "who", device ? device.resource : "", device && device.holder ? el("div", "", `in use by ${device.holder}`) : null),
     member.role === "blocks" && !device ? badge("bad", "Blocks") : badge(state, LABELS[state]),
     what ? el("div", "why", el("span", state === "bad" ? "" : "soft", what),
       device && device.hint ? el("div", "hint", device.hint) : null) : null);

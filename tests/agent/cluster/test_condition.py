@@ -58,7 +58,7 @@ def made(core: Core, now: Callable[[], Status]) -> ConditionKeeper:
     ids=[
         "all is well",
         "held is as it should be",
-        "held by two pods",
+        "in use by two pods",
         "the silence of the API server",
         "a device is broken",
     ],

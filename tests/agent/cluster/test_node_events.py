@@ -36,7 +36,7 @@ from tests.facts import each_names, names
 
 HELD = bad(code=ReasonCode.GROUP_HELD)
 CONFLICT = bad(code=ReasonCode.GROUP_NOT_VIABLE)
-WAITING = WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm", "remove-mdev")
+WAITING = WaitingStatus("0000:3b:00.0", "remove mdev x", "in use by ns/vm", "remove-mdev")
 FAILING = FailingStatus(
     "0000:3b:00.0", "nvidia-222", "create mdev x", "Input/output error", "look at dmesg", 1, 1.0
 )

@@ -24,7 +24,7 @@ HOST = Host(
     functions={each: PciFunction(each, group=SEVEN) for each in (CARD, SOUND)},
     groups={SEVEN: Group(SEVEN, (CARD, SOUND))},
 )
-HELD = Reason(ReasonCode.GROUP_HELD, "IOMMU group held by ns/p", "")
+HELD = Reason(ReasonCode.GROUP_HELD, "IOMMU group in use by ns/p", "")
 
 
 def snapshot(sound: Holder | None = None) -> Snapshot:

@@ -63,7 +63,7 @@ def _sections(**texts: str) -> str:
 
 def _status() -> str:
     (gpu,) = WELL.resources
-    waiting = DeviceStatus(DeviceId("0000:67:00.0"), False, 0, "group-held", "held by ns/vm")
+    waiting = DeviceStatus(DeviceId("0000:67:00.0"), False, 0, "group-held", "in use by ns/vm")
     error = "config.yaml:2: weather: unknown key"
     no_iommu = wrong(ProblemCode.NO_IOMMU, "", "no IOMMU", "enable it")
     no_type = wrong(ProblemCode.CHANGE, "", "no card supports x", "change mdevs.types")
@@ -74,7 +74,7 @@ def _status() -> str:
             gpu._replace(devices=(*gpu.devices, waiting), registered=False, error="the name is taken"),
         ),
         changes=WELL.changes._replace(
-            waiting=(WaitingStatus("0000:3b:00.0", "remove mdev x", "held by ns/vm"),),
+            waiting=(WaitingStatus("0000:3b:00.0", "remove mdev x", "in use by ns/vm"),),
         ),
         configuration=ConfigurationStatus(error=f"{error}\nvalid keys: aliases"),
         http=HttpStatus("http://[::1]:9481/"),

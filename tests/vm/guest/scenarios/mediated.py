@@ -74,7 +74,7 @@ async def an_instance_that_is_open_keeps_its_card_from_a_new_type_until_it_is_cl
         await node.wish(["mtty-1", "mdpy-hd"])
         await _until_listed(node, _HD, _FULL[_HD])
         await until(lambda: mdev.instances("mtty-2") == [held], "only the one that is open is left")
-        await _until_waiting(node, held, "something on this host has it open")
+        await _until_waiting(node, held, "a process on this host has it open")
         assert mdev.instances("mtty-1") == []
     await _becomes(node, _DUAL, _SINGLE)
 
@@ -94,7 +94,7 @@ async def an_instance_of_a_pod_outlives_a_new_list_of_types_until_the_pod_has_go
         pass  # what was given can be opened
     await node.wish(["mdpy-hd"])
     await _until_listed(node, _XGA, 1)
-    await _until_waiting(node, held, "held by ns/vm")
+    await _until_waiting(node, held, "in use by ns/vm")
     assert _listed(node, _XGA) == set(mdev.instances("mdpy-xga")) == {held}
     assert mdev.instances("mdpy-hd") == []
     node.kubelet.delete(pod)
@@ -247,7 +247,7 @@ async def _until_left_alone(node: Node) -> None:
 
     def says(changes: Any) -> bool:
         notes = [note for card in changes["cards"] for note in card["notes"]]
-        return not changes["underWay"] and any("not ours" in note for note in notes)
+        return not changes["underWay"] and any("not created by nodeagent" in note for note in notes)
 
     await _until_changes(node, says, "the card is left alone")
 

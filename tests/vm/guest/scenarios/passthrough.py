@@ -124,7 +124,7 @@ async def a_virtual_machine_that_runs_keeps_what_no_rule_wants_any_more(node: No
         async with nested.machine(node.alone):
             before = (await node.status())["changes"]["writes"]
             await node.wish(None)
-            await _until_said(node, f"something on this host has {node.alone} open")
+            await _until_said(node, f"a process on this host has {node.alone} open")
             await anyio.sleep(_RETRIES)
             changes = (await node.status())["changes"]
             assert (changes["writes"], changes["underWay"], _late(changes)) == (before, [], [])

@@ -48,7 +48,7 @@ async def a_stick_that_is_pulled_from_a_machine_stays_listed_and_comes_back_by_a
             await node.promised(_STICK, UNHEALTHY, await until(lambda: not lent.exists(), "pulled"))
             await node.until_reason(_STICK, "fallen-off-the-bus", "ns/vm")
             await node.ask_monitor(_PLUG_STICK)
-            await node.until_reason(_STICK, "re-enumerated", f"its pod was given {before}")
+            await node.until_reason(_STICK, "re-enumerated", f"its pod got {before}")
         assert _place() != before
         assert _owner(_node()) == _ROOT
         node.kubelet.delete(pod)
