@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Allocate and GetPreferredAllocation, from the request to the answer.
 
-An Allocate names no pod. PodResources tells which pod asks, and is asked only where it matters: where a pod
-has a part of the groups by our own table, or another resource offers a part of them. The host is read again
-in each Allocate. A device that a container of a former pod still has open is waited for. The last look and
-the mark of what is allocated are one step of the event loop.
+An Allocate names no pod. PodResources shows which pod requests, and is queried only if that matters: if a
+pod has a part of the groups by the table of ``agent.usage``, or another resource offers a part of them. Each
+Allocate reads the host again, and waits for a device that a container of a former pod still has open. The
+last check and the mark of the allocated ids are one step of the event loop.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class CdiFiles(Protocol):
 
 
 class UsbNodes(Protocol):
-    """Makes the nodes of USB devices QEMU's."""
+    """Changes the owner of USB device nodes to QEMU's user."""
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str], owned: Collection[str]) -> None:
-        """The pod that asks has the ``owned`` ones already.
+        """Change the owner of the nodes; the requesting pod has the ``owned`` devices already.
 
         :raises AllocationRefused: if that cannot be done in time.
         """
@@ -65,14 +65,14 @@ class UsbNodes(Protocol):
 
 
 class _Opened(NamedTuple):
-    """A device that is open, and a process that has it open, if that is known."""
+    """An open device, and the process that has it open, if known."""
 
     device_id: str
     process: str | None = None
 
 
 class Allocator:
-    """Answers for all resources of the node."""
+    """Answers Allocate and GetPreferredAllocation for all resources of the node."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Allocator:
     # Allocate
 
     async def allocate(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
-        """The answer for one container, whose pod has the devices from now on.
+        """The response for one container, whose pod has the devices from now on.
 
         :raises AllocationRefused: if one of them cannot be allocated, with the Reason.
         :raises KernelRefused: if what has changed about them could not be read.
@@ -129,7 +129,7 @@ class Allocator:
             return self._answer(self._renew(request), admission)
 
     async def _identify(self, request: Request) -> Admission:
-        """The admission that asks; of no pod that is known, where that does not matter.
+        """The admission of the requesting pod; an empty one where the pod does not matter.
 
         :raises AllocationRefused: if another pod has a part of the devices' groups.
         """
@@ -140,9 +140,9 @@ class Allocator:
         return admission
 
     async def _reread(self, request: Request, functions: Sequence[PciAddress] = ()) -> Request:
-        """Read again all that decides about these devices, and decide.
+        """Read again these devices and all on which their health depends, and decide.
 
-        A device may be in another group by now: then that group is read next.
+        A device may be in another group by now: then that group is read as well.
 
         :raises KernelRefused: if what has changed could not be read.
         """
@@ -156,7 +156,7 @@ class Allocator:
         return request
 
     async def _wait_until_closed(self, request: Request, admission: Admission, deadline: float) -> Request:
-        """Wait until nothing has the devices open, nor the rest of their groups.
+        """Wait until no process has the devices open, nor the rest of their groups.
 
         After a force deletion the kubelet allocates a device 2.5 s before the old container ends.
 
@@ -172,7 +172,7 @@ class Allocator:
                 by = f": see {opened.process}" if opened.process else ""
                 raise AllocationRefused(
                     f"{name}: {opened.device_id}: it is open, and no pod of this node has it{by}",
-                    "the container of a pod that was deleted by force may still run: look for its process",
+                    "the container of a force-deleted pod may still run: find its process",
                 )
             await anyio.sleep(self._timeouts.device_close_poll)
             with anyio.CancelScope(deadline=deadline):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins PodResources and the kubelet's checkpoint into the Allocations of the Snapshot. Pure.
 
-Called by ``agent.usage``, which says when the kubelet is asked and which file decides. An entry of the
-checkpoint that PodResources does not list is of a pod without a name, unless another device of its pod is
-listed.
+Called by ``agent.usage``, which queries the kubelet and chooses the file. The pod of a checkpoint entry that
+PodResources does not list is known only if another device of that pod is listed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def find_unlisted(file: Checkpoint, listed: PodList) -> frozenset[Entry]:
 
 
 def pods_by_uid(file: Checkpoint, listed: Table, before: Mapping[str, Holder]) -> dict[str, Holder]:
-    """The uids of the file → their pods, by a device that is listed now or was ``before``."""
+    """The uids of the file → their pods, by a device that is listed now or was listed ``before``."""
     pods: dict[str, Holder] = {}
     for entry in file.entries:
         holder = listed.get(entry.resource, {}).get(entry.device_id)
@@ -40,7 +39,7 @@ def pods_by_uid(file: Checkpoint, listed: Table, before: Mapping[str, Holder]) -
 
 
 def join(file: Checkpoint, listed: Table, pods: Mapping[str, Holder]) -> Table:
-    """The devices that are listed, and those that only the file has."""
+    """The listed devices, and those that are only in the file."""
     unlisted = [each for each in file.entries if each.device_id not in listed.get(each.resource, {})]
     if not unlisted:
         return listed
@@ -56,7 +55,7 @@ def _holder(entry: Entry, pod: Holder | None) -> Holder:
 
 
 def merge(first: Table, then: Table) -> Table:
-    """Both tables; of an id that both have the second one counts."""
+    """Both tables; for an id in both the second one counts."""
     if all(ids.keys() <= then.get(name, {}).keys() for name, ids in first.items()):
         return then
     names = dict.fromkeys((*first, *then))
@@ -66,10 +65,10 @@ def merge(first: Table, then: Table) -> Table:
 def with_answers(
     allocations: Allocations, file: Checkpoint, before: Allocations, *, outdated: bool
 ) -> Allocations:
-    """With the groups, nodes and CDI devices that came with each id, by the answers in the file.
+    """The allocations with the groups, nodes and CDI devices of each id, by the responses in the file.
 
-    Parts that did not change are the same objects as ``before``. An ``outdated`` file was not written when it
-    should have been: it does not prove which answers there are.
+    Unchanged parts are the same objects as ``before``. An ``outdated`` file was not rewritten when it should
+    have been, so it may lack responses.
     """
     came_with: dict[str, Holder] = {}
     groups: dict[str, frozenset[GroupNumber]] = {}
@@ -101,5 +100,5 @@ def with_answers(
 
 
 def _same(before: T, now: T) -> T:
-    """The known object where it is equal: readers find by identity what has changed."""
+    """The object of before if it is equal: readers compare by identity."""
     return before if before == now else now

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From events to the newest Host. The only writer of ``host`` and ``names`` of the Snapshot.
+"""Scans the host after events and on request. The only writer of ``host`` and ``names`` of the Snapshot.
 
-The first event after quiet is acted on at once. Events that follow a scan closely are gathered until none has
-come for a moment, but never longer than a bound. Scans are made one after the other, so an older reading
-never overwrites a newer one. Who needs a fresh answer waits for a scan that begins after the question.
-A device that its driver has taken and is not done with is scanned again soon, since no event tells of the
-end. Devices that do not answer are reported when it begins and when it ends.
+The first event after a quiet time starts a scan at once. Events right after a scan are gathered until none
+has come for a moment, with an upper bound. Scans run one after the other, so an older reading never
+overwrites a newer one. A caller that needs a fresh reading waits for a scan that starts after its call. A
+device whose driver is still initializing is scanned again soon, because no event shows the end. Devices that
+do not answer are reported when that begins and when it ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HOST = "the host"
 
 
 class Scanned(NamedTuple):
-    """The number of the last scan that has ended, why it brought nothing, if so, and how long all took."""
+    """The number of the last finished scan, its error, if it failed, and the durations of all scans."""
 
     number: int = 0
     error: KernelRefused | None = None
@@ -51,7 +51,7 @@ class Scanned(NamedTuple):
 
 
 class Observer:
-    """Scans what the scan_requests name."""
+    """Scans the devices of the scan requests."""
 
     name = "observe"
 
@@ -76,11 +76,11 @@ class Observer:
         self._timeouts = timeouts
         self._scanner = Scanner(root, scan_requests, timeouts, deadline=timeouts.device_read)
         self._reports = ReadReports(timeouts.device_read)
-        self._rescans = Rescans(scan_requests, timeouts.rescan_delays)
+        self._rescans = UnfinishedRescans(scan_requests, timeouts.rescan_delays)
 
     @property
     def status(self) -> HostStatus:
-        """The host in numbers."""
+        """The counts for ``nodeagent status``."""
         events = self._events.statistics
         now = self._snapshots.now
         stuck, unread = self._scanner.stuck, self._reports.unreadable
@@ -89,23 +89,23 @@ class Observer:
         )
 
     def wake(self, keys: Iterable[str | None]) -> None:
-        """Scan soon what the keys name; None names everything."""
+        """Scan the devices of these keys soon; None means everything."""
         for key in keys:
             self._scan_requests.add(key)
 
     async def run(self) -> None:
-        """Scan whenever something was named, for ever."""
+        """Scan whenever there is a request, for ever."""
         while True:
             slow = self._events.resync_interval(self._settings.get().timing.resync)
             if not await self.heartbeat.wait(self._gathering.due(slow)):
                 continue
             await self.scan()
             if self._reports.unreadable is not None:
-                self._scan_requests.add(None)  # what was to be scanned is not lost with it
+                self._scan_requests.add(None)  # repeats the requests of the failed scan
                 await anyio.sleep(self._timeouts.failed_scan_retry)
 
     async def follow_nodes(self) -> None:
-        """Watch the device nodes that rules name; scan when they are others, or those that pods have."""
+        """Watch the device nodes that rules name; scan when these change, or the nodes that pods have."""
         seen, paths, before = -1, tuple[str, ...](), Snapshot()
         while True:
             seen, snapshot = await self._snapshots.newer(seen)
@@ -119,12 +119,12 @@ class Observer:
             before = snapshot
 
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
-        """Scan these functions, mdevs and nodes, and the groups, if they are not what the Host says.
+        """Read these functions, mdevs and nodes, and the groups, and scan them if they differ from the Host.
 
         A word of the configuration space of these ``functions`` is read, too: a function that does not answer
-        has fallen off the bus. Waits for as long as the kernel does not answer; the list says so meanwhile.
+        has fallen off the bus. Waits while the kernel does not answer; the device is Unhealthy meanwhile.
 
-        :raises KernelRefused: if what has changed could not be read: the Host is the old one.
+        :raises KernelRefused: if changed devices could not be read: the Host is the old one.
         """
         keys = frozenset(ids)
         overdue = asyncio.get_running_loop().call_later(self._timeouts.device_read, self.wake, keys)
@@ -142,19 +142,19 @@ class Observer:
             await self._readable(keys)
 
     async def _readable(self, keys: frozenset[str]) -> None:
-        """What has answered the recheck may still be read by a scan that began while it did not answer."""
+        """Wait for a scan that began before the recheck, in which these devices did not answer."""
         while any(_unanswered(self._snapshots.now.host, key) for key in keys):
             await self.scanned.newer(self.scanned.version)
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Scan those of the ids that are on the host, and wait for it, but not long."""
+        """Scan those of the ids that are on the host, and wait for it, with a limit."""
         host = self._snapshots.now.host
         keys = frozenset(device_id for device_id in ids if host.device(device_id) is not None)
         if keys:
             await self.rescan(keys)
 
     async def rescan(self, keys: frozenset[str] | frozenset[None]) -> None:
-        """Scan what the keys name (None: everything), and wait for a scan that begins now, but not long."""
+        """Scan the devices of these keys (None: everything), and wait for that scan, with a limit."""
         with anyio.move_on_after(2 * self._timeouts.device_read):
             await self._next_scan(keys)
 
@@ -165,7 +165,7 @@ class Observer:
             await self.scanned.newer(self.scanned.version)
 
     async def scan(self) -> None:
-        """Scan what was named until now. Two scans at a time are not allowed."""
+        """Scan for all requests until now. Two scans at a time are not allowed."""
         self._events.log_losses()
         keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
         specs, error, began = self._scan_requests.specs, None, anyio.current_time()
@@ -182,7 +182,7 @@ class Observer:
         except KernelRefused as refused:
             host, names, error = before.host, before.names, refused
         except Exception:
-            self._scan_requests.add(None)  # what was to be scanned is not lost with it
+            self._scan_requests.add(None)  # repeats the requests of the failed scan
             raise
         durations = self.scanned.get().durations.and_one(anyio.current_time() - began)
         self._reports.report(self._scanner.stuck, error)
@@ -218,16 +218,16 @@ def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
 
 
 class Gathering:
-    """Takes from the scan_requests what is to be scanned; ``taken`` counts the scans that were begun."""
+    """Gathers scan requests into scans; ``taken`` counts the scans that were started."""
 
     def __init__(self, scan_requests: ScanRequests, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self.taken = 0
         self._scan_requests = scan_requests
-        self._everything = -math.inf  # when that was taken last
+        self._everything = -math.inf  # when the last scan of everything was started
 
     def take(self) -> frozenset[str] | None:
-        """What to scan now, None for everything; from now on scan_requests are for the next scan."""
+        """The keys to scan now, None for everything; later requests are for the next scan."""
         self.taken += 1
         keys = self._scan_requests.take()
         if keys is None:
@@ -235,9 +235,9 @@ class Gathering:
         return keys
 
     async def due(self, slow: float) -> None:
-        """Wait until a scan is to begin; it is one of everything if the last such was ``slow`` seconds ago.
+        """Wait until a scan is due; it is one of everything if the last such was ``slow`` seconds ago.
 
-        Requests of parts do not put that off: a release is looked for every other second, for days.
+        Requests for single devices do not delay that: a release may be polled every two seconds, for days.
         """
         began = anyio.current_time()
         await self._first(self._everything + slow - began)
@@ -245,7 +245,7 @@ class Gathering:
             await self._gather()
 
     async def _first(self, left: float) -> None:
-        """Until the first wake, or until everything is due."""
+        """Wait for the first request, or until a scan of everything is due."""
         seen = self._scan_requests.version
         if left > 0 and self._scan_requests.due:
             return
@@ -255,7 +255,7 @@ class Gathering:
         self._scan_requests.add(None)
 
     async def _gather(self) -> None:
-        """Wait until no wake has come for a moment, but not longer than the bound."""
+        """Wait until no request has come for a moment, with an upper bound."""
         end = anyio.current_time() + self._timeouts.event_burst
         while anyio.current_time() < end:
             seen = self._scan_requests.version
@@ -265,11 +265,11 @@ class Gathering:
             return
 
 
-class Rescans:
-    """Asks a few times, ever more rarely, for a scan of the devices that their driver is not done with."""
+class UnfinishedRescans:
+    """Requests scans of devices whose driver is still initializing, a few times with growing delays."""
 
     def __init__(self, scan_requests: ScanRequests, delays: Sequence[float]) -> None:
-        """``delays``: seconds from one scan to the next; after them the slow timer is enough."""
+        """``delays``: seconds from one scan to the next; after the last one only the slow timer is left."""
         self._delays = delays
         self._scan_requests = scan_requests
         self._unfinished: frozenset[str] = frozenset()
@@ -277,7 +277,7 @@ class Rescans:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, host: Host) -> None:
-        """A scan has ended with this Host: start from the first delay if a device is unfinished anew."""
+        """Start from the first delay if this new Host has another unfinished device."""
         before = self._unfinished
         self._unfinished = frozenset(
             function.address for function in host.functions.values() if groups.unfinished(function)
@@ -299,10 +299,10 @@ class Rescans:
 
 
 class ReadReports:
-    """Logs what of the host cannot be read; ``unreadable``: why nothing of it can be read now, or None."""
+    """Logs unreadable parts of the host; ``unreadable``: why the whole host cannot be read, or None."""
 
     def __init__(self, deadline: float) -> None:
-        """``deadline``: seconds after which a read hangs, for the message."""
+        """``deadline``: seconds after which a read counts as hanging, for the message."""
         self.unreadable: str | None = None
         self._deadline = deadline
         self._hanging: frozenset[str] = frozenset()
@@ -310,7 +310,7 @@ class ReadReports:
     def report(self, hanging: Iterable[str], error: KernelRefused | None) -> None:
         """``hanging``: the keys of devices that do not answer; ``error``: why the last scan failed.
 
-        An error with a path is one more thing that does not answer.
+        An error with a path counts as one more key that does not answer.
         """
         path = error.path if error is not None else None
         self._report_hanging(frozenset(hanging) | ({path} if path else set()))
@@ -339,5 +339,5 @@ class ReadReports:
 
 
 def _device(key: str) -> str | None:
-    """The key if it is a device's, and not a group's."""
+    """The key if it is that of a device, not of a group."""
     return pci_address(key) or mdev_uuid(key)

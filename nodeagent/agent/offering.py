@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop in the middle: from each Snapshot the Decision that follows, by pure policy.
+"""The loop that computes the Decision (the offered resources) from each new Snapshot, by pure policy.
 
 ``one_turn`` may be called at any time on the event loop (an Allocate does): it is synchronous, so turns never
-overlap, and with nothing new it costs next to nothing.
+overlap, and without changes it costs almost nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeagent.policy.offer.turn import Decision
 
 
 class Offering:
-    """Owns the Decision, and the cell of the Resources that are to be offered."""
+    """Owns the Decision, and publishes the Resources to be offered."""
 
     name = "offering"
 
@@ -44,32 +44,32 @@ class Offering:
 
     @property
     def groups(self) -> tuple[GroupStatus, ...]:
-        """The groups, as they were decided last; computed again only after another Decision."""
+        """The groups in the last Decision; computed again only after another Decision."""
         if self._groups is None or self._groups[0] is not self._decision:
-            from nodeagent.policy.explain import groups  # here: nobody may ever ask
+            from nodeagent.policy.explain import groups  # here: only for status requests
 
             self._groups = self._decision, groups.overview(self._decision)
         return self._groups[1]
 
     @property
     def newest(self) -> Snapshot:
-        """The newest Snapshot; the next turn is made from it."""
+        """The newest Snapshot, which the next turn uses."""
         return self._snapshots.now
 
     async def run(self) -> None:
-        """Turn whenever a part of the Snapshot has changed, for ever."""
-        told = -1
+        """Run a turn whenever the Snapshot has changed, for ever."""
+        seen_resources = -1
         while True:
             seen = self._snapshots.version
             self.one_turn()
-            if told != self.resources.version:  # here and not in a turn: no Allocate waits for it
-                told = self.resources.version
+            if seen_resources != self.resources.version:  # not in a turn, so that no Allocate waits for it
+                seen_resources = self.resources.version
                 self._releases.wait_for(turn.awaited_releases(self._decision), by=self.name)
             self.heartbeat.turned()
             await self.heartbeat.wait(self._snapshots.newer(seen))
 
     def one_turn(self) -> Decision:
-        """Decide anew what has changed; other wishes count once the nodes that they name were looked for."""
+        """Decide changed units again; a new Spec counts only once the nodes of its rules were scanned."""
         snapshot = self._snapshots.now
         if not snapshot.rule_nodes_scanned:
             snapshot = replace(snapshot, spec=self._decision.snapshot.spec)
@@ -80,7 +80,7 @@ class Offering:
 
 
 def _same(one: Snapshot, other: Snapshot) -> bool:
-    """True if nothing was replaced on which offers depend: equal parts are the same objects."""
+    """True if offers depend on no changed part: unchanged parts are the same objects."""
     return one is other or (
         one.host is other.host
         and one.spec is other.spec

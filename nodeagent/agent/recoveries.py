@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts after PCI errors: a recovery that does not end has failed, and a restart forgets none.
+"""Keeps the states of PCI error recoveries on disk, and lets a recovery that does not end fail.
 
-Events of the kernel are all that tells of them, so each is put on disk when it comes, and read before the
-first scan. Who gives and takes a verdict is not known here.
+Only events of the kernel show them, so each state is written at once, and read before the first scan after a
+restart. Events set a state, and a scan clears it (``kernel.scan_requests``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Verdicts = Mapping[PciAddress, Recovery]
 
 
 async def restore(root: Root, scan_requests: ScanRequests) -> None:
-    """Take over what the daemon before this one knew. :raises KernelRefused: if nothing can be read."""
+    """Load the states that the last daemon wrote. :raises KernelRefused: if the file cannot be read."""
     for address, verdict in (await threads.call(aer.load, root)).items():
         scan_requests.recovery(address, verdict)
 
 
 class Recoveries:
-    """The component that keeps the record, and ends a recovery whose end was not heard."""
+    """The component that writes the record, and ends a recovery without a final event."""
 
     name = "recoveries"
 
@@ -38,7 +38,7 @@ class Recoveries:
         self._scan_requests = scan_requests
         self._patience = patience
         self._saved: Verdicts | None = None
-        self._since: dict[PciAddress, float] = {}  # when recoveries began, as far as they run
+        self._since: dict[PciAddress, float] = {}  # when the running recoveries began
 
     async def run(self) -> None:
         """Keep the record, for ever. :raises KernelRefused: if it cannot be written."""
@@ -63,7 +63,7 @@ class Recoveries:
             self._scan_requests.recovery(address, Recovery.UNHEARD)
 
     def _rest(self) -> float | None:
-        """Seconds until the next recovery has taken too long; None if none runs."""
+        """Seconds until the next recovery is overdue; None if none is running."""
         if not self._since:
             return None
         return max(0.0, min(self._since.values()) + self._patience - anyio.current_time())

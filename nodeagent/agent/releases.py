@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of devices: those that are awaited, and those of a moment ago.
+"""Releases of devices: the awaited ones, and those of a moment ago.
 
-Closing a device raises no event. While a release is awaited, ``agent.usage`` asks the kubelet more often, and
-the component ``Releases`` has the host scanned and the processes probed. A device that was released a moment
-ago may still be open: the kubelet forgets a pod that is deleted by force 2.5 s before its container ends.
+Closing a device raises no event. While a release is awaited, ``agent.usage`` queries the kubelet more often,
+and the component ``Releases`` polls the host and the processes. A device that was released a moment ago may
+still be open: the kubelet forgets a force-deleted pod 2.5 s before its container ends.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from nodeagent.model.allocation import Allocations
 from nodeagent.model.host import HostDevice
 
 
-class Rescans(Protocol):
-    """Reads devices again that may have been released."""
+class DeviceReader(Protocol):
+    """Reads devices again that may have been released; the host, and the open files of processes."""
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Read those of these ids again that it knows, and wait for it, but not long."""
+        """Read the known ones of these ids again, and wait for it, with a limit."""
         ...
 
 
 class Releases:
-    """The ids whose release is awaited, and by which component; the component that polls them."""
+    """The ids whose release is awaited, by waiting component; and the component that polls them."""
 
     name = "releases"
 
     def __init__(self, settings: Latest[Settings]) -> None:
         self.awaited: Latest[frozenset[str]] = Latest(frozenset())
-        self.began: Latest[None] = Latest(None)  # touched when a component waits that did not
+        self.began: Latest[None] = Latest(None)  # touched when another component starts to wait
         self._settings = settings
         self._by: dict[str, frozenset[str]] = {}
-        self._rescans: tuple[Rescans, ...] = ()
+        self._readers: tuple[DeviceReader, ...] = ()
 
     def wait_for(self, ids: frozenset[str], by: str) -> None:
-        """The component ``by`` waits for the release of these now, and of no others."""
+        """Set the ids for whose release the component ``by`` waits; they replace its former ones."""
         before, self._by[by] = self._by.get(by), ids
         self.awaited.set(frozenset().union(*self._by.values()))
         if ids and not before:
             self.began.touch()
 
-    def look_with(self, rescans: Rescans) -> None:
-        """Have this one read the awaited ids again, too."""
-        self._rescans = (*self._rescans, rescans)
+    def look_with(self, reader: DeviceReader) -> None:
+        """Add a reader to the poll."""
+        self._readers = (*self._readers, reader)
 
     async def run(self) -> None:
         """Poll while a release is awaited, for ever."""
@@ -56,22 +56,22 @@ class Releases:
         while True:
             if self.awaited.get():
                 await anyio.sleep(self._settings.get().timing.holders)
-                for each in self._rescans:
+                for each in self._readers:
                     await each.refresh(self.awaited.get())
             else:
                 seen, _ = await self.awaited.newer(seen)
 
 
 class RecentReleases:
-    """When a pod was last known to have a device that no pod has now."""
+    """The devices that were released a moment ago, each with the time of its release."""
 
     def __init__(self, container_end: float) -> None:
-        """``container_end``: seconds for a container to end whose pod the kubelet has forgotten."""
+        """``container_end``: seconds until the container of a force-deleted pod has ended."""
         self._container_end = container_end
         self._since: dict[str, float] = {}
 
     def note(self, before: Allocations, now: Allocations, at: float) -> None:
-        """Compare two tables: released are ids, the groups that came with them, nodes and CDI names."""
+        """Add the ids, groups, nodes and CDI names that are in the first table, but not in the second."""
         ids = {each for each, _ in before.held()} - {each for each, _ in now.held()}
         ids |= before.came_with.keys() - now.came_with.keys()
         groups = {str(group) for each in ids for group in before.groups.get(each, ())}
@@ -85,11 +85,11 @@ class RecentReleases:
         self._since |= dict.fromkeys((*ids, *groups, *answers), at)
 
     def renew(self, device_id: str, at: float) -> None:
-        """The device was seen open: it may be so for as long again."""
+        """Start the time again for a device that is still open."""
         self._since[device_id] = at
 
     def at(self, now: float) -> frozenset[str]:
-        """The ids, numbers of groups, nodes and CDI names that a container may still have open."""
+        """The ids, group numbers, nodes and CDI names that a container may still have open."""
         return frozenset(each for each, since in self._since.items() if now < since + self._container_end)
 
     def has(self, host_device: HostDevice, now: float) -> bool:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one owner of the question: may this id be allocated to a pod, or withdrawn for a change? Never both.
+"""Reserves ids: each id is either allocated to a pod or withdrawn for a change, never both.
 
-``agent.allocate`` and ``agent.changing`` leave their marks here without an await between look and mark, so
-one of them is first and the other finds its mark. An allocated id is pending until the kubelet's checkpoint
-or PodResources has it, or until both lack it although they should have it by then: its pod was refused.
+``agent.allocate`` and ``agent.changing`` check and mark ids here without an await in between, so the first
+one gets the id and the other one finds its mark. An allocated id is pending until the kubelet's checkpoint or
+PodResources has it, or until both lack it although they should have it by then: its pod was refused.
 
 The pod under admission may be allocated more of its groups, of other resources. Its admission is over when
-PodResources shows another new pod, when the kubelet has nothing any more of what the pod was allocated, or
-``foreign_allocate`` seconds after its last Allocate; where the checkpoint has all of it, its container waits
-for no other plugin, so ``admission_settle`` seconds do. ``agent.usage`` brings what the kubelet shows. Times
+PodResources shows another new pod, when the kubelet has none of its devices any more, or ``foreign_allocate``
+seconds after its last Allocate. If the checkpoint has all of its devices, its container waits for no other
+plugin, so ``admission_settle`` seconds are enough. ``agent.usage`` passes the answers of the kubelet. Times
 are those of the event loop, in seconds.
 """
 
@@ -30,22 +30,22 @@ from nodeagent.policy.offer.allocating import is_other_pod, owners_of
 
 
 class Admission(NamedTuple):
-    """The Allocates of one pod; ``pods`` were named by PodResources at the last one, if it was asked."""
+    """The Allocates of one pod; ``pods`` were listed by PodResources at the last one, if it was queried."""
 
     pods: Pods | None = None
     allocated: frozenset[ResourceDevice] = frozenset()
 
     @property
     def owned(self) -> frozenset[ResourceDevice]:
-        """All that the pod has for certain."""
+        """All devices that the pod certainly has."""
         pods = self.pods or {}
         return self.allocated.union(*(pods[each] for each in owners_of(pods, self.allocated)))
 
 
 class PodsAnswer(NamedTuple):
-    """The pods that PodResources named, and what they had, when it was asked at the time ``asked``.
+    """The pods listed by PodResources, with their devices, when it was queried at the time ``asked``.
 
-    ``in_allocate``: it was asked inside an Allocate, so the kubelet had read all our answers before.
+    ``in_allocate``: it was queried inside an Allocate, so the kubelet had read all former responses.
     """
 
     pods: Pods
@@ -54,7 +54,7 @@ class PodsAnswer(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """One allocated id: the host devices that are in use by it, and the functions behind its nodes."""
+    """One allocated id: the host devices that it uses, and the host functions of its device nodes."""
 
     holders: Mapping[str, Holder]
     functions: frozenset[str] = frozenset()
@@ -65,30 +65,30 @@ class ReservationBook:
     """Writes ``reservations`` and ``behind`` of the Snapshot."""
 
     def __init__(self, snapshots: Snapshots, timeouts: Timeouts) -> None:
-        self.began: Latest[None] = Latest(None)  # touched when there is something to wait for
+        self.began: Latest[None] = Latest(None)  # touched at each Allocate
         self._snapshots = snapshots
         self._timeouts = timeouts
         self._pending: dict[ResourceDevice, Pending] = {}
-        self._check_at: float | None = None  # when to ask whether the kubelet has what was allocated last
-        self._moving: frozenset[str] = frozenset()  # functions that are about to get another driver
+        self._check_at: float | None = None  # when to check that the kubelet has the last allocated ids
+        self._moving: frozenset[str] = frozenset()  # functions that are about to be bound to another driver
         self._admission: Admission | None = None  # the one that is not over
         self._last = 0.0  # when its last Allocate was answered
-        self._entered = False  # the checkpoint has all that it was allocated
+        self._entered = False  # the checkpoint has all devices of the admission
 
     # Allocated or withdrawn
 
     def allocate(self, admission: Admission, allocated: Mapping[ResourceDevice, Pending]) -> None:
         """Mark the ids as allocated: all of them, or none.
 
-        :raises AllocationRefused: if one of them, or a function behind one, is withdrawn.
+        :raises AllocationRefused: if one of them, or a function of its device nodes, is withdrawn.
         """
         for one in allocated.values():
             for each in one.holders.keys() & self._marks.withdrawn:
-                what = f"{each} is being removed, or is getting another driver"
-                raise AllocationRefused(what, "the kubelet's list is renewed; try the pod again")
+                text = f"{each} is being removed, or bound to another driver"
+                raise AllocationRefused(text, "the list is sent to the kubelet again; try the pod again")
             for each in one.functions & self._moving:
                 raise AllocationRefused(
-                    f"{each}, which is behind it, is getting another driver", "try the pod again"
+                    f"its function {each} is being bound to another driver", "try the pod again"
                 )
         now = anyio.current_time()
         self._pending |= {each: one._replace(at=now) for each, one in allocated.items()}
@@ -101,7 +101,7 @@ class ReservationBook:
         self.began.touch()
 
     def withdraw(self, ids: Collection[str], moving: Collection[str]) -> bool:
-        """Mark the ids as about to be removed, and ``moving`` as functions about to get another driver.
+        """Mark the ids as about to be removed, and ``moving`` as about to be bound to another driver.
 
         False, and no mark, if one of them was allocated a moment ago.
         """
@@ -112,7 +112,7 @@ class ReservationBook:
         return True
 
     def restore(self, ids: Collection[str], moving: Collection[str]) -> None:
-        """Nothing is done to these any more, and the Host shows what became of them."""
+        """Remove these marks: the change has ended, and the Host shows its result."""
         self._moving = self._moving.difference(moving)
         self._mark(replace(self._marks, withdrawn=self._marks.withdrawn.difference(ids)))
 
@@ -120,13 +120,13 @@ class ReservationBook:
 
     @property
     def is_admitting(self) -> bool:
-        """True if a pod is under admission that was allocated something."""
+        """True if a pod under admission has allocated devices."""
         return self._admission is not None
 
     def identify(self, pods: Pods | None) -> Admission:
-        """The admission to which an Allocate belongs at which PodResources names these pods.
+        """The admission of the pod that requests now, by the pods that PodResources lists now.
 
-        ``pods`` None: there was no answer, so it counts as another pod's.
+        ``pods`` None: there was no answer, so the request counts as that of another pod.
         """
         known = self._admission
         if known is None or pods is None or self._is_other(pods):
@@ -142,16 +142,16 @@ class ReservationBook:
         return is_other_pod(before, pods, known.allocated)
 
     def end_admission(self) -> None:
-        """A kubelet was started: it admits no pod that the one before was admitting."""
+        """End the admission: a restarted kubelet does not continue admissions."""
         self._admission = None
         self._publish()
 
-    # What the kubelet shows
+    # Answers of the kubelet
 
     def missing(self, file: Checkpoint, answer: PodsAnswer) -> frozenset[ResourceDevice]:
-        """The pending ids that the kubelet must know of by now, and that neither the answer nor the file has.
+        """The pending ids that the kubelet should know by now, but neither the answer nor the file has.
 
-        The kubelet has an id as soon as it has read our answer, and before it asks for anything else.
+        The kubelet knows an id as soon as it has read the response, and before it sends another request.
         """
         known = listed_devices(answer.pods) | file.listed_devices
         delay = 0.0 if answer.in_allocate else self._timeouts.pod_resources_after_allocate
@@ -162,7 +162,7 @@ class ReservationBook:
         )
 
     def observe(self, file: Checkpoint, answer: PodsAnswer | None = None) -> None:
-        """Take the kubelet's checkpoint, and its answer, if there is one."""
+        """Update the pending ids from the kubelet's checkpoint, and from its answer, if there is one."""
         now, written = anyio.current_time(), file.listed_devices
         shown = frozenset[ResourceDevice]() if answer is None else listed_devices(answer.pods)
         missing = frozenset[ResourceDevice]() if answer is None else self.missing(file, answer)
@@ -181,11 +181,11 @@ class ReservationBook:
         self._publish()
 
     def _latest_entry(self, one: Pending) -> float:
-        """Until when the checkpoint may lack a node that a container has: its container asks for more."""
+        """Until when the checkpoint may lack an allocated node: the container may need other plugins, too."""
         return one.at + self._timeouts.foreign_allocate
 
     def _observe_admission(self, admission: Admission, answer: PodsAnswer | None, *, is_known: bool) -> None:
-        """``is_known``: something of what it was allocated is pending, or the kubelet has it."""
+        """``is_known``: a device of the admission is pending, or the kubelet has it."""
         newer = answer if answer is not None and answer.asked > self._last else None
         over = newer is not None and (self._is_other(newer.pods) or not is_known)
         if over or anyio.current_time() >= self._latest_end:
@@ -201,7 +201,7 @@ class ReservationBook:
 
     @property
     def due(self) -> float | None:
-        """When the kubelet should be asked next because of what was allocated; None if nothing is open."""
+        """When to query the kubelet next because of allocated ids; None if none is pending."""
         soon = self._timeouts.pod_resources_after_allocate
         times = [one.at + soon if one.holders else self._latest_entry(one) for one in self._pending.values()]
         if self._check_at is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pod uses which device: PodResources, the kubelet's checkpoint and pending allocations as one table.
 
-A device that one of the three has is in use. The checkpoint may have entries that PodResources does not list:
-of pods that have ended, of plain init containers, or because the kubelet does not know its pods yet. When
-that is news, one list is sent again; the kubelet writes the checkpoint then, and what is in it is in use.
-Where the checkpoint cannot be read, the last known allocations count for 30 s.
+A device in one of the three is in use. The checkpoint may have entries that PodResources does not list: of
+pods that have ended, of plain init containers, or because the kubelet does not know its pods yet. If such
+entries are new, one list is sent again: the kubelet then writes the checkpoint, and its entries are in use.
+While the checkpoint cannot be read, the last known allocations count for 30 s.
 
 One request at a time. Writes ``allocations`` of the Snapshot. Times are those of the event loop, in seconds.
 """
@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import anyio
 
 from nodeagent.agent import joining
-from nodeagent.agent.releases import RecentReleases, Releases, Rescans
+from nodeagent.agent.releases import DeviceReader, RecentReleases, Releases
 from nodeagent.agent.reservations import PodsAnswer, ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base import log, threads
@@ -47,7 +47,7 @@ class Kubelet(Protocol):
         """The answer of PodResources.
 
         :raises KubeletUnavailable: if there is none in time.
-        :raises KubeletAway: if nobody listens.
+        :raises KubeletAway: if there is no listener.
         """
         ...
 
@@ -56,7 +56,7 @@ class Kubelet(Protocol):
         ...
 
     def resend_list(self) -> bool:
-        """Send one list again, so that the checkpoint is written; False if the kubelet reads none."""
+        """Send one list again, so that the checkpoint is written; False if there is no stream for it."""
         ...
 
     def is_present(self) -> bool:
@@ -69,7 +69,7 @@ class Kubelet(Protocol):
 
 
 class Usage:
-    """The table, and the component that keeps it current."""
+    """The table of devices in use, and the component that keeps it current."""
 
     name = "allocations"
 
@@ -78,23 +78,23 @@ class Usage:
         kubelet: Kubelet,
         snapshots: Snapshots,
         reservations: ReservationBook,
-        rescans: Rescans,
+        reader: DeviceReader,
         releases: Releases,
         settings: Latest[Settings],
         timeouts: Timeouts,
     ) -> None:
-        """``rescans``: a released device is read again before the release is published."""
+        """``reader``: a released device is read again before the release is published."""
         self.error: str | None = None  # of the last request
         self.released = RecentReleases(timeouts.forgotten_container_end)
         self._kubelet = kubelet
         self._snapshots = snapshots
         self._reservations = reservations
-        self._rescans = rescans
+        self._reader = reader
         self._releases = releases
         self._settings = settings
         self._timeouts = timeouts
         self._lock = anyio.Lock()
-        self._hints: Latest[int] = Latest(0)  # a new value: ask soon; touched: the next time is another one
+        self._wakes: Latest[int] = Latest(0)  # new value: request soon; touched: the due time has changed
         self._failures: Latest[int] = Latest(-1)  # requests since the last answer; -1: none yet
         self._requested = -math.inf  # when the last request began
         self._requested_rewritten = -math.inf  # when the last one before a change began that was answered
@@ -103,23 +103,23 @@ class Usage:
         self._names: frozenset[str] = frozenset()  # of all pods in it
         self._file = Checkpoint(missing=True)
         self._unlisted: frozenset[Entry] = frozenset()  # its entries that the answer lacked
-        self._list_sent = -math.inf  # when a list was sent again last
-        self._outdated: Stamp | None = None  # of a file that the kubelet did not write again in time
+        self._list_sent = -math.inf  # when a list was last sent again
+        self._outdated: Stamp | None = None  # of a file that the kubelet did not rewrite in time
         self._unreadable: float | None = None  # since when the file cannot be read
-        self._pod_of: dict[str, Holder] = {}  # uid → its pod, as an answer has named it
-        self._named: frozenset[str] = frozenset()  # uids of pods that the present kubelet has named
+        self._pod_of: dict[str, Holder] = {}  # uid → its pod, as listed by PodResources
+        self._named: frozenset[str] = frozenset()  # uids of pods that the present kubelet has listed
 
     # Requests
 
     async def request(self, *, in_allocate: bool = False) -> Pods | None:
-        """Ask the kubelet once, and publish; the pods that it names, or None."""
+        """Query the kubelet once, and publish; the pods that it lists, or None."""
         async with self._lock:
             return await self._request(in_allocate=in_allocate)
 
     async def request_before_change(self) -> None:
-        """Ask once, after this call began; callers that wait at the same time share an answer.
+        """Query once after this call began; callers that wait at the same time share an answer.
 
-        A request whose checkpoint need not have been written after the answer does not count.
+        Only a request after which the checkpoint was rewritten counts.
         """
         wanted = anyio.current_time()
         async with self._lock:
@@ -133,7 +133,7 @@ class Usage:
             await self._request(rewritten=True)
 
     async def request_in_allocate(self) -> Pods | None:
-        """Ask inside an Allocate, which does not wait long."""
+        """Query inside an Allocate, with a short limit."""
         with anyio.move_on_after(self._timeouts.pod_resources_in_allocate):
             while True:
                 pods = await self.request(in_allocate=True)
@@ -144,7 +144,7 @@ class Usage:
         return None
 
     async def _request_file(self) -> None:
-        """PodResources is silent: a checkpoint that the kubelet writes now has all that pods have."""
+        """Use the checkpoint alone, without PodResources: a rewritten one has all devices in use."""
         async with self._lock:
             before = await self._read()
             file = await self._written_again(before, self._timeouts.checkpoint_write)
@@ -180,9 +180,9 @@ class Usage:
         return listed.pods or None
 
     async def _list_pods(self) -> PodList:
-        """The kubelet refuses what is beyond 100 requests a second: a client that had answers asks again.
+        """Query PodResources, and once again after a refusal: the kubelet allows 100 requests a second.
 
-        Not after a silence: an Allocate may wait for the lock.
+        Not again after a timeout: an Allocate may wait for the lock.
         """
         asked, repeat = anyio.current_time(), self._timeouts.pod_resources_repeat
         try:
@@ -195,7 +195,7 @@ class Usage:
         return await self._kubelet.list_pods()
 
     async def _note_silence(self, error: KubeletUnavailable) -> None:
-        """PodResources does not answer: what it listed last counts, with what the checkpoint has."""
+        """Publish without an answer: the last listed devices and those in the checkpoint are in use."""
         if self.error is None:
             log.event(log.HOLDERS_UNKNOWN, error=error.what)
         self.error = error.what
@@ -206,9 +206,9 @@ class Usage:
     # The checkpoint
 
     async def _decisive_file(self, listed: PodList, answer: PodsAnswer, *, rewritten: bool) -> Checkpoint:
-        """The file; written after the answer if the two differ, and that is news or some time ago.
+        """The file; rewritten after the answer if the two differ, and the difference is new or old enough.
 
-        The kubelet frees the devices of ended pods at each List, so what it writes then is what pods have.
+        The kubelet frees the devices of ended pods at each List, so the rewritten file has only live pods.
         """
         file, timeouts = await self._read(), self._timeouts
         self._named &= {each.uid for each in file.entries}
@@ -225,10 +225,9 @@ class Usage:
     async def _written_again(
         self, before: Checkpoint, limit: float, listed: PodList | None = None
     ) -> Checkpoint:
-        """The file after one list was sent again; the one before if the kubelet does not write in time.
+        """The file after one list was sent again; the old one if the kubelet does not write in time.
 
-        Where no resource is listed, no list can be sent: a pod that the kubelet has named, and names no more,
-        has ended.
+        If no resource is listed, no list can be sent: then a pod that is no longer listed has ended.
         """
         self._list_sent = anyio.current_time()
         if not self._kubelet.resend_list():
@@ -247,7 +246,7 @@ class Usage:
         return file._replace(entries=tuple(each for each in file.entries if each.uid not in ended))
 
     async def _read(self) -> Checkpoint:
-        """The file. A kubelet that has allocated nothing yet may have none."""
+        """The file; it may be missing until the kubelet has allocated a device."""
         file = await threads.call(self._kubelet.read_checkpoint)
         not_yet = file.missing and self._file.missing and self._unreadable is None
         if file.readable or not_yet:
@@ -258,12 +257,12 @@ class Usage:
 
     @property
     def _absence_counts(self) -> bool:
-        """True if a device that no source has is not in use."""
+        """True if a device that is in none of the sources counts as not in use."""
         since = self._unreadable
         return since is None or anyio.current_time() >= since + self._timeouts.unreadable_checkpoint
 
     def _with_last_known(self, listed: PodList) -> ByResource[Holder]:
-        """The allocations that are listed; without a readable file also those that were known before."""
+        """The listed allocations; without a readable file also the last known ones."""
         if self._absence_counts:
             return listed.table
         return joining.merge(self._snapshots.now.allocations.table, listed.table)
@@ -273,7 +272,7 @@ class Usage:
     async def _publish(
         self, file: Checkpoint, knowledge: Knowledge, answer: PodsAnswer | None = None
     ) -> None:
-        """Publish what was listed last and this file has."""
+        """Publish the table of the last listed devices and this file."""
         self._file = file
         before = self._snapshots.now.allocations
         self._pod_of = joining.pods_by_uid(file, self._listed, self._pod_of)
@@ -284,7 +283,7 @@ class Usage:
         allocations = joining.with_answers(Allocations(table, knowledge), file, before, outdated=outdated)
         released = {each for each, _ in before.held()} - {each for each, _ in allocations.held()}
         if released:
-            await self._rescans.refresh(released)
+            await self._reader.refresh(released)
         self.released.note(before, allocations, anyio.current_time())
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
         self._reservations.observe(file, answer)
@@ -292,11 +291,11 @@ class Usage:
     # The component
 
     def request_soon(self) -> None:
-        """Something has changed that the kubelet may know of."""
-        self._hints.set(self._hints.get() + 1)
+        """Query soon: the allocations of the kubelet may have changed."""
+        self._wakes.set(self._wakes.get() + 1)
 
     def kubelet_changed(self) -> None:
-        """A new kubelet is there, which may not know its pods yet."""
+        """Start again for a restarted kubelet, which may not know its pods yet."""
         now = anyio.current_time()
         self._reservations.end_admission()
         self._unreadable = None if self._unreadable is None else now
@@ -307,7 +306,7 @@ class Usage:
         self.request_soon()
 
     async def follow_checkpoint(self, changes: Latest[T]) -> None:
-        """Ask the kubelet when its checkpoint has other entries, for ever."""
+        """Query the kubelet whenever the entries of its checkpoint change, for ever."""
         seen = changes.version
         while True:
             seen, _ = await changes.newer(seen)
@@ -316,7 +315,7 @@ class Usage:
                 self.request_soon()
 
     async def first(self) -> None:
-        """The first answer, before anything is listed, if it does not take too long."""
+        """Query until the first answer, with a limit: it comes before the first list if possible."""
         self._first_list = anyio.current_time() + self._timeouts.pod_resources_at_start
         with anyio.CancelScope(deadline=self._first_list):
             await self.request()
@@ -325,36 +324,36 @@ class Usage:
                 await self.request()
 
     async def ready(self) -> None:
-        """Wait for the first answer of the present kubelet, but not long: any device may be in use."""
+        """Wait for the first answer of the present kubelet, with a limit: any device may be in use."""
         with anyio.CancelScope(deadline=self._first_list):
             while self._failures.get() and self._kubelet.is_expected():
                 await self._failures.newer(self._failures.version)
 
     async def run(self) -> None:
-        """Ask whenever there is a hint or the time has come, for ever."""
+        """Query at each wake and whenever a request is due, for ever."""
         async with anyio.create_task_group() as group:
             began, pending = self._releases.began, self._reservations.began
             group.start_soon(began.follow, lambda _: self.request_soon(), began.version, name="releases")
-            group.start_soon(pending.follow, lambda _: self._hints.touch(), name="pending")
-            group.start_soon(self._failures.follow, lambda _: self._hints.touch(), name="silence")
+            group.start_soon(pending.follow, lambda _: self._wakes.touch(), name="pending")
+            group.start_soon(self._failures.follow, lambda _: self._wakes.touch(), name="silence")
             while True:
-                hints, asked = self._hints.get(), anyio.current_time()
+                wakes, asked = self._wakes.get(), anyio.current_time()
                 await self.request()
                 await anyio.sleep(self._timeouts.pod_resources_spacing)
-                await self._until_due(asked, hints)
+                await self._until_due(asked, wakes)
 
-    async def _until_due(self, asked: float, hints: int) -> None:
-        """Wait for a hint, or for the time of the next request after one at ``asked``."""
-        while self._hints.get() == hints:
-            seen = self._hints.version
+    async def _until_due(self, asked: float, wakes: int) -> None:
+        """Wait for a wake, or for the due time of the next request after one at ``asked``."""
+        while self._wakes.get() == wakes:
+            seen = self._wakes.version
             left = self._due(asked) - anyio.current_time()
             if left <= 0:
                 return
             with anyio.move_on_after(left):
-                await self._hints.newer(seen)
+                await self._wakes.newer(seen)
 
     def _due(self, asked: float) -> float:
-        """When to ask next without a hint."""
+        """When the next request is due without a wake."""
         timing, timeouts = self._settings.get().timing, self._timeouts
         times = [asked + timing.resync]
         if (failures := self._failures.get()) > 0:

@@ -95,7 +95,7 @@ class UsbNodes:
             if opened is None and self._members(device_ids) == members:
                 return members
             if opened is not None and anyio.current_time() > end:
-                hint = "the container of a pod that was deleted by force may still run: look for its process"
+                hint = "the container of a force-deleted pod may still run: find its process"
                 raise KernelRefused(opened, hint)
             await anyio.sleep(self._timeouts.usb_close_poll)
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rescans: soon and then more rarely, and none where nothing is unfinished."""
+"""Rescans of unfinished devices: soon and then more rarely, and none where nothing is unfinished."""
 
 from __future__ import annotations
 
 import anyio
 
-from nodeagent.agent.observe import Rescans
+from nodeagent.agent.observe import UnfinishedRescans
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.scan_requests import ScanRequests
 from tests import virtual
@@ -22,7 +22,7 @@ class Looked:
     def __init__(self) -> None:
         self.scan_requests = ScanRequests()
         self.scan_requests.take()
-        self.looks = Rescans(self.scan_requests, Timeouts().rescan_delays)
+        self.looks = UnfinishedRescans(self.scan_requests, Timeouts().rescan_delays)
 
     async def times(self, seconds: float) -> int:
         """How often the VF was due in that time."""
