@@ -203,7 +203,7 @@ def _plain_data(content: bytes, path: str) -> Any:
     except (ValueError, RecursionError):
         pass  # a YAML file may begin so, too
     try:
-        return _plain(yaml_lines.parse(content, path, path))
+        return _plain(yaml_lines.parse(content, path))
     except ConfigError as error:
         raise Invalid(error.what.removeprefix(f"{path}:").removeprefix(path).lstrip(": "), "") from error
 

@@ -17,16 +17,19 @@ from nodeagent.config.problems import Invalid, hint_for_unknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nodeagent.config.problems import Place, Problems
+    from nodeagent.config.problems import Problems
 
 Schema = dict[str, Any]
 
 
 class Scalar(NamedTuple):
-    """One word: its text, whether it stood without quotes, and whether it means "nothing"."""
+    """One word: its text, whether it stood without quotes, and whether it means "nothing".
+
+    The place of an entry is for messages: file and line, variable or flag.
+    """
 
     text: str
-    place: Place
+    place: str
     plain: bool = True
     null: bool = False
 
@@ -35,14 +38,14 @@ class Items(NamedTuple):
     """A list."""
 
     entries: tuple[Entry, ...]
-    place: Place
+    place: str
 
 
 class Member(NamedTuple):
     """One key of a table: its place is the key's line."""
 
     key: str
-    place: Place
+    place: str
     entry: Entry
 
 
@@ -50,7 +53,7 @@ class Table(NamedTuple):
     """Keys with values, in the order written."""
 
     members: tuple[Member, ...]
-    place: Place
+    place: str
 
 
 Entry = Scalar | Items | Table
@@ -61,7 +64,7 @@ def is_null(entry: Entry) -> bool:
     return isinstance(entry, Scalar) and entry.null
 
 
-def entry_of(data: Any, place: Place) -> Entry:
+def entry_of(data: Any, place: str) -> Entry:
     """Return the entry of plain data, such as JSON."""
     if isinstance(data, dict):
         return Table(tuple(Member(key, place, entry_of(each, place)) for key, each in data.items()), place)
@@ -250,14 +253,14 @@ def _read_record(record: Record, entry: Entry, key: str, problems: Problems) -> 
     except Invalid as invalid:
         problems.add(entry.place, key, invalid.what, invalid.hint)
         return None
-    return Read(plain, record.make(**values, **({"place": entry.place.full} if record.placed else {})))
+    return Read(plain, record.make(**values, **({"place": entry.place} if record.placed else {})))
 
 
 def _expected(words: str, entry: Entry) -> str:
     return f"expected a {words}, found {described(entry)}"
 
 
-def from_text(shape: Shape, text: str, place: Place) -> Entry:
+def from_text(shape: Shape, text: str, place: str) -> Entry:
     """Return the entry that a flag or a variable holds: ``a,b`` for lists, ``a=b,c=d`` for maps.
 
     :raises Invalid: if a part of a map has no "=", or a key is there twice.
@@ -274,7 +277,7 @@ def from_text(shape: Shape, text: str, place: Place) -> Entry:
     return Scalar(text, place)
 
 
-def _pair(part: str, place: Place) -> Member:
+def _pair(part: str, place: str) -> Member:
     key, equals, value = part.partition("=")
     if not equals:
         raise Invalid(f'"{part}" has no "="', "write key=value, and commas between several")

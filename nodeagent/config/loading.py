@@ -15,22 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import codec, sources
 from nodeagent.config.codec import MapOf, Read, Table
-from nodeagent.config.problems import Place, Problems
-from nodeagent.config.settings import (
-    BY_KEY,
-    SETTINGS,
-    Cluster,
-    Settings,
-    Value,
-)
+from nodeagent.config.problems import Problems
+from nodeagent.config.settings import BY_KEY, SETTINGS, Cluster, Settings, Value
 from nodeagent.model import plain
-from nodeagent.model.configuration import (
-    Alias,
-    Configuration,
-    Imported,
-    MdevctlDefinitions,
-    VgpuFile,
-)
+from nodeagent.model.configuration import Alias, Configuration, Imported, MdevctlDefinitions, VgpuFile
 from nodeagent.model.problem import misconfigured
 from nodeagent.model.spec import ClusterMode
 from nodeagent.policy import merge
@@ -38,6 +26,7 @@ from nodeagent.policy import merge
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from nodeagent.config.settings import Setting
     from nodeagent.config.sources import Assignment, Sources
 
 R = TypeVar("R")
@@ -49,8 +38,8 @@ class Effective:
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self._values: dict[str, Read] = {}
-        self._origins: dict[str, tuple[Place, ...]] = {}
-        self._members: dict[tuple[str, str], Place] = {}
+        self._origins: dict[str, tuple[str, ...]] = {}
+        self._members: dict[tuple[str, str], str] = {}
 
     def take(self, given: Iterable[Assignment]) -> Effective:
         """Read sources, the weakest first; one that cannot be read leaves the weaker value."""
@@ -86,28 +75,30 @@ class Effective:
                 given[field.name] = self.fill(field.type, field.key)
         return record(**given)
 
-    def place(self, key: str) -> Place | None:
+    def place(self, key: str) -> str | None:
         """Return where the strongest value of a setting stands; None for a default and for other keys."""
         return self._origins[key][-1] if key in self._origins else None
 
     def aliases(self) -> tuple[Alias, ...]:
         """Return the aliases in the order written, each with its place."""
         return tuple(
-            Alias(name, target, self._members["aliases", name].full) for name, target in self.value("aliases")
+            Alias(name, target, self._members["aliases", name]) for name, target in self.value("aliases")
         )
 
-    def given(self) -> tuple[Value, ...]:
-        """Return the values that some source has given until now, in table order."""
-        return tuple(value for value in self.shown() if value.key in self._origins)
+    def given(self, home: str) -> tuple[Value, ...]:
+        """Return the values that are set until now, for people: places are without the directory of files."""
+        return tuple(value for value in self.shown(home) if value.key in self._origins)
 
-    def shown(self) -> tuple[Value, ...]:
-        """Return all values for people, in table order."""
-        return tuple(map(self._shown, BY_KEY))
+    def shown(self, home: str) -> tuple[Value, ...]:
+        """Return all values, in the order of the settings; places as in ``given``."""
+        return tuple(self._shown(setting, home) for setting in SETTINGS)
 
-    def _shown(self, key: str) -> Value:
-        if key not in self._values:
-            return Value(key, codec.written(BY_KEY[key].shape, BY_KEY[key].default), "default")
-        return Value(key, self._values[key].plain, ", ".join(place.short for place in self._origins[key]))
+    def _shown(self, setting: Setting, home: str) -> Value:
+        read = self._values.get(setting.key)
+        if read is None:
+            return Value(setting.key, codec.written(setting.shape, setting.default), "default")
+        places = (place.removeprefix(home) for place in self._origins[setting.key])
+        return Value(setting.key, read.plain, ", ".join(places))
 
 
 def load(origin: Sources) -> Settings:
@@ -198,11 +189,11 @@ def _shell(origin: Sources, problems: Problems, warnings: list[str]) -> Iterator
 
 def _named(path: str, problems: Problems) -> list[Assignment]:
     """Return the settings of a file named on the command line. :raises ConfigError: if it is absent."""
-    given = sources.file(path, path.rpartition("/")[2], problems)
+    given = sources.file(path, problems)
     if not given and not problems.errors:
         from nodeagent.config import yaml_lines
 
-        if yaml_lines.read(path, path) is None:  # an empty one is fine
+        if yaml_lines.read(path) is None:  # an empty one is fine
             raise ConfigError(f"{path}: no such file", "give the path of a configuration file")
     return given
 
@@ -225,7 +216,8 @@ def _in_full(
 
     ``imported`` None: files of other tools are read.
     """
-    home, filed = sources.below(prefix, sources.DIRECTORY), effective.given()
+    home = sources.below(prefix, sources.DIRECTORY)
+    filed = effective.given(f"{home}/")
     effective.take(outside)
     configuration, watched = _with_imported(_configuration(effective, f"{home}/"), prefix, warnings)
     if imported is None:
@@ -309,9 +301,8 @@ def _settings(
     effective: Effective, configuration: Configuration, warnings: Sequence[str], watched: Sequence[str]
 ) -> Settings:
     """Return the Settings: the configuration, and the sections of the daemon itself."""
-    found = effective.fill(
-        Settings, configuration=configuration, values=effective.shown(), watched=tuple(watched)
-    )
+    values = effective.shown(configuration.home)
+    found = effective.fill(Settings, configuration=configuration, values=values, watched=tuple(watched))
     return replace(found, warnings=(*warnings, *_unfollowed(found.cluster, configuration)))
 
 

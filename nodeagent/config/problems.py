@@ -7,7 +7,7 @@ value but not its place; its caller knows the place, and makes a ``ConfigError``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.policy import naming
@@ -38,13 +38,6 @@ _KEYS: Mapping[str, str] = {
     "NVIDIA's GPU operator": "sandboxWorkloads sandboxDevicePlugin vfioManager vgpuManager vgpuDeviceManager",
 }
 _OWNERS = {key: owner for owner, keys in _KEYS.items() for key in keys.split()}
-
-
-class Place(NamedTuple):
-    """A place in a source of settings: ``full`` for errors, ``short`` for tables ("config.yaml:12")."""
-
-    full: str
-    short: str
 
 
 class Invalid(Exception):
@@ -80,10 +73,9 @@ class Problems:
     def __init__(self) -> None:
         self.errors: list[ConfigError] = []
 
-    def add(self, place: Place | str, key: str, what: str, hint: str) -> None:
+    def add(self, place: str, key: str, what: str, hint: str) -> None:
         """Add an error of ``key`` at a place; both may be empty."""
-        where = place if isinstance(place, str) else place.full
-        words = [part for part in (where, key, what) if part]
+        words = [part for part in (place, key, what) if part]
         self.errors.append(ConfigError(": ".join(words), hint))
 
     def add_error(self, error: ConfigError) -> None:

@@ -17,7 +17,7 @@ from nodeagent.base import hints, timeouts
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.files import STDIN
 from nodeagent.config.codec import Entry, Table, entry_of, from_text, is_null
-from nodeagent.config.problems import Invalid, Place, Problems, hint_for_unknown
+from nodeagent.config.problems import Invalid, Problems, hint_for_unknown
 from nodeagent.config.settings import BY_KEY, SETTINGS, Setting, sections, top_keys
 from nodeagent.policy import naming
 
@@ -48,7 +48,7 @@ class Assignment(NamedTuple):
 
     setting: Setting
     entry: Entry
-    place: Place
+    place: str
 
 
 def below(root_prefix: str, path: str) -> str:
@@ -59,14 +59,14 @@ def below(root_prefix: str, path: str) -> str:
 def watched_paths(home: str) -> tuple[str, ...]:
     """Return the directories in which a change means "load again": also those that links lead to."""
     parts = f"{home}/conf.d"
-    files = [f"{home}/config.yaml", *(path for path, _ in _parts(parts, Problems(), []))]
+    files = [f"{home}/config.yaml", *_parts(parts, Problems(), [])]
     targets = [os.path.dirname(os.path.realpath(path)) for path in files]  # noqa: PTH120  text in, text out
     return tuple(dict.fromkeys([home, parts, *targets]))
 
 
 def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
     """Yield the settings in the files of the host; ``home`` is their directory."""
-    yield from file(f"{home}/config.yaml", "config.yaml", problems)
+    yield from file(f"{home}/config.yaml", problems)
     warnings += [
         f"{home}/{name} is not read: the file must be named config.yaml"
         for name in _MISNAMED
@@ -77,18 +77,18 @@ def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assign
 
 def parts(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
     """Yield the settings in the files of ``conf.d``."""
-    for path, short in _parts(f"{home}/conf.d", problems, warnings):
-        yield from file(path, short, problems)
+    for path in _parts(f"{home}/conf.d", problems, warnings):
+        yield from file(path, problems)
 
 
-def file(path: str, short: str, problems: Problems) -> list[Assignment]:
+def file(path: str, problems: Problems) -> list[Assignment]:
     """Return the settings in one file; [] if it is absent or cannot be read (then with an error)."""
     if path != STDIN and not os.path.lexists(path):
         return []
     from nodeagent.config import yaml_lines  # here: without a file, PyYAML is 1 MiB for nothing
 
     try:
-        tables = yaml_lines.read(path, short)
+        tables = yaml_lines.read(path)
     except ConfigError as error:
         problems.add_error(error)
         return []
@@ -100,11 +100,10 @@ def values(shown: Iterable[Value], place: str = "the daemon") -> Iterator[Assign
 
     A key that there is no more is passed over.
     """
-    at = Place(place, place)
     for value in shown:
         setting = BY_KEY.get(value.key)
         if setting is not None:
-            yield Assignment(setting, entry_of(value.value, at), at)
+            yield Assignment(setting, entry_of(value.value, place), place)
 
 
 def outside(shown: Iterable[Value], warnings: list[str]) -> Iterator[Assignment]:
@@ -120,7 +119,7 @@ def _outside(place: str) -> bool:
     return place.startswith(("env ", "flag "))
 
 
-def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tuple[str, str]]:
+def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[str]:
     """The files of ``conf.d``; names with a leading dot belong to ConfigMap volumes and editors."""
     try:
         names = sorted(os.listdir(directory))
@@ -136,7 +135,7 @@ def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[tupl
         for name in shown
         if name.endswith((".yml", ".json", ".conf"))
     ]
-    return [(f"{directory}/{name}", f"conf.d/{name}") for name in shown if name.endswith(".yaml")]
+    return [f"{directory}/{name}" for name in shown if name.endswith(".yaml")]
 
 
 def _split(top: Table, problems: Problems) -> Iterator[Assignment]:
@@ -176,7 +175,7 @@ def environment(environ: Mapping[str, str], problems: Problems, warnings: list[s
     for name, setting in by_name.items():
         text = environ.get(name, "")
         if text:
-            place = Place(f"env {name}", f"env {name}")
+            place = f"env {name}"
             yield from _given(setting, text, place, problems)
     warnings += _unknown_variables(environ, tuple(by_name))
 
@@ -199,11 +198,11 @@ def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Assignment]:
         if setting is None or setting.flag is None:
             problems.add("flag", key, "unknown key", naming.nearest(key, BY_KEY))
         else:
-            place = Place(f"flag {setting.flag}", f"flag {setting.flag}")
+            place = f"flag {setting.flag}"
             yield from _given(setting, text, place, problems)
 
 
-def _given(setting: Setting, text: str, place: Place, problems: Problems) -> Iterator[Assignment]:
+def _given(setting: Setting, text: str, place: str, problems: Problems) -> Iterator[Assignment]:
     try:
         yield Assignment(setting, from_text(setting.shape, text, place), place)
     except Invalid as invalid:

@@ -31,7 +31,7 @@ def read(path: str) -> tuple[VgpuConfiguration, ...]:
 
     :raises ConfigError: if there is no such file, or with file and line of the first mistake.
     """
-    table = yaml_lines.read(path, path)
+    table = yaml_lines.read(path)
     if table is None:
         raise ConfigError(f"{path}: no such file", "give the path of a vgpu-device-manager configuration")
     return parse(table)
@@ -82,7 +82,7 @@ def _fault(entry: Entry, cards: CardTypes) -> Problem | None:
     place = _members(entry, _KEYS, entry)["vgpu-devices"].place
     return misconfigured(
         "",
-        f"{place.full}: {what}",
+        f"{place}: {what}",
         "nodeagent makes one type on each card: keep one",
     )
 
@@ -131,11 +131,9 @@ def _members(entry: Entry, keys: tuple[str, ...], at: Entry) -> dict[str, Entry]
         raise _error(at, f"expected a table of keys, found {described(entry)}", f"keys: {', '.join(keys)}")
     for member in entry.members:
         if member.key not in keys:
-            raise ConfigError(
-                f'{member.place.full}: "{member.key}" is unknown', naming.nearest(member.key, keys)
-            )
+            raise ConfigError(f'{member.place}: "{member.key}" is unknown', naming.nearest(member.key, keys))
     return {member.key: member.entry for member in entry.members}
 
 
 def _error(at: Entry, what: str, hint: str) -> ConfigError:
-    return ConfigError(f"{at.place.full}: {what}", hint)
+    return ConfigError(f"{at.place}: {what}", hint)

@@ -21,7 +21,6 @@ from yaml.scanner import Scanner
 from nodeagent.base import files, hints
 from nodeagent.base.errors import ConfigError
 from nodeagent.config.codec import Items, Member, Scalar, Table
-from nodeagent.config.problems import Place
 
 if TYPE_CHECKING:
     from nodeagent.config.codec import Entry
@@ -45,18 +44,16 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
         BaseResolver.__init__(self)
 
 
-def read(path: str, short: str) -> Table | None:
+def read(path: str) -> Table | None:
     """The table in the file ``path`` ("-": standard input); None if there is no such file.
-
-    ``short`` names the file in places.
 
     :raises ConfigError: with file and line, if it cannot be read or means nothing.
     """
     content = _content(path)
-    return None if content is None else parse(content, path, short)
+    return None if content is None else parse(content, path)
 
 
-def parse(content: bytes, path: str, short: str) -> Table:
+def parse(content: bytes, path: str) -> Table:
     """The table in ``content``.
 
     :raises ConfigError: with file and line, if it means nothing.
@@ -64,8 +61,8 @@ def parse(content: bytes, path: str, short: str) -> Table:
     try:
         node = _composed(_text(content, path), path)
         if node is None:
-            return Table((), _Walk(path, short).place(0))
-        return _top(_Walk(path, short).entry(node, 0), path)
+            return Table((), _Walk(path).place(0))
+        return _top(_Walk(path).entry(node, 0), path)
     except RecursionError as error:
         raise ConfigError(f"{path}: too many brackets inside each other", _SYNTAX_HINT) from error
 
@@ -159,20 +156,19 @@ def _top(entry: Entry, path: str) -> Table:
     if isinstance(entry, Scalar) and entry.null:
         return Table((), entry.place)
     hint = "begin with a line such as 'apiVersion: nodeagent/v1'"
-    raise ConfigError(f"{entry.place.full}: the file must be a table of keys", hint)
+    raise ConfigError(f"{entry.place}: the file must be a table of keys", hint)
 
 
 class _Walk:
     """Turns composed nodes into entries, and counts them: aliases may repeat a node many times."""
 
-    def __init__(self, path: str, short: str) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._short = short
         self._left = MAX_ENTRIES
 
-    def place(self, line: int) -> Place:
+    def place(self, line: int) -> str:
         """The place of a line that counts from 0."""
-        return Place(f"{self._path}:{line + 1}", f"{self._short}:{line + 1}")
+        return f"{self._path}:{line + 1}"
 
     def entry(self, node: yaml.Node, depth: int) -> Entry:
         """The entry of a node.
@@ -182,7 +178,7 @@ class _Walk:
         place = self.place(node.start_mark.line)
         self._bounds(place, depth)
         if node.tag not in _PLAIN_TAGS:
-            raise ConfigError(f"{place.full}: the tag {node.tag} is not read", "remove the tag")
+            raise ConfigError(f"{place}: the tag {node.tag} is not read", "remove the tag")
         if isinstance(node, yaml.SequenceNode):
             return Items(tuple(self.entry(item, depth + 1) for item in node.value), place)
         if isinstance(node, yaml.MappingNode):
@@ -190,26 +186,26 @@ class _Walk:
         plain = isinstance(node, yaml.ScalarNode) and node.style is None
         return Scalar(node.value, place, plain, plain and node.value in _NULLS)
 
-    def _table(self, node: yaml.MappingNode, place: Place, depth: int) -> Table:
+    def _table(self, node: yaml.MappingNode, place: str, depth: int) -> Table:
         members: dict[str, Member] = {}
         for key_node, value_node in node.value:
             member = self._member(key_node, value_node, depth)
             first = members.setdefault(member.key, member)
             if first is not member:
-                what = f'{member.place.full}: the key "{member.key}" is here a second time'
-                raise ConfigError(what, f"keep this or the one at {first.place.short}")
+                what = f'{member.place}: the key "{member.key}" is here a second time'
+                raise ConfigError(what, f"keep this or the one at {first.place.rpartition('/')[2]}")
         return Table(tuple(members.values()), place)
 
     def _member(self, key_node: yaml.Node, value_node: yaml.Node, depth: int) -> Member:
         place = self.place(key_node.start_mark.line)
         if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigError(f"{place.full}: a key must be a word", "write 'key: value'")
+            raise ConfigError(f"{place}: a key must be a word", "write 'key: value'")
         if key_node.value == "<<" and key_node.style is None:
-            raise ConfigError(f"{place.full}: merge keys are not read", "write the keys out")
+            raise ConfigError(f"{place}: merge keys are not read", "write the keys out")
         return Member(key_node.value, place, self.entry(value_node, depth + 1))
 
-    def _bounds(self, place: Place, depth: int) -> None:
+    def _bounds(self, place: str, depth: int) -> None:
         self._left -= 1
         if self._left < 0 or depth > MAX_DEPTH:
-            what = f"{place.full}: too many values, or too deep"
+            what = f"{place}: too many values, or too deep"
             raise ConfigError(what, "write aliases out; an alias must not hold itself")

@@ -190,7 +190,7 @@ vgpu-configs:
 
 
 def parsed(text: str) -> tuple[VgpuConfiguration, ...]:
-    return vgpu_device_manager.parse(yaml_lines.parse(text.encode(), "vgpu.yaml", "vgpu.yaml"))
+    return vgpu_device_manager.parse(yaml_lines.parse(text.encode(), "vgpu.yaml"))
 
 
 def configurations(text: str) -> dict[str, tuple[CardTypes, ...]]:

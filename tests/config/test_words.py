@@ -7,11 +7,11 @@ import pytest
 
 from nodeagent.config import words
 from nodeagent.config.codec import Scalar, Word
-from nodeagent.config.problems import Invalid, Place
+from nodeagent.config.problems import Invalid
 
 
 def read(word: Word, text: str) -> object:
-    return word.read(Scalar(text, Place("config.yaml:1", "config.yaml:1")))
+    return word.read(Scalar(text, "config.yaml:1"))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def parse(content: bytes) -> Table:
-    return yaml_lines.parse(content, "/etc/nodeagent/x.yaml", "x.yaml")
+    return yaml_lines.parse(content, "/etc/nodeagent/x.yaml")
 
 
 def value(content: bytes) -> Entry:
@@ -43,10 +43,10 @@ def test_quotes_are_known_and_a_missing_value_too() -> None:
 
 def test_every_key_and_value_knows_its_line() -> None:
     top = parse(b"# first\na:\n  - b\n  - c\nd: e\n")
-    assert [member.place.short for member in top.members] == ["x.yaml:2", "x.yaml:5"]
+    assert [member.place for member in top.members] == [f"/etc/nodeagent/x.yaml:{n}" for n in (2, 5)]
     items = top.members[0].entry
     assert isinstance(items, Items)
-    assert [entry.place.full for entry in items.entries] == [f"/etc/nodeagent/x.yaml:{n}" for n in (3, 4)]
+    assert [entry.place for entry in items.entries] == [f"/etc/nodeagent/x.yaml:{n}" for n in (3, 4)]
 
 
 @pytest.mark.parametrize("content", [b"", b"# nothing\n", b"---\n", b"\xef\xbb\xbf# with a mark\n"])
@@ -101,28 +101,26 @@ def test_brackets_without_end_are_an_error_and_no_crash() -> None:
 
 
 def test_an_absent_file_is_none(tmp_path: Path) -> None:
-    assert yaml_lines.read(str(tmp_path / "absent"), "absent") is None
+    assert yaml_lines.read(str(tmp_path / "absent")) is None
 
 
 def test_a_directory_or_a_fifo_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "fifo", "not a regular file")):
         with pytest.raises(ConfigError, match=why):
-            yaml_lines.read(str(path), "x")
+            yaml_lines.read(str(path))
 
 
 def test_a_link_that_leads_in_a_circle_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(ConfigError, match="cannot be read"):
-        yaml_lines.read(str(tmp_path / "loop"), "x")
+        yaml_lines.read(str(tmp_path / "loop"))
 
 
 def test_a_file_over_one_mebibyte_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "big.yaml"
     path.write_bytes(b"#" * (yaml_lines.MAX_BYTES + 1))
     with pytest.raises(ConfigError, match="1 MiB"):
-        yaml_lines.read(str(path), "big.yaml")
+        yaml_lines.read(str(path))
     path.write_bytes(b"#" * yaml_lines.MAX_BYTES)
-    assert yaml_lines.read(str(path), "big.yaml") == Table(
-        (), yaml_lines.parse(b"", str(path), "big.yaml").place
-    )
+    assert yaml_lines.read(str(path)) == Table((), yaml_lines.parse(b"", str(path)).place)
