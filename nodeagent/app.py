@@ -29,7 +29,7 @@ from nodeagent.agent.tell import status, systemd
 from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.agent.tell.noting import Remarks
 from nodeagent.agent.tell.systemd import StatusLine, Watchdog
-from nodeagent.base import log, log_handlers, process, supervise, threads
+from nodeagent.base import log, log_handlers, process, state, supervise, threads
 from nodeagent.base.errors import ConfigError, FatalError
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Component, Heartbeat, Task
@@ -40,8 +40,7 @@ from nodeagent.config import Http, Log, Settings, Sources
 from nodeagent.http.routes import local_routes, network_routes
 from nodeagent.http.server import Handler, NetworkListener, serve_unix
 from nodeagent.kernel.root import Root
-from nodeagent.model.host import LOANS_RECORD, NODES
-from nodeagent.model.snapshot import DRIVERS_RECORD
+from nodeagent.model.host import NODES
 from nodeagent.model.status import Status
 
 if TYPE_CHECKING:  # few nodes load these
@@ -222,8 +221,9 @@ class Daemon:
     # Code that few nodes need: without it a node starts sooner and has no code in memory that writes to sysfs
 
     async def _change_host(self, group: TaskGroup) -> None:
-        if not self.core.root.exists(DRIVERS_RECORD):  # else the daemon before has left drivers to restore
-            await self.core.snapshots.until(lambda now: now.spec.changes_host or self._requested)
+        prefix, snapshots = self.core.root.prefix, self.core.snapshots
+        if not await threads.call(state.LEDGER.exists, prefix):  # else there may be drivers to restore
+            await snapshots.until(lambda now: now.spec.changes_host or self._requested)
         await _load("nodeagent.agent.changing.loop", "nodeagent.agent.changing.requests")
         from nodeagent.agent.changing import loop, requests
 
@@ -242,8 +242,9 @@ class Daemon:
         return await self.requests.reply(question, asker)
 
     async def _prepare_usb(self, group: TaskGroup) -> None:
-        if not self.core.root.exists(LOANS_RECORD):  # else the daemon before has left nodes to take back
-            await self.core.snapshots.until(lambda now: NODES in now.spec.node_paths)
+        prefix, snapshots = self.core.root.prefix, self.core.snapshots
+        if not await threads.call(state.USB.exists, prefix):  # else there may be nodes to return
+            await snapshots.until(lambda now: NODES in now.spec.node_paths)
         await _load("nodeagent.agent.usb")
         from nodeagent.agent import usb
 

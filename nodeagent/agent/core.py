@@ -23,7 +23,7 @@ from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.agent.usage import Usage
-from nodeagent.base import log, threads
+from nodeagent.base import log, state, threads
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Supervisor
@@ -37,7 +37,6 @@ from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.kubelet.device_plugin import Answers, DeviceList
 from nodeagent.kubelet.endpoint import Endpoint, Registrar
 from nodeagent.kubelet.socket_dir import SocketDir
-from nodeagent.model.host import LOANS_RECORD
 from nodeagent.model.kubevirt import ClusterWishes
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
@@ -109,9 +108,9 @@ def _said_before(root: Root, settings: Settings) -> ClusterWishes:
     """What the cluster said to the daemon before this one: nothing is decided without it."""
     if not is_followed(settings.configuration.following):
         return ClusterWishes()
-    from nodeagent.agent.cluster import state  # here: most nodes ask no cluster
+    from nodeagent.agent.cluster.state import SECTION  # here: most nodes ask no cluster
 
-    return state.FILE.load(root.path(state.PATH)).wishes
+    return SECTION.load(root.prefix).wishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +215,8 @@ async def first_specs(core: Core) -> None:
 
 async def _lent_before(core: Core) -> None:
     """What pods were lent by the daemon before this one: the first list has none of it as free."""
-    if core.root.exists(LOANS_RECORD):
-        from nodeagent.agent import usb  # here: few nodes have such a record
+    if await threads.call(state.USB.exists, core.root.prefix):
+        from nodeagent.agent import usb  # here: few nodes have such a section
 
-        loans = await threads.call(usb.FILE.peek, core.root.path(LOANS_RECORD))
+        loans = await threads.call(usb.SECTION.peek, core.root.prefix)
         core.snapshots.publish(replace(core.snapshots.now, loans=loans))

@@ -75,7 +75,7 @@ async def with_specs(root: Root, before: Snapshot, spec: Spec, timeouts: Timeout
 
 def with_memory(root: Root, before: Snapshot) -> Snapshot:
     """The same with this machine's id and ledger, as far as they are not there. Blocks on files."""
-    known = before.ledger if before.ledger != Ledger() else ledger.remembered(root)
+    known = before.ledger if before.ledger != Ledger() else ledger.SECTION.peek(root.prefix)
     return replace(
         before,
         ledger=ownership.learned(known, before.host, before.names),

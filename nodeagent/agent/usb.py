@@ -19,15 +19,15 @@ from typing import Any
 import anyio
 
 from nodeagent.agent.core import Core
-from nodeagent.base import log, threads
+from nodeagent.base import log, state, threads
 from nodeagent.base.errors import AllocationRefused, KernelRefused
-from nodeagent.base.files import StateFile
+from nodeagent.base.state import Section
 from nodeagent.base.supervise import Component
 from nodeagent.kernel import open_files
 from nodeagent.kernel.apply import usb_owner
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import host_use
-from nodeagent.model.host import LOANS_RECORD, Loan, Loans, UsbDevice
+from nodeagent.model.host import Loan, Loans, UsbDevice
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.policy.offer import usb_sets
 
@@ -49,7 +49,6 @@ class UsbNodes:
 
     def __init__(self, core: Core) -> None:
         self._root = core.root
-        self._path = core.root.path(LOANS_RECORD)
         self._snapshots = core.snapshots
         self._offering = core.offering
         self._releases = core.releases
@@ -175,12 +174,12 @@ class UsbNodes:
 
     async def _read(self) -> None:
         if not self._is_read:
-            self._publish(await threads.call(FILE.load, self._path))
+            self._publish(await threads.call(SECTION.load, self._root.prefix))
             self._is_read = True
 
     async def _keep(self, loans: Loans) -> None:
         if loans != self._snapshots.now.loans:
-            await threads.call(FILE.save, self._path, loans)
+            await threads.call(SECTION.save, self._root.prefix, loans)
             self._publish(loans)
 
     def _publish(self, loans: Loans) -> None:
@@ -243,11 +242,10 @@ def _loan(written: Any) -> Loan:
     )
 
 
-FILE: StateFile[Loans] = StateFile(
+SECTION: Section[Loans] = Section(
+    state.USB,
     {},
     _loans,
     lambda loans: {str(head): several for head, several in loans.items()},
     "without it the nodes of USB devices would stay QEMU's",
-    log.USB_RECORD_BROKEN,
-    mode=0o644,
 )

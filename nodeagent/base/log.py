@@ -257,16 +257,7 @@ SETTINGS_NOT_KEPT = _warning(
     "the settings in force cannot be kept for a start with a wrong file: {error}",
     "hint",
 )
-VGPU_RECORD_BROKEN = _warning(
-    "05064868b5d3442ea2eec0233d2611da", "which vGPU types nodeagent has set is lost: {error}"
-)
-DRIVERS_RECORD_BROKEN = _warning(
-    "aa73fc3497fe418984859bd0358c5aca", "which drivers bound functions had before is lost: {error}"
-)
-USB_RECORD_BROKEN = _warning("e6f49fd0ab844c9a8d476aa82afbd7f9", "USB loans are lost: {error}")
-CLUSTER_RECORD_BROKEN = _warning(
-    "b9509d0095444d01ae096e5a99e87fb5", "what the cluster said last is lost: {error}"
-)
+STATE_DAMAGED = _warning("aa73fc3497fe418984859bd0358c5aca", "saved state is lost: {error}")
 CLUSTER_NOT_KEPT = _warning(
     "57bae57baa944888b05950e91b87b25c", "what the cluster says cannot be kept: {error}", "hint"
 )

@@ -116,15 +116,16 @@ def _cluster_wishes(options: argparse.Namespace, root: Root, spec: Spec) -> Clus
     if daemon_client.is_saved(options):
         return ClusterWishes()
     from nodeagent.agent.cluster import state  # here: a saved host needs no reader of a CR
+    from nodeagent.base.state import CLUSTER
 
     status = daemon_client.status_or_none(options)
     if status is None:
         return ClusterWishes()
     cr_name = status.get("cluster", {}).get("kubevirt", "")
-    known = state.FILE.peek(root.path(state.PATH)).wishes
+    known = state.SECTION.peek(root.prefix).wishes
     if cr_name and known.kubevirt is None:
         raise NodeagentError(
-            f"the daemon goes by the KubeVirt CR {cr_name}, and {state.PATH} does not tell what it says",
+            f"the daemon goes by the KubeVirt CR {cr_name}, and {CLUSTER.path(root.prefix)} does not have it",
             "only root may read that: try again with sudo" if os.geteuid() else "see nodeagent status",
         )
     in_force = known.labels is not None and tuple(known.labels.items()) == spec.labels

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nodeagent.base import state
 from nodeagent.base.errors import ConfigError
-from nodeagent.base.files import Damaged, StateFile
-from nodeagent.config import loading, sources
+from nodeagent.base.state import Damaged, Section
+from nodeagent.config import loading
 from nodeagent.config.problems import ConfigErrors
 from nodeagent.config.settings import BY_KEY, Value
 from nodeagent.model import plain
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from nodeagent.config.settings import Settings
     from nodeagent.config.sources import Sources
 
-PATH = "/var/lib/nodeagent/settings.json"
 PLACE = "the last good settings"
 
 
@@ -31,8 +31,12 @@ def _checked(document: dict[str, Any]) -> dict[str, Any]:
     return {"values": dict(document["values"].items()), "imported": document["imported"]}
 
 
-FILE: StateFile[dict[str, Any]] = StateFile(
-    {}, _checked, lambda content: content, "without it a daemon does not start while a file is wrong"
+SECTION: Section[dict[str, Any]] = Section(
+    state.SETTINGS,
+    {},
+    _checked,
+    lambda content: content,
+    "without it a daemon does not start while a file is wrong",
 )
 
 
@@ -41,13 +45,13 @@ def keep(prefix: str, settings: Settings) -> None:
 
     :raises KernelRefused: if they cannot be written.
     """
-    path, content = sources.below(prefix, PATH), _content(settings)
+    content = _content(settings)
     try:
-        if FILE.read(path) == content:
+        if SECTION.read(prefix) == content:
             return
     except Damaged:
         pass  # it is replaced
-    FILE.save(path, content)
+    SECTION.save(prefix, content)
 
 
 def at_start(origin: Sources, *, strict: bool = False) -> tuple[Settings, ConfigError | None]:
@@ -64,9 +68,9 @@ def at_start(origin: Sources, *, strict: bool = False) -> tuple[Settings, Config
 
 
 def _recalled(origin: Sources, wrong: ConfigError) -> Settings:
-    path = sources.below(origin.prefix, PATH)
+    path = state.SETTINGS.path(origin.prefix)
     try:
-        content = FILE.read(path)
+        content = SECTION.read(origin.prefix)
         if content:
             return _settings(origin, content)
     except (Damaged, TypeError, ValueError, LookupError, AttributeError):

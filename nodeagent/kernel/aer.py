@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PCI errors (Advanced Error Reporting): verdicts on recoveries, which sysfs does not show, and error counts.
 
-A verdict is on the binding of a driver to a device. It ends with the boot, so it is recorded below /run, with
-the inodes of the device's directory and of its ``vfio-dev``, which the kernel creates at each binding:
-an entry of another binding is no verdict.
+A verdict is on the binding of a driver to a device. It is saved until the next boot, with the inodes of the
+device's directory and of its ``vfio-dev``, which the kernel creates with each binding: an entry of another
+binding is no verdict.
 
 Counts and other hints of one function are read on demand, for ``explain`` and a warning at the start, never
 by a scan, and never without a limit outside: a device may not answer. The counters exist where the
@@ -17,13 +17,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nodeagent.base.files import StateFile
+from nodeagent.base import state
+from nodeagent.base.state import Section
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.host import Hints, Recovery
 from nodeagent.model.ids import PciAddress, pci_address
 
-PATH = "/run/nodeagent/recoveries.json"
 _TOTAL = re.compile(r"^TOTAL_ERR_\S+\s+(\d{1,19})$", re.MULTILINE)
 
 
@@ -42,8 +42,8 @@ def _plain(verdicts: Mapping[PciAddress, tuple[Recovery, str]]) -> dict[str, Any
     }
 
 
-FILE: StateFile[Mapping[PciAddress, tuple[Recovery, str]]] = StateFile(
-    {}, _parse, _plain, "without it a restart forgets which devices have failed", mode=0o644
+SECTION: Section[Mapping[PciAddress, tuple[Recovery, str]]] = Section(
+    state.RECOVERIES, {}, _parse, _plain, "without it a restart forgets which devices have failed"
 )
 
 
@@ -52,15 +52,15 @@ def load(root: Root) -> Mapping[PciAddress, Recovery]:
 
     :raises KernelRefused: if nothing can be read at present.
     """
-    recorded = FILE.load(root.path(PATH))
+    recorded = SECTION.load(root.prefix)
     return {each: verdict for each, (verdict, binding) in recorded.items() if _binding(root, each) == binding}
 
 
 def save(root: Root, verdicts: Mapping[PciAddress, Recovery]) -> None:
     """Replace the record; without verdicts there is none. :raises KernelRefused: if it cannot be written."""
     bindings = {address: _binding(root, address) for address in verdicts}
-    FILE.save(
-        root.path(PATH),
+    SECTION.save(
+        root.prefix,
         {each: (verdicts[each], binding) for each, binding in bindings.items() if binding is not None},
     )
 

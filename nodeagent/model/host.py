@@ -69,7 +69,6 @@ class HostUses(NamedTuple):
 
 
 NODES = "/dev/bus/usb"
-LOANS_RECORD = "/run/nodeagent/usb-loans.json"
 """The directory of their nodes: a scan that is asked for it looks for USB devices, and no other one does."""
 _HUB = "09"
 _KEYBOARD = "030101"  # a keyboard that firmware can use, too: its boot protocol

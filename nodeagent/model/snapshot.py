@@ -22,9 +22,6 @@ from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.model.nodes import DevNode, fits, is_node_path, of_groups
 from nodeagent.model.spec import Spec
 
-DRIVERS_RECORD = "/run/nodeagent/drivers.json"
-"""The file of ``drivers``, ``asked`` and ``unprobed``; it exists while there is something to give back."""
-
 
 class Asked(NamedTuple):
     """The VFIO driver that was requested by hand, and for which device: a slot may get another one."""

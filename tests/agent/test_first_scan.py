@@ -8,7 +8,7 @@ from pathlib import Path
 from nodeagent.agent import core, usb
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.model.host import LOANS_RECORD, Loan
+from nodeagent.model.host import Loan
 from nodeagent.model.ids import DeviceId
 from tests.agent.parts import settings
 from tests.sim import hosts
@@ -19,7 +19,7 @@ LOANS = {DeviceId("46f4:0001-0"): (Loan("46f4:0001-0", "/dev/bus/usb/001/007", "
 async def test_what_pods_were_lent_is_known_to_the_first_list_and_not_a_moment_later(tmp_path: Path) -> None:
     """The ids of two twins tell no more which of them a pod has."""
     host = hosts.many(tmp_path, 1)
-    usb.FILE.save(host.path(LOANS_RECORD), LOANS)
+    usb.SECTION.save(host.directory, LOANS)
     shared = core.build(Root(host.directory), settings(), Timeouts())
     await core.first_scan(shared)
     assert shared.snapshots.now.host.generation

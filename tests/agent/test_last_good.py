@@ -12,7 +12,8 @@ from nodeagent import config
 from nodeagent.agent.config_loop import LastGood
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
-from nodeagent.config import Sources, last_good
+from nodeagent.base.state import SETTINGS
+from nodeagent.config import Sources
 from nodeagent.kernel.root import Root
 from tests.conftest import Said
 
@@ -28,7 +29,7 @@ async def test_a_refusal_is_told_once_until_it_has_ended(tmp_path: Path, said: S
     remove(state)
     await keeper.one_turn(settings)
     assert is_kept(tmp_path)
-    remove(Path(str(tmp_path) + last_good.PATH))
+    remove(Path(SETTINGS.path(str(tmp_path))))
     state.rmdir()
     in_the_way(state)
     await keeper.one_turn(settings)
@@ -62,4 +63,4 @@ def remove(file: Path) -> None:
 
 
 def is_kept(root: Path) -> bool:
-    return Path(str(root) + last_good.PATH).is_file()
+    return Path(SETTINGS.path(str(root))).is_file()

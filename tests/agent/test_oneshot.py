@@ -55,14 +55,14 @@ async def test_who_holds_what_and_what_is_open_is_not_known(root: Root) -> None:
 
 async def test_the_machine_and_what_we_did_to_it_are_in_the_snapshot(host: SimulatedHost, root: Root) -> None:
     host.write_file("/etc/machine-id", f"{MACHINE}\n")
-    ledger.FILE.save(root.path(ledger.PATH), Ledger({ONE: "7", "0000:ff:00.0": "7"}, {"7": "T4-1Q"}))
+    ledger.SECTION.save(root.prefix, Ledger({ONE: "7", "0000:ff:00.0": "7"}, {"7": "T4-1Q"}))
     snapshot = await oneshot.snapshot(root, Spec(), timeouts=Timeouts())
     assert snapshot.machine_id == MACHINE
     assert snapshot.ledger == Ledger({ONE: "7"}, {"7": "T4-1Q"})  # the other one has gone
 
 
 async def test_a_saved_host_is_not_mixed_with_the_present_one(host: SimulatedHost, root: Root) -> None:
-    ledger.FILE.save(root.path(ledger.PATH), Ledger({ONE: "7"}, {"7": "T4-1Q"}))
+    ledger.SECTION.save(root.prefix, Ledger({ONE: "7"}, {"7": "T4-1Q"}))
     snapshot = await oneshot.snapshot(root, Spec(), Timeouts(), Host(iommu=True))
     assert snapshot.host == Host(iommu=True)
     assert snapshot.ledger == Ledger()

@@ -34,6 +34,7 @@ from tests import forkserver
 from tests.sim.usb import UsbBuses
 
 T4 = "nvidia.com/TU104GL_TESLA_T4"
+STATE, LASTING = "run/nodeagent/state.json", "var/lib/nodeagent/last.json"
 PATIENCE = 15.0  # seconds; generous, for a machine that others load
 POLL = 0.02
 NOBODY = 65534
@@ -213,6 +214,17 @@ class Node:
     def has(self, path: str) -> bool:
         """True if the host has this path."""
         return os.path.lexists(self.host.path(path))
+
+    def state(self, section: str) -> dict[str, Any]:
+        """A section of the state until the next boot, as it is on disk; {} without it."""
+        path = self.root / STATE
+        document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        found: dict[str, Any] = document.get(section, {})
+        return found
+
+    def has_former_drivers(self) -> bool:
+        """True if the ledger on disk has drivers that functions had before they were bound."""
+        return bool(self.state("ledger").get("drivers"))
 
     def driver_of(self, address: str) -> str:
         """The driver to which the function is bound now."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -43,9 +42,7 @@ def places(admitted: Pod) -> set[str]:
 
 def lent(node: Node) -> dict[str, set[str]]:
     """Head of a set → bus and number of each device of it, as they are on record."""
-    record = node.root / "run/nodeagent/usb-loans.json"
-    body: dict[str, list[list[str]]] = json.loads(record.read_text())
-    return {head: {loan[2] for loan in several} for head, several in body.items()}
+    return {head: {loan[2] for loan in several} for head, several in node.state("usb").items()}
 
 
 def plugged(node: Node, port: str, plug: Plug, number: int) -> str:

@@ -95,7 +95,7 @@ async def test_a_group_is_bound_as_a_whole_and_offered_and_given_back_without_it
         node.configure(RESOURCE)
         await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
         await daemon.logged("action-done", count=2)
-        await eventually(lambda: not node.has("/run/nodeagent/drivers.json"), PATIENCE)
+        await eventually(lambda: not node.has_former_drivers(), PATIENCE)
         assert [wrote.kind for wrote in drivers.writes] == [
             *(*("override", "unbind") * 2, "probe", "probe"),
             *(*("clear", "release") * 2, "reprobe", "reprobe"),

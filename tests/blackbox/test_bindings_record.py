@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import PATIENCE, Node, eventually
+from tests.blackbox.harness import PATIENCE, STATE, Node, eventually
 from tests.blackbox.test_bindings import (
     AUDIO,
     BOUND,
@@ -24,8 +25,8 @@ from tests.sim.drivers import simulated
 
 
 def record(node: Node) -> Path:
-    """The file of own drivers."""
-    return node.root / "run/nodeagent/drivers.json"
+    """The file with the former drivers."""
+    return node.root / STATE
 
 
 def damage(node: Node) -> bytes:
@@ -49,11 +50,27 @@ async def test_a_damaged_record_of_own_drivers_is_set_aside_and_told_and_nothing
         assert (await node.command("plan")).returncode == 0
         assert record(node).read_bytes() == damaged, "who does not write it leaves it alone"
         async with node.daemon() as daemon:
-            told = await daemon.logged("drivers-record-broken")
+            told = await daemon.logged("state-damaged")
             assert f"{record(node).name}.broken" in told["message"]
             await node.until_told(lambda told: not told["changes"]["underWay"])
             assert drivers_of(drivers) == BOUND
         assert record(node).with_suffix(".json.broken").read_bytes() == damaged
+
+
+async def test_drivers_are_restored_from_the_files_of_the_release_before(node: Node) -> None:
+    add_card(node)
+    node.configure(RESOURCE + RULE)
+    async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet():
+        async with node.daemon():
+            await eventually(lambda: drivers_of(drivers) == BOUND, PATIENCE)
+        ledger = node.state("ledger")
+        record(node).unlink()
+        former = record(node).with_name("drivers.json")
+        former.write_text(json.dumps({"drivers": ledger["drivers"]}))
+        node.configure(RESOURCE)
+        async with node.daemon():
+            await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
+            await eventually(lambda: not former.exists() and not node.has_former_drivers(), PATIENCE)
 
 
 async def test_what_came_back_on_another_driver_gets_that_one_back(node: Node) -> None:
@@ -92,4 +109,4 @@ async def test_what_a_killed_daemon_had_taken_goes_back_where_the_rest_may_not_f
             told = await node.until_told(lambda told: not told["changes"]["underWay"])
             assert "boot display" in told["changes"]["problems"][0]
             assert told["changes"]["writes"] == 1
-            await eventually(lambda: not node.has("/run/nodeagent/drivers.json"), PATIENCE)
+            await eventually(lambda: not node.has_former_drivers(), PATIENCE)

@@ -35,7 +35,6 @@ from tests.blackbox.test_bindings_faults import (
 )
 from tests.sim.drivers import SimulatedDrivers, simulated
 
-RECORD = "/run/nodeagent/drivers.json"
 DAEMON, ALONE = "daemon", "alone"
 WAYS = pytest.mark.parametrize("way", [DAEMON, ALONE])
 
@@ -75,7 +74,7 @@ async def bound_and_released(hand: Hand, drivers: SimulatedDrivers, *names: str)
     assert (len(drivers.writes), drivers_of(drivers)) == (wrote, BOUND)
     assert "done: " in await hand.says(0, "release", *names)
     assert drivers_of(drivers) == OWN
-    assert not hand.node.has(RECORD)
+    assert not hand.node.has_former_drivers()
     assert "nothing to do" in await hand.says(0, "release", *names)
     assert len(drivers.writes) == wrote + 2 * len(BACK)
 

@@ -71,7 +71,7 @@ async def test_what_a_killed_verb_has_begun_the_next_daemon_ends(node: Node, num
             assert await process.wait() == -signal.SIGKILL
         async with node.daemon():
             await eventually(lambda: states(drivers, groups) == ["before"], PATIENCE)
-            await eventually(lambda: not node.has("/run/nodeagent/drivers.json"), PATIENCE)
+            await eventually(lambda: not node.has_former_drivers(), PATIENCE)
 
 
 @pytest.mark.slow
@@ -81,7 +81,7 @@ async def test_a_daemon_that_starts_meanwhile_is_kept_out_and_comes_after_it(nod
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet():
         with held_up(node, "snd_hda_intel"):
             async with begun(node, "bind", GPU) as process:
-                await eventually(lambda: node.has("/run/nodeagent/drivers.json"), PATIENCE)
+                await eventually(lambda: node.has_former_drivers(), PATIENCE)
                 async with node.daemon(ready=False) as daemon:
                     assert await daemon.process.wait() == 1
                     assert any("another nodeagent serves" in line for line in daemon.raw)
@@ -103,7 +103,7 @@ async def test_a_write_that_sleeps_is_told_after_a_while_and_the_daemon_goes_on(
     ):
         with held_up(node, "snd_hda_intel"):
             async with begun(node, "bind", GPU) as process:
-                await eventually(lambda: node.has("/run/nodeagent/drivers.json"), PATIENCE)
+                await eventually(lambda: node.has_former_drivers(), PATIENCE)
                 assert (await node.command("bind", other)).returncode == 0
                 assert drivers.driver(other) == "vfio-pci"
                 told = await said(process)

@@ -15,7 +15,7 @@ from nodeagent.sim.apiserver.server import FakeApiServer, Refusal
 from nodeagent.sim.apiserver.store import KUBEVIRTS, NODES
 from nodeagent.sim.kubelet.server import FakeKubelet
 from tests.blackbox import foreign
-from tests.blackbox.harness import EXEC, PATIENCE, T4, Daemon, Node, eventually, pod, until_health
+from tests.blackbox.harness import EXEC, LASTING, PATIENCE, T4, Daemon, Node, eventually, pod, until_health
 from tests.blackbox.test_splitting import FIRST, two_cards
 from tests.cluster import crs
 
@@ -165,7 +165,7 @@ async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers
         await kubelet.until_listed(GPU, 1, PATIENCE)
         await node.until_told(lambda told: of(told, "heard"))
         await daemon.end(signal.SIGKILL)
-    kept = node.root / "var/lib/nodeagent/cluster.json"
+    kept = node.root / LASTING
     assert kept.stat().st_mode & 0o777 == 0o600
     await server.stop()
     async with node.kubelet() as kubelet, node.daemon(*FLAGS):
@@ -203,7 +203,7 @@ async def test_nobody_waits_for_a_disk_that_hangs(node: Node, server: FakeApiSer
     """A pipe without a reader: whoever opens it to write, waits."""
     kept = node.root / "var/lib/nodeagent"
     kept.mkdir(parents=True)
-    os.mkfifo(kept / "cluster.new")
+    os.mkfifo(kept / "last.new")
     async with followed(node) as (_, kubelet):
         put(server, ENTRY)
         await kubelet.until_listed(GPU, 1, SOON)
@@ -212,13 +212,13 @@ async def test_nobody_waits_for_a_disk_that_hangs(node: Node, server: FakeApiSer
 
 
 async def test_a_damaged_record_is_set_aside_and_said(node: Node, server: FakeApiServer) -> None:
-    kept = node.root / "var/lib/nodeagent/cluster.json"
+    kept = node.root / LASTING
     kept.parent.mkdir(parents=True)
     kept.write_text("{")
     async with followed(node) as (daemon, _):
-        await daemon.logged("cluster-record-broken")
-        assert daemon.lines("cluster-record-broken")
-        assert (kept.parent / "cluster.json.broken").read_text() == "{"
+        await daemon.logged("state-damaged")
+        assert daemon.lines("state-damaged")
+        assert (kept.parent / "last.json.broken").read_text() == "{"
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import AsyncIterator
@@ -11,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from nodeagent.sim.apiserver.server import FakeApiServer
-from tests.blackbox.harness import PATIENCE, T4, Node
+from tests.blackbox.harness import LASTING, PATIENCE, T4, Node
 from tests.blackbox.test_cluster import ENTRY, FLAGS, GPU, OTHER, followed, of, put, server_of
 
 ASLEEP = 15.0  # seconds after which nobody may wait for a disk any more
@@ -30,7 +29,7 @@ async def test_what_is_on_disk_again_after_a_failure_is_said_no_more(
 ) -> None:
     async with followed(node) as (_, kubelet):
         await node.until_told(lambda told: of(told, "heard"))
-        unwritable = node.root / "var/lib/nodeagent/cluster.new"
+        unwritable = node.root / "var/lib/nodeagent/last.new"
         unwritable.mkdir()
         put(server, ENTRY | {"resourceName": OTHER})
         await node.until_told(lambda told: of(told, "doubts"))
@@ -43,7 +42,7 @@ async def test_offered_names_that_cannot_be_read_hold_up_nothing(node: Node, ser
     """A pipe without a writer: whoever reads it, waits."""
     kept = node.root / "var/lib/nodeagent"
     kept.mkdir(parents=True)
-    os.mkfifo(kept / "offered.json")
+    os.mkfifo(kept / "last.json")
     async with node.kubelet() as kubelet, node.daemon(*FLAGS):
         await kubelet.until_listed(GPU, 1, ASLEEP)
 
@@ -52,12 +51,11 @@ async def test_offered_names_that_cannot_be_read_hold_up_nothing(node: Node, ser
 async def test_a_record_of_another_shape_is_set_aside(
     node: Node, server: FakeApiServer, labels: object
 ) -> None:
-    kept = node.root / "var/lib/nodeagent/cluster.json"
+    kept = node.root / LASTING
     kept.parent.mkdir(parents=True)
-    body = json.dumps({"kubevirt": None, "labels": labels, "at": 1.0})
-    kept.write_text(json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body}))
+    kept.write_text(json.dumps({"cluster": {"kubevirt": None, "labels": labels, "at": 1.0}}))
     await server.stop()
     async with node.kubelet() as kubelet, node.daemon(*FLAGS) as daemon:
         await kubelet.until_listed(T4, 1, PATIENCE)
-        await daemon.logged("cluster-record-broken")
-        assert daemon.lines("cluster-record-broken")
+        await daemon.logged("state-damaged")
+        assert daemon.lines("state-damaged")

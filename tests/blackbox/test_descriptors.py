@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
-from tests.blackbox.harness import T4, Node, eventually, health, healths, until_health
+from tests.blackbox.harness import STATE, T4, Node, eventually, health, healths, until_health
 from tests.exhausted import no_descriptors
 from tests.sim.vfs import vf_addresses
 
@@ -73,11 +72,11 @@ async def test_a_damaged_record_of_what_is_ours_is_told_once_and_nothing_is_clea
         node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: []}\n")
         async with node.daemon("--timing-resync", "1s") as second:
             await kubelet.until_listed("nvidia.com/vgpu-without-name", 4)  # the record had the name
-            told = await second.logged("vgpu-record-broken")
+            told = await second.logged("state-damaged")
             assert f"{record(node).name}.broken" in told["message"]
             before = scans(await node.status())
             await node.until_told(lambda status: scans(status) > before + 2)
-            assert len(second.lines("vgpu-record-broken")) == 1, "once, not at each look"
+            assert len(second.lines("state-damaged")) == 1, "once, not at each look"
         assert len(made.types_on(CARD)) == 4
         assert record(node).with_suffix(".json.broken").read_bytes() == damaged
 
@@ -89,10 +88,9 @@ def scans(status: dict[str, Any]) -> int:
 
 def record(node: Node) -> Path:
     """The file of what is ours."""
-    return node.root / "run/nodeagent/vgpu-types.json"
+    return node.root / STATE
 
 
 def on_record(node: Node) -> dict[str, Any]:
     """The record of what is ours."""
-    document: dict[str, Any] = json.loads(record(node).read_text()) if record(node).exists() else {}
-    return {"types": {}} | document
+    return {"types": {}} | node.state("ledger")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from nodeagent.sim.kubelet.server import FakeKubelet
-from tests.blackbox.harness import PATIENCE, T4, Node, eventually, run
+from tests.blackbox.harness import LASTING, PATIENCE, T4, Node, eventually, run
 
-KEPT = "/var/lib/nodeagent/settings.json"
+KEPT = f"/{LASTING}"
 GPU, OWN = "example.com/gpu", "example.com/own"
 GOOD = f'resources: [{{name: {GPU}, pci: [{{devices: ["1eb8"]}}]}}]'
 OTHER = GOOD.replace(GPU, OWN)

@@ -12,7 +12,7 @@ import pytest
 
 from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import VMIS, VMS
-from tests.blackbox.harness import PATIENCE, T4, Node
+from tests.blackbox.harness import LASTING, PATIENCE, T4, Node
 from tests.blackbox.test_cluster import ENTRY, GPU, OTHER, followed, of, put, server_of
 from tests.blackbox.test_machines import MACHINE
 from tests.facts import names
@@ -150,7 +150,7 @@ async def test_a_file_is_judged_by_the_cr_that_the_daemon_goes_by(node: Node, se
     assert (await asked(node, str(file)))["cr"] is None, "these settings read no CR"
     told = await asked(node, str(file), "--kubevirt-enabled", "true")
     assert told["cr"] == {"name": "kubevirt/kubevirt", "source": "record"}
-    kept = node.root / "var/lib/nodeagent/cluster.json"
+    kept = node.root / LASTING
     kept.write_text("{")
     assert (await asked(node, str(file), "--kubevirt-enabled", "true"))["cr"] is None
     assert kept.read_text() == "{", "whoever asks changes nothing"

@@ -11,7 +11,7 @@ import pytest
 from nodeagent.sim.apiserver.server import FakeApiServer
 from nodeagent.sim.apiserver.store import NODES
 from nodeagent.sim.kubelet.server import FakeKubelet
-from tests.blackbox.harness import PATIENCE, Node
+from tests.blackbox.harness import LASTING, PATIENCE, Node
 from tests.blackbox.test_cluster import ENTRY, GPU, NAME, OTHER, followed, of, put, server_of
 
 FOREIGN = "example.com/never"
@@ -108,7 +108,7 @@ async def test_names_are_known_after_a_restart_and_left_alone_where_that_is_wish
     async with followed(node) as (daemon, kubelet):
         await renamed(server, kubelet)
         await daemon.end()
-    kept = node.root / "var/lib/nodeagent/offered.json"
+    kept = node.root / LASTING
     assert kept.stat().st_mode & 0o777 == 0o600
     count(server, **{OTHER: "1"})
     async with followed(node, *LOOKS) as (_, kubelet):

@@ -64,14 +64,9 @@ async def until_device(node: Node, resource: str, device: str, reason: str) -> d
     return seen[-1]
 
 
-def loans(node: Node) -> Path:
-    return node.root / "run/nodeagent/usb-loans.json"
-
-
 def lent(node: Node) -> dict[str, list[str]]:
     """Head of a set → bus and number of each device of it, as they are on record."""
-    body: dict[str, list[list[str]]] = json.loads(loans(node).read_text())
-    return {head: [loan[2] for loan in several] for head, several in body.items()}
+    return {head: [loan[2] for loan in several] for head, several in node.state("usb").items()}
 
 
 async def test_a_pod_gets_bus_and_number_of_a_device_and_its_node(node: Node) -> None:
@@ -115,7 +110,7 @@ async def test_the_node_is_qemus_until_the_pod_has_let_go(node: Node) -> None:
         assert owner(node, "/dev/bus/usb/001/004") == QEMU
         kubelet.delete(running)
         await eventually(lambda: owner(node, "/dev/bus/usb/001/004") == ROOT)
-        await eventually(lambda: not loans(node).exists())
+        await eventually(lambda: not lent(node))
 
 
 @needs_root

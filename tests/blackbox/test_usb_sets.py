@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.blackbox.boards import named, running, stays
-from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
+from tests.blackbox.harness import PATIENCE, STATE, Node, health, pod, until_health
 from tests.blackbox.plugs import (
     BUNDLE,
     SET,
@@ -100,7 +100,7 @@ async def test_a_part_of_a_set_is_its_pods_though_the_record(node: Node, how: st
             running(one)
             await named(node, HEAD, one)
             await daemon.end(signal.SIGKILL)
-        record = node.root / "run/nodeagent/usb-loans.json"
+        record = node.root / STATE
         if how == "is gone":
             record.unlink()
         else:

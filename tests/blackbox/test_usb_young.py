@@ -28,7 +28,7 @@ def moved(node: Node, port: str = "1-1") -> None:
 
 async def free(node: Node, kubelet: FakeKubelet, resource: str) -> None:
     await eventually(lambda: health(kubelet, resource).get(STICK) == "Healthy", SOON)
-    await eventually(lambda: not (node.root / "run/nodeagent/usb-loans.json").exists(), SOON)
+    await eventually(lambda: not node.state("usb"), SOON)
 
 
 @contextlib.asynccontextmanager

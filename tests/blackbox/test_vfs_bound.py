@@ -35,7 +35,6 @@ BY_DEVICE = MADE + 'passthrough: [{match: [{vendors: ["8086"], devices: ["1889"]
 BY_ADDRESS = MADE + 'passthrough: [{match: [{addresses: ["0000:3b:00.4", "0000:3b:00.5"]}]}]\n'
 SOME = MADE + 'passthrough: [{match: [{addresses: ["0000:3b:00.4"]}]}]\n'
 ON_A_DRIVER = MADE + 'passthrough: [{match: [{devices: ["1889"], drivers: ["iavf"]}]}]\n'
-RECORD = "/run/nodeagent/drivers.json"
 REFUSING = "/sys/class/net/lo/ifindex"  # says 1, and takes no write
 
 
@@ -106,7 +105,7 @@ async def test_vfs_for_vfio_are_never_on_a_driver_of_the_host(node: Node, rules:
             await daemon.logged("action-done", count=3)
             node.configure(RESOURCE)
             await eventually(lambda: probed(node) == "1", PATIENCE)
-            await eventually(lambda: not node.has(RECORD), PATIENCE)
+            await eventually(lambda: not node.has_former_drivers(), PATIENCE)
             assert [nic.drivers.driver(each) for each in nic.vfs.made] == [None, None]
 
 
@@ -125,7 +124,7 @@ async def test_what_is_as_wished_is_not_written_to_and_what_somebody_has_switche
             assert len(nic.drivers.writes) == wrote
             node.configure(RESOURCE)
             await daemon.logged("action-done", count=2)
-            await eventually(lambda: not node.has(RECORD), PATIENCE)
+            await eventually(lambda: not node.has_former_drivers(), PATIENCE)
             assert probed(node) == "0"
 
 
@@ -224,7 +223,7 @@ async def test_a_daemon_that_is_killed_behind_the_switch_leaves_to_the_next_one_
                     assert nic.first == {FIRST: None, SECOND: None}
                     node.configure(RESOURCE)
                 await eventually(lambda: probed(node) == "1", PATIENCE)
-                await eventually(lambda: not node.has(RECORD), PATIENCE)
+                await eventually(lambda: not node.has_former_drivers(), PATIENCE)
 
 
 async def test_a_daemon_that_is_killed_when_the_vfs_are_there_has_them_bound_by_the_next_one(
@@ -253,5 +252,5 @@ async def test_a_card_that_came_back_has_its_switch_on_and_nothing_is_written_to
         before = switch.stat().st_mtime_ns
         node.configure(RESOURCE)
         async with node.kubelet(), node.daemon():
-            await eventually(lambda: not node.has(RECORD), PATIENCE)
+            await eventually(lambda: not node.has_former_drivers(), PATIENCE)
             assert switch.stat().st_mtime_ns == before

@@ -155,7 +155,7 @@ def test_what_the_daemon_remembers_of_vgpu_types_is_planned_with(root: Path, run
     foreign = json.loads(run("plan", "-o", "json")[1])
     assert {each["own"] for each in foreign["cards"][0]["exists"]} == {False}
     record = Ledger(dict.fromkeys(vfs, "1"), {"1": "NVIDIA A40-24Q"})
-    ledger.FILE.save(str(root / ledger.PATH.lstrip("/")), record)
+    ledger.SECTION.save(str(root), record)
     ours = json.loads(run("plan", "-o", "json")[1])
     assert {each["own"] for each in ours["cards"][0]["exists"]} == {True}
     assert (ours["steps"], ours["problems"]) == ([], [])

@@ -12,6 +12,7 @@ import pytest
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError, KernelRefused
+from nodeagent.base.state import SETTINGS
 from nodeagent.config import ConfigErrors, Settings, Sources, last_good
 from nodeagent.policy import merge
 
@@ -34,7 +35,7 @@ class Node:
 
     @property
     def kept(self) -> str:
-        return str(self.root) + last_good.PATH
+        return SETTINGS.path(str(self.root))
 
     def write(self, text: str, path: str = "etc/nodeagent/config.yaml") -> None:
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,7 @@ class Node:
 
     def put(self, **values: Any) -> None:
         """What another version may have kept."""
-        last_good.FILE.save(self.kept, {"values": values, "imported": None})
+        last_good.SECTION.save(str(self.root), {"values": values, "imported": None})
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_a_value_that_is_refused_now_refuses_the_start(node: Node) -> None:
     assert "fortnight" in second.what
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"sha256": "0", "body": "{}"}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"settings": {"body": "{}"}}'])
 def test_a_damaged_copy_is_told_and_replaced_by_the_next_good_one(node: Node, content: bytes) -> None:
     node.lived(GOOD)
     Path(node.kept).write_bytes(content)
@@ -145,7 +146,7 @@ def test_a_damaged_copy_is_told_and_replaced_by_the_next_good_one(node: Node, co
 @pytest.mark.parametrize("content", [{}, {"values": [], "imported": None}, {"values": {}, "imported": 5}])
 def test_a_copy_of_another_kind_is_as_a_damaged_one(node: Node, content: dict[str, Any]) -> None:
     node.lived(GOOD)
-    Path(node.kept).write_text(json.dumps(content))
+    Path(node.kept).write_text(json.dumps({"settings": content}))
     node.write("no-such-key: []")
     with pytest.raises(ConfigErrors) as told:
         node.starts()
@@ -163,4 +164,4 @@ def test_a_directory_that_takes_nothing_is_told(node: Node) -> None:
     node.write("in the way", "var/lib/nodeagent")
     with pytest.raises(KernelRefused) as told:
         last_good.keep(str(node.root), config.load(Sources(str(node.root), {}, {})))
-    assert "settings.json" in told.value.what
+    assert "last.json" in told.value.what

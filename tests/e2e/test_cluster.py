@@ -57,7 +57,7 @@ def follower(running: Cluster, daemon: Daemon) -> Iterator[Daemon]:
         if running.api.gone(f"{RBAC}/{plural}/nodeagent"):
             running.api.create(f"{RBAC}/{plural}", body)
     kubeconfig = Path(certificates.kubeconfig("nodeagent", running.control.url))
-    (running.host / "var/lib/nodeagent/cluster.json").unlink(missing_ok=True)  # of the test before
+    (running.host / "var/lib/nodeagent/last.json").unlink(missing_ok=True)  # of the test before
     (running.host / "etc").mkdir(exist_ok=True)
     (running.host / "etc/kubeconfig").write_bytes(kubeconfig.read_bytes())
     daemon.configure(SETTINGS)

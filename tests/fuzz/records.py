@@ -11,8 +11,7 @@ from typing import Any
 
 from nodeagent.agent.changing import ledger
 from nodeagent.agent.cluster import state
-from nodeagent.base import files
-from nodeagent.base.files import StateFile
+from nodeagent.base.state import ASIDE, BOOT, LASTING, Section, StateFile
 from nodeagent.model.snapshot import Ledger
 from tests.fuzz import mutations
 from tests.fuzz.running import Target
@@ -39,40 +38,40 @@ _CR = {
 _RECORD = {"kubevirt": _CR, "labels": {"kubernetes.io/hostname": "node1"}, "at": 1.0}
 
 
-def _read(file: StateFile[Any], content: bytes) -> None:
-    """A file is read, or it is set aside as it is. It has no checksum: what can be read counts."""
+def _read(section: Section[Any], state_file: StateFile, content: bytes) -> None:
+    """A file is read, or it is set aside as it is. It has no checksum: anything that can be read counts."""
     with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
-        path = Path(directory, "record.json")
+        path = Path(f"{directory}{state_file.path}")
+        path.parent.mkdir(parents=True)
         path.write_bytes(content)
-        file.load(str(path))
+        section.load(directory)
         if not path.exists():
-            assert Path(f"{path}{files.ASIDE}").read_bytes() == content, "it is not kept"
+            assert Path(f"{path}{ASIDE}").read_bytes() == content, "it is not kept"
 
 
 def _understood(document: Any) -> None:
     """Of another version, and whole."""
     try:
-        _read(state.FILE, json.dumps(document).encode())
+        _read(state.SECTION, LASTING, json.dumps({"cluster": document}).encode())
     except UnicodeEncodeError:
         return
 
 
 def _ledger() -> bytes:
     with TemporaryDirectory(prefix="nodeagent-fuzz-") as directory:
-        path = Path(directory, "vgpu-types.json")
-        ledger.FILE.save(str(path), _LEDGER)
-        return path.read_bytes()
+        ledger.SECTION.save(directory, _LEDGER)
+        return Path(f"{directory}{BOOT.path}").read_bytes()
 
 
 def targets() -> list[Target]:
     """All of this module."""
     size = lambda document: len(json.dumps(document))  # noqa: E731
     return [
-        Target("ledger", mutations.damaged([_ledger()], _TOKENS), partial(_read, ledger.FILE)),
+        Target("ledger", mutations.damaged([_ledger()], _TOKENS), partial(_read, ledger.SECTION, BOOT)),
         Target(
             "cluster-record",
-            mutations.damaged([json.dumps(_RECORD).encode()], _TOKENS),
-            partial(_read, state.FILE),
+            mutations.damaged([json.dumps({"cluster": _RECORD}).encode()], _TOKENS),
+            partial(_read, state.SECTION, LASTING),
         ),
         Target("older-record", mutations.misshapen(_RECORD), _understood, size),
     ]

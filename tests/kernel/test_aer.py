@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.state import RECOVERIES
 from nodeagent.kernel import aer
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Recovery
@@ -29,7 +30,7 @@ def test_without_verdicts_there_is_no_record(root: Root) -> None:
     aer.save(root, VERDICTS)
     aer.save(root, {})
     aer.save(root, {})
-    assert not Path(root.path(aer.PATH)).exists()
+    assert not Path(RECOVERIES.path(root.prefix)).exists()
     assert aer.load(root) == {}
 
 
@@ -46,7 +47,7 @@ def test_a_device_that_was_bound_anew_or_replaced_meanwhile_has_no_verdict(
     "text", ["", "{", "[]", '{"0000:01:00.0": 3}', '{"x": {"verdict": "failed"}}', "\udcff"]
 )
 def test_a_record_that_makes_no_sense_is_none(root: Root, text: str) -> None:
-    path = Path(root.path(aer.PATH))
+    path = Path(RECOVERIES.path(root.prefix))
     path.parent.mkdir(parents=True)
     path.write_bytes(text.encode(errors="surrogateescape"))
     assert aer.load(root) == {}
@@ -54,7 +55,7 @@ def test_a_record_that_makes_no_sense_is_none(root: Root, text: str) -> None:
 
 def test_an_unknown_verdict_is_none(root: Root) -> None:
     aer.save(root, VERDICTS)
-    path = Path(root.path(aer.PATH))
+    path = Path(RECOVERIES.path(root.prefix))
     path.write_text(path.read_text().replace("failed", "undecided"))
     assert aer.load(root) == {TWO: Recovery.RUNNING}
 

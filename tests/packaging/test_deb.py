@@ -89,7 +89,7 @@ def test_a_removal_keeps_the_configuration_and_a_purge_leaves_nothing(
         *("/etc/nodeagent", "/etc/nodeagent/conf.d", "/etc/nodeagent/conf.d/mine.yaml", CONFIG),
         *("/etc/systemd/system/multi-user.target.wants/nodeagent.service", "/run/cdi", "/run/nodeagent"),
         *("/run/nodeagent/nodeagent.lock", f"{PLUGINS}/nodeagent.lock"),
-        *("/var/lib/nodeagent", "/var/lib/nodeagent/settings.json"),
+        *("/var/lib/nodeagent", "/var/lib/nodeagent/last.json"),
     ]
     empty.write("/run/cdi/nodeagent-0123456789.json", "{}")  # as one for a pod that has a device stays
     empty.run("dpkg --purge nodeagent-demo nodeagent")

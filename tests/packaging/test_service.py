@@ -340,8 +340,9 @@ def test_the_drop_in_of_the_page_lets_the_daemon_follow_the_cluster(
     installed.write(f"{DROP_IN}/cluster.conf", drop_in)
     restart(installed)
     assert until(lambda: told().get("answers"), "the API server is heard")
-    record = "/var/lib/nodeagent/cluster.json"
-    until(lambda: installed.run(f"test -e {record}", check=False).returncode == 0, "it is on disk")
+    record = "/var/lib/nodeagent/last.json"
+    saved = f"grep -q cluster {record}"
+    until(lambda: installed.run(saved, check=False).returncode == 0, "it is on disk")
     assert installed.says(f"stat -c %a {record}") == "600"
     installed.run("systemd-analyze verify --man=no nodeagent.service")
 

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the Ledger: what nodeagent did to the host and the host itself does not show. Published, and on disk.
 
-The one writer of the Snapshot's ``ledger`` and ``machine_id``. Two files below /run, since all that they
-describe ends with the boot. One has the types of vGPUs: a VF does not show who set its type, and with a type
-it lists no others. The other has the own drivers of functions that we bind, the manual requests and the PFs
-whose ``sriov_drivers_autoprobe`` we switched off; it exists only while there is something to give back, and a
-daemon that starts looks for it (``app``).
+The one writer of the Snapshot's ``ledger`` and ``machine_id``, and of a section on disk that ends with the
+boot, as the changes do. It has the types of vGPUs: a VF does not show who set its type, and with a type it
+lists no others. It has the former drivers of functions that we bind, the manual requests and the PFs whose
+``sriov_drivers_autoprobe`` we switched off: a daemon that starts looks for them (``app``).
 
 An entry is on disk before the write that it describes: a crash between the two must not make our change a
 foreign one. An entry too many counts only while the VF has that very type, and goes when the kernel refuses.
-An unreadable file is an empty one: then the host stays as it is, and a damaged file is logged.
+If it cannot be read, it is empty: then the host stays as it is, and that is logged.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from functools import partial
 import anyio
 
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.base import log, threads
+from nodeagent.base import state, threads
 from nodeagent.base.errors import KernelRefused
-from nodeagent.base.files import StateFile
 from nodeagent.base.latest import Latest
+from nodeagent.base.state import Section
 from nodeagent.kernel.apply import sriov
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import vgpus
@@ -33,54 +32,21 @@ from nodeagent.kernel.scan.mdevs import read_machine_id
 from nodeagent.model import plain
 from nodeagent.model.change import Action, ActionKind
 from nodeagent.model.host import Host
-from nodeagent.model.snapshot import DRIVERS_RECORD, Asked, Ledger
+from nodeagent.model.snapshot import Asked, Ledger
 from nodeagent.policy.change import ownership
 
-PATH = "/run/nodeagent/vgpu-types.json"
-
-FILE = StateFile(
+SECTION = Section(
+    state.LEDGER,
     Ledger(),
     partial(plain.load, Ledger),
     plain.dump,
-    "without it nodeagent would not know its own vGPUs again",
-    log.VGPU_RECORD_BROKEN,
-    mode=0o644,
+    "without it functions would not get their own drivers back, nor vGPUs be known as nodeagent's",
 )
-DRIVERS_FILE = StateFile(
-    Ledger(),
-    partial(plain.load, Ledger),
-    plain.dump,
-    "without it the functions would not get their own drivers back",
-    log.DRIVERS_RECORD_BROKEN,
-    mode=0o644,
-)
-
-
-def remembered(root: Root) -> Ledger:
-    """All that is on record since boot. Blocks.
-
-    :raises KernelRefused: if nothing can be read at present.
-    """
-    return _join(FILE.peek(root.path(PATH)), DRIVERS_FILE.peek(root.path(DRIVERS_RECORD)))
-
-
-def _load(root: Root) -> Ledger:
-    """As ``remembered``, by the writer of the files."""
-    return _join(FILE.load(root.path(PATH)), DRIVERS_FILE.load(root.path(DRIVERS_RECORD)))
-
-
-def _join(vgpu_types: Ledger, drivers: Ledger) -> Ledger:
-    """The Ledger with the contents of both files."""
-    return vgpu_types._replace(drivers=drivers.drivers, asked=drivers.asked, unprobed=drivers.unprobed)
-
-
-def _drivers_part(ledger: Ledger) -> Ledger:
-    return Ledger(drivers=ledger.drivers, asked=ledger.asked, unprobed=ledger.unprobed)
 
 
 def named(root: Root, host: Host) -> dict[str, str]:
     """Number → name of the vGPU types on the host, also as VFs once listed it; "" if it is not known."""
-    known = FILE.peek(root.path(PATH)).names
+    known = SECTION.peek(root.prefix).names
     return {number: name or known.get(number, "") for number, name in vgpus.name_types(root, host).items()}
 
 
@@ -100,7 +66,7 @@ class LedgerKeeper:
     async def open(self) -> None:
         """Read what is on record since boot, and the machine id."""
         machine = await threads.call(read_machine_id, self._root)
-        self._saved = await threads.call(_load, self._root)
+        self._saved = await threads.call(SECTION.load, self._root.prefix)
         self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
         self.opened.touch()
 
@@ -118,17 +84,14 @@ class LedgerKeeper:
             await self._snapshots.newer(seen)
 
     async def save(self) -> None:
-        """Put the Ledger on disk if it has changed; one writer of the files at a time.
+        """Put the Ledger on disk if it has changed; one writer at a time.
 
         :raises KernelRefused: if it cannot be written.
         """
         async with self._saving:
             now = self._snapshots.now.ledger
-            if (drivers := _drivers_part(now)) != _drivers_part(self._saved):
-                await threads.call(DRIVERS_FILE.save, self._root.path(DRIVERS_RECORD), drivers)
-                self._saved = _join(self._saved, drivers)
             if now != self._saved:
-                await threads.call(FILE.save, self._root.path(PATH), _join(now, Ledger()))
+                await threads.call(SECTION.save, self._root.prefix, now)
                 self._saved = now
 
     async def save_before(self, action: Action) -> None:
@@ -177,7 +140,7 @@ class LedgerKeeper:
             self._publish(ledger._replace(types=types))
 
     def request(self, asked: Mapping[str, Asked]) -> None:
-        """From now on this is requested by hand; the file follows."""
+        """From now on this is requested by hand; the section on disk follows."""
         self._publish(self._snapshots.now.ledger._replace(asked=asked))
 
     def _publish(self, ledger: Ledger) -> None:

@@ -237,7 +237,7 @@ async def _answer_alone(core: Core, request: Request) -> Answer:
         await core.usage.first()
         runner = ChangeRunner(core)
         if request.dry_run:
-            known = await threads.call(ledger.remembered, core.root)
+            known = await threads.call(ledger.SECTION.peek, core.root.prefix)
             core.snapshots.publish(replace(core.snapshots.now, ledger=known))
         else:
             await runner.ledger.open()

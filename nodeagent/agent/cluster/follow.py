@@ -79,7 +79,6 @@ class ClusterFollower:
         self.state = Latest(ClusterState())
         self._core = core
         self._tasks = tasks
-        self._path = core.root.path(state.PATH)
         self._saved = ClusterState()
         self._unsaved = ""  # why the newest state is not on disk
         self._watches: tuple[Watch, ...] = ()
@@ -122,7 +121,7 @@ class ClusterFollower:
 
     async def run(self) -> None:
         """Follow the cluster that the settings name, for ever; start again when they name another one."""
-        self._saved = await threads.call(state.FILE.load, self._path)
+        self._saved = await threads.call(state.SECTION.load, self._core.root.prefix)
         self.state.set(self._saved)
         self._core.cluster.set(self._saved.wishes)
         settings, seen = self._core.settings, -1
@@ -188,7 +187,7 @@ class ClusterFollower:
             return
         saved = now._replace(saved=time.time(), doubts=())
         try:
-            await threads.call(state.FILE.save, self._path, saved)
+            await threads.call(state.SECTION.save, self._core.root.prefix, saved)
         except KernelRefused as error:
             unsaved = f"what the cluster says is not kept for a reboot: {error.what}"
             if unsaved != self._unsaved:

@@ -23,16 +23,15 @@ from nodeagent.agent.cluster.session_task import Api, WritePermission
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import ClusterUnavailable, KernelRefused
-from nodeagent.base.files import StateFile
 from nodeagent.base.latest import Latest
+from nodeagent.base.state import OFFERED, Section
 from nodeagent.cluster import node_status
 from nodeagent.cluster.api import INVALID, NOT_FOUND, retry_delay
 from nodeagent.kubelet import checkpoint
 from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.status import ClusterStatus, StaleStatus
 
-OFFERED = "/var/lib/nodeagent/offered.json"
-MOST = 256  # names in it
+MOST = 256  # names on disk
 SHOWN = 16  # names of removed resources
 KNOWN = "the kubelet still knows it, and would write it again"
 UNKNOWN = "whether the kubelet still knows it cannot be read"
@@ -47,12 +46,12 @@ def _parse_names(document: dict[str, Any]) -> tuple[str, ...]:
     return names
 
 
-FILE: StateFile[tuple[str, ...]] = StateFile(
+SECTION: Section[tuple[str, ...]] = Section(
+    OFFERED,
     (),
     _parse_names,
     lambda names: {"names": names},
     "without it nobody knows after a restart which resources of the Node were offered here once",
-    log.CLUSTER_RECORD_BROKEN,
 )
 
 
@@ -64,7 +63,6 @@ class StaleResources:
     def __init__(self, core: Core, jitter: Callable[[], float] = random.random) -> None:
         self._core = core
         self._jitter = jitter
-        self._path = core.root.path(OFFERED)
         self._names: tuple[str, ...] | None = None  # that were ever offered, the oldest first; None: not read
         self._permission = WritePermission("the counts of stale resources", core.timeouts.missing_right_retry)
         self._stale: tuple[StaleStatus, ...] = ()
@@ -117,11 +115,11 @@ class StaleResources:
         """All names that were ever offered, these included; a file that cannot be written changes nothing."""
         known = self._names
         if known is None:
-            known = await threads.call(FILE.load, self._path)
+            known = await threads.call(SECTION.load, self._core.root.prefix)
         self._names = add_names(known, offered)
         if self._names != known:
             with suppress(KernelRefused):  # the log has it for the file of the state, in the same directory
-                await threads.call(FILE.save, self._path, self._names)
+                await threads.call(SECTION.save, self._core.root.prefix, self._names)
         return self._names
 
     async def _found(self, empty: tuple[str, ...]) -> tuple[StaleStatus, ...]:

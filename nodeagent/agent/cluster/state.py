@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from nodeagent.base import log
-from nodeagent.base.files import StateFile
+from nodeagent.base.state import CLUSTER, Section
 from nodeagent.cluster import kubevirt, node_status
 from nodeagent.model.kubevirt import SECTIONS, ClusterWishes, KubeVirtCR
 from nodeagent.model.problem import Problem
 
-PATH = "/var/lib/nodeagent/cluster.json"
 CONDITION = "DevicesUsable"  # the type of the condition that this node writes
 _METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp")
 
@@ -56,12 +54,12 @@ def _plain(state: ClusterState) -> dict[str, Any]:
     return {"kubevirt": state.document, "labels": state.wishes.labels, "at": state.saved}
 
 
-FILE = StateFile(
+SECTION = Section(
+    CLUSTER,
     ClusterState(),
     _parse,
     _plain,
     "without it the node does not know the cluster's wishes after a reboot",
-    log.CLUSTER_RECORD_BROKEN,
 )
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of vGPU types: whole or as before, and never a reason to fail when it is read."""
+"""The ledger on disk: whole or as before, of its types, and taken over from the release before."""
 
 from __future__ import annotations
 
+import json
 import resource
 from pathlib import Path
 
@@ -12,64 +13,68 @@ from nodeagent.agent.changing import ledger
 from nodeagent.agent.changing.ledger import LedgerKeeper
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
+from nodeagent.base.state import LEDGER
 from nodeagent.kernel.root import Root
+from nodeagent.model import plain
 from nodeagent.model.change import set_num_vfs
-from nodeagent.model.snapshot import Ledger, Snapshot
-from tests import exhausted
+from nodeagent.model.snapshot import Asked, Ledger, Snapshot
 from tests.facts import names
 
 RECORD = Ledger({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"}, {"0000:3b:00.4": ("556", "557")})
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "run/nodeagent/vgpu-types.json"
-    ledger.FILE.save(str(path), RECORD)
-    assert ledger.FILE.load(str(path)) == RECORD
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
+def path(prefix: Path) -> Path:
+    return Path(LEDGER.path(str(prefix)))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"types": 3}', '{"types": {"a": 1}}', '{"listed": {"a": "b"}}']
-)
-def test_a_record_that_was_not_written_by_us_is_an_empty_one_and_is_set_aside(
+def test_a_saved_ledger_is_read_again(tmp_path: Path) -> None:
+    ledger.SECTION.save(str(tmp_path), RECORD)
+    assert ledger.SECTION.load(str(tmp_path)) == RECORD
+
+
+@pytest.mark.parametrize("text", ["[]", '{"types": 3}', '{"types": {"a": 1}}', '{"listed": {"a": "b"}}'])
+def test_a_ledger_of_other_types_is_an_empty_one_and_is_set_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    path = tmp_path / "record.json"
-    path.write_text(text)
-    assert [ledger.FILE.load(str(path)) for _ in range(2)] == [Ledger(), Ledger()]
+    at = path(tmp_path)
+    at.parent.mkdir(parents=True)
+    at.write_text(f'{{"ledger": {text}}}')
+    assert [ledger.SECTION.load(str(tmp_path)) for _ in range(2)] == [Ledger(), Ledger()]
     (told,) = caplog.messages
-    names(told, "record.json.broken")
-    assert (tmp_path / "record.json.broken").read_text() == text
+    names(told, "state.json.broken", "ledger")
+    assert at.with_suffix(".json.broken").read_text() == f'{{"ledger": {text}}}'
 
 
-def test_a_record_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
-    assert ledger.FILE.load(str(tmp_path / "none.json")) == Ledger()
-
-
-def test_a_write_that_breaks_off_leaves_the_record_as_it_was(tmp_path: Path) -> None:
-    path = str(tmp_path / "vgpu-types.json")
-    ledger.FILE.save(path, RECORD)
+def test_a_write_that_breaks_off_leaves_the_ledger_as_it_was(tmp_path: Path) -> None:
+    prefix = str(tmp_path)
+    ledger.SECTION.save(prefix, RECORD)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))  # as on a disk that is full
     try:
-        with pytest.raises(KernelRefused, match=path):
-            ledger.FILE.save(path, Ledger({"0000:3b:00.5": "558"}, {"558": "NVIDIA A40-48Q"}))
+        with pytest.raises(KernelRefused, match=str(path(tmp_path))):
+            ledger.SECTION.save(prefix, Ledger({"0000:3b:00.5": "558"}, {"558": "NVIDIA A40-48Q"}))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert ledger.FILE.load(path) == RECORD
+    assert ledger.SECTION.load(prefix) == RECORD
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("a file where a directory should be")
-    with pytest.raises(KernelRefused, match=r"run/vgpu-types\.json"):
-        ledger.FILE.save(str(tmp_path / "run/vgpu-types.json"), RECORD)
-
-
-def test_a_record_that_cannot_be_opened_now_is_no_empty_one(tmp_path: Path) -> None:
-    path = str(tmp_path / "record")
-    ledger.FILE.save(path, Ledger({"0000:3b:00.4": "557"}))
-    with exhausted.no_descriptors(), pytest.raises(KernelRefused):
-        ledger.FILE.load(path)
+def test_the_two_files_of_the_release_before_are_taken_over(tmp_path: Path) -> None:
+    """Without the former drivers, functions would stay on vfio-pci until the next boot."""
+    drivers = Ledger(
+        drivers={"0000:3b:00.0": "nouveau"},
+        asked={"0000:3b:00.0": Asked("vfio-pci", "10de", "1eb8")},
+        unprobed=frozenset({"0000:5e:00.0"}),
+    )
+    at = path(tmp_path)
+    at.parent.mkdir(parents=True)
+    (at.parent / "vgpu-types.json").write_text(json.dumps(plain.dump(RECORD)))
+    (at.parent / "drivers.json").write_text(json.dumps(plain.dump(drivers)))
+    both = RECORD._replace(drivers=drivers.drivers, asked=drivers.asked, unprobed=drivers.unprobed)
+    assert LEDGER.exists(str(tmp_path))
+    assert ledger.SECTION.load(str(tmp_path)) == both
+    ledger.SECTION.save(str(tmp_path), both._replace(asked={}))
+    assert [each.name for each in at.parent.iterdir()] == ["state.json"]
+    assert ledger.SECTION.load(str(tmp_path)) == both._replace(asked={})
 
 
 @pytest.mark.parametrize(("now", "ours"), [("1", True), ("0", False)])

@@ -247,7 +247,7 @@ async def test_vgpu_types_are_set_remembered_and_changed_after_a_restart(tmp_pat
         async with changing.run():
             await changing.until_counts((FIRST, "1", 4))
             await changing.until_at_rest()
-        saved = ledger.FILE.load(changing.root.path(ledger.PATH))
+        saved = ledger.SECTION.load(changing.root.prefix)
         names = {"1": "NVIDIA A40-12Q", "2": "NVIDIA A40-24Q"}
         assert saved == Ledger(dict.fromkeys(vfs, "1"), names, dict.fromkeys(vfs, ("1", "2")))
         changing.forget()

@@ -113,12 +113,12 @@ async def test_a_type_set_by_hand_after_ours_was_cleared_is_foreign_also_after_a
 async def test_vfs_that_are_gone_are_off_the_record_on_disk_too(tmp_path: Path) -> None:
     vfs = vf_addresses(FIRST, 4)
     async with node(tmp_path, [Card(FIRST, VGPUS, vfs=vfs, vgpu=True)], "1") as changing:
-        path = changing.root.path(ledger.PATH)
+        prefix = changing.root.prefix
         async with changing.run():
             await changing.until_counts((FIRST, "1", 4))
             await changing.until_at_rest()
             changing.cards.host.unplug(vfs[3])
-            await changing.until(lambda: ledger.FILE.load(path).types.keys() == set(vfs[:3]))
+            await changing.until(lambda: ledger.SECTION.load(prefix).types.keys() == set(vfs[:3]))
 
 
 async def test_a_daemon_whose_first_look_fails_knows_its_own_vgpus_afterwards(tmp_path: Path) -> None:
@@ -161,4 +161,4 @@ async def test_a_vgpu_type_that_others_cleared_and_set_again_stays_when_ours_go(
             await changing.until_counts((FIRST, "1", 1))
             await changing.until_at_rest()
             assert list(changing.cards.instances) == [vfs[0]]
-            assert ledger.FILE.load(changing.root.path(ledger.PATH)).types == {}
+            assert ledger.SECTION.load(changing.root.prefix).types == {}

@@ -20,6 +20,7 @@ from nodeagent.agent import core as cores
 from nodeagent.agent.changing import ledger
 from nodeagent.agent.changing.step import ChangeRunner
 from nodeagent.base import log, threads
+from nodeagent.base.state import BOOT
 from nodeagent.base.timeouts import Backoff, Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.change import Step, clear_vgpu_type, create_mdev, set_num_vfs, set_vgpu_type
@@ -59,7 +60,7 @@ class Making(NamedTuple):
     @property
     def saved(self) -> Mapping[str, str]:
         """Those on disk."""
-        return ledger.FILE.load(self.changing.root.path(ledger.PATH)).types
+        return ledger.SECTION.load(self.changing.root.prefix).types
 
     @property
     def tries(self) -> Mapping[str, int]:
@@ -199,7 +200,7 @@ async def test_a_vgpu_type_that_cannot_be_put_on_record_is_not_set(tmp_path: Pat
         await made.make(SET)
         assert made.runner.writes == 0
         (failure,) = made.runner.retries.failures.values()
-        assert made.changing.root.path(ledger.PATH) in failure.error.what
+        assert BOOT.path in failure.error.what
 
 
 async def test_what_is_not_wanted_any_more_in_the_last_moment_is_not_set(tmp_path: Path) -> None:
@@ -246,7 +247,7 @@ async def test_a_refused_vgpu_type_leaves_the_one_before_on_record(tmp_path: Pat
 async def test_a_record_that_is_on_disk_already_is_not_written_again(tmp_path: Path) -> None:
     async with making(tmp_path) as made:
         await made.runner.ledger.save()
-        assert not (tmp_path / ledger.PATH.lstrip("/")).exists()
+        assert not (tmp_path / BOOT.path.lstrip("/")).exists()
 
 
 # Who has it open

@@ -39,14 +39,14 @@ class Saving:
 
     def __init__(self, folder: Path) -> None:
         self.core = cores.build(Root(str(folder)), Latest(DEFAULTS), Timeouts())
-        self.path = folder / "var/lib/nodeagent/cluster.json"
+        self.folder = folder
         self.follower = ClusterFollower(self.core)
-        state.FILE.save(str(self.path), zone("a")._replace(saved=1.0))
+        state.SECTION.save(str(folder), zone("a")._replace(saved=1.0))
 
     @property
     def saved(self) -> object:
         """The labels on disk."""
-        return state.FILE.load(str(self.path)).wishes.labels
+        return state.SECTION.load(str(self.folder)).wishes.labels
 
     @property
     def status(self) -> ClusterStatus:
@@ -93,7 +93,7 @@ async def test_a_state_that_was_not_saved_in_one_run_is_saved_in_the_next(saving
 
 
 async def test_a_state_that_cannot_be_written_is_a_doubt_until_one_is_written(saving: Saving) -> None:
-    aside = saving.path.with_suffix(".new")
+    aside = saving.folder / "var/lib/nodeagent/last.new"
     aside.mkdir()
     async with saving.living():
         saving.follower.state.set(zone("b"))

@@ -33,20 +33,20 @@ async def test_names_are_kept_over_a_restart(core: Core, tmp_path: Path) -> None
     await first.learn_names((OLD,))
     await first.learn_names((NEW,))
     assert await StaleResources(core).learn_names(()) == (OLD, NEW)
-    path = tmp_path / "var/lib/nodeagent/offered.json"
+    path = tmp_path / "var/lib/nodeagent/last.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("text", ["{", '{"sha256": "x", "body": "{}"}', "[]"])
+@pytest.mark.parametrize("text", ["{", '{"offered": {"body": "{}"}}', "[]"])
 async def test_a_damaged_file_is_set_aside_and_names_are_learned_anew(
     core: Core, tmp_path: Path, text: str
 ) -> None:
-    path = tmp_path / "var/lib/nodeagent/offered.json"
+    path = tmp_path / "var/lib/nodeagent/last.json"
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert await StaleResources(core).learn_names((NEW,)) == (NEW,)
-    assert (path.parent / "offered.json.broken").read_text() == text
-    assert json.loads(path.read_text()) == {"names": [NEW]}
+    assert (path.parent / "last.json.broken").read_text() == text
+    assert json.loads(path.read_text()) == {"offered": {"names": [NEW]}}
 
 
 async def test_what_cannot_be_written_counts_until_the_end(core: Core, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from nodeagent.agent.cluster import state
-from nodeagent.agent.cluster.state import FILE, ClusterState, trim_cr, trim_node
+from nodeagent.agent.cluster.state import SECTION, ClusterState, trim_cr, trim_node
 from nodeagent.base import log
+from nodeagent.base.state import CLUSTER
 from nodeagent.model.kubevirt import ClusterWishes
 from tests.cluster import crs
 from tests.conftest import Said
@@ -64,24 +65,25 @@ def test_a_cluster_that_never_had_a_cr_is_no_doubt_and_a_node_that_is_not_there_
 
 
 def test_a_saved_state_is_loaded_again(tmp_path: Path) -> None:
-    path = tmp_path / "lib" / "cluster.json"
-    assert FILE.load(str(path)) == ClusterState()
+    prefix = str(tmp_path)
+    assert SECTION.load(prefix) == ClusterState()
     found = state.update(ClusterState(), crs_of(CR), {"n": NODE}, "n")
     for saved in (
         found._replace(saved=1790000000.5),
         ClusterState(wishes=ClusterWishes(labels={}), saved=2.0),
     ):
-        FILE.save(str(path), saved)
-        assert FILE.load(str(path)) == FILE.peek(str(path)) == saved
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        SECTION.save(prefix, saved)
+        assert SECTION.load(prefix) == SECTION.peek(prefix) == saved
+    assert stat.S_IMODE(Path(CLUSTER.path(prefix)).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("text", ['{"x": 1}', '{"labels": {"a": 1}}', '{"kubevirt": []}', '{"at": "now"}'])
-def test_a_file_of_other_types_is_set_aside_and_logged(tmp_path: Path, text: str, said: Said) -> None:
-    path = tmp_path / "cluster.json"
-    path.write_text(text)
-    assert FILE.load(str(path)) == ClusterState()
-    assert len(said(log.CLUSTER_RECORD_BROKEN)) == 1
+def test_a_section_of_other_types_is_set_aside_and_logged(tmp_path: Path, text: str, said: Said) -> None:
+    path = Path(CLUSTER.path(str(tmp_path)))
+    path.parent.mkdir(parents=True)
+    path.write_text(f'{{"cluster": {text}}}')
+    assert SECTION.load(str(tmp_path)) == ClusterState()
+    assert len(said(log.STATE_DAMAGED)) == 1
 
 
 def test_what_nobody_reads_is_not_kept() -> None:

@@ -24,7 +24,6 @@ from tests.sim.drivers import SimulatedDrivers, simulated
 WISHED, BEFORE = "wished", "before"
 _SETTINGS = {WISHED: RESOURCE + RULE, BEFORE: RESOURCE}
 _DRIVERS = {WISHED: "vfio-pci", BEFORE: "e1000e"}
-_RECORD = "/run/nodeagent/drivers.json"
 _LOOK = 0.05  # seconds between two looks
 
 
@@ -116,7 +115,7 @@ class Story:
 
     async def _told(self, wanted: Sequence[str], goal: str) -> bool:
         """True if all groups are so, and the status says it: which are refused, who has which driver."""
-        if self._states() != wanted or self._node.has(_RECORD) != (WISHED in wanted):
+        if self._states() != wanted or self._node.has_former_drivers() != (WISHED in wanted):
             return False
         try:
             told = await self._node.status()

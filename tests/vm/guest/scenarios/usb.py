@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,9 +16,14 @@ from tests.vm.guest.node import ABSENT, HEALTHY, UNHEALTHY, Node, until
 _STICK, _KEYS = "46f4:0001-S9", "0627:0001"  # QEMU's own ids; the second without a serial number
 _MODULES = ("xhci-pci", "usb-storage", "sd_mod", "usbhid")  # which udev would load
 _DEVICES = Path("/sys/bus/usb/devices")
-_LOANS = Path("/run/nodeagent/usb-loans.json")
+_STATE = Path("/run/nodeagent/state.json")
 _MOUNTED = Path("/run/mounted-stick")
 _ROOT, _QEMU = (0, 0), (107, 107)
+
+
+def _is_lent() -> bool:
+    """True if a USB device of a pod is in the saved state."""
+    return _STATE.exists() and "usb" in json.loads(_STATE.read_text())
 
 
 async def a_stick_is_qemus_until_its_pod_has_let_go(node: Node) -> None:
@@ -32,7 +38,7 @@ async def a_stick_is_qemus_until_its_pod_has_let_go(node: Node) -> None:
             assert node.health(_STICK) == HEALTHY, await node.seen_of(_STICK)
         assert _owner(lent) == _QEMU
         node.kubelet.delete(pod)
-        await until(lambda: _owner(lent) == _ROOT and not _LOANS.exists(), "given back")
+        await until(lambda: _owner(lent) == _ROOT and not _is_lent(), "given back")
         await node.until(_STICK, HEALTHY)
 
 
@@ -53,7 +59,7 @@ async def a_stick_that_is_pulled_from_a_machine_stays_listed_and_comes_back_by_a
         assert _owner(_node()) == _ROOT
         node.kubelet.delete(pod)
         await node.until(_STICK, HEALTHY)
-        await until(lambda: not _LOANS.exists(), "given back")
+        await until(lambda: not _is_lent(), "given back")
         again = await _given(node)
         assert again.result.envs == {"USB_RESOURCE_EXAMPLE_COM_STICK": _place()}
         assert _owner(_node()) == _QEMU
