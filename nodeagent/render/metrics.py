@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from nodeagent.model.change import ActionKind
-from nodeagent.model.status import ANSWERS, BOUNDS, Durations, ResourceStatus, Status
+from nodeagent.model.status import ANSWERS, BOUNDS, RUNNING_AGAIN, Durations, ResourceStatus, Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-RUNNING_AGAIN = "running again"
 
 Samples = Iterable[tuple[tuple[str, ...], float | Durations]]
 
@@ -32,9 +31,16 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def _one(value: Callable[[Status], float | Durations]) -> Callable[[Status], Samples]:
-    """The samples of a metric without labels."""
-    return lambda status: [((), value(status))]
+def _gauge(name: str, text: str, value: Callable[[Status], float]) -> Metric:
+    return Metric(name, "gauge", text, lambda status: [((), value(status))])
+
+
+def _counter(name: str, text: str, value: Callable[[Status], float]) -> Metric:
+    return Metric(name, "counter", text, lambda status: [((), value(status))])
+
+
+def _histogram(name: str, text: str, value: Callable[[Status], Durations]) -> Metric:
+    return Metric(name, "histogram", text, lambda status: [((), value(status))])
 
 
 def _each(value: Callable[[ResourceStatus], float]) -> Callable[[Status], Samples]:
@@ -90,17 +96,15 @@ def _by_source(value: Callable[[Status], float]) -> Callable[[Status], Samples]:
 
 METRICS: tuple[Metric, ...] = (
     Metric("nodeagent_build_info", "gauge", "Always 1; what runs here.", _build, ("version", "python")),
-    Metric(
+    _gauge(
         "nodeagent_problems",
-        "gauge",
         "Things that need a person: the lines below 'to look at' of nodeagent status.",
-        _one(lambda status: len(status.problems)),
+        lambda status: len(status.problems),
     ),
-    Metric(
+    _gauge(
         "nodeagent_subsystems_failing",
-        "gauge",
         "Subsystems that have failed and wait for their next start.",
-        _one(lambda status: sum(text != RUNNING_AGAIN for text in status.subsystems.values())),
+        lambda status: sum(text != RUNNING_AGAIN for text in status.subsystems.values()),
     ),
     Metric(
         "nodeagent_devices",
@@ -117,11 +121,10 @@ METRICS: tuple[Metric, ...] = (
         _allocations,
         ("resource", "result"),
     ),
-    Metric(
+    _histogram(
         "nodeagent_allocate_duration_seconds",
-        "histogram",
         "How long Allocates took, waiting for a former holder included.",
-        _one(lambda status: status.allocating),
+        lambda status: status.allocating,
     ),
     Metric(
         "nodeagent_resource_registered",
@@ -137,23 +140,20 @@ METRICS: tuple[Metric, ...] = (
         _each(lambda resource: resource.registrations),
         ("resource",),
     ),
-    Metric(
+    _gauge(
         "nodeagent_kubelet_present",
-        "gauge",
         "1 if the kubelet's socket is there and nobody was refused at it.",
-        _one(lambda status: status.kubelet.present),
+        lambda status: status.kubelet.present,
     ),
-    Metric(
+    _gauge(
         "nodeagent_kubelet_answers",
-        "gauge",
         "1 if the kubelet said who holds what when it was asked last.",
-        _one(lambda status: status.kubelet.pod_resources == ANSWERS),
+        lambda status: status.kubelet.pod_resources == ANSWERS,
     ),
-    Metric(
+    _gauge(
         "nodeagent_holders_known",
-        "gauge",
         "1 if whoever is not named holds nothing; before that nothing is taken away.",
-        _one(lambda status: status.kubelet.holders_known),
+        lambda status: status.kubelet.holders_known,
     ),
     Metric(
         "nodeagent_events_total",
@@ -169,36 +169,27 @@ METRICS: tuple[Metric, ...] = (
         _by_source(lambda status: status.host.events.lost),
         ("source",),
     ),
-    Metric(
+    _counter(
         "nodeagent_foreign_events_total",
-        "counter",
         "Messages on the kernel's event socket that were not the kernel's; they count for nothing.",
-        _one(lambda status: status.host.events.foreign),
+        lambda status: status.host.events.foreign,
     ),
-    Metric(
+    _gauge(
         "nodeagent_unwatched_directories",
-        "gauge",
         "Directories whose changes are seen late because the kernel gives no more watches.",
-        _one(lambda status: status.host.events.unwatched),
+        lambda status: status.host.events.unwatched,
     ),
-    Metric(
+    _histogram(
         "nodeagent_scan_duration_seconds",
-        "histogram",
         "How long scans took, of the whole host or of what an event named.",
-        _one(lambda status: status.host.scans),
+        lambda status: status.host.scans,
     ),
-    Metric(
+    _gauge(
         "nodeagent_unreadable_devices",
-        "gauge",
         "Parts of the host that do not answer when they are read.",
-        _one(lambda status: len(status.host.not_readable)),
+        lambda status: len(status.host.not_readable),
     ),
-    Metric(
-        "nodeagent_pci_functions",
-        "gauge",
-        "PCI functions of the host.",
-        _one(lambda status: status.host.functions),
-    ),
+    _gauge("nodeagent_pci_functions", "PCI functions of the host.", lambda status: status.host.functions),
     Metric(
         "nodeagent_mdevs",
         "gauge",
@@ -220,88 +211,67 @@ METRICS: tuple[Metric, ...] = (
         _waiting,
         ("change",),
     ),
-    Metric(
+    _gauge(
         "nodeagent_changes_failing",
-        "gauge",
         "Changes of the host that the kernel refused last, and that are tried again.",
-        _one(lambda status: len(status.changes.failing)),
+        lambda status: len(status.changes.failing),
     ),
-    Metric(
+    _gauge(
         "nodeagent_changes_late",
-        "gauge",
         "Changes of the host to which the kernel does not answer.",
-        _one(lambda status: len(status.changes.late)),
+        lambda status: len(status.changes.late),
     ),
-    Metric(
+    _gauge(
         "nodeagent_config_generation",
-        "gauge",
         "The how manyth settings since the start are in force.",
-        _one(lambda status: status.configuration.generation),
+        lambda status: status.configuration.generation,
     ),
-    Metric(
+    _gauge(
         "nodeagent_config_in_force_since_timestamp_seconds",
-        "gauge",
         "Since when the settings are in force.",
-        _one(lambda status: status.configuration.since),
+        lambda status: status.configuration.since,
     ),
-    Metric(
+    _gauge(
         "nodeagent_config_wrong",
-        "gauge",
         "1 if the newest settings are wrong, and older ones in force.",
-        _one(lambda status: status.configuration.error is not None),
+        lambda status: status.configuration.error is not None,
     ),
-    Metric(
+    _counter(
         "nodeagent_config_refusals_total",
-        "counter",
         "Settings that were wrong.",
-        _one(lambda status: status.configuration.refused),
+        lambda status: status.configuration.refused,
     ),
-    Metric(
+    _gauge(
         "nodeagent_cluster_followed",
-        "gauge",
         "1 if the API server is asked for the KubeVirt CR and this Node.",
-        _one(lambda status: status.cluster.followed),
+        lambda status: status.cluster.followed,
     ),
-    Metric(
+    _gauge(
         "nodeagent_cluster_answers",
-        "gauge",
         "1 if what is in force of the cluster is what it says now.",
-        _one(lambda status: status.cluster.answers),
+        lambda status: status.cluster.answers,
     ),
-    Metric(
+    _gauge(
         "nodeagent_cluster_since_timestamp_seconds",
-        "gauge",
         "Since when it is so: time() less this is the age of what is in force while it does not answer.",
-        _one(lambda status: status.cluster.since),
+        lambda status: status.cluster.since,
     ),
-    Metric(
-        "process_start_time_seconds",
-        "gauge",
-        "When the process began.",
-        _one(lambda status: status.process.started),
-    ),
-    Metric(
+    _gauge("process_start_time_seconds", "When the process began.", lambda status: status.process.started),
+    _counter(
         "process_cpu_seconds_total",
-        "counter",
         "Time on a CPU, in user and kernel mode.",
-        _one(lambda status: status.process.cpu_seconds),
+        lambda status: status.process.cpu_seconds,
     ),
-    Metric(
+    _gauge(
         "process_resident_memory_bytes",
-        "gauge",
         "Memory that is resident.",
-        _one(lambda status: status.process.resident_bytes),
+        lambda status: status.process.resident_bytes,
     ),
-    Metric(
-        "process_open_fds", "gauge", "Open file descriptors.", _one(lambda status: status.process.open_files)
+    _gauge("process_open_fds", "Open file descriptors.", lambda status: status.process.open_files),
+    _gauge(
+        "process_max_fds", "How many file descriptors may be open.", lambda status: status.process.most_files
     ),
-    Metric(
-        "process_max_fds",
-        "gauge",
-        "How many file descriptors may be open.",
-        _one(lambda status: status.process.most_files),
-    ),
-    Metric("process_threads", "gauge", "Threads.", _one(lambda status: status.process.threads)),
+    _gauge("process_threads", "Threads.", lambda status: status.process.threads),
 )
 
 
@@ -315,12 +285,12 @@ def _lines(metric: Metric, status: Status) -> Iterator[str]:
     for values, value in metric.samples(status):
         labels = tuple(zip(metric.labels, values, strict=True))
         if isinstance(value, Durations):
-            yield from _histogram(metric.name, labels, value)
+            yield from _histogram_lines(metric.name, labels, value)
         else:
             yield f"{metric.name}{_labels(labels)} {_number(value)}\n"
 
 
-def _histogram(name: str, labels: tuple[tuple[str, str], ...], value: Durations) -> Iterator[str]:
+def _histogram_lines(name: str, labels: tuple[tuple[str, str], ...], value: Durations) -> Iterator[str]:
     below = 0
     for bound, count in zip((*BOUNDS, float("inf")), value.counts, strict=True):
         below += count

@@ -76,6 +76,13 @@ def test_every_verb_tells_examples_that_parse_and_its_exit_codes(
         names(codes, code)
 
 
+def test_a_command_loads_no_other_one() -> None:
+    code = "import sys; from nodeagent.cli import parser; parser.parser(['run']); print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("nodeagent.cli.")}
+    assert loaded == {f"nodeagent.cli.{name}" for name in ("args", "output", "parser", "run")}
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_is_a_verb_too(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     if verb != "help":
