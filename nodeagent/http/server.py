@@ -83,7 +83,7 @@ def text_response(status: int, text: str, headers: Headers = ()) -> Response:
     return Response(status, (("content-type", "text/plain; charset=utf-8"), *headers), f"{text}\n".encode())
 
 
-async def _serve(sock: socket.socket, handle: Handler, timeouts: Timeouts, body_limit: int = 0) -> None:
+async def serve_socket(sock: socket.socket, handle: Handler, timeouts: Timeouts, body_limit: int = 0) -> None:
     """Accept and answer clients of a listening socket until cancelled. ``body_limit``: bytes."""
     free = anyio.Semaphore(CONNECTIONS)
 
@@ -122,7 +122,7 @@ async def serve_unix(path: str, handle: Handler, timeouts: Timeouts) -> None:
         hint = hints.for_errno(error, "listen", "or choose another place with --status-socket")
         raise KernelRefused(what, hint, errno=error.errno or 0, path=path) from error
     try:
-        await _serve(file.socket, handle, timeouts, _REQUEST_BYTES)
+        await serve_socket(file.socket, handle, timeouts, _REQUEST_BYTES)
     finally:
         file.remove()
 
@@ -183,13 +183,13 @@ class NetworkListener:
             sock = await self._serve_passed_until_opened(http)
         self.status = HttpStatus(url(sock))
         log.event(log.HTTP_SERVED, address=url(sock))
-        await _serve(sock, self._handler(http), self._timeouts)
+        await serve_socket(sock, self._handler(http), self._timeouts)
 
     async def _serve_passed_until_opened(self, http: Http) -> socket.socket:
         async with anyio.create_task_group() as instead:
             for address, passed in self._passed.items():
                 there = http._replace(listen=address)  # on loopback fewer clients may ask
-                instead.start_soon(_serve, passed.dup(), self._handler(there), self._timeouts)
+                instead.start_soon(serve_socket, passed.dup(), self._handler(there), self._timeouts)
             sock = await self._open_later(http.listen)
             instead.cancel_scope.cancel()
         return sock
