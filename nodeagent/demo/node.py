@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node of the demo: a simulated host in a directory, a fake kubelet, the real daemon, and the screen.
+"""A node of the demo: a simulated host in a temporary directory, a fake kubelet, the real daemon, the screen.
 
 The daemon is a process of its own, started as an administrator would start it. The capacities come from the
 kubelet, the reasons from the daemon's status socket. Each expectation is written before it is waited for, so
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -328,22 +329,22 @@ class DemoNode:
 
 @asynccontextmanager
 async def open_node(
-    directory: str,
     screen: Screen,
     patience: float,
     make: Callable[[str], SimulatedHost] = demo_node,
     page: bool = False,
 ) -> AsyncIterator[DemoNode]:
-    """Make the host in ``directory`` and start the kubelet; the caller starts the daemon."""
-    host = make(directory)
+    """Make the host in a temporary directory and start the kubelet; the caller starts the daemon."""
     try:
-        async with FakeKubelet(directory) as kubelet:
-            node = DemoNode(host, kubelet, screen, patience, page)
-            try:
-                yield node
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await node.end_daemon()
+        with tempfile.TemporaryDirectory(prefix="nodeagent-demo-") as directory:
+            host = make(directory)
+            async with FakeKubelet(directory) as kubelet:
+                node = DemoNode(host, kubelet, screen, patience, page)
+                try:
+                    yield node
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await node.end_daemon()
     except BaseExceptionGroup as group:  # every error that leaves the kubelet's task group is one
         for kind in (DemoFailed, BrokenPipeError):
             if (one := supervise.only_error(group, kind)) is not None:

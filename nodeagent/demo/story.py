@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -99,10 +98,10 @@ def run(keep: bool, page: bool = False, patience: float = PATIENCE) -> int:
 async def _play(screen: Screen, keep: bool, page: bool, patience: float) -> int:
     """All steps; ends after the last one, at the first failure, or by a signal."""
     code = FAILED
-    with anyio.CancelScope() as interrupted, _directory() as directory:
+    with anyio.CancelScope() as interrupted:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, interrupted.cancel)
-        async with open_node(directory, screen, patience, page=page) as node:
+        async with open_node(screen, patience, page=page) as node:
             await play_passthrough(node)
             await play_vgpus(screen, patience)
             await play_cluster(screen, patience)
@@ -111,10 +110,6 @@ async def _play(screen: Screen, keep: bool, page: bool, patience: float) -> int:
                 await _keep(node)
             await _end(node)
     return code
-
-
-def _directory() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="nodeagent-demo-")
 
 
 async def play_passthrough(node: DemoNode) -> None:
@@ -206,12 +201,11 @@ async def _until_allocated(node: DemoNode, device: str, pod: Pod) -> None:
 
 async def play_vgpus(screen: Screen, patience: float) -> None:
     """The second node: cards are split into the configured types. :raises DemoFailed:"""
-    with _directory() as directory:
-        async with (
-            open_node(directory, screen, patience, vgpu_node) as node,
-            simulated_cards(node.host, MdevKernel(vgpu_cards())) as cards,
-        ):
-            await _split(node, cards)
+    async with (
+        open_node(screen, patience, vgpu_node) as node,
+        simulated_cards(node.host, MdevKernel(vgpu_cards())) as cards,
+    ):
+        await _split(node, cards)
 
 
 async def _split(node: DemoNode, cards: SimulatedCards) -> None:
@@ -302,9 +296,8 @@ def _show_cards(screen: Screen, cards: SimulatedCards) -> None:
 
 async def play_cluster(screen: Screen, patience: float) -> None:
     """The third node follows the KubeVirt CR of its cluster. :raises DemoFailed:"""
-    with _directory() as directory:
-        async with FakeApiServer() as server, open_node(directory, screen, patience) as node:
-            await _follow(node, server)
+    async with FakeApiServer() as server, open_node(screen, patience) as node:
+        await _follow(node, server)
 
 
 async def _follow(node: DemoNode, server: FakeApiServer) -> None:

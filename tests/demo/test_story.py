@@ -193,9 +193,9 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def _ready(directory: Path) -> AsyncIterator[DemoNode]:
+async def _ready() -> AsyncIterator[DemoNode]:
     """A node on which the daemon has registered all its resources."""
-    async with open_node(str(directory), _screen(), patience=20.0) as node:
+    async with open_node(_screen(), patience=20.0) as node:
         node.configure(CONFIG)
         await node.start_daemon()
         await node.until(lambda: node.serves(NUMBERS))
@@ -206,15 +206,15 @@ def _screen() -> Screen:
     return Screen(io.StringIO(), Paint(coloured=False))
 
 
-async def test_a_daemon_that_dies_is_told(tmp_path: Path) -> None:
-    async with _ready(tmp_path) as node:
-        os.kill(await anyio.to_thread.run_sync(_daemon, tmp_path), signal.SIGKILL)
+async def test_a_daemon_that_dies_is_told() -> None:
+    async with _ready() as node:
+        os.kill(await anyio.to_thread.run_sync(_daemon, Path(node.host.directory)), signal.SIGKILL)
         with pytest.raises(DemoFailed, match="code -9"):
             await node.until(lambda: False)
 
 
-async def test_a_configuration_that_is_refused_is_shown(tmp_path: Path) -> None:
-    async with open_node(str(tmp_path), _screen(), patience=20.0) as node:
+async def test_a_configuration_that_is_refused_is_shown() -> None:
+    async with open_node(_screen(), patience=20.0) as node:
         node.configure("nonsense: 1\n")
         await node.start_daemon()
         with pytest.raises(DemoFailed, match="code 2") as failure:
@@ -222,15 +222,15 @@ async def test_a_configuration_that_is_refused_is_shown(tmp_path: Path) -> None:
         assert "nonsense" in failure.value.hint
 
 
-async def test_a_reason_that_is_not_given_is_a_failure(tmp_path: Path) -> None:
-    async with _ready(tmp_path) as node:
+async def test_a_reason_that_is_not_given_is_a_failure() -> None:
+    async with _ready() as node:
         node.patience = 0.2
         with pytest.raises(DemoFailed, match=r"0000:86:00\.0.*group-held"):
             await node.reason("0000:86:00.0", "group-held")
 
 
-async def test_a_cluster_that_is_not_followed_is_not_heard(tmp_path: Path) -> None:
-    async with _ready(tmp_path) as node:
+async def test_a_cluster_that_is_not_followed_is_not_heard() -> None:
+    async with _ready() as node:
         node.patience = 0.2
         with pytest.raises(DemoFailed, match="cluster"):
             await node.until_cluster(answers=True)
@@ -238,8 +238,8 @@ async def test_a_cluster_that_is_not_followed_is_not_heard(tmp_path: Path) -> No
             await node.until_cluster(answers=False)
 
 
-async def test_only_a_refusal_counts_as_one(tmp_path: Path) -> None:
-    async with _ready(tmp_path) as node:
+async def test_only_a_refusal_counts_as_one() -> None:
+    async with _ready() as node:
         assert await node.refusal(GPU, "0000:86:00.0") == ""
         assert "0000:99:00.0" in await node.refusal(GPU, "0000:99:00.0")
 

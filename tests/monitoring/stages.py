@@ -7,7 +7,6 @@ import errno
 import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from nodeagent.base.terminal import Paint
 from nodeagent.demo.node import DemoNode, Screen, open_node
@@ -32,9 +31,9 @@ def _screen() -> Screen:
 
 
 @asynccontextmanager
-async def gpus(directory: Path) -> AsyncIterator[DemoNode]:
+async def gpus() -> AsyncIterator[DemoNode]:
     """Four GPUs: one held by a pod, one on the wrong driver; and a Tesla T4 that cannot be given."""
-    async with open_node(str(directory), _screen(), PATIENCE, page=True) as node:
+    async with open_node(_screen(), PATIENCE, page=True) as node:
         node.configure(CONFIG)
         await node.start_daemon()
         await node.until(lambda: node.serves({GPU: (4, 4), USB: (4, 4), TESLA: (1, 0)}))
@@ -46,10 +45,10 @@ async def gpus(directory: Path) -> AsyncIterator[DemoNode]:
 
 
 @asynccontextmanager
-async def vgpus(directory: Path) -> AsyncIterator[tuple[DemoNode, SimulatedCards]]:
+async def vgpus() -> AsyncIterator[tuple[DemoNode, SimulatedCards]]:
     """Three cards split into vGPUs, one of which a pod holds; then other types, and a card that fails."""
     async with (
-        open_node(str(directory), _screen(), PATIENCE, nodes.vgpu_node, page=True) as node,
+        open_node(_screen(), PATIENCE, nodes.vgpu_node, page=True) as node,
         simulated_cards(node.host, MdevKernel(nodes.vgpu_cards())) as split,
     ):
         node.configure(_VGPUS)
@@ -64,13 +63,13 @@ async def vgpus(directory: Path) -> AsyncIterator[tuple[DemoNode, SimulatedCards
 
 
 @asynccontextmanager
-async def many(directory: Path, count: int) -> AsyncIterator[DemoNode]:
+async def many(count: int) -> AsyncIterator[DemoNode]:
     """A node with so many GPUs, all of which can be given."""
 
     def host(where: str) -> SimulatedHost:
         return hosts.many(where, count)
 
-    async with open_node(str(directory), _screen(), PATIENCE, host, page=True) as node:
+    async with open_node(_screen(), PATIENCE, host, page=True) as node:
         node.configure(CONFIG)
         await node.start_daemon()
         await node.until(lambda: bool(node.kubelet.statistics.streams))

@@ -79,8 +79,8 @@ def show(state: str) -> str:
     return f"document.querySelector('#states input[value={state}]').click()"
 
 
-async def test_trouble_comes_first_with_its_reason_and_what_to_do(tab: Tab, tmp_path: Path) -> None:
-    async with stages.gpus(tmp_path / "node") as node:
+async def test_trouble_comes_first_with_its_reason_and_what_to_do(tab: Tab) -> None:
+    async with stages.gpus() as node:
         url = await node.page_address()
         await opened(tab, url)
         trouble = await of(tab.value, "document.getElementById('trouble').innerText")
@@ -99,8 +99,8 @@ async def test_trouble_comes_first_with_its_reason_and_what_to_do(tab: Tab, tmp_
     assert states == {"all": 18, "bad": 3, "wait": 1, "held": 1, "good": 4, "none": 9}
 
 
-async def test_what_changes_on_the_node_is_seen_without_a_reload(tab: Tab, tmp_path: Path) -> None:
-    async with stages.gpus(tmp_path / "node") as node:
+async def test_what_changes_on_the_node_is_seen_without_a_reload(tab: Tab) -> None:
+    async with stages.gpus() as node:
         await opened(tab, await node.page_address())
         await of(tab.value, "window.mark = 'not loaded anew'")
         node.host.bind(stages.REBOUND, "vfio-pci")
@@ -116,8 +116,8 @@ async def test_what_changes_on_the_node_is_seen_without_a_reload(tab: Tab, tmp_p
         await picture(tab, "gpus-lost")
 
 
-async def test_search_and_states_find_a_device_among_many(tab: Tab, tmp_path: Path) -> None:
-    async with stages.gpus(tmp_path / "node") as node:
+async def test_search_and_states_find_a_device_among_many(tab: Tab) -> None:
+    async with stages.gpus() as node:
         await opened(tab, await node.page_address())
         assert stages.REBOUND in await of(tab.value, find("DRIVER nvidia vfio"))
         held = await of(tab.value, find("virt-launcher-red"))
@@ -133,8 +133,8 @@ async def test_search_and_states_find_a_device_among_many(tab: Tab, tmp_path: Pa
         assert await of(tab.value, "document.activeElement.id") == "search"
 
 
-async def test_vgpus_their_plan_and_what_the_kernel_refuses_are_shown(tab: Tab, tmp_path: Path) -> None:
-    async with stages.vgpus(tmp_path / "node") as (node, _):
+async def test_vgpus_their_plan_and_what_the_kernel_refuses_are_shown(tab: Tab) -> None:
+    async with stages.vgpus() as (node, _):
         await opened(tab, await node.page_address(), "dark")
         plan = await of(tab.value, "document.getElementById('plan').innerText")
         text = await of(tab.text)
@@ -150,8 +150,8 @@ async def test_vgpus_their_plan_and_what_the_kernel_refuses_are_shown(tab: Tab, 
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_it_is_legible_in_both_themes_and_fits_a_phone(tab: Tab, tmp_path: Path, theme: str) -> None:
-    async with stages.gpus(tmp_path / "node") as node:
+async def test_it_is_legible_in_both_themes_and_fits_a_phone(tab: Tab, theme: str) -> None:
+    async with stages.gpus() as node:
         await opened(tab, await node.page_address(), theme, 390)
         await picture(tab, f"phone-{theme}")
         assert await of(tab.value, "document.documentElement.scrollWidth") <= 390
@@ -163,8 +163,8 @@ async def test_it_is_legible_in_both_themes_and_fits_a_phone(tab: Tab, tmp_path:
         assert await of(tab.value, ground) != before
 
 
-async def test_names_that_look_like_markup_stay_text(tab: Tab, tmp_path: Path) -> None:
-    async with stages.gpus(tmp_path / "node") as node:
+async def test_names_that_look_like_markup_stay_text(tab: Tab) -> None:
+    async with stages.gpus() as node:
         node.configure("'<img src=x onerror=alert(1)>': 1\n")
         await opened(tab, await node.page_address())
         await of(tab.until, "document.getElementById('trouble').innerText.includes('<img src=x')")
@@ -172,8 +172,8 @@ async def test_names_that_look_like_markup_stay_text(tab: Tab, tmp_path: Path) -
         assert tab.complaints == []
 
 
-async def test_a_thousand_devices_are_shown_and_searched_quickly(tab: Tab, tmp_path: Path) -> None:
-    async with stages.many(tmp_path / "node", 1000) as node:
+async def test_a_thousand_devices_are_shown_and_searched_quickly(tab: Tab) -> None:
+    async with stages.many(1000) as node:
         await opened(tab, await node.page_address())
         assert (await of(tab.value, STATES))["good"] == 1000
         timed = (

@@ -44,14 +44,14 @@ def test_the_rules_are_valid_and_each_alert_comes_when_it_must(promtool: str) ->
 
 
 async def test_what_a_daemon_says_is_as_prometheus_wants_it(promtool: str, tmp_path: Path) -> None:
-    async with stages.gpus(tmp_path / "gpus") as one, stages.vgpus(tmp_path / "vgpus") as (other, _):
+    async with stages.gpus() as one, stages.vgpus() as (other, _):
         for node in (one, other):
             text = await anyio.to_thread.run_sync(fetching.body, f"{await node.page_address()}metrics")
             assert await anyio.to_thread.run_sync(run, [promtool, "check", "metrics"], tmp_path, text) == ""
 
 
 async def test_prometheus_answers_every_query_of_the_dashboard(prometheus: str, tmp_path: Path) -> None:
-    async with stages.vgpus(tmp_path / "node") as (node, _):
+    async with stages.vgpus() as (node, _):
         target = (await node.page_address()).removeprefix("http://").rstrip("/")
         async with server(prometheus, tmp_path / "prometheus", target) as ask:
             await until_scraped(ask)
