@@ -10,7 +10,7 @@ apart: it is unknown then what is listed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from nodeagent.base.errors import on_one_line
 from nodeagent.model.problem import Problem, misconfigured
@@ -19,12 +19,6 @@ LONGEST = 317  # characters: 253 of a domain, "/" and 63 of a name; types and la
 _SHOWN = 60  # characters of a foreign text in a message
 _WORDS = {dict: "a table", list: "a list", bool: "a truth value", int: "a number", float: "a number"}
 _CONTROLS = "remove blanks at line ends and signs that cannot be printed"
-
-
-class Text(NamedTuple):
-    """What a field must hold, in words for the hint."""
-
-    words: str
 
 
 class Notes:
@@ -57,13 +51,16 @@ def table(value: Any) -> dict[Any, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def text(entry: dict[Any, Any], key: str, wanted: Text, place: str, notes: Notes) -> str | None:
-    """A required text; None, with a note, if there is none that can be used."""
+def text(entry: dict[Any, Any], key: str, wanted: str, place: str, notes: Notes) -> str | None:
+    """Return a required text; None, with a note, if there is none that can be used.
+
+    ``wanted`` names the text for hints.
+    """
     value = entry.get(key)
     if value is None or value == "":
-        notes.add(place, f"{key} is {'empty' if value == '' else 'missing'}", f"write {wanted.words}")
+        notes.add(place, f"{key} is {'empty' if value == '' else 'missing'}", f"write {wanted}")
     elif not isinstance(value, str):
-        notes.add(place, f"{key} is {shown(value)}, not a text", f"write {wanted.words}, in quotes")
+        notes.add(place, f"{key} is {shown(value)}, not a text", f"write {wanted}, in quotes")
     elif len(value) > LONGEST:
         notes.add(place, f"{key} is too long: {shown(value)}", f"use at most {LONGEST} characters")
     elif not value.isprintable():
@@ -104,12 +101,12 @@ def tables(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> Iterato
             notes.add_mistyped(where, item, "a table", "write the keys of the entry")
 
 
-def texts(entry: dict[Any, Any], key: str, wanted: Text, place: str, notes: Notes) -> tuple[str, ...]:
+def texts(entry: dict[Any, Any], key: str, wanted: str, place: str, notes: Notes) -> tuple[str, ...]:
     """The texts in a list; what is none is noted and left out."""
     found: list[str] = []
     for where, item in items(entry, key, place, notes):
         if not isinstance(item, str):
-            notes.add_mistyped(where, item, "a text", f"write {wanted.words}, in quotes")
+            notes.add_mistyped(where, item, "a text", f"write {wanted}, in quotes")
         elif usable := text({"it": item}, "it", wanted, where, notes):
             found.append(usable)
     return tuple(found)

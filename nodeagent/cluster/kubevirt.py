@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from nodeagent.cluster import fields
-from nodeagent.cluster.fields import Notes, Text
+from nodeagent.cluster.fields import Notes
 from nodeagent.model.host import Kind
 from nodeagent.model.kubevirt import (
     DEVELOPER,
@@ -33,8 +33,8 @@ KIND = "KubeVirt"
 _PHASES = ("Deployed", "Deploying")  # of several, the one that virt-operator is done with counts
 _PCI_SELECTOR = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})")
 _USB_ID = re.compile(r"[0-9a-f]{4}")
-_RESOURCE = Text("<domain>/<name>, such as example.com/gpu")
-_TYPE = Text("the name of a type, such as GRID T4-1Q, or its id, such as nvidia-222")
+_RESOURCE = "<domain>/<name>, such as example.com/gpu"
+_TYPE = "the name of a type, such as GRID T4-1Q, or its id, such as nvidia-222"
 
 
 def cr(document: Any) -> KubeVirtCR:
@@ -93,7 +93,7 @@ def _rank(document: dict[str, Any]) -> tuple[int, str, str, str]:
 
 def _name(metadata: dict[Any, Any], key: str) -> str:
     """A name that the API server has checked; in a file it may be anything, and then it is not shown."""
-    return fields.text(metadata, key, Text("a name"), "", Notes()) or ""
+    return fields.text(metadata, key, "a name", "", Notes()) or ""
 
 
 def _configuration(document: Any) -> tuple[dict[Any, Any], Problem | None]:
@@ -146,15 +146,13 @@ def _permitted(section: dict[Any, Any], notes: Notes) -> tuple[Permitted, ...]:
 
 
 def _pci(place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes) -> Permitted | None:
-    wanted = Text("vendor:device in hexadecimal digits, such as 10DE:1EB8")
+    wanted = "vendor:device in hexadecimal digits, such as 10DE:1EB8"
     selector = fields.text(entry, "pciVendorSelector", wanted, place, notes)
     if selector is None:
         return None
     ids = _PCI_SELECTOR.fullmatch(selector.lower())
     if ids is None:
-        notes.add(
-            place, f"pciVendorSelector {fields.shown(selector)} is no selector", f"write {wanted.words}"
-        )
+        notes.add(place, f"pciVendorSelector {fields.shown(selector)} is no selector", f"write {wanted}")
         return None
     return Permitted(Kind.PCI, resource, (ids[0],), external, place)
 
@@ -164,7 +162,7 @@ def _mdev(place: str, entry: dict[Any, Any], resource: str, external: bool, note
     if selector is None:
         return None
     if not selector.strip(" _"):
-        notes.add(place, f"mdevNameSelector {fields.shown(selector)} names no type", f"write {_TYPE.words}")
+        notes.add(place, f"mdevNameSelector {fields.shown(selector)} names no type", f"write {_TYPE}")
         return None
     return Permitted(Kind.MDEV, resource, (selector,), external, place)
 
@@ -184,10 +182,10 @@ def _usb(place: str, entry: dict[Any, Any], resource: str, external: bool, notes
 
 
 def _usb_id(selector: dict[Any, Any], key: str, place: str, notes: Notes) -> str:
-    wanted = Text("four hexadecimal digits without 0x, such as 46f4")
+    wanted = "four hexadecimal digits without 0x, such as 46f4"
     value = fields.text(selector, key, wanted, place, notes)
     if value is not None and _USB_ID.fullmatch(value.lower()) is None:
-        notes.add(place, f"{key} {fields.shown(value)} is no USB id", f"write {wanted.words}")
+        notes.add(place, f"{key} {fields.shown(value)} is no USB id", f"write {wanted}")
     return (value or "").lower()
 
 
@@ -226,7 +224,7 @@ def _types(section: dict[Any, Any], place: str, notes: Notes) -> tuple[WantedTyp
 def _gates(section: dict[Any, Any], notes: Notes) -> frozenset[str]:
     place = DEVELOPER
     listed, disabled = (
-        fields.texts(section, key, Text("the name of a feature gate"), place, notes)
+        fields.texts(section, key, "the name of a feature gate", place, notes)
         for key in ("featureGates", "disabledFeatureGates")
     )
     return frozenset(listed) - frozenset(disabled)

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from nodeagent.cluster import fields
-from nodeagent.cluster.fields import Notes, Text
+from nodeagent.cluster.fields import Notes
 from nodeagent.model.kubevirt import DeviceList, VirtualMachine, VmDevice
 
 _, _VM = VirtualMachine.KINDS
 _LISTS = ((DeviceList.GPUS, "gpus"), (DeviceList.HOST_DEVICES, "hostDevices"))
-_RESOURCE = Text("the resourceName of an entry of permittedHostDevices")
+_RESOURCE = "the resourceName of an entry of permittedHostDevices"
 
 
 def parse(document: Any) -> VirtualMachine | None:
@@ -56,4 +56,4 @@ def _devices(devices: dict[Any, Any], place: str, notes: Notes) -> Iterator[VmDe
 
 def _name(entry: dict[Any, Any], key: str) -> str:
     """A name that is only shown; "" for one that cannot be shown."""
-    return fields.text(entry, key, Text("a name"), "", Notes()) or ""
+    return fields.text(entry, key, "a name", "", Notes()) or ""

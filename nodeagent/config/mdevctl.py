@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from nodeagent.base import files, hints
 from nodeagent.config.problems import Invalid
@@ -25,50 +25,39 @@ _SCRIPTS = "scripts.d"  # older releases keep their hooks beside the definitions
 _LARGEST = 64 * 1024  # bytes
 
 
-class _Definitions(NamedTuple):
-    """The definitions read so far, the UUIDs of all files, the parents reserved for mdevctl."""
-
-    wanted: list[MdevDefinition]
-    uuids: set[str]
-    reserved: set[str]
-
-
 def read(directory: str, warnings: list[str]) -> MdevctlDefinitions:
-    """The definitions below a directory, by parent and UUID; ``warnings`` names what cannot be used."""
-    result = _Definitions([], set(), set())
+    """Return the definitions below a directory, by parent and UUID; unusable ones are warnings."""
+    wanted, uuids, reserved = list[MdevDefinition](), set[str](), set[str]()
     for parent in _names(directory, warnings):
         for name in _names(f"{directory}/{parent}", warnings):
             path = f"{directory}/{parent}/{name}"
+            uuid = mdev_uuid(name)
+            if uuid is None:
+                warnings.append(f"{path} is not used: its name is no UUID; name it as mdevctl does")
+                continue
+            uuids.add(uuid)
             try:
-                _take(result, parent, name, path)
+                definition = parse(parent, uuid, _text(path))
             except Invalid as invalid:
                 warnings.append(f"{path} is not used: {invalid.what}; {invalid.hint}")
-    return MdevctlDefinitions(tuple(result.wanted), frozenset(result.uuids), frozenset(result.reserved))
-
-
-def _take(result: _Definitions, parent: str, name: str, path: str) -> None:
-    result.uuids.add(_uuid(name))
-    try:
-        definition = parse(parent, name, _text(path))
-    except Invalid:
-        result.reserved.add(parent)
-        raise
-    if definition is not None:
-        result.wanted.append(definition)
+                reserved.add(parent)
+                continue
+            if definition is not None:
+                wanted.append(definition)
+    return MdevctlDefinitions(tuple(wanted), frozenset(uuids), frozenset(reserved))
 
 
 def directories(directory: str) -> list[str]:
-    """Where definitions are, or would be: the directory, and one below it for each parent."""
+    """Return the directories of definitions: this one, and one below it for each parent."""
     below = (f"{directory}/{name}" for name in _names(directory, []))
     return [directory, *(path for path in below if os.path.isdir(path))]  # noqa: PTH112  text in, text out
 
 
-def parse(parent: str, name: str, text: str) -> MdevDefinition | None:
-    """The definition in a file of that name; None if it is started by hand only.
+def parse(parent: str, uuid: str, text: str) -> MdevDefinition | None:
+    """Return the definition in a file; None if the device is started by hand only.
 
     :raises Invalid: if it is none, or asks for what nodeagent does not do.
     """
-    uuid = _uuid(name)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -76,13 +65,6 @@ def parse(parent: str, name: str, text: str) -> MdevDefinition | None:
     if not isinstance(data, Mapping):
         raise Invalid("it holds no JSON object", "write it anew with: mdevctl define")
     return _definition(uuid, parent, data)
-
-
-def _uuid(name: str) -> str:
-    uuid = mdev_uuid(name)
-    if uuid is None:
-        raise Invalid("its name is no UUID", "name it as mdevctl does")
-    return uuid
 
 
 def _definition(uuid: str, parent: str, data: Mapping[str, Any]) -> MdevDefinition | None:

@@ -158,21 +158,20 @@ def test_a_directory_in_the_place_of_a_definition_is_named_and_leaves_nothing_op
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "what"),
+    ("text", "what"),
     [
-        ("notes.txt", "{}", "no UUID"),
-        (UUID, '{"mdev_type": "t-1"}', "does not say how it starts"),
-        (UUID, "[1]", "no JSON object"),
-        (UUID, '{"mdev_type": 3, "start": "auto"}', "no type"),
-        (UUID, '{"start": "auto"}', "no type"),
-        (UUID, '{"mdev_type": "../x", "start": "auto"}', "no type"),
-        (UUID, '{"mdev_type": "t-1", "start": "auto", "attrs": [{"a": "b"}]}', "sets attributes"),
-        (UUID, "[" * 100_000, "not valid JSON"),
+        ('{"mdev_type": "t-1"}', "does not say how it starts"),
+        ("[1]", "no JSON object"),
+        ('{"mdev_type": 3, "start": "auto"}', "no type"),
+        ('{"start": "auto"}', "no type"),
+        ('{"mdev_type": "../x", "start": "auto"}', "no type"),
+        ('{"mdev_type": "t-1", "start": "auto", "attrs": [{"a": "b"}]}', "sets attributes"),
+        ("[" * 100_000, "not valid JSON"),
     ],
 )
-def test_a_definition_says_what_is_wrong_with_it(name: str, text: str, what: str) -> None:
+def test_a_definition_says_what_is_wrong_with_it(text: str, what: str) -> None:
     with pytest.raises(Exception, match=what):
-        mdevctl.parse(PARENT, name, text)
+        mdevctl.parse(PARENT, UUID, text)
 
 
 VGPU = """\

@@ -15,7 +15,7 @@ from nodeagent.agent.cluster.state import ClusterState
 from nodeagent.base.errors import ClusterUnavailable
 from nodeagent.cluster import fields, kubevirt, watch
 from nodeagent.cluster.api import FORBIDDEN, NOT_FOUND, Object, Parameters, Session
-from nodeagent.cluster.fields import Notes, Text
+from nodeagent.cluster.fields import Notes
 from nodeagent.config import Settings
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.spec import ClusterMode
@@ -190,7 +190,7 @@ async def serves(session: Session, version: str, plural: str) -> bool:
 
 
 def _text(status: Object, key: str) -> str:
-    return fields.text(status, key, Text("a text"), "", Notes()) or ""
+    return fields.text(status, key, "a text", "", Notes()) or ""
 
 
 def _of_crs(
