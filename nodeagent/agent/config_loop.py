@@ -24,7 +24,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.config import Log, Settings, Sources, last_good
 from nodeagent.kernel.root import Root
-from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.status import ConfigurationStatus
 from nodeagent.policy import merge
 
@@ -179,7 +179,7 @@ class SpecMerger:
     name = "spec"
 
     def __init__(
-        self, settings: Latest[Settings], cluster: Latest[ClusterWishes], snapshots: Snapshots
+        self, settings: Latest[Settings], cluster: Latest[ClusterConfig], snapshots: Snapshots
     ) -> None:
         self._settings = settings
         self._cluster = cluster
@@ -192,6 +192,6 @@ class SpecMerger:
             group.start_soon(self._settings.follow, lambda _: self._publish(), name="settings")
 
     def _publish(self) -> None:
-        wishes = self._cluster.get()
-        spec = merge.merge(self._settings.get().configuration, wishes.kubevirt, wishes.labels)
+        cr, labels = self._cluster.get()
+        spec = merge.merge(self._settings.get().configuration, cr, labels)
         self._snapshots.publish(replace(self._snapshots.now, spec=spec))

@@ -37,7 +37,7 @@ from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.kubelet.device_plugin import Answers, DeviceList
 from nodeagent.kubelet.endpoint import Endpoint, Registrar
 from nodeagent.kubelet.socket_dir import SocketDir
-from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
 
@@ -51,7 +51,7 @@ class Core:
     root: Root
     settings: Latest[Settings]
     timeouts: Timeouts
-    cluster: Latest[ClusterWishes]
+    cluster: Latest[ClusterConfig]
     watcher: DirectoryWatcher
     supervisor: Supervisor
     snapshots: Snapshots
@@ -70,9 +70,9 @@ class Core:
 def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     """The shared parts, wired."""
     watcher, scan_requests = DirectoryWatcher(root.prefix), ScanRequests()
-    cluster = Latest(_said_before(root, settings.get()))
-    wishes = cluster.get()
-    spec = merge.merge(settings.get().configuration, wishes.kubevirt, wishes.labels)
+    cluster = Latest(_load_cluster_config(root, settings.get()))
+    cr, labels = cluster.get()
+    spec = merge.merge(settings.get().configuration, cr, labels)
     snapshots = Snapshots(Snapshot(spec=spec))
     events = KernelEvents(root, watcher, scan_requests, timeouts)
     chosen = settings.get().configuration.discovery.pci_ids
@@ -104,13 +104,13 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     )
 
 
-def _said_before(root: Root, settings: Settings) -> ClusterWishes:
+def _load_cluster_config(root: Root, settings: Settings) -> ClusterConfig:
     """What the cluster said to the daemon before this one: nothing is decided without it."""
     if not is_followed(settings.configuration.following):
-        return ClusterWishes()
+        return ClusterConfig()
     from nodeagent.agent.cluster.state import SECTION  # here: most nodes ask no cluster
 
-    return SECTION.load(root.prefix).wishes
+    return SECTION.load(root.prefix).config
 
 
 @dataclass(frozen=True, slots=True)

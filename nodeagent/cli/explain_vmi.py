@@ -109,7 +109,7 @@ def _choose_cr(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> Us
 def _cr_of_daemon(options: argparse.Namespace) -> UsedCR:
     """The CR that the daemon goes by, or would: its record has it, for root alone."""
     root = args.root_of(options)
-    cr = state.SECTION.peek(root.prefix).wishes.kubevirt
+    cr = state.SECTION.peek(root.prefix).config.kubevirt
     status = daemon_client.status_or_none(options)
     if status is None:
         follows = is_followed(args.settings(options, root).configuration.following)

@@ -19,7 +19,7 @@ from nodeagent.agent import oneshot
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.base.files import STDIN
 from nodeagent.cli import args, daemon_client, output, plan
-from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.nodes import fits
 from nodeagent.policy import merge
 from nodeagent.policy.change import plan as changes
@@ -71,8 +71,8 @@ def run(options: argparse.Namespace) -> int:
     basis, first_line = daemon_client.read_named_basis(options)
     root = args.root_of(options)
     settings = config.load_candidate(options.config, root.prefix, basis.values)
-    wishes = _cluster_wishes(options, root, basis.snapshot.spec)
-    spec = merge.merge(settings.configuration, wishes.kubevirt, wishes.labels)
+    cr, labels = _cluster_config(options, root, basis.snapshot.spec)
+    spec = merge.merge(settings.configuration, cr, labels)
     snapshot, unseen = _with_nodes(basis.snapshot, spec, options)
     before = turn.first(snapshot, basis.matched)
     after = turn.following(before, replace(before.snapshot, spec=spec))
@@ -108,28 +108,28 @@ def _unsaved(spec: Spec, host: Host) -> list[str]:
     return [*paths, *(f"a CDI file of {kind}" for kind in sorted(spec.cdi_kinds - kinds))]
 
 
-def _cluster_wishes(options: argparse.Namespace, root: Root, spec: Spec) -> ClusterWishes:
+def _cluster_config(options: argparse.Namespace, root: Root, spec: Spec) -> ClusterConfig:
     """The KubeVirt CR and labels that the daemon has, by its record, as far as they are in force.
 
     :raises NodeagentError: if it goes by a KubeVirt CR that its record does not have.
     """
     if daemon_client.is_saved(options):
-        return ClusterWishes()
+        return ClusterConfig()
     from nodeagent.agent.cluster import state  # here: a saved host needs no reader of a CR
     from nodeagent.base.state import CLUSTER
 
     status = daemon_client.status_or_none(options)
     if status is None:
-        return ClusterWishes()
+        return ClusterConfig()
     cr_name = status.get("cluster", {}).get("kubevirt", "")
-    known = state.SECTION.peek(root.prefix).wishes
+    known = state.SECTION.peek(root.prefix).config
     if cr_name and known.kubevirt is None:
         raise NodeagentError(
             f"the daemon goes by the KubeVirt CR {cr_name}, and {CLUSTER.path(root.prefix)} does not have it",
             "only root may read that: try again with sudo" if os.geteuid() else "see nodeagent status",
         )
     in_force = known.labels is not None and tuple(known.labels.items()) == spec.labels
-    return ClusterWishes(known.kubevirt if cr_name else None, known.labels if in_force else None)
+    return ClusterConfig(known.kubevirt if cr_name else None, known.labels if in_force else None)
 
 
 def _changed_settings(

@@ -132,10 +132,10 @@ class VirtualMachine:
     instancetype: str = ""
 
 
-class ClusterWishes(NamedTuple):
+class ClusterConfig(NamedTuple):
     """The last answer of the cluster for this node: the KubeVirt CR, the labels of the Node.
 
-    None stands for what was never heard, which differs from what the cluster has not.
+    None: it was never read. That differs from a cluster without a CR, or a Node without labels.
     """
 
     kubevirt: KubeVirtCR | None = None

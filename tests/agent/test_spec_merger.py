@@ -15,7 +15,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.config import Settings, Sources, Timing
 from nodeagent.model.configuration import Configuration, KubeVirt, Node
 from nodeagent.model.host import Host
-from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import PciRule
 from tests.cluster import crs
@@ -31,7 +31,7 @@ async def test_the_newest_configuration_is_merged_and_published_beside_the_rest(
     cell = Latest(settings(tmp_path, Configuration(node=Node("a"))))
     snapshots = Snapshots(Snapshot(host=Host(iommu=True)))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(SpecMerger(cell, Latest(ClusterWishes()), snapshots).run)
+        tasks.start_soon(SpecMerger(cell, Latest(ClusterConfig()), snapshots).run)
         with anyio.fail_after(5):
             seen, snapshot = await snapshots.newer(0)
             assert snapshot.spec.labels == ((HOSTNAME, "a"),)
@@ -47,7 +47,7 @@ async def test_settings_that_desire_the_same_wake_nobody(tmp_path: Path) -> None
     first = settings(tmp_path, Configuration(node=Node("a")))
     cell, snapshots = Latest(first), Snapshots(Snapshot())
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(SpecMerger(cell, Latest(ClusterWishes()), snapshots).run)
+        tasks.start_soon(SpecMerger(cell, Latest(ClusterConfig()), snapshots).run)
         await anyio.wait_all_tasks_blocked()
         version, before = snapshots.version, snapshots.now
         cell.set(replace(first, timing=Timing(2.0, 3.0, 4.0)))
@@ -59,11 +59,11 @@ async def test_settings_that_desire_the_same_wake_nobody(tmp_path: Path) -> None
 
 async def test_what_the_cluster_says_is_merged_too_if_the_settings_let_it_count(tmp_path: Path) -> None:
     cell = Latest(settings(tmp_path, Configuration(node=Node("a"), kubevirt=KubeVirt("true"))))
-    cluster, snapshots = Latest(ClusterWishes()), Snapshots(Snapshot())
+    cluster, snapshots = Latest(ClusterConfig()), Snapshots(Snapshot())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(SpecMerger(cell, cluster, snapshots).run)
         await anyio.wait_all_tasks_blocked()
-        cluster.set(ClusterWishes(crs.read({"pciHostDevices": [crs.external(crs.T4)]}), {"a": "b"}))
+        cluster.set(ClusterConfig(crs.read({"pciHostDevices": [crs.external(crs.T4)]}), {"a": "b"}))
         await anyio.wait_all_tasks_blocked()
         spec = snapshots.now.spec
         assert [rule.name for rule in spec.rules] == [crs.T4["resourceName"]]

@@ -183,9 +183,7 @@ EVENT = Event(
     "bind 0000:d8:00.0 to vfio-pci",
     warning=True,
 )
-BAD = Condition(
-    "False", "SomethingNeedsAPerson", f"nodeagent status on the node says what to do: {EVENT.message}"
-)
+BAD = Condition("False", "ActionRequired", f"nodeagent status on the node says what to do: {EVENT.message}")
 
 
 @virtual.TIME

@@ -34,7 +34,7 @@ from nodeagent.cluster import kube_client
 from nodeagent.config import Sources
 from nodeagent.http.server import Request, Response, serve_unix
 from nodeagent.kernel.root import Root
-from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec
 from nodeagent.model.status import Status
@@ -125,7 +125,7 @@ def _core(first: Core, place: Path) -> Core:
         first,
         root=Root(str(place)),
         settings=Latest(_settings(place, place.name)),
-        cluster=Latest(ClusterWishes()),
+        cluster=Latest(ClusterConfig()),
         supervisor=Supervisor(Timeouts()),
         snapshots=Snapshots(Snapshot()),
     )

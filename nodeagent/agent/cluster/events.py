@@ -20,7 +20,7 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.cluster.node_events import NodeEvent, compare_cards, diff, find_lasting, fold
-from nodeagent.agent.cluster.session_task import Api, WritePermission
+from nodeagent.agent.cluster.writer import Api, WritePermission
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import ClusterUnavailable

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.cluster import state
-from nodeagent.agent.cluster.condition import ConditionKeeper
+from nodeagent.agent.cluster.condition import ConditionWriter
 from nodeagent.agent.cluster.events import Events
-from nodeagent.agent.cluster.session_task import Api, SessionTask
 from nodeagent.agent.cluster.stale import StaleResources
 from nodeagent.agent.cluster.state import ClusterState
+from nodeagent.agent.cluster.writer import Api, ClusterWriter
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import InternalError, KernelRefused
@@ -32,7 +32,7 @@ from nodeagent.cluster.watch import Resource, Watch
 from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model.configuration import Configuration
-from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.spec import ClusterMode
 from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import merge
@@ -47,7 +47,7 @@ KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", trim=stat
 
 def follower(core: Core, status: Callable[[], Status]) -> ClusterFollower:
     """The component, with its tasks; ``status`` collects the Status."""
-    return ClusterFollower(core, (Events(core, status), ConditionKeeper(core, status), StaleResources(core)))
+    return ClusterFollower(core, (Events(core, status), ConditionWriter(core, status), StaleResources(core)))
 
 
 class Connection(NamedTuple):
@@ -75,21 +75,21 @@ class ClusterFollower:
 
     name = "cluster"
 
-    def __init__(self, core: Core, tasks: Sequence[SessionTask] = ()) -> None:
+    def __init__(self, core: Core, tasks: Sequence[ClusterWriter] = ()) -> None:
         self.state = Latest(ClusterState())
         self._core = core
         self._tasks = tasks
         self._saved = ClusterState()
         self._unsaved = ""  # why the newest state is not on disk
         self._watches: tuple[Watch, ...] = ()
-        self._objections: tuple[Configuration, ClusterWishes, tuple[str, ...]] | None = None
+        self._objections: tuple[Configuration, ClusterConfig, tuple[str, ...]] | None = None
 
     @property
     def status(self) -> ClusterStatus:
         """What is followed, and how old the state in force is."""
         known = [watch.state.get() for watch in self._watches]
         silent = next((each for each in known if not each.answers), None)
-        cr = self.state.get().wishes.kubevirt
+        cr = self.state.get().config.kubevirt
         cluster = ClusterStatus(
             followed=bool(known),
             answers=bool(known) and silent is None,
@@ -107,23 +107,23 @@ class ClusterFollower:
 
     def _doubts(self) -> tuple[str, ...]:
         now = self.state.get()
-        not_followed = _NOT_FOLLOWED if not self._watches and now.wishes != ClusterWishes() else ""
+        not_followed = _NOT_FOLLOWED if not self._watches and now.config != ClusterConfig() else ""
         return (*now.doubts, *(line for line in (self._unsaved, not_followed) if line))
 
     def _list_objections(self) -> tuple[str, ...]:
-        """The parts of the wishes that are not carried out. A CR may have thousands, and each Status asks."""
-        wishes, configuration = self.state.get().wishes, self._core.settings.get().configuration
+        """The parts of the CR that are not in force. A CR may have thousands, and each Status asks."""
+        cluster, configuration = self.state.get().config, self._core.settings.get().configuration
         last = self._objections
-        if last is None or last[0] is not configuration or last[1] != wishes:
-            found = merge.objections(configuration, wishes.kubevirt, wishes.labels)
-            last = self._objections = configuration, wishes, tuple(map(state.line, found))
+        if last is None or last[0] is not configuration or last[1] != cluster:
+            found = merge.objections(configuration, cluster.kubevirt, cluster.labels)
+            last = self._objections = configuration, cluster, tuple(map(state.line, found))
         return last[2]
 
     async def run(self) -> None:
         """Follow the cluster that the settings name, for ever; start again when they name another one."""
         self._saved = await threads.call(state.SECTION.load, self._core.root.prefix)
         self.state.set(self._saved)
-        self._core.cluster.set(self._saved.wishes)
+        self._core.cluster.set(self._saved.config)
         settings, seen = self._core.settings, -1
         async with anyio.create_task_group() as all_time:
             all_time.start_soon(self.save_states, name="record of the cluster")
@@ -167,7 +167,7 @@ class ClusterFollower:
         before = {*self.state.get().doubts, *self._list_objections()}
         now = state.update(self.state.get(), crs, nodes, node)
         self.state.set(now)
-        self._core.cluster.set(now.wishes)
+        self._core.cluster.set(now.config)
         _log_new([line for line in (*now.doubts, *self._list_objections()) if line not in before])
         self._core.snapshots.ring()
 
@@ -203,5 +203,5 @@ def _log_new(lines: Sequence[str]) -> None:
     for line in lines[:LOGGED]:
         log.event(log.CONFIG_WARNING, text=line)
     if len(lines) > LOGGED:
-        more = f"{len(lines) - LOGGED} more of the cluster's wishes; nodeagent status has them all"
+        more = f"{len(lines) - LOGGED} more parts of the KubeVirt CR; nodeagent status has them all"
         log.event(log.CONFIG_WARNING, text=more)

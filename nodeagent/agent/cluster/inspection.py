@@ -122,7 +122,7 @@ async def inspect(session: Session, settings: Settings, node: str) -> AccessRepo
             Check("object", f"the Node {node}", node in nodes, "", "set node.name to the Node's name")
         )
     if crs is not None:
-        labels = state.update(ClusterState(), None, nodes, node).wishes.labels
+        labels = state.update(ClusterState(), None, nodes, node).config.labels
         found += _of_crs(crs, settings.configuration, labels)
     return AccessReport(user, tuple(found))
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from nodeagent.agent.cluster.session_task import Api, WritePermission
+from nodeagent.agent.cluster.writer import Api, WritePermission
 from nodeagent.agent.core import Core
 from nodeagent.base import log, threads
 from nodeagent.base.errors import ClusterUnavailable, KernelRefused

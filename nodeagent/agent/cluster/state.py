@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from nodeagent.base.state import CLUSTER, Section
 from nodeagent.cluster import kubevirt, node_status
-from nodeagent.model.kubevirt import SECTIONS, ClusterWishes, KubeVirtCR
+from nodeagent.model.kubevirt import SECTIONS, ClusterConfig, KubeVirtCR
 from nodeagent.model.problem import Problem
 
 CONDITION = "DevicesUsable"  # the type of the condition that this node writes
@@ -23,21 +23,21 @@ Objects = Mapping[str, Mapping[str, Any]]
 
 
 class ClusterState(NamedTuple):
-    """``document`` is the CR in force, ``wishes`` are its meaning and the labels; None: never seen.
+    """``document`` is the CR in force, ``config`` its contents and the labels; None: never seen.
 
     ``saved``: when it was written to disk, in seconds since 1970. ``doubts``: lines on what is in force
     although the API server has it no more.
     """
 
     document: Mapping[str, Any] | None = None
-    wishes: ClusterWishes = ClusterWishes()
+    config: ClusterConfig = ClusterConfig()
     saved: float = 0.0
     doubts: tuple[str, ...] = ()
 
     @property
     def objects(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str] | None]:
         """The CR and the labels."""
-        return self.document, self.wishes.labels
+        return self.document, self.config.labels
 
 
 def _parse(document: dict[str, Any]) -> ClusterState:
@@ -47,11 +47,11 @@ def _parse(document: dict[str, Any]) -> ClusterState:
     types = isinstance(cr, dict | None) and isinstance(labels, dict | None) and isinstance(saved, int | float)
     if not (texts and types and document.keys() <= {"kubevirt", "labels", "at"}):
         raise TypeError("it has other types")
-    return ClusterState(cr, ClusterWishes(None if cr is None else kubevirt.cr(cr), labels), saved)
+    return ClusterState(cr, ClusterConfig(None if cr is None else kubevirt.cr(cr), labels), saved)
 
 
 def _plain(state: ClusterState) -> dict[str, Any]:
-    return {"kubevirt": state.document, "labels": state.wishes.labels, "at": state.saved}
+    return {"kubevirt": state.document, "labels": state.config.labels, "at": state.saved}
 
 
 SECTION = Section(
@@ -59,7 +59,7 @@ SECTION = Section(
     ClusterState(),
     _parse,
     _plain,
-    "without it the node does not know the cluster's wishes after a reboot",
+    "without it the node does not know the KubeVirt CR after a reboot",
 )
 
 
@@ -68,14 +68,14 @@ def update(last: ClusterState, crs: Objects | None, nodes: Objects | None, node:
     document, cr, doubt = _update_cr(last, crs)
     labels, missing = _update_labels(last, nodes, node)
     doubts = tuple(line for line in (doubt, missing) if line)
-    return ClusterState(document, ClusterWishes(cr, labels), doubts=doubts)
+    return ClusterState(document, ClusterConfig(cr, labels), doubts=doubts)
 
 
 def _update_cr(
     last: ClusterState, crs: Objects | None
 ) -> tuple[Mapping[str, Any] | None, KubeVirtCR | None, str]:
     """The document in force, its meaning, and a doubt. One that has not changed is not read again."""
-    same = last.document, last.wishes.kubevirt
+    same = last.document, last.config.kubevirt
     if crs is None:
         return *same, ""
     chosen = kubevirt.chosen(crs.values())
@@ -94,10 +94,10 @@ def _update_labels(
     last: ClusterState, nodes: Objects | None, node: str
 ) -> tuple[Mapping[str, str] | None, str]:
     if nodes is None:
-        return last.wishes.labels, ""
+        return last.config.labels, ""
     metadata = nodes.get(node, {}).get("metadata")
     if not isinstance(metadata, Mapping):
-        return last.wishes.labels, f"the cluster has no Node of the name {node}: set node.name"
+        return last.config.labels, f"the cluster has no Node of the name {node}: set node.name"
     labels = metadata.get("labels")
     if not isinstance(labels, Mapping):
         return {}, ""
@@ -131,7 +131,7 @@ def _trim_metadata(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def line(problem: Problem) -> str:
-    """A part of the wishes that is not in force, on one line."""
+    """A part of the CR that is not in force, on one line."""
     return problem._replace(about=place(problem)).line
 
 

@@ -31,7 +31,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, unnamed
 from nodeagent.model.change import Plan
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, Spec, SriovRule, WantedType
 from nodeagent.model.status import ChangesStatus
@@ -94,7 +94,7 @@ class Changing:
             self.root,
             eyes.settings,
             Timeouts(),
-            Latest(ClusterWishes()),
+            Latest(ClusterConfig()),
             eyes.watcher,
             Supervisor(Timeouts()),
             eyes.snapshots,

@@ -14,7 +14,7 @@ import anyio
 from nodeagent import config
 from nodeagent.agent import core as cores
 from nodeagent.agent.cluster import state
-from nodeagent.agent.cluster.session_task import Api, SessionTask
+from nodeagent.agent.cluster.writer import Api, ClusterWriter
 from nodeagent.agent.core import Core
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
@@ -35,7 +35,7 @@ OWN_NODE = Resource("/api/v1/nodes", "Nodes", f"metadata.name={NAME}", state.tri
 
 DEFAULTS = config.load(Sources("/nowhere", {}, {}))
 
-Make = Callable[[Core, Callable[[], Status]], SessionTask]
+Make = Callable[[Core, Callable[[], Status]], ClusterWriter]
 """By the Core, and the Status of now."""
 
 
@@ -90,7 +90,7 @@ def put_node(server: FakeApiServer) -> None:
 
 
 @asynccontextmanager
-async def living(task: SessionTask, server: FakeApiServer, folder: Path) -> AsyncIterator[None]:
+async def living(task: ClusterWriter, server: FakeApiServer, folder: Path) -> AsyncIterator[None]:
     """The task runs, with a session of its own; it has met its Node and had its first look."""
     async with (
         followed(server, folder, OWN_NODE) as watch,

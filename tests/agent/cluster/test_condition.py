@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from nodeagent.agent.cluster import condition
-from nodeagent.agent.cluster.condition import GOOD, ConditionKeeper
+from nodeagent.agent.cluster.condition import NO_PROBLEMS, ConditionWriter
 from nodeagent.agent.core import Core
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
@@ -35,21 +35,21 @@ MOMENT = Timeouts().condition_settle + 2.0
 PAGE = Path(__file__).parents[3] / "docs/events.md"
 
 
-def made(core: Core, now: Callable[[], Status]) -> ConditionKeeper:
+def made(core: Core, now: Callable[[], Status]) -> ConditionWriter:
     """Without jitter, on the first day of 1970."""
-    return ConditionKeeper(core, now, clock=anyio.current_time, jitter=lambda: 0.0)
+    return ConditionWriter(core, now, clock=anyio.current_time, jitter=lambda: 0.0)
 
 
 @pytest.mark.parametrize(
     ("told", "says"),
     [
-        (status(good()), GOOD),
-        (status(bad(code=ReasonCode.GROUP_HELD)), GOOD),
+        (status(good()), NO_PROBLEMS),
+        (status(bad(code=ReasonCode.GROUP_HELD)), NO_PROBLEMS),
         (
             status(bad(code=ReasonCode.GROUP_HELD), problems=(HELD,)),
             HELD,
         ),
-        (status(silent="GET x: 500"), GOOD),
+        (status(silent="GET x: 500"), NO_PROBLEMS),
         (
             BROKEN,
             UNHEALTHY,
@@ -66,7 +66,7 @@ def made(core: Core, now: Callable[[], Status]) -> ConditionKeeper:
 def test_it_is_false_while_something_needs_a_person(told: Status, says: Condition | str) -> None:
     found = condition.condition(told)
     if isinstance(says, str):
-        assert (found.status, found.reason) == ("False", "SomethingNeedsAPerson")
+        assert (found.status, found.reason) == ("False", "ActionRequired")
         names(found.message, "nodeagent status", says)
     else:
         assert found == says
@@ -74,7 +74,7 @@ def test_it_is_false_while_something_needs_a_person(told: Status, says: Conditio
 
 def test_the_page_has_its_reasons() -> None:
     page = PAGE.read_text()
-    for told in (GOOD, condition.condition(BROKEN)):
+    for told in (NO_PROBLEMS, condition.condition(BROKEN)):
         assert f"| `{told.status}` | `{told.reason}` |" in page
 
 
@@ -91,7 +91,7 @@ async def test_it_is_written_after_a_moment_and_only_when_it_differs(tmp_path: P
         await anyio.sleep(Timeouts().condition_settle - 2.0)
         assert it.condition() is None
         await anyio.sleep(3.0)
-        assert (it.condition()["status"], it.condition()["reason"]) == ("True", "NothingNeedsAPerson")
+        assert (it.condition()["status"], it.condition()["reason"]) == ("True", "NoProblems")
         since = it.condition()["lastTransitionTime"]
         await anyio.sleep(900.0)
         assert it.requests == ["PATCH"], "no heartbeat"
@@ -142,8 +142,8 @@ async def test_what_is_over_within_the_moment_is_not_written(tmp_path: Path) -> 
 
 @virtual.TIME
 async def test_many_nodes_write_it_over_a_time(tmp_path: Path) -> None:
-    def late(core: Core, now: Callable[[], Status]) -> ConditionKeeper:
-        return ConditionKeeper(core, now, jitter=lambda: 1.0)
+    def late(core: Core, now: Callable[[], Status]) -> ConditionWriter:
+        return ConditionWriter(core, now, jitter=lambda: 1.0)
 
     async with telling(tmp_path, late, condition=True) as it:
         await anyio.sleep(Timeouts().condition_settle + Timeouts().condition_spread - 2.0)
@@ -155,7 +155,7 @@ async def test_many_nodes_write_it_over_a_time(tmp_path: Path) -> None:
 @virtual.TIME
 async def test_a_daemon_that_starts_writes_nothing_if_the_node_says_so_already(tmp_path: Path) -> None:
     async with telling(tmp_path, made) as it:
-        own = {"type": OWN, "status": "True", "reason": GOOD.reason, "message": GOOD.message}
+        own = {"type": OWN, "status": "True", "reason": NO_PROBLEMS.reason, "message": NO_PROBLEMS.message}
         it.server.store.put(NODES, {"metadata": {"name": NAME}, "status": {"conditions": [READY, own]}})
         it.configure(condition=True)
         await anyio.sleep(100.0)

@@ -19,7 +19,7 @@ from nodeagent.agent.cluster.state import ClusterState
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
-from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.status import ClusterStatus
 from tests import virtual
 from tests.agent.cluster.statuses import status
@@ -31,7 +31,7 @@ LONG = 5.0  # seconds
 
 def zone(name: str) -> ClusterState:
     """A state with one label."""
-    return ClusterState(wishes=ClusterWishes(labels={"zone": name}))
+    return ClusterState(config=ClusterConfig(labels={"zone": name}))
 
 
 class Saving:
@@ -46,7 +46,7 @@ class Saving:
     @property
     def saved(self) -> object:
         """The labels on disk."""
-        return state.SECTION.load(str(self.folder)).wishes.labels
+        return state.SECTION.load(str(self.folder)).config.labels
 
     @property
     def status(self) -> ClusterStatus:
@@ -77,7 +77,7 @@ def saving(tmp_path: Path) -> Iterator[Saving]:
 
 async def test_the_state_on_disk_is_in_force_at_the_start_and_newer_ones_are_saved(saving: Saving) -> None:
     async with saving.living():
-        assert saving.core.cluster.get() == zone("a").wishes
+        assert saving.core.cluster.get() == zone("a").config
         assert saving.status.heard == 1.0
         saving.follower.state.set(zone("b"))
         await saving.until(lambda: saving.status.heard > 1.0)
@@ -87,7 +87,7 @@ async def test_the_state_on_disk_is_in_force_at_the_start_and_newer_ones_are_sav
 async def test_a_state_that_was_not_saved_in_one_run_is_saved_in_the_next(saving: Saving) -> None:
     saving.follower.state.set(zone("b"))
     async with saving.living():
-        assert saving.follower.state.get().wishes == zone("a").wishes
+        assert saving.follower.state.get().config == zone("a").config
         saving.follower.state.set(zone("b"))
         await saving.until(lambda: saving.saved == {"zone": "b"})
 

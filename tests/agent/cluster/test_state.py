@@ -13,7 +13,7 @@ from nodeagent.agent.cluster import state
 from nodeagent.agent.cluster.state import SECTION, ClusterState, trim_cr, trim_node
 from nodeagent.base import log
 from nodeagent.base.state import CLUSTER
-from nodeagent.model.kubevirt import ClusterWishes
+from nodeagent.model.kubevirt import ClusterConfig
 from tests.cluster import crs
 from tests.conftest import Said
 from tests.facts import each_names
@@ -28,7 +28,7 @@ def crs_of(*documents: Any) -> dict[str, Any]:
 
 
 def resources(found: ClusterState) -> list[str]:
-    cr = found.wishes.kubevirt
+    cr = found.config.kubevirt
     return [] if cr is None or cr.permitted is None else [entry.resource for entry in cr.permitted]
 
 
@@ -41,26 +41,26 @@ def test_without_an_answer_what_was_heard_before_counts() -> None:
 def test_an_answer_replaces_both() -> None:
     found = state.update(ClusterState(), crs_of(CR), {"n": NODE}, "n")
     assert resources(found) == [crs.T4["resourceName"]]
-    assert found.wishes.labels == {"a": "b"}, "a label that is no text is none"
+    assert found.config.labels == {"a": "b"}, "a label that is no text is none"
     found = state.update(found, crs_of(crs.document({})), {"n": {"metadata": {"name": "n"}}}, "n")
-    assert (resources(found), found.wishes.labels, found.doubts) == ([], {}, ())
+    assert (resources(found), found.config.labels, found.doubts) == ([], {}, ())
 
 
 def test_a_cr_that_is_gone_or_makes_no_sense_leaves_the_last_good_one_in_force() -> None:
     good = state.update(ClusterState(), crs_of(CR), None, "n")
     gone = state.update(good, {}, None, "n")
-    assert gone.wishes == good.wishes
+    assert gone.config == good.config
     each_names(gone.doubts, ("KubeVirt CR",))
     broken = state.update(gone, crs_of(crs.document({"permittedHostDevices": "all"})), None, "n")
-    assert broken.wishes == good.wishes
+    assert broken.config == good.config
     each_names(broken.doubts, ("spec.configuration.permittedHostDevices", "all"))
     assert state.update(broken, crs_of(CR), None, "n") == good
 
 
 def test_a_cluster_that_never_had_a_cr_is_no_doubt_and_a_node_that_is_not_there_is_one() -> None:
     assert state.update(ClusterState(), {}, {"n": NODE}, "n").doubts == ()
-    found = state.update(ClusterState(wishes=ClusterWishes(labels={"a": "b"})), {}, {}, "other")
-    assert found.wishes.labels == {"a": "b"}
+    found = state.update(ClusterState(config=ClusterConfig(labels={"a": "b"})), {}, {}, "other")
+    assert found.config.labels == {"a": "b"}
     each_names(found.doubts, ("other", "node.name"))
 
 
@@ -70,7 +70,7 @@ def test_a_saved_state_is_loaded_again(tmp_path: Path) -> None:
     found = state.update(ClusterState(), crs_of(CR), {"n": NODE}, "n")
     for saved in (
         found._replace(saved=1790000000.5),
-        ClusterState(wishes=ClusterWishes(labels={}), saved=2.0),
+        ClusterState(config=ClusterConfig(labels={}), saved=2.0),
     ):
         SECTION.save(prefix, saved)
         assert SECTION.load(prefix) == SECTION.peek(prefix) == saved

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that use the session of ``follow``: Events, the condition of the Node, and its stale resources.
+"""Shared by the three writers to the cluster: Events, the condition of the Node, and its stale resources.
 
-They share the client and the Node that is watched anyway; each remembers which writes are not permitted.
+``follow`` runs them with each session. They share the client and the watched Node; each remembers which of
+its writes are not permitted.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Api(NamedTuple):
             seen, _ = await self.own.newer(seen)
 
 
-class SessionTask(Protocol):
-    """A task that starts again with each session."""
+class ClusterWriter(Protocol):
+    """A task that writes to the cluster; it starts again with each session."""
 
     @property
     def name(self) -> str:
