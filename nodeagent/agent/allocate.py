@@ -195,7 +195,7 @@ class Allocator:
         for each in members:
             if not isinstance(each, PciFunction):
                 continue
-            state = groups.open_state(each)
+            state = groups.find_open_state(each)
             unclear = state is OpenState.UNKNOWN
             if unclear and (each.enable is None or self._usage.released.has(each, now)):
                 state = OpenState.OPEN

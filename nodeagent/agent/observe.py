@@ -280,7 +280,7 @@ class UnfinishedRescans:
         """Start from the first delay if this new Host has another unfinished device."""
         before = self._unfinished
         self._unfinished = frozenset(
-            function.address for function in host.functions.values() if groups.unfinished(function)
+            function.address for function in host.functions.values() if groups.is_unfinished(function)
         )
         if self._unfinished - before:
             self._pauses = iter(self._delays)

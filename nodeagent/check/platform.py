@@ -19,7 +19,7 @@ _REMAPPING = re.compile(r"\b(?:IR-\S+|ITS-\S+)")  # interrupt chips: x86 "IR-PCI
 def check_iommu(node: Node) -> Finding:
     """Is an IOMMU active, and if not, why?"""
     if node.host.iommu:
-        return ok(f"active: {naming.few(node.root.names(IOMMUS)) or 'an entry'} in {IOMMUS}")
+        return ok(f"active: {naming.shorten(node.root.names(IOMMUS)) or 'an entry'} in {IOMMUS}")
     seen, to_do = node.host.iommu_missing or prerequisites.explain_iommu_off(node.root)
     if node.host.mdevs or node.host.mdev_parents:
         return note(f"{seen}; mdevs need none", to_do)

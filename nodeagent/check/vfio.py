@@ -36,7 +36,7 @@ def check_vfio_pci(node: Node) -> Finding:
     if host.vfio_loaded:
         return ok(f"loaded: {_DRIVER}")
     seen, to_do = host.vfio_missing or prerequisites.explain_vfio_missing(node.root, host.release)
-    if host.mdev_parents or any(map(groups.vfio_bound, host.functions.values())):
+    if host.mdev_parents or any(map(groups.is_vfio_bound, host.functions.values())):
         return note(f"{seen}; mdevs and other VFIO drivers do not need it", to_do)
     return wrong(seen, to_do)
 
@@ -87,7 +87,7 @@ def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
     for_vms = [group for _, group in sorted(host.groups.items()) if _is_for_vms(group, node)]
     ready = [f"{group.number} ({group.members[0]})" for group in for_vms if _is_ready_alone(group, node)]
     if ready:
-        yield "groups of one", ok(f"ready: {naming.few(ready, _FEW)}")
+        yield "groups of one", ok(f"ready: {naming.shorten(ready, _FEW)}")
     for group in for_vms:
         if not _is_ready_alone(group, node):
             yield f"group {group.number}", _check_group(group, node)
@@ -97,23 +97,25 @@ def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
 
 def _is_for_vms(group: Group, node: Node) -> bool:
     members = node.host.members(group.number)
-    return any(groups.ready(each) or expected(each, node.host, node.spec) for each in members)
+    return any(groups.is_assignable(each) or expected(each, node.host, node.spec) for each in members)
 
 
 def _is_ready_alone(group: Group, node: Node) -> bool:
-    usable = not group.no_iommu and not groups.kept_by_firmware(group, node.host)
-    return usable and len(group.members) == 1 and all(map(groups.ready, node.host.members(group.number)))
+    usable = not group.no_iommu and not groups.is_kept_by_firmware(group, node.host)
+    return (
+        usable and len(group.members) == 1 and all(map(groups.is_assignable, node.host.members(group.number)))
+    )
 
 
 def _check_group(group: Group, node: Node) -> Finding:
     members = node.host.members(group.number)
-    blocking = groups.blockers(members)
-    seen = naming.few([f"{each.address} ({each.driver or 'no driver'})" for each in members], _FEW)
-    ready = next((each for each in members if groups.ready(each)), None)
+    blocking = groups.find_blockers(members)
+    seen = naming.shorten([f"{each.address} ({each.driver or 'no driver'})" for each in members], _FEW)
+    ready = next((each for each in members if groups.is_assignable(each)), None)
     if group.no_iommu:
         unsafe = "VFIO runs without an IOMMU (vfio-noiommu): a guest could write to all memory"
         return wrong(f"{unsafe}: {seen}", _explain(ready or members[0], "what to do"))
-    if groups.kept_by_firmware(group, node.host):
+    if groups.is_kept_by_firmware(group, node.host):
         kept = "firmware has memory mapped 1:1 for it, so VFIO cannot have it"
         return wrong(
             f"{kept}: {seen}", _explain(ready or members[0], "where to look in the firmware's setup")
@@ -121,11 +123,11 @@ def _check_group(group: Group, node: Node) -> Finding:
     if not blocking:
         return ok(f"viable: {seen}")
     if ready is not None:
-        drivers = naming.few([f"{each.address} ({each.driver})" for each in blocking])
+        drivers = naming.shorten([f"{each.address} ({each.driver})" for each in blocking])
         to_do = _explain(ready, f"what to do about {blocking[0].address}")
         return wrong(f"not viable, {drivers} has a host driver: {seen}", to_do)
-    if used := next((each for each in blocking if classes.in_use(each)), None):
-        return note(f"{used.address} is {classes.in_use(used)}: {seen}", "leave it to the host")
+    if used := next((each for each in blocking if classes.describe_uses(each)), None):
+        return note(f"{used.address} is {classes.describe_uses(used)}: {seen}", "leave it to the host")
     to_do = _explain(blocking[0], "what to look at before it is bound")
     return note(f"on host drivers, so not offered: {seen}", to_do)
 
@@ -142,7 +144,7 @@ def _check_acs(group: Group, node: Node) -> Finding | None:
         return None
     below = [each.address for each in members if not set(bridges).isdisjoint(each.ports)]
     why, to_do = _why_together(below, node)
-    return note(f"{naming.few(bridges)} {why}, so the group has {naming.few(below)}", to_do)
+    return note(f"{naming.shorten(bridges)} {why}, so the group has {naming.shorten(below)}", to_do)
 
 
 def _topmost_bridges(group: Group, node: Node) -> list[PciAddress]:
@@ -174,7 +176,7 @@ def check_used_by_host(node: Node) -> Finding | None:
     """Which functions does the host use itself?"""
     uses = [(each, each.uses.found) for each in node.host.functions.values() if each.usable and each.uses]
     used = [f"{function.address} ({'; '.join(map(str, found))})" for function, found in uses if found]
-    return note(naming.few(used), "never bind these to vfio-pci") if used else None
+    return note(naming.shorten(used), "never bind these to vfio-pci") if used else None
 
 
 def check_uses_seen(node: Node) -> Finding | None:

@@ -230,7 +230,7 @@ def _lines(result: Result, late: str) -> Iterator[str]:
             yield f"refused: {what}"
             yield f"  to do: {hint}"
     elif result.became is Outcome.NOTHING:
-        yield f"nothing to do: {naming.few(result.functions, SHOWN)} ({result.what})"
+        yield f"nothing to do: {naming.shorten(result.functions, SHOWN)} ({result.what})"
     else:
         yield f"{result.became}: {result.what}"
         if result.became is Outcome.LATE:

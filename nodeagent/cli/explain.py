@@ -299,7 +299,7 @@ def _hint_at(known: Sequence[str], before: str, without: str, like: str = "") ->
     """Return a hint with at most three of the known names, the nearest first."""
     if not known:
         return without or "nodeagent scan lists what is there"
-    return naming.nearest(like, known, before)
+    return naming.suggest(like, known, before)
 
 
 def text(explanation: Explanation) -> str:
@@ -473,7 +473,7 @@ def _held(explanation: ResourceExplanation) -> Iterator[str]:
 
 def _ids(explanation: ResourceExplanation, ids: Sequence[str]) -> str:
     """All of them, but shares of a node, which are alike."""
-    return naming.few(ids, _SHOWN) if explanation.device_kind == Kind.NODE else ", ".join(ids)
+    return naming.shorten(ids, _SHOWN) if explanation.device_kind == Kind.NODE else ", ".join(ids)
 
 
 def _unhealthy(explanation: ResourceExplanation) -> Iterator[str]:
@@ -493,7 +493,7 @@ def _unhealthy(explanation: ResourceExplanation) -> Iterator[str]:
 def _free(explanation: ResourceExplanation) -> Iterator[str]:
     if explanation.free:
         free = [each.id for each in explanation.devices if each.healthy and each.holder is None]
-        yield f"free: {naming.few(free, _SHOWN)}"
+        yield f"free: {naming.shorten(free, _SHOWN)}"
 
 
 def _possible(explanation: ResourceExplanation) -> Iterator[str]:
@@ -515,9 +515,9 @@ def _rule_lines(explanation: RuleExplanation) -> Iterator[str]:
     """The devices that it matches, then the reasons against others; bridges do not count."""
     if explanation.device_kind in (Kind.NODE, Kind.CDI):
         note = f"{', ' if explanation.takes else ': '}{explanation.note}" if explanation.note else ""
-        yield f"takes    {naming.few(explanation.takes, _SHOWN) or 'nothing'}{note}"
+        yield f"takes    {naming.shorten(explanation.takes, _SHOWN) or 'nothing'}{note}"
         return
-    listed = f": {naming.few(explanation.takes, _SHOWN)}" if explanation.takes else ""
+    listed = f": {naming.shorten(explanation.takes, _SHOWN)}" if explanation.takes else ""
     yield f"takes    {len(explanation.takes)}{listed}"
     for why, count in explanation.refuses.items():
         yield f"refuses  {count}: {why}"

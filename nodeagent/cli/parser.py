@@ -57,7 +57,7 @@ def _mistake(message: str, command: str) -> tuple[str, str]:
     wrong = _CHOICE.search(message)
     if wrong is None:
         return message, f"{command} --help shows what can be written"
-    return f'{wrong["what"]}"{wrong["word"]}" is unknown', naming.nearest(
+    return f'{wrong["what"]}"{wrong["word"]}" is unknown', naming.suggest(
         wrong["word"], _WORD.findall(wrong["known"])
     )
 

@@ -156,7 +156,7 @@ def _types(host: Host, known: Mapping[str, DeviceRow]) -> dict[str, tuple[MdevTy
     vfs: dict[str, tuple[MdevType, ...]] = {
         function.address: tuple(MdevType(number, name, 1) for number, name in function.vgpu_types)
         for function in host.functions.values()
-        if groups.takes_vgpu(function) and groups.vgpu_of(function) is None
+        if groups.is_vgpu_capable(function) and groups.find_vgpu_type(function) is None
     }
     return {parent: types for parent, types in {**host.mdev_parents, **vfs}.items() if parent in known}
 
@@ -176,7 +176,7 @@ def _function(function: PciFunction, row: DeviceRow, host: Host, wide: bool) -> 
 def _viable(function: PciFunction, host: Host) -> str:
     """Whether VFIO may have its group; "-" where its driver is to split it instead."""
     members = host.members(function.group)
-    if not groups.blockers(members):
+    if not groups.find_blockers(members):
         return "-" if function.group is None else "yes"
     return "no" if is_blocked(each.role for each in members_of(members, host)) else "-"
 

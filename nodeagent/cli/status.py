@@ -121,7 +121,7 @@ def _problems(status: Status) -> Iterator[Problem]:
             device for device in resource.devices if diagnose.subject(resource, device) in listed
         ):
             if len(devices) > 1:
-                ids = naming.few([device.id for device in devices], _SHOWN)
+                ids = naming.shorten([device.id for device in devices], _SHOWN)
                 line = f"{resource.name}: {ids} are Unhealthy: {devices[0].what}"
                 combined |= {diagnose.subject(resource, device): line for device in devices}
     found = [problem._replace(what=combined.get(problem.about, problem.what)) for problem in status.found]
@@ -140,7 +140,7 @@ def _waiting(status: Status) -> list[str]:
     """Unhealthy devices that are no problem: a pod has the rest of their group."""
     listed = {problem.about for problem in status.found}
     return [
-        f"{resource.name}: {naming.few([device.id for device in devices], _SHOWN)}: {devices[0].what}"
+        f"{resource.name}: {naming.shorten([device.id for device in devices], _SHOWN)}: {devices[0].what}"
         for resource in status.resources
         for devices in _by_reason(
             device

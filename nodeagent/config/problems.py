@@ -94,6 +94,6 @@ def hint_for_unknown(key: str, known: Iterable[str]) -> str:
     """Return the hint for an unknown key: the page for keys of another tool, else the nearest known key."""
     owner = _OWNERS.get(key)
     if owner is None:
-        return naming.nearest(key, known)
+        return naming.suggest(key, known)
     more = "; nodeagent config --from FILE makes rules of it" if owner in _TRANSLATED else ""
     return f"this is a key of {owner}: {PAGE} has its counterpart{more}"

@@ -184,7 +184,7 @@ def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> li
     """Warnings only: Kubernetes puts NODEAGENT_PORT and such into pods beside a Service."""
     kubernetes = (f"{ENV_PREFIX}SERVICE_", f"{ENV_PREFIX}PORT")
     return [
-        f"env {name} is not a setting: {naming.nearest(name, known)}"
+        f"env {name} is not a setting: {naming.suggest(name, known)}"
         for name in sorted(environ)
         if name.startswith(ENV_PREFIX) and name not in (*known, timeouts.SCALE)
         if not name.startswith(kubernetes)
@@ -196,7 +196,7 @@ def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Assignment]:
     for key, text in given.items():
         setting = BY_KEY.get(key)
         if setting is None or setting.flag is None:
-            problems.add("flag", key, "unknown key", naming.nearest(key, BY_KEY))
+            problems.add("flag", key, "unknown key", naming.suggest(key, BY_KEY))
         else:
             place = f"flag {setting.flag}"
             yield from _given(setting, text, place, problems)

@@ -131,7 +131,7 @@ def _members(entry: Entry, keys: tuple[str, ...], at: Entry) -> dict[str, Entry]
         raise _error(at, f"expected a table of keys, found {described(entry)}", f"keys: {', '.join(keys)}")
     for member in entry.members:
         if member.key not in keys:
-            raise ConfigError(f'{member.place}: "{member.key}" is unknown', naming.nearest(member.key, keys))
+            raise ConfigError(f'{member.place}: "{member.key}" is unknown', naming.suggest(member.key, keys))
     return {member.key: member.entry for member in entry.members}
 
 

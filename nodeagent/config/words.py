@@ -66,7 +66,7 @@ def choice(*values: str) -> Word:
         if scalar.text in values:
             return scalar.text
         raise Invalid(
-            f'"{scalar.text}" is not one of {", ".join(values)}', naming.nearest(scalar.text, values)
+            f'"{scalar.text}" is not one of {", ".join(values)}', naming.suggest(scalar.text, values)
         )
 
     # YAML readers other than ours turn plain true and false into booleans
@@ -257,7 +257,7 @@ def kubelet_name(words: str, part: str, rest: str = "") -> Word:
     """A name that the kubelet accepts, or with a ``rest`` a part of one, which may be empty."""
 
     def read(scalar: Scalar) -> str:
-        fault = naming.fault(f"{scalar.text}{rest}") if scalar.text or not rest else None
+        fault = naming.find_fault(f"{scalar.text}{rest}") if scalar.text or not rest else None
         if fault is not None:
             raise Invalid(f'the kubelet refuses the {part} "{scalar.text}": {fault.what}', fault.hint)
         return scalar.text

@@ -33,14 +33,14 @@ _NOT_NEEDED = ("04",)  # no host depends on these
 _DISPLAY, _AUDIO = "03", "0403"
 
 
-def words(function: PciFunction) -> str:
+def describe_class(function: PciFunction) -> str:
     """The kind of the function, with its article."""
     code = function.pci_class or ""
     found = (_WORDS.get(code[:length]) for length in (4, 2))
     return next((each for each in found if each), "a device of an unknown class")
 
 
-def in_use(function: PciFunction) -> str:
+def describe_uses(function: PciFunction) -> str:
     """The uses of the function by the host, as a text; "" if none was found."""
     found = () if function.uses is None else function.uses.found
     if not found:
@@ -50,7 +50,7 @@ def in_use(function: PciFunction) -> str:
     return f"in use by the host ({named}{more})"
 
 
-def refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str]]:
+def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str]]:
     """Why the device ``name`` stays with the host, and the fix: one pair for each use of the host.
 
     For functions to be bound and USB devices to be offered: mounted disks, interfaces that are up, and
@@ -71,16 +71,16 @@ def refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str
 LEAVE = "leave it out of the rule"
 
 
-def bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEAVE) -> str:
+def advise_bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEAVE) -> str:
     """The advice to bind the function to vfio-pci: ``also`` is its last part, ``mdevs`` the number on it.
 
     A function in use by the host is never bound: ``leave`` is the advice instead. A node may use a network,
     storage, USB or unknown device in ways that are not visible, or a GPU on its own driver: then the advice
     has an "if". Unbinding a driver removes its mdevs and VFs, so they have to be removed first.
     """
-    if used := in_use(function):
+    if used := describe_uses(function):
         return f"{used}: {leave}"
-    if parts := carried(function, mdevs):
+    if parts := describe_children(function, mdevs):
         return (
             f"remove its {parts} first, once they are not in use: binding {function.address} to "
             f"vfio-pci removes them"
@@ -88,19 +88,20 @@ def bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEA
     unused = function.driver is None or function.vfio
     if unused or (function.pci_class or "").startswith(_NOT_NEEDED):
         return f"bind {function.address} to vfio-pci{also}"
+    name = f"{function.address} ({describe_class(function)})"
     return (
-        f"{_unseen(function)}if this host does not need {function.address} ({words(function)}), "
+        f"{_describe_unread_uses(function)}if this host does not need {name}, "
         f"bind it to vfio-pci{also}; otherwise leave it as it is"
     )
 
 
-def _unseen(function: PciFunction) -> str:
+def _describe_unread_uses(function: PciFunction) -> str:
     """The uses that cannot be read, as the beginning of a sentence."""
     unseen = () if function.uses is None else function.uses.unseen
     return f"cannot be read from here: {'; '.join(unseen)}; " if unseen else ""
 
 
-def card_of(audio: PciFunction, host: Host) -> PciFunction | None:
+def find_card(audio: PciFunction, host: Host) -> PciFunction | None:
     """The display function in the slot and group of an audio function; None for other functions.
 
     An audio function in a group of its own belongs to no card: it is offered if a rule matches it.
@@ -112,7 +113,7 @@ def card_of(audio: PciFunction, host: Host) -> PciFunction | None:
     return next((each for each in beside if (each.pci_class or "").startswith(_DISPLAY)), None)
 
 
-def carried(function: PciFunction, mdevs: int) -> str:
+def describe_children(function: PciFunction, mdevs: int) -> str:
     """The mdevs and VFs on a function, counted; "" if there are none."""
     counts = ((mdevs, "mdev"), (len(function.vfs), "VF"))
     return " and ".join(f"{count} {noun}{'s' if count > 1 else ''}" for count, noun in counts if count)

@@ -145,10 +145,10 @@ def claim_variable(owners: dict[str, str], kind: Kind, name: str, place: str) ->
 
 def _excluded(mdevs: Mdevs) -> Iterator[Problem]:
     """Types that are both wanted and excluded, as far as they are written alike."""
-    excluded = {naming.type_called(name) for name in mdevs.exclude}
+    excluded = {naming.normalize_type(name) for name in mdevs.exclude}
     wanted = (*mdevs.types, *(wanted for node in mdevs.nodes for wanted in node.types))
     names = dict.fromkeys(wanted_type.name for wanted_type in wanted)
-    for name in (name for name in names if naming.type_called(name) in excluded):
+    for name in (name for name in names if naming.normalize_type(name) in excluded):
         yield misconfigured("mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
 
 

@@ -18,11 +18,11 @@ from nodeagent.model.ids import GroupNumber, mdev_uuid, pci_address
 VENDOR_DRIVER = "nvidia"
 TOKEN_DRIVER = "vfio-pci"
 FRIENDLY_DRIVERS = frozenset({"pcieport", "pci-stub"})
-_ALL_REFUSE = (6, 6)  # the version of Linux
+_ALL_IOMMUS_REFUSE = (6, 6)  # the version of Linux
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
-def vfio_bound(function: PciFunction) -> bool:
+def is_vfio_bound(function: PciFunction) -> bool:
     """True if the function is on a VFIO driver; a blocked unbind on Linux 6.1 leaves ``vfio-dev`` behind.
 
     False on NVIDIA's own driver: it assigns only vGPUs through VFIO, never the function itself.
@@ -30,7 +30,7 @@ def vfio_bound(function: PciFunction) -> bool:
     return function.vfio and function.driver not in (None, VENDOR_DRIVER)
 
 
-def takes_vgpu(function: PciFunction) -> bool:
+def is_vgpu_capable(function: PciFunction) -> bool:
     """True if NVIDIA's driver can create a vGPU on it (its vendor-specific VFIO framework).
 
     KubeVirt makes the same check: no other driver creates vGPUs, and a PF is not one itself.
@@ -38,7 +38,7 @@ def takes_vgpu(function: PciFunction) -> bool:
     return function.vgpu and function.driver == VENDOR_DRIVER and not function.sriov_capable
 
 
-def unfinished(function: PciFunction) -> bool:
+def is_unfinished(function: PciFunction) -> bool:
     """True for a VF on NVIDIA's driver that has no vGPU types yet.
 
     The driver creates ``nvidia/`` after the bind, without an event.
@@ -46,14 +46,14 @@ def unfinished(function: PciFunction) -> bool:
     return function.driver == VENDOR_DRIVER and function.physfn is not None and not function.vgpu
 
 
-def vgpu_of(function: PciFunction) -> str | None:
+def find_vgpu_type(function: PciFunction) -> str | None:
     """The vGPU type of the VF, with which it can be assigned to a VM on the vendor driver."""
-    return function.vgpu_type if takes_vgpu(function) else None
+    return function.vgpu_type if is_vgpu_capable(function) else None
 
 
-def ready(function: PciFunction) -> bool:
+def is_assignable(function: PciFunction) -> bool:
     """True if the function can be assigned to a VM with its present driver."""
-    return vfio_bound(function) or vgpu_of(function) is not None
+    return is_vfio_bound(function) or find_vgpu_type(function) is not None
 
 
 def needs_token(function: PciFunction) -> bool:
@@ -65,22 +65,22 @@ def needs_token(function: PciFunction) -> bool:
     return function.physfn is not None and function.pf_driver == TOKEN_DRIVER
 
 
-def splits(function: PciFunction, host: Host) -> bool:
+def is_split(function: PciFunction, host: Host) -> bool:
     """True if its driver creates mdevs on it, or vGPUs on its VFs."""
-    if function.driver is None or vfio_bound(function):
+    if function.driver is None or is_vfio_bound(function):
         return False
     vfs = (host.functions.get(address) for address in function.vfs)
-    return function.address in host.mdev_parents or any(vf is not None and takes_vgpu(vf) for vf in vfs)
+    return function.address in host.mdev_parents or any(vf is not None and is_vgpu_capable(vf) for vf in vfs)
 
 
-def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
+def find_blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
     """The members whose driver makes the kernel refuse the whole group; () if it is viable.
 
     NVIDIA's driver manages DMA itself in the build for KVM hosts, which is the one that creates vGPUs: then
     no function on it blocks the group, not even the PF of the vGPUs (nv_pci_driver in its kernel module).
     """
     members = tuple(members)
-    makes_vgpus = any(map(takes_vgpu, members))
+    makes_vgpus = any(map(is_vgpu_capable, members))
     return tuple(
         member
         for member in members
@@ -91,7 +91,7 @@ def blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
     )
 
 
-def not_isolated(group: Group | None, no_iommu: Missing | None) -> Missing | None:
+def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Missing | None:
     """Why VFIO can assign no function of this group, or without a group; None if an IOMMU isolates it."""
     if no_iommu is not None:
         return no_iommu
@@ -108,7 +108,7 @@ def not_isolated(group: Group | None, no_iommu: Missing | None) -> Missing | Non
     return None
 
 
-def kept_by_firmware(group: Group | None, host: Host) -> bool:
+def is_kept_by_firmware(group: Group | None, host: Host) -> bool:
     """True if the kernel refuses the group to VFIO: a member's memory has to stay mapped 1:1.
 
     Intel's IOMMU driver does so since Linux 3.17. Since 6.6 the kernel does so for all of them, as a VFIO
@@ -117,29 +117,29 @@ def kept_by_firmware(group: Group | None, host: Host) -> bool:
     if group is None or not group.direct:
         return False
     version = _VERSION.match(host.release or "")
-    return host.vtd or version is None or (int(version[1]), int(version[2])) >= _ALL_REFUSE
+    return host.vtd or version is None or (int(version[1]), int(version[2])) >= _ALL_IOMMUS_REFUSE
 
 
-def going_away(function: PciFunction, group: Group | None) -> bool:
+def is_going_away(function: PciFunction, group: Group | None) -> bool:
     """True if an unbind, remove or unplug waits until the user of the function closes it.
 
     The driver link is removed first; the group's node and the open count remain until the close (seen on
     Linux 6.1, 6.12 and 7.2). A count that a host driver left does not count, nor that of a bridge, which is
     enabled for the devices behind it (``pci_enable_bridge`` in drivers/pci/pci.c).
     """
-    if is_waited_for(function):
+    if is_open_without_driver(function):
         return True
     counted = function.driver is None and bool(function.enable) and function.enable != function.idle
     return counted and not function.bridge and group is not None and group.node
 
 
-def is_waited_for(function: PciFunction) -> bool:
+def is_open_without_driver(function: PciFunction) -> bool:
     """True if it is certainly open without a driver: its open count was lower under VFIO."""
     lowest = function.lowest
     return function.driver is None and lowest is not None and (function.enable or 0) > lowest
 
 
-def whole(number: GroupNumber) -> str:
+def whole_group_id(number: GroupNumber) -> str:
     """The device id of a whole group: KubeVirt's own plugins list group numbers.
 
     See constructDPIdevices in its pkg/virt-handler/device-manager/pci_device.go.
@@ -147,7 +147,7 @@ def whole(number: GroupNumber) -> str:
     return str(number)
 
 
-def may_have_had(device_id: str, number: GroupNumber, host: Host) -> bool:
+def may_be_former_group(device_id: str, number: GroupNumber, host: Host) -> bool:
     """False if the present group of this number cannot be that of an unplugged device: numbers are reused.
 
     An mdev has a group of its own. A function shares a group with others of its bus, or through a bridge,
@@ -163,9 +163,11 @@ def may_have_had(device_id: str, number: GroupNumber, host: Host) -> bool:
     )
 
 
-def holder_of(allocations: Allocations, device_id: str, number: GroupNumber | None) -> Holder | None:
+def find_holder(allocations: Allocations, device_id: str, number: GroupNumber | None) -> Holder | None:
     """The pod that has a device, by its id or by the number of its group."""
-    return allocations.holder(device_id) or (None if number is None else allocations.holder(whole(number)))
+    return allocations.holder(device_id) or (
+        None if number is None else allocations.holder(whole_group_id(number))
+    )
 
 
 class OpenState(Enum):
@@ -176,7 +178,7 @@ class OpenState(Enum):
     UNKNOWN = auto()
 
 
-def open_state(function: PciFunction) -> OpenState:
+def find_open_state(function: PciFunction) -> OpenState:
     """The state by the kernel's open count (``enable``), also while an unbind waits for the close.
 
     A count above the lowest one under the present driver means open, even if /proc shows no open file: a
@@ -184,11 +186,11 @@ def open_state(function: PciFunction) -> OpenState:
     (``exit_files`` in fs/file.c). A count that a former driver may have left proves nothing: then /proc
     decides, if all of it could be read.
     """
-    if not vfio_bound(function):
-        return OpenState.OPEN if is_waited_for(function) else OpenState.CLOSED
+    if not is_vfio_bound(function):
+        return OpenState.OPEN if is_open_without_driver(function) else OpenState.CLOSED
     if function.enable is None:
         return OpenState.UNKNOWN
-    if has_count_left(function):
+    if has_leftover_count(function):
         sight = function.sight
         if sight is None or (sight.process is None and not sight.whole):
             return OpenState.UNKNOWN
@@ -196,23 +198,23 @@ def open_state(function: PciFunction) -> OpenState:
     return OpenState.OPEN if function.enable > (function.idle or 0) else OpenState.CLOSED
 
 
-def has_count_left(function: PciFunction) -> bool:
+def has_leftover_count(function: PciFunction) -> bool:
     """True if its count is as low as ever under this VFIO driver, and not zero.
 
     A former driver may have left it: i915 and radeon never call pci_disable_device.
     """
-    return vfio_bound(function) and bool(function.idle) and function.enable == function.idle
+    return is_vfio_bound(function) and bool(function.idle) and function.enable == function.idle
 
 
 def is_open(function: PciFunction) -> bool:
     """True if it is certainly open."""
-    return open_state(function) is OpenState.OPEN
+    return find_open_state(function) is OpenState.OPEN
 
 
 def is_counted(device: HostDevice) -> bool:
     """True if a count of the kernel shows whether it is open: mdevs and vendor vGPUs have none."""
     if isinstance(device, UsbDevice):
         return True
-    if not isinstance(device, PciFunction) or takes_vgpu(device):
+    if not isinstance(device, PciFunction) or is_vgpu_capable(device):
         return False
-    return device.enable is not None and not has_count_left(device)
+    return device.enable is not None and not has_leftover_count(device)

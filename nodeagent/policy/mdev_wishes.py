@@ -75,7 +75,7 @@ def choose_vgpu(
     chosen = next((each for each in vgpu.configurations if each.name == name), None)
     fault = vgpu.fault or (None if chosen is None else chosen.fault)
     if fault is None and chosen is None:
-        hint = naming.nearest(name, (each.name for each in vgpu.configurations))
+        hint = naming.suggest(name, (each.name for each in vgpu.configurations))
         fault = misconfigured(vgpu.path, f'it has no configuration "{name}"', hint)
     return chosen, () if fault is None else (fault,)
 
@@ -140,7 +140,7 @@ def _unprotected(wishes: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[s
 
     section = cr.mdevs or MdevsConfiguration()
     asked = wanted_types.for_node(MdevSpec(types=section.types, nodes=section.nodes), labels)
-    kept = {naming.type_called(name) for name in (*_external(cr), *(each.name for each in asked))}
+    kept = {naming.normalize_type(name) for name in (*_external(cr), *(each.name for each in asked))}
     listed = (
         *wanted_types.for_node(wishes, labels),
         *(wish for card in wishes.cards for wish in card.types),
@@ -148,5 +148,5 @@ def _unprotected(wishes: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[s
     )
     words = {name.rpartition("_")[2] for name in kept}  # the short names
     for wish in listed:
-        if naming.type_called(wish.name) not in (words if wish.short else kept):
+        if naming.normalize_type(wish.name) not in (words if wish.short else kept):
             yield wish.name

@@ -25,7 +25,7 @@ NAME_LIMIT = 63
 
 SHOWN = 3  # words in one line; others are counted
 ALIKE = 0.6  # the least likeness of two words, between 0 and 1
-_BEHIND = 0.1  # a word that is so much less alike than the nearest one is not suggested
+_LESS_ALIKE = 0.1  # a word that is so much less alike than the nearest one is not suggested
 
 UNNAMED_VGPU = "vgpu-without-name"  # the name after the '/' of a vGPU type without a known name
 
@@ -38,23 +38,23 @@ _ENDS = "-_."  # the only characters of a repaired name that may not be at its e
 _ENV_PREFIX = {Kind.MDEV: "MDEV_PCI_RESOURCE"}  # of all other kinds it is <KIND>_RESOURCE
 
 
-def fault(name: str) -> Problem | None:
+def find_fault(name: str) -> Problem | None:
     """Why the kubelet would refuse ``name`` as an extended resource, or None."""
     if name.count("/") != 1:
         return _misnamed("it needs exactly one '/'", "write <domain>/<name>, such as example.com/gpu")
     if "kubernetes.io/" in name:
         return _misnamed("domains ending in kubernetes.io are reserved", "use a domain of your own")
     domain, _, own = name.partition("/")
-    return _domain_fault(domain) or _own_fault(own)
+    return _find_domain_fault(domain) or _find_name_fault(own)
 
 
-def refusal(name: str) -> str | None:
+def describe_fault(name: str) -> str | None:
     """Why the kubelet would refuse ``name``, and the fix, in one line; None if it would not."""
-    refused = fault(name)
+    refused = find_fault(name)
     return None if refused is None else f"{refused.what}; {refused.hint}"
 
 
-def _domain_fault(domain: str) -> Problem | None:
+def _find_domain_fault(domain: str) -> Problem | None:
     if domain.startswith("requests."):
         return _misnamed("'requests.' is reserved for quotas", "drop 'requests.' from the domain")
     if len(domain) > DOMAIN_LIMIT:
@@ -67,7 +67,7 @@ def _domain_fault(domain: str) -> Problem | None:
     return None
 
 
-def _own_fault(name: str) -> Problem | None:
+def _find_name_fault(name: str) -> Problem | None:
     if len(name) > NAME_LIMIT:
         return _misnamed(
             f"the part after '/' has {len(name)} characters", f"use at most {NAME_LIMIT} characters"
@@ -168,7 +168,7 @@ def _repaired(name: str, otherwise: str) -> str:
     return f"{trimmed[:54]}_{hashlib.sha256(trimmed.encode()).hexdigest()[:8]}"
 
 
-def type_called(name: str) -> str:
+def normalize_type(name: str) -> str:
     """A type's id or name in the form in which it is compared: stripped, with underscores for blanks.
 
     KubeVirt does the same (getMdevTypeName in its device manager), but keeps an underscore at the end.
@@ -180,7 +180,7 @@ def type_called(name: str) -> str:
 def type_names(type_id: str | None, name: str | None) -> frozenset[str]:
     """The names by which a type is configured: its id, and its name if known; empty for an unknown type."""
     numbered = vgpu_type_id(type_id) if type_id is not None and type_id.isdecimal() else None
-    return frozenset(type_called(each) for each in (type_id, numbered, name) if each is not None)
+    return frozenset(normalize_type(each) for each in (type_id, numbered, name) if each is not None)
 
 
 def vgpu_type_id(number: str) -> str:
@@ -188,27 +188,29 @@ def vgpu_type_id(number: str) -> str:
     return f"nvidia-{number}"
 
 
-def like(word: str, known: Iterable[str]) -> tuple[str, ...]:
+def find_similar(word: str, known: Iterable[str]) -> tuple[str, ...]:
     """The known words most like ``word``, at most three, the nearest first, and only similarly near ones."""
     import difflib  # here: needed for mistakes only, and the start is counted in milliseconds
 
     by_lower, wanted = {each.lower(): each for each in known}, word.lower()
     found = difflib.get_close_matches(wanted, by_lower, SHOWN, ALIKE)
     ratios = {each: difflib.SequenceMatcher(None, each, wanted).ratio() for each in found}
-    return tuple(by_lower[each] for each, ratio in ratios.items() if ratio > max(ratios.values()) - _BEHIND)
+    return tuple(
+        by_lower[each] for each, ratio in ratios.items() if ratio > max(ratios.values()) - _LESS_ALIKE
+    )
 
 
-def nearest(word: str, known: Iterable[str], before: str = "known here:") -> str:
+def suggest(word: str, known: Iterable[str], before: str = "known here:") -> str:
     """A hint with the nearest valid words; if none is near, ``before`` and some of the valid words."""
     words = list(known)
-    close = like(word, words)
+    close = find_similar(word, words)
     if not close:
-        return f"{before} {few(words)}"
+        return f"{before} {shorten(words)}"
     quoted = " or ".join(f'"{each}"' for each in close)
     return f"did you mean {quoted}?" + (f" ({len(words)} are known)" if len(words) > len(close) else "")
 
 
-def few(words: Sequence[str], most: int = SHOWN) -> str:
+def shorten(words: Sequence[str], most: int = SHOWN) -> str:
     """The first words, and the number of the others."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return f"{', '.join(words[:most])}{more}"

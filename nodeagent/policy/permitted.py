@@ -56,25 +56,25 @@ def entries(cr: KubeVirtCR, configuration: Configuration) -> Entries:
     foreign = [entry for entry in listed if serve != ALL and not entry.external]
     misnamed = [problem for entry in listed if (problem := _misnamed(entry)) is not None]
     places = {problem.about for problem in misnamed}
-    meant = [entry for entry in listed if _is_meant(entry, serve) and entry.place not in places]
+    meant = [entry for entry in listed if _is_served(entry, serve) and entry.place not in places]
     served, refused = _sort(meant, foreign, configuration)
     rules = _rules(served)
     return Entries(
         tuple(rules.values()),
         _by_selector(served, rules),
         _by_selector(foreign, _rules(foreign)),
-        (*misnamed, *refused, *_fought_over(configuration, foreign), *_shared(serve, listed)),
+        (*misnamed, *refused, *_find_conflicts(configuration, foreign), *_find_shared(serve, listed)),
     )
 
 
-def _is_meant(entry: Permitted, serve: str) -> bool:
+def _is_served(entry: Permitted, serve: str) -> bool:
     """True if the settings let nodeagent serve the entry."""
     return serve == ALL or (serve == EXTERNAL and entry.external)
 
 
 def _misnamed(entry: Permitted) -> Problem | None:
     """A Problem if no plugin, not even virt-handler's, can offer a resource of this name."""
-    fault = naming.fault(entry.resource)
+    fault = naming.find_fault(entry.resource)
     if fault is None:
         return None
     text = f'"{entry.resource}" is no valid resource name: {fault.what}'
@@ -139,7 +139,7 @@ def _selectors(entry: Permitted) -> tuple[str, ...]:
     """The selectors in the form in which they are compared; a USB entry has several."""
     if entry.kind is Kind.USB:
         return tuple(naming.usb_selector(*each.split(":")) for each in entry.selectors)
-    return (naming.type_called(entry.selector) if entry.kind is Kind.MDEV else entry.selector,)
+    return (naming.normalize_type(entry.selector) if entry.kind is Kind.MDEV else entry.selector,)
 
 
 def _rule_key(entry: Permitted) -> _RuleKey:
@@ -178,7 +178,7 @@ def _rule(same: Sequence[Permitted]) -> DeviceRule:
     return UsbRule(name, usb, bundle=True, permitted=True, place=place)
 
 
-def _fought_over(configuration: Configuration, foreign: Sequence[Permitted]) -> Iterator[Problem]:
+def _find_conflicts(configuration: Configuration, foreign: Sequence[Permitted]) -> Iterator[Problem]:
     """Entries of virt-handler for which the configuration has a rule, so that there are two plugins.
 
     The rule takes precedence, because it was written for this node.
@@ -200,7 +200,7 @@ def _fought_over(configuration: Configuration, foreign: Sequence[Permitted]) -> 
             yield misconfigured(entry.place, text, hint)
 
 
-def _shared(serve: str, listed: Sequence[Permitted]) -> Iterator[Problem]:
+def _find_shared(serve: str, listed: Sequence[Permitted]) -> Iterator[Problem]:
     """A Problem if ``serve: all`` serves entries that virt-handler serves as well."""
     names = list(dict.fromkeys(entry.resource for entry in listed if serve == ALL and not entry.external))
     if names:

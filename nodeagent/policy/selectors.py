@@ -2,7 +2,7 @@
 """Matches selectors with devices, and finds the key that does not match. Pure.
 
 AND between the keys of a selector, OR inside a key; an empty key matches all. Values are compared in lower
-case, except the names of types (``naming.type_called``).
+case, except the names of types (``naming.normalize_type``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_SELECTORS = "has no selectors, so it matches nothing"
 OTHER_KIND = "is for devices of another kind"
 
 
-def picks(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
+def is_matched_by_rule(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
     """True if one of the rule's selectors matches the device; a rule matches only devices of its kind.
 
     ``names`` has the names of vGPU types, which a VF shows by number: ``"vgpu:1147"`` → name.
@@ -43,51 +43,51 @@ def picks(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> bool:
     if isinstance(rule, DirectRule):
         return False
     for selector in rule.selectors:  # noqa: SIM110 - a generator costs more than most of its answers
-        if fits(selector, host_device, names):
+        if is_match(selector, host_device, names):
             return True
     return False
 
 
-def refusal(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
+def explain_mismatch(rule: Rule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
     """Why none of the rule's selectors matches the device, one text for all; None if one does."""
-    if picks(rule, host_device, names):
+    if is_matched_by_rule(rule, host_device, names):
         return None
     selectors = () if isinstance(rule, DirectRule) else rule.selectors
-    return "; or ".join(mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
+    return "; or ".join(find_mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
 
 
-def unwanted(rule: DeviceRule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
+def explain_mismatch_alike(rule: DeviceRule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
     """The same without the values of the device, so that devices refused for one cause have one text."""
-    if picks(rule, host_device, names):
+    if is_matched_by_rule(rule, host_device, names):
         return None
-    texts = (_unwanted(each, host_device, names) for each in rule.selectors)
+    texts = (_explain_alike(each, host_device, names) for each in rule.selectors)
     return "; or ".join(dict.fromkeys(texts)) or NO_SELECTORS
 
 
-def _unwanted(selector: Selector, host_device: HostDevice, names: Names) -> str:
+def _explain_alike(selector: Selector, host_device: HostDevice, names: Names) -> str:
     for_kind, checks = _CHECKS[type(selector)]
-    failed = _failed(checks(selector, host_device, names)) if isinstance(host_device, for_kind) else None
+    failed = _find_failed(checks(selector, host_device, names)) if isinstance(host_device, for_kind) else None
     return OTHER_KIND if failed is None else f"{failed[0]}: not {' or '.join(map(str, failed[1]))}"
 
 
-def fits(selector: Selector, host_device: HostDevice, names: Names) -> bool:
+def is_match(selector: Selector, host_device: HostDevice, names: Names) -> bool:
     """True if this selector matches the device."""
     if isinstance(selector, PciSelector) and isinstance(host_device, PciFunction):
         if selector.devices and host_device.device not in selector.devices:
             return False  # most rules of a large fleet differ by this key: the others need no check
-        return _failed(_pci_checks(selector, host_device, names)) is None
-    return mismatch(selector, host_device, names) is None
+        return _find_failed(_pci_checks(selector, host_device, names)) is None
+    return find_mismatch(selector, host_device, names) is None
 
 
-def mismatch(selector: Selector, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
+def find_mismatch(selector: Selector, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
     """The first key that does not match the device, as a text; None if the selector matches."""
     for_kind, checks = _CHECKS[type(selector)]
     if not isinstance(host_device, for_kind):
         return OTHER_KIND
-    return _in_words(_failed(checks(selector, host_device, names)))
+    return _describe(_find_failed(checks(selector, host_device, names)))
 
 
-def nearest(
+def find_nearest(
     selector: Selector, devices: Sequence[HostDevice], names: Names, alike: float
 ) -> tuple[HostDevice, str] | None:
     """The device nearest to matching, and the key that does not match, as a text.
@@ -102,7 +102,7 @@ def nearest(
     most = 0
     for host_device in devices:
         if isinstance(host_device, for_kind):
-            rank, check = _first_failed(checks(selector, host_device, names))
+            rank, check = _count_until_failed(checks(selector, host_device, names))
             if check is not None and rank >= most:
                 most = rank
                 best.setdefault((rank, check[2]), (rank, host_device, check))
@@ -115,10 +115,10 @@ def nearest(
     found = max(best.values(), key=likeness, default=None)
     if found is None or likeness(found) < (0, alike):
         return None
-    return found[1], _in_words(found[2]) or ""
+    return found[1], _describe(found[2]) or ""
 
 
-def _first_failed(checks: Iterable[_Check]) -> tuple[int, _Check | None]:
+def _count_until_failed(checks: Iterable[_Check]) -> tuple[int, _Check | None]:
     """The number of keys that match before the first that does not, and that one."""
     rank = 0
     for check in checks:
@@ -129,7 +129,7 @@ def _first_failed(checks: Iterable[_Check]) -> tuple[int, _Check | None]:
     return rank, None
 
 
-def _in_words(failed: _Check | None) -> str | None:
+def _describe(failed: _Check | None) -> str | None:
     if failed is None:
         return None
     key, wanted, actual, _ = failed
@@ -137,14 +137,14 @@ def _in_words(failed: _Check | None) -> str | None:
     return f"{key}: it has {shown}, the rule has {' or '.join(map(str, wanted))}"
 
 
-def _failed(checks: Iterable[_Check]) -> _Check | None:
+def _find_failed(checks: Iterable[_Check]) -> _Check | None:
     return next((check for check in checks if check[1] and not check[3]), None)
 
 
 def _mdev_checks(selector: MdevSelector, mdev: Mdev, _: Names) -> Iterator[_Check]:
     yield "types", selector.types, mdev.type_id, mdev.type_id in selector.types
     name, called = mdev.type_name or mdev.type_id, naming.type_names(mdev.type_id, mdev.type_name)
-    yield "names", selector.names, name, _any_called(selector.names, called)
+    yield "names", selector.names, name, _has_any_name(selector.names, called)
 
 
 def _usb_checks(selector: UsbSelector, device: UsbDevice, _: Names) -> Iterator[_Check]:
@@ -162,22 +162,22 @@ def _pci_checks(selector: PciSelector, function: PciFunction, names: Names) -> I
     """The checks, lazily: most selectors that do not match fail at their first key."""
     yield "vendors", selector.vendors, function.vendor, function.vendor in selector.vendors
     yield "devices", selector.devices, function.device, function.device in selector.devices
-    yield "subsystems", selector.subsystems, _subsystem(function), _in_subsystem(selector, function)
-    yield "classes", selector.classes, function.pci_class, in_classes(selector.classes, function)
+    yield "subsystems", selector.subsystems, _subsystem(function), _is_in_subsystem(selector, function)
+    yield "classes", selector.classes, function.pci_class, is_in_classes(selector.classes, function)
     yield "drivers", selector.drivers, function.driver, function.driver in selector.drivers
-    yield "addresses", selector.addresses, function.address, _at(selector, function)
+    yield "addresses", selector.addresses, function.address, _is_at(selector, function)
     yield "numaNodes", selector.numa_nodes, function.numa_node, function.numa_node in selector.numa_nodes
     yield "iommuGroups", selector.iommu_groups, function.group, function.group in selector.iommu_groups
-    number = groups.vgpu_of(function)
+    number = groups.find_vgpu_type(function)
     called = naming.type_names(number, names.get(vgpu_key(number or "")))
-    yield "vgpuTypes", selector.vgpu_types, number, _any_called(selector.vgpu_types, called)
+    yield "vgpuTypes", selector.vgpu_types, number, _has_any_name(selector.vgpu_types, called)
 
 
-def _any_called(wanted: Iterable[str], called: frozenset[str]) -> bool:
-    return any(naming.type_called(name) in called for name in wanted)
+def _has_any_name(wanted: Iterable[str], called: frozenset[str]) -> bool:
+    return any(naming.normalize_type(name) in called for name in wanted)
 
 
-def in_classes(classes: tuple[str, ...], function: PciFunction) -> bool:
+def is_in_classes(classes: tuple[str, ...], function: PciFunction) -> bool:
     """True if the function's class begins with one of ``classes``."""
     return function.pci_class is not None and function.pci_class.startswith(classes)
 
@@ -188,13 +188,13 @@ def _subsystem(function: PciFunction) -> str | None:
     return f"{function.subsystem_vendor}:{function.subsystem_device}"
 
 
-def _in_subsystem(selector: PciSelector, function: PciFunction) -> bool:
+def _is_in_subsystem(selector: PciSelector, function: PciFunction) -> bool:
     subsystem = _subsystem(function)
     wanted = selector.subsystems
     return subsystem is not None and (subsystem in wanted or function.subsystem_vendor in wanted)
 
 
-def _at(selector: PciSelector, function: PciFunction) -> bool:
+def _is_at(selector: PciSelector, function: PciFunction) -> bool:
     return any(fnmatchcase(function.address, pattern) for pattern in selector.addresses)
 
 

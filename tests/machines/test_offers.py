@@ -196,7 +196,7 @@ def test_every_function_and_mdev_of_every_captured_host_has_a_story(name: str) -
             told = explain(address, decision)
             assert told is not None
             assert told.rules
-            blockers = groups.blockers(decision.snapshot.host.members(function.group) or (function,))
+            blockers = groups.find_blockers(decision.snapshot.host.members(function.group) or (function,))
             assert told.viable is (blockers == ())
             assert (told.resource is None) is (
                 all(says != "takes it" for _, says in told.rules) and told.env is None

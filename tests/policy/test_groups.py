@@ -44,7 +44,7 @@ VENDOR = function("0000:65:00.4", driver="nvgrace_gpu_vfio_pci", vfio=True)
     ],
 )
 def test_a_group_is_viable_as_the_kernel_says(members: tuple[PciFunction, ...], viable: bool) -> None:
-    assert (groups.blockers(members) == ()) is viable
+    assert (groups.find_blockers(members) == ()) is viable
 
 
 FREE, KEPT = Group(GroupNumber(1)), Group(GroupNumber(1), direct=True)
@@ -68,9 +68,9 @@ def test_memory_mapped_by_firmware_keeps_a_group_on_intel_and_since_linux_6_6_ev
     release: str | None, vtd: bool, kept: bool
 ) -> None:
     here = Host(release=release, vtd=vtd)
-    assert groups.kept_by_firmware(KEPT, here) is kept
-    assert not groups.kept_by_firmware(FREE, here)
-    assert not groups.kept_by_firmware(None, here)
+    assert groups.is_kept_by_firmware(KEPT, here) is kept
+    assert not groups.is_kept_by_firmware(FREE, here)
+    assert not groups.is_kept_by_firmware(None, here)
 
 
 SEEN, NOBODY, HIDDEN = Sight("process 7 (qemu)", whole=True), Sight(whole=True), Sight()
@@ -97,27 +97,27 @@ SEEN, NOBODY, HIDDEN = Sight("process 7 (qemu)", whole=True), Sight(whole=True),
 def test_a_count_that_a_former_driver_may_have_left_is_not_somebody_who_has_it_open(
     enable: int, idle: int | None, sight: Sight | None, state: OpenState
 ) -> None:
-    assert groups.open_state(function(enable=enable, idle=idle, sight=sight)) is state
+    assert groups.find_open_state(function(enable=enable, idle=idle, sight=sight)) is state
     other = function(enable=enable, idle=idle, sight=sight, driver="i915")
-    assert groups.open_state(other) is OpenState.CLOSED
+    assert groups.find_open_state(other) is OpenState.CLOSED
 
 
 def test_all_blockers_are_named_in_order() -> None:
     other = function("0000:65:00.5", driver="snd_hda_intel")
-    assert groups.blockers((HOST, VFIO, other)) == (HOST, other)
+    assert groups.find_blockers((HOST, VFIO, other)) == (HOST, other)
 
 
 def test_a_vfio_directory_without_a_driver_is_no_binding() -> None:
-    assert groups.vfio_bound(VFIO)
-    assert not groups.vfio_bound(function(driver=None, vfio=True))
-    assert not groups.vfio_bound(HOST)
+    assert groups.is_vfio_bound(VFIO)
+    assert not groups.is_vfio_bound(function(driver=None, vfio=True))
+    assert not groups.is_vfio_bound(HOST)
 
 
 def test_a_vf_on_the_driver_of_nvidia_is_never_a_function_to_pass_through() -> None:
     for found in (VGPU._replace(vfio=True), EMPTY._replace(vfio=True), UNFINISHED):
-        assert not groups.vfio_bound(found)
+        assert not groups.is_vfio_bound(found)
         assert not groups.is_open(found._replace(enable=1, idle=0))
-    assert [groups.unfinished(each) for each in (VGPU, EMPTY, UNFINISHED, MAKER, VFIO)] == [
+    assert [groups.is_unfinished(each) for each in (VGPU, EMPTY, UNFINISHED, MAKER, VFIO)] == [
         *(False, False, True, False, False)
     ]
 
@@ -138,16 +138,16 @@ def test_a_vf_on_the_driver_of_nvidia_is_never_a_function_to_pass_through() -> N
 def test_going_away_is_no_driver_still_open_and_still_a_node(
     found: PciFunction, node: bool, going: bool
 ) -> None:
-    assert groups.going_away(found, Group(GroupNumber(1), node=node)) is going
-    assert not groups.going_away(found, None)
+    assert groups.is_going_away(found, Group(GroupNumber(1), node=node)) is going
+    assert not groups.is_going_away(found, None)
 
 
 def test_what_was_seen_with_a_lower_count_is_going_away_also_on_a_kernel_without_group_nodes() -> None:
-    assert groups.going_away(function(driver=None, enable=2, lowest=1), None)
+    assert groups.is_going_away(function(driver=None, enable=2, lowest=1), None)
 
 
 def test_opens_count_only_while_a_vfio_driver_has_the_function() -> None:
     assert groups.is_open(function(enable=1, idle=0))
     assert not groups.is_open(function(enable=0, idle=0))
-    assert groups.open_state(function(enable=None)) is OpenState.UNKNOWN
+    assert groups.find_open_state(function(enable=None)) is OpenState.UNKNOWN
     assert not groups.is_open(function(driver="e1000e", enable=1, idle=0))

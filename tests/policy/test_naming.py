@@ -135,7 +135,7 @@ def test_the_id_style_uses_the_two_ids_below_prefix_or_vendor() -> None:
     ],
 )
 def test_the_kubelet_takes_these_names(name: str) -> None:
-    assert naming.refusal(name) is None
+    assert naming.describe_fault(name) is None
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_kubelet_takes_these_names(name: str) -> None:
     ],
 )
 def test_the_kubelet_refuses_these_names_and_a_person_is_told_what_to_do(name: str) -> None:
-    told = naming.refusal(name)
+    told = naming.describe_fault(name)
     assert told is not None
     assert "; " in told
 
@@ -183,27 +183,29 @@ def test_no_discovered_name_is_ever_refused(
     texts: tuple[str | None, str | None],
     kind: Kind,
 ) -> None:
-    assert naming.refusal(naming.discovered_name(style, prefix, *ids, *texts, kind)) is None
+    assert naming.describe_fault(naming.discovered_name(style, prefix, *ids, *texts, kind)) is None
 
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("text", ["[" * 50_000, "[a/" * 50_000, "a" + "_" * 200_000 + "a", "-" * 200_000])
 def test_a_text_of_any_length_is_named_in_no_time(text: str) -> None:
-    assert naming.refusal(naming.discovered_name("name", "", "10de", "1eb8", text, text)) is None
-    assert naming.refusal(naming.discovered_name("name", "", "10de", text, text, text, Kind.MDEV)) is None
+    assert naming.describe_fault(naming.discovered_name("name", "", "10de", "1eb8", text, text)) is None
+    assert (
+        naming.describe_fault(naming.discovered_name("name", "", "10de", text, text, text, Kind.MDEV)) is None
+    )
 
 
 def test_the_nearest_words_are_three_at_most_and_of_the_others_there_is_a_number() -> None:
     many = [f"nvidia.com/T{number}" for number in range(9)]
-    assert naming.like("NVIDIA.com/t", many) == ("nvidia.com/T8", "nvidia.com/T7", "nvidia.com/T6")
-    near, known = naming.nearest("NVIDIA.com/t", many), naming.nearest("zzz", many)
+    assert naming.find_similar("NVIDIA.com/t", many) == ("nvidia.com/T8", "nvidia.com/T7", "nvidia.com/T6")
+    near, known = naming.suggest("NVIDIA.com/t", many), naming.suggest("zzz", many)
     facts.names(near, "nvidia.com/T8", "nvidia.com/T7", "nvidia.com/T6", 9)
     facts.names(known, "nvidia.com/T0", "nvidia.com/T1", "nvidia.com/T2", 6)
     assert [text.count("nvidia.com/") for text in (near, known)] == [3, 3]
-    facts.names(naming.nearest("setle", ["settle"]), "settle")
+    facts.names(naming.suggest("setle", ["settle"]), "settle")
 
 
 def test_a_word_that_only_begins_as_all_do_is_not_offered_beside_the_right_one() -> None:
-    assert naming.like("NODEAGENT_LOG_LEVL", ["NODEAGENT_LOG_FORMAT", "NODEAGENT_LOG_LEVEL"]) == (
+    assert naming.find_similar("NODEAGENT_LOG_LEVL", ["NODEAGENT_LOG_FORMAT", "NODEAGENT_LOG_LEVEL"]) == (
         "NODEAGENT_LOG_LEVEL",
     )

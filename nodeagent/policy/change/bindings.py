@@ -141,7 +141,7 @@ def _by_hand(function: PciFunction, ledger: Ledger) -> PassthroughRule | None:
 
 
 def _picks(rule: PassthroughRule, function: PciFunction) -> bool:
-    return any(selectors.fits(each, function, selectors.NO_NAMES) for each in rule.selectors)
+    return any(selectors.is_match(each, function, selectors.NO_NAMES) for each in rule.selectors)
 
 
 def _beside(picked: PciFunction, member: PciFunction, wish: Wish) -> Wish:
@@ -196,7 +196,7 @@ def why(rule: PassthroughRule) -> str:
 
 def _to_be_bound(function: PciFunction, wish: Wish, ledger: Ledger) -> bool:
     """False if it is on a VFIO driver already, unless nodeagent bound it and another one is desired."""
-    if groups.vfio_bound(function):
+    if groups.is_vfio_bound(function):
         return function.address in ledger.drivers and function.driver != wish.driver
     beside = guards.bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
     return wish.picked or not beside
@@ -204,7 +204,9 @@ def _to_be_bound(function: PciFunction, wish: Wish, ledger: Ledger) -> bool:
 
 def _bound_by_us(function: PciFunction, wishes: Wishes, ledger: Ledger) -> bool:
     """True if it is bound already: it is restored with the rest of its group if that cannot be bound."""
-    return function.address in wishes and function.address in ledger.drivers and groups.vfio_bound(function)
+    return (
+        function.address in wishes and function.address in ledger.drivers and groups.is_vfio_bound(function)
+    )
 
 
 def _refusals(
@@ -236,7 +238,7 @@ def _left_with(blocker: PciFunction, asked: Sequence[str], due: int) -> str:
     """The text for the group that is not bound because of one member, with the requested addresses."""
     if due == 1:
         return ""
-    others = naming.few([address for address in asked if address != blocker.address])
+    others = naming.shorten([address for address in asked if address != blocker.address])
     group = f"group {blocker.group}"
     return f", so {f'{others} ({group})' if others else group} is unchanged"
 
@@ -300,4 +302,4 @@ def _first(members: Iterable[PciFunction]) -> str:
 
 
 def _lent(members: Iterable[PciFunction]) -> tuple[str, ...]:
-    return tuple(each.address for each in members if groups.ready(each))
+    return tuple(each.address for each in members if groups.is_assignable(each))

@@ -78,11 +78,12 @@ def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
         some = [
             address
             for address, function in host.functions.items()
-            if selectors.fits(wanted, function, selectors.NO_NAMES) and (exact or not guards.bridge(function))
+            if selectors.is_match(wanted, function, selectors.NO_NAMES)
+            and (exact or not guards.bridge(function))
         ]
         if not some:
             known = sorted(host.functions, key=pci_order)
-            raise NodeagentError(f"no function of this host matches {name}", naming.nearest(name, known))
+            raise NodeagentError(f"no function of this host matches {name}", naming.suggest(name, known))
         found.update(some)
     return tuple(sorted(found, key=pci_order))
 
@@ -90,7 +91,7 @@ def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
 def selects_entry(entry: AtBoot, wanted: PciSelector) -> bool:
     """True if the selector matches the function of the entry, whether it is on the host or not."""
     function = PciFunction(PciAddress(entry.address), vendor=entry.vendor, device=entry.device)
-    return selectors.fits(wanted, function, selectors.NO_NAMES)
+    return selectors.is_match(wanted, function, selectors.NO_NAMES)
 
 
 def find_members(request: Request, snapshot: Snapshot) -> Sequence[PciFunction]:
@@ -183,7 +184,7 @@ def _bind(
                 why[f"{each.address} is not bound to {driver}: {text}"] = "change that rule instead"
             continue
         asked[each.address] = Asked(driver, each.vendor, each.device)
-        if groups.vfio_bound(each) and each.address not in ours:
+        if groups.is_vfio_bound(each) and each.address not in ours:
             foreign.add(each.address)
             if each.driver != driver:
                 text = f"another tool has bound it to {each.driver}"
@@ -209,7 +210,7 @@ def _release(
         if each.address in wanted and not guards.bridge(each):
             text = f"{each.address} is not released: its driver is {bindings.why(wanted[each.address].rule)}"
             why[text] = "remove it from that rule; its own driver is then restored"
-        elif groups.vfio_bound(each) and each.address not in ours:
+        elif groups.is_vfio_bound(each) and each.address not in ours:
             text = f"{each.address} is not released: nodeagent did not bind it to {each.driver}"
             why[text] = _AS_IT_WAS
     if why:

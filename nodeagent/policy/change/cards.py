@@ -180,7 +180,7 @@ def order(address: str) -> tuple[bool, int, str]:
 def _parents(host: Host, vgpu_names: Mapping[str, str]) -> Iterator[Parent]:
     for address, types in host.mdev_parents.items():
         yield Parent(address, types)
-    for function in filter(groups.takes_vgpu, host.functions.values()):
+    for function in filter(groups.is_vgpu_capable, host.functions.values()):
         present = function.vgpu_type
         if present is None:  # it can have one instance of any type that it lists
             types = tuple(MdevType(type_id, name or None, 1) for type_id, name in function.vgpu_types)
@@ -196,7 +196,7 @@ def _instances(host: Host) -> Iterator[Instance]:
             dead = mdev.driver is None
             yield Instance(mdev.uuid, mdev.parent, mdev.type_id, mdev.group, mdev.type_name, dead)
     for function in host.functions.values():
-        if groups.vgpu_of(function) is not None:
+        if groups.find_vgpu_type(function) is not None:
             address = function.address
             yield Instance(address, address, function.vgpu_type, function.group, vgpu=True)
 
@@ -234,7 +234,7 @@ def _with_owner(
         why = "of an unknown type"
     elif instance.id in defined or not (adopted or is_made_here(instance, snapshot)):
         why = "not created by nodeagent"
-    holder = groups.holder_of(snapshot.allocations, instance.id, instance.group)
+    holder = groups.find_holder(snapshot.allocations, instance.id, instance.group)
     return replace(instance, foreign=why, holder=holder)
 
 
@@ -251,7 +251,7 @@ def _leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
         for parent in card.parents:
             for type_id in (each.type_id for each in parent.types if not parent.vgpu):
                 if ownership.owns(snapshot.machine_id, parent.address, type_id, uuid):
-                    holder = groups.holder_of(snapshot.allocations, uuid, None)
+                    holder = groups.find_holder(snapshot.allocations, uuid, None)
                     yield Instance(uuid, parent.address, type_id, holder=holder, leaving=True)
 
 

@@ -31,9 +31,9 @@ def bridge(function: PciFunction) -> bool:
 
 def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
     """The refusals for a whole group to be bound to these drivers."""
-    if (missing := groups.not_isolated(group, host.no_iommu)) is not None:
+    if (missing := groups.find_missing_isolation(group, host.no_iommu)) is not None:
         yield _not_bound(*missing)
-    elif group is not None and groups.kept_by_firmware(group, host):
+    elif group is not None and groups.is_kept_by_firmware(group, host):
         text = f"firmware keeps memory of group {group.number} mapped (reserved_regions: direct)"
         yield _not_bound(text, "VFIO refuses such a group: remove it from the rule, or update the firmware")
     if VFIO_PCI in drivers and host.no_vfio is not None:
@@ -42,7 +42,7 @@ def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterato
 
 def of_bridges(members: Iterable[PciFunction]) -> Iterator[Problem]:
     """The refusals for bridges whose driver VFIO does not allow in the group: bridges are never bound."""
-    for blocker in groups.blockers(each for each in members if bridge(each)):
+    for blocker in groups.find_blockers(each for each in members if bridge(each)):
         text = f"{blocker.address} of the same group is a bridge on the driver {blocker.driver}"
         yield _not_bound(text, "remove the group from the rule: bridges are never bound")
 
@@ -54,16 +54,16 @@ def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Pro
     if function.left_behind:
         yield _not_bound("its PF was removed without it", "drain and reboot the node")
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
-    if parts := classes.carried(function, mdevs):
+    if parts := classes.describe_children(function, mdevs):
         yield _not_bound(f"it has {parts}", f"remove its {parts} first, once they are not in use")
-    if (vgpu_type := groups.vgpu_of(function)) is not None:
+    if (vgpu_type := groups.find_vgpu_type(function)) is not None:
         yield _not_bound(f"it has the vGPU type {vgpu_type}", "clear the type first, once it is not in use")
     yield from _of_uses(function, forced)
 
 
 def _of_uses(function: PciFunction, forced: bool) -> Iterator[Problem]:
     if function.uses is not None:
-        for refusal in classes.refusals(function.uses, function.address, forced):
+        for refusal in classes.find_refusals(function.uses, function.address, forced):
             yield _not_bound(*refusal)
 
 
@@ -80,7 +80,7 @@ def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Sn
         texts.append(taken_behind(address, snapshot) if move.now != move.to else None)
         texts.append(_unlooked(snapshot.host.functions[address]))
     allocations = snapshot.allocations
-    if _is_doubtful(allocations) or (any(map(groups.ready, members)) and not allocations.complete):
+    if _is_doubtful(allocations) or (any(map(groups.is_assignable, members)) and not allocations.complete):
         texts.append(UNKNOWN)
     return next((text for text in texts if text is not None), None)
 
@@ -98,7 +98,7 @@ def _describe_unplugged(number: GroupNumber | None, snapshot: Snapshot) -> str |
     for device_id, numbers in allocations.groups.items():
         holder = allocations.holders.get(device_id)
         away = number in numbers and host.device(device_id) is None
-        if away and holder is not None and groups.may_have_had(device_id, number, host):
+        if away and holder is not None and groups.may_be_former_group(device_id, number, host):
             return f"{device_id} of the same group, no longer on the host, is in use by {holder}"
     return None
 
@@ -110,10 +110,10 @@ def _leaving(function: PciFunction, snapshot: Snapshot) -> str | None:
     """
     if function.unreadable is not None:
         return f"{function.address} is {function.unreadable}"
-    if snapshot.ledger.drivers.get(function.address) and not groups.is_waited_for(function):
+    if snapshot.ledger.drivers.get(function.address) and not groups.is_open_without_driver(function):
         return None
     group = None if function.group is None else snapshot.host.groups.get(function.group)
-    going = groups.going_away(function, group)
+    going = groups.is_going_away(function, group)
     return f"{function.address} is being removed but still in use" if going else None
 
 
@@ -131,14 +131,16 @@ def taken(address: PciAddress, snapshot: Snapshot) -> str | None:
         return held
     if address in snapshot.reservations.pending:
         return f"{address} was allocated to a pod a moment ago"
-    state = OpenState.OPEN if function is None or address in snapshot.open else groups.open_state(function)
+    state = (
+        OpenState.OPEN if function is None or address in snapshot.open else groups.find_open_state(function)
+    )
     if state is OpenState.UNKNOWN:
         return f"open files of {address} on this host cannot be read"
     return f"a process on this host has {address} open" if state is OpenState.OPEN else None
 
 
 def _held(address: PciAddress, function: PciFunction | None, snapshot: Snapshot) -> str | None:
-    holder = groups.holder_of(snapshot.allocations, address, None if function is None else function.group)
+    holder = groups.find_holder(snapshot.allocations, address, None if function is None else function.group)
     return None if holder is None else f"{address} is in use by {holder}"
 
 

@@ -49,7 +49,7 @@ def _bound(function: PciFunction, rules: Iterable[PassthroughRule]) -> bool:
 
 
 def _picked(some: Iterable[PciSelector], function: PciFunction) -> bool:
-    return any(selectors.fits(each, function, selectors.NO_NAMES) for each in some)
+    return any(selectors.is_match(each, function, selectors.NO_NAMES) for each in some)
 
 
 def _coming(physical: PciFunction, count: int) -> Iterator[PciFunction]:

@@ -95,7 +95,7 @@ def _refused(
 ) -> tuple[str, str] | None:
     """Why a rule is not carried out at all, and the fix; None if it can be."""
     if lost:
-        return f"its VFs {naming.few(lost, _SHOWN)} were left behind when it was removed", _LOST
+        return f"its VFs {naming.shorten(lost, _SHOWN)} were left behind when it was removed", _LOST
     if not _by_tool(function):
         return None
     if rule.num_vfs not in (0, function.total_vfs):

@@ -45,7 +45,7 @@ def _names(wanted: WantedType, mdev_type: MdevType) -> bool:
     """True if this type matches."""
     if wanted.short:
         return bool(mdev_type.name) and (mdev_type.name or "").split()[-1:] == [wanted.name]
-    return naming.type_called(wanted.name) in naming.type_names(mdev_type.type_id, mdev_type.name)
+    return naming.normalize_type(wanted.name) in naming.type_names(mdev_type.type_id, mdev_type.name)
 
 
 def called(type_names: Iterable[str], mdev_types: Iterable[MdevType]) -> frozenset[str]:

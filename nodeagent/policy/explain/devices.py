@@ -67,7 +67,7 @@ class Member(NamedTuple):
 
 def is_viable(members: Iterable[PciFunction]) -> bool:
     """Return True if VFIO may have the group of these functions."""
-    return not groups.blockers(members)
+    return not groups.find_blockers(members)
 
 
 def is_blocked(roles: Iterable[str]) -> bool:
@@ -77,25 +77,25 @@ def is_blocked(roles: Iterable[str]) -> bool:
 
 def members_of(functions: Sequence[PciFunction], host: Host) -> Iterator[Member]:
     """Yield the members of a group with their roles."""
-    for_vfio = any(map(groups.ready, functions))
+    for_vfio = any(map(groups.is_assignable, functions))
     for function in functions:
         part = "" if for_vfio else _split_role(function, host)
         yield Member(function.address, function.driver, part or role(function, functions))
 
 
 def _split_role(function: PciFunction, host: Host) -> str:
-    if groups.takes_vgpu(function):
+    if groups.is_vgpu_capable(function):
         return "vacant"
-    return "splits" if groups.splits(function, host) else ""
+    return "splits" if groups.is_split(function, host) else ""
 
 
 def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
     """Return what a function means for a group of these functions that is for VFIO."""
-    if function in groups.blockers(functions):
+    if function in groups.find_blockers(functions):
         return "blocks"
     if function.driver is None:
         return "unbound"
-    if groups.ready(function):
+    if groups.is_assignable(function):
         return "vfio"
     return "bridge" if function.bridge else "friendly"
 

@@ -33,7 +33,7 @@ def _no_facts(_: HostDevice) -> Facts:
 
 def _class(function: PciFunction) -> Facts:
     code = function.pci_class
-    return [("class", f"{code}  {classes.words(function)}" if code else None)]
+    return [("class", f"{code}  {classes.describe_class(function)}" if code else None)]
 
 
 def _pci_facts(function: PciFunction) -> Facts:
@@ -56,7 +56,9 @@ _NO_FABRIC = "nodeagent sets no fabric partitions up: that is for NVIDIA's Fabri
 
 def _opens(function: PciFunction) -> str | None:
     """How often it is open; and that this is no reason to keep it, if it may be a former driver's doing."""
-    if not groups.vfio_bound(function) or not (groups.is_open(function) or groups.has_count_left(function)):
+    if not groups.is_vfio_bound(function) or not (
+        groups.is_open(function) or groups.has_leftover_count(function)
+    ):
         return None
     note = {
         OpenState.OPEN: f" in {function.sight.process}" if function.sight and function.sight.process else "",
@@ -64,7 +66,7 @@ def _opens(function: PciFunction) -> str | None:
         OpenState.UNKNOWN: " by its count, which a former driver may have left: who has it open cannot be"
         " seen from here",
     }
-    return f"{function.enable}{note[groups.open_state(function)]}"
+    return f"{function.enable}{note[groups.find_open_state(function)]}"
 
 
 def _mdev_facts(mdev: Mdev) -> Facts:

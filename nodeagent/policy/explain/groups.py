@@ -46,7 +46,7 @@ def _is_shown(host_device: HostDevice, decision: Decision) -> bool:
     if not isinstance(host_device, PciFunction):
         return False
     settings = decision.snapshot.spec.discovery
-    return groups.ready(host_device) or discovery.class_refusal(host_device, settings) is None
+    return groups.is_assignable(host_device) or discovery.class_refusal(host_device, settings) is None
 
 
 def _member(host_device: HostDevice, role: str, decision: Decision) -> MemberStatus:

@@ -184,7 +184,7 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
 
 def _nearest(resource: str, decision: Decision) -> str:
     known = decision.resources
-    return f"; {naming.nearest(resource, known)}" if naming.like(resource, known) else ""
+    return f"; {naming.suggest(resource, known)}" if naming.find_similar(resource, known) else ""
 
 
 def _otherwise(host_device: HostDevice, decision: Decision) -> str:
@@ -240,4 +240,4 @@ def _together(said: Mapping[str, str]) -> list[str]:
     by_text: dict[str, list[str]] = {}
     for device_id, text in said.items():
         by_text.setdefault(text, []).append(device_id)
-    return [f"{naming.few(ids)}: {text}" for text, ids in by_text.items()]
+    return [f"{naming.shorten(ids)}: {text}" for text, ids in by_text.items()]

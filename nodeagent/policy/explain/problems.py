@@ -38,7 +38,7 @@ def _without_iommu(host: Host, spec: Spec) -> Iterator[Problem]:
     missing = host.no_iommu
     missed = [each.address for each in host.functions.values() if expected(each, host, spec)]
     if missed and missing is not None:
-        what = f"{missing.seen}: {naming.few(missed)} cannot be assigned to a VM"
+        what = f"{missing.seen}: {naming.shorten(missed)} cannot be assigned to a VM"
         yield wrong(ProblemCode.NO_IOMMU, "", what, f"{missing.to_do}; {_NOT_WANTED}")
 
 
@@ -49,12 +49,12 @@ def _without_vfio(host: Host, spec: Spec) -> Iterator[Problem]:
     missed = [
         each.address
         for each in host.functions.values()
-        if not groups.ready(each)
+        if not groups.is_assignable(each)
         and not _is_split(each, host)
         and (_is_wanted(each, spec) or (each.driver is None and _is_discoverable(each, spec)))
     ]
     if missed:
-        what = f"{missing.seen}: {naming.few(missed)} cannot be assigned to a VM"
+        what = f"{missing.seen}: {naming.shorten(missed)} cannot be assigned to a VM"
         yield wrong(ProblemCode.NO_VFIO, "", what, missing.to_do)
 
 
@@ -69,14 +69,14 @@ def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
     host, spec = decision.snapshot.host, decision.snapshot.spec
     by_driver: dict[str, list[str]] = {}
     for function in host.functions.values():
-        if function.driver is None or groups.ready(function) or function.address in decision.matched:
+        if function.driver is None or groups.is_assignable(function) or function.address in decision.matched:
             continue
         if _is_discoverable(function, spec) and not _is_split(function, host):
             by_driver.setdefault(function.driver, []).append(function.address)
     for driver, addresses in by_driver.items():
         count = len(addresses)
         which = "function of a discovered class is" if count == 1 else "functions of discovered classes are"
-        what = f"{count} {which} on the host driver {driver}, and not offered: {naming.few(addresses)}"
+        what = f"{count} {which} on the host driver {driver}, and not offered: {naming.shorten(addresses)}"
         yield note(ProblemCode.HOST_DRIVER, what, _LOOK if host.iommu else "", driver)
 
 
@@ -100,7 +100,7 @@ def _is_wanted(function: PciFunction, spec: Spec) -> bool:
     if f"{function.vendor}:{function.device}" in spec.kubevirt_rules:
         return True
     return any(
-        selectors.mismatch(selector._replace(drivers=()), function) is None
+        selectors.find_mismatch(selector._replace(drivers=()), function) is None
         for rule in spec.rules
         if isinstance(rule, PciRule) and not rule.permitted
         for selector in rule.selectors
@@ -110,4 +110,4 @@ def _is_wanted(function: PciFunction, spec: Spec) -> bool:
 
 def _is_split(function: PciFunction, host: Host) -> bool:
     """Return True if it has VFs, mdevs or vGPU types: then it is not assigned as a whole."""
-    return bool(function.vfs) or groups.takes_vgpu(function) or function.address in host.mdev_parents
+    return bool(function.vfs) or groups.is_vgpu_capable(function) or function.address in host.mdev_parents

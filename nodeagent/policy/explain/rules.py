@@ -95,7 +95,7 @@ def _devices_for(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
 
 def _refusal(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> str | None:
     """Return why the rule does not match the device, in the same words for all alike; None if it does."""
-    unwanted = selectors.unwanted(rule, host_device, decision.snapshot.names)
+    unwanted = selectors.explain_mismatch_alike(rule, host_device, decision.snapshot.names)
     if unwanted is not None:
         return unwanted
     for other, refusal in why.verdicts(host_device, decision):
@@ -140,7 +140,7 @@ def _unused_selectors(
     idle = {
         number: selector
         for number, selector in enumerate(chosen, 1)
-        if not any(selectors.fits(selector, each, names) for each in matched)
+        if not any(selectors.is_match(selector, each, names) for each in matched)
     }
     if len(idle) == len(chosen):
         shown = [_why_unused(each, rule, decision) for each in list(idle.values())[:_MOST_SHOWN]]
@@ -156,20 +156,22 @@ def _why_unused(selector: Selector, rule: DeviceRule, decision: Decision) -> str
     names, devices = decision.snapshot.names, _devices_for(rule, decision)
     owners: dict[str, list[str]] = {}
     for each in devices:
-        if selectors.fits(selector, each, names):
+        if selectors.is_match(selector, each, names):
             match = decision.matched.get(each.id)
             place = f" ({match.rule.place})" if match is not None and match.rule.place else ""
             owner = "no rule" if match is None else f'the rule "{match.rule.name}"{place}'
             owners.setdefault(owner, []).append(each.id)
     if owners:
-        return "; ".join(f"{owner} before it has {naming.few(ids)}" for owner, ids in owners.items())
+        return "; ".join(f"{owner} before it has {naming.shorten(ids)}" for owner, ids in owners.items())
     if isinstance(selector, MdevSelector):
         possible = _possible_mdevs(decision)
-        cards = sorted({each.parent or "" for each in possible if selectors.fits(selector, each, names)})
+        cards = sorted({each.parent or "" for each in possible if selectors.is_match(selector, each, names)})
         if cards:
-            return f"no such mdev exists, but {naming.few(cards)} can have it; add the type to mdevs.types"
+            return (
+                f"no such mdev exists, but {naming.shorten(cards)} can have it; add the type to mdevs.types"
+            )
         devices += possible
-    near = selectors.nearest(selector, devices, names, naming.ALIKE)
+    near = selectors.find_nearest(selector, devices, names, naming.ALIKE)
     if near is None:
         return "nothing here is like it"
     nearest, difference = near
@@ -192,10 +194,10 @@ def _unused_aliases(decision: Decision) -> Iterator[Problem]:
             if not spec.discovery.enabled:
                 reason = matches.OFF
             elif name in found:
-                ids = naming.few(sorted(device_id for _, device_id in found[name]))
+                ids = naming.shorten(sorted(device_id for _, device_id in found[name]))
                 reason = f'the rule "{found[name][0][0]}" has {ids}'
             else:
-                near = naming.like(name, found)
+                near = naming.find_similar(name, found)
                 reason = f'nearest is "{near[0]}"' if near else "no name here is like it"
             what = f'the alias "{name}" renames nothing here: {reason}'
             yield note(ProblemCode.IDLE_ALIAS, what, _FOR_OTHERS, name)

@@ -95,7 +95,7 @@ def _missing_for_type(card: Card, type_id: str, snapshot: Snapshot) -> str:
 def _from_functions(name: str, snapshot: Snapshot) -> Iterator[Suggestion]:
     """Yield functions that would match on a VFIO driver."""
     for function in snapshot.host.functions.values():
-        if groups.ready(function) or function.bridge:
+        if groups.is_assignable(function) or function.bridge:
             continue
         on_vfio = function._replace(driver="vfio-pci", vfio=True, vgpu=False)
         if _matches_as(name, on_vfio, snapshot.names, snapshot):

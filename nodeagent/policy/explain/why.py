@@ -69,7 +69,7 @@ def _why_usb(device: UsbDevice, snapshot: Snapshot) -> Why:
     name = f'serials: ["{device.serial}"]' if device.serial else f'ports: ["{device.name}"]'
     text = _NO_RULE
     for rule, refusal in matches.verdicts(device, None, snapshot.spec, snapshot.names):
-        if rule is not None and selectors.picks(rule, device):
+        if rule is not None and selectors.is_matched_by_rule(rule, device):
             text = refusal or f"{rule.name}: {matches.INCOMPLETE}"
             break
     return Why(text, f"name it in a rule: usb: [{{{name}}}]")
@@ -77,18 +77,18 @@ def _why_usb(device: UsbDevice, snapshot: Snapshot) -> Why:
 
 def _why_function(function: PciFunction, reason: Reason | None, unit: Unit, snapshot: Snapshot) -> Why:
     settings, host = snapshot.spec.discovery, snapshot.host
-    ready = groups.ready(function)
+    ready = groups.is_assignable(function)
     text = _not_discovered(function, snapshot, None if ready else reason)
-    if not ready and (used := classes.in_use(function)):
+    if not ready and (used := classes.describe_uses(function)):
         return Why(f"{text}; it is {used}")
     if reason is not None and reason.code in _REFUSED_BY_KERNEL:
         return Why(text, reason.hint)
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
-    if not ready and (parts := classes.carried(function, mdevs)):
+    if not ready and (parts := classes.describe_children(function, mdevs)):
         text = f"it carries {parts}, each of which is a device of its own"
         by_driver = reason is not None and reason.code is ReasonCode.DRIVER_CHANGED
         return Why(text, reason.hint if reason is not None and by_driver else "")
-    if settings.enabled and (card := classes.card_of(function, host)) is not None:
+    if settings.enabled and (card := classes.find_card(function, host)) is not None:
         hint = _bind_with_card(function, card, unit)
         return Why(f"it is an audio device that goes with its card {card.address}", hint)
     steps = []
@@ -118,9 +118,9 @@ def _class_refusal(host_device: HostDevice, settings: Discovery) -> str | None:
 
 def _bind_with_card(audio: PciFunction, card: PciFunction, unit: Unit) -> str:
     """Return what to do for the audio function of a card: while the host has the card, look at the card."""
-    if not groups.ready(card):
+    if not groups.is_assignable(card):
         return f"ask for its card: nodeagent explain {card.address}"
-    if not groups.blockers((audio,)):
+    if not groups.find_blockers((audio,)):
         return ""
     return health.advise_bind(audio, unit, f" as well as {card.address}")
 

@@ -184,7 +184,7 @@ def find_vfio_functions(request: Request) -> tuple[PciAddress, ...]:
     offers = map(decision.offer_of, request.device_ids)
     names = (name for offer in offers if offer is not None for name in offer.host_devices)
     functions = (decision.snapshot.host.functions.get(PciAddress(name)) for name in names)
-    return tuple(each.address for each in functions if each is not None and groups.vfio_bound(each))
+    return tuple(each.address for each in functions if each is not None and groups.is_vfio_bound(each))
 
 
 def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:

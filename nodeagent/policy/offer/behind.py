@@ -27,7 +27,7 @@ def reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
         if of_groups(node.real):
             return _of_group(node)
         for function in functions((node,), snapshot.host):
-            if groups.ready(function):
+            if groups.is_assignable(function):
                 return _for_machines(node, function)
         if (device := _offered_usb(node, snapshot)) is not None:
             return _of_usb(node, *device)
@@ -55,7 +55,7 @@ def _offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule]
     """The USB device to which the node belongs, also through a driver of it, and the rule that offers it."""
     for device in usb(node, snapshot.host):
         rules = (rule for rule in snapshot.spec.rules if isinstance(rule, UsbRule))
-        rule = next((rule for rule in rules if selectors.picks(rule, device)), None)
+        rule = next((rule for rule in rules if selectors.is_matched_by_rule(rule, device)), None)
         if rule is not None:
             return device, rule
     return None
@@ -90,7 +90,7 @@ def _of_usb(node: DevNode, device: UsbDevice, rule: UsbRule) -> Reason:
 
 
 def _for_machines(node: DevNode, function: PciFunction) -> Reason:
-    vgpu = groups.vgpu_of(function)
+    vgpu = groups.find_vgpu_type(function)
     how = f"bound to {function.driver}" if vgpu is None else f"a vGPU of type {vgpu}"
     return Reason(
         ReasonCode.DRIVER_CHANGED,

@@ -147,5 +147,7 @@ def _in_use(host: Host) -> dict[UnitId, None]:
 
 def _of_ids(ids: frozenset[str], host: Host) -> dict[UnitId, None]:
     of_devices = (unit for each in host.devices_of(ids) for unit in units.depending(each, host))
-    whole = (GroupNumber(int(each)) for each in filter(str.isdecimal, ids))  # ids of groups (groups.whole)
+    whole = (
+        GroupNumber(int(each)) for each in filter(str.isdecimal, ids)
+    )  # ids of groups (groups.whole_group_id)
     return dict.fromkeys(chain(of_devices, whole))

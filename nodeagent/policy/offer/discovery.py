@@ -39,7 +39,7 @@ def mdev_refusal(mdev: Mdev, _: Group | None, __: Spec) -> str | None:
 
 def function_refusal(function: PciFunction, group: Group | None, spec: Spec) -> str | None:
     """Why discovery does not match a PCI function, as a text; None if it does."""
-    if groups.vgpu_of(function) is not None:
+    if groups.find_vgpu_type(function) is not None:
         return None if function.vendor is not None else "its vendor id cannot be read"
     refused = class_refusal(function, spec.discovery) or unready(function, group)
     if refused is None and (function.vendor is None or function.device is None):
@@ -49,27 +49,27 @@ def function_refusal(function: PciFunction, group: Group | None, spec: Spec) -> 
 
 def is_nvswitch(function: PciFunction) -> bool:
     """True for an NVSwitch of NVIDIA, a bridge between GPUs."""
-    return selectors.in_classes((_OTHER_BRIDGE,), function) and function.vendor == NVIDIA
+    return selectors.is_in_classes((_OTHER_BRIDGE,), function) and function.vendor == NVIDIA
 
 
 def class_refusal(function: PciFunction, discovery: Discovery) -> str | None:
     """Why discovery skips the class of the function, as a text; None if it does not."""
-    if not selectors.in_classes(discovery.classes, function):
-        return f"its class {function.pci_class or '?'} ({classes.words(function)}) is not discovered"
-    if selectors.in_classes((_OTHER_BRIDGE,), function) and not is_nvswitch(function):
+    if not selectors.is_in_classes(discovery.classes, function):
+        return f"its class {function.pci_class or '?'} ({classes.describe_class(function)}) is not discovered"
+    if selectors.is_in_classes((_OTHER_BRIDGE,), function) and not is_nvswitch(function):
         return f"it is a bridge (class {_OTHER_BRIDGE}); of these, discovery matches only NVIDIA's NVSwitches"
     return None
 
 
 def unready(function: PciFunction, group: Group | None) -> str | None:
     """Why a function cannot be assigned to a VM with its present driver, as a text; None if it can."""
-    if groups.vgpu_of(function) is not None:
+    if groups.find_vgpu_type(function) is not None:
         return None
-    if groups.takes_vgpu(function):
+    if groups.is_vgpu_capable(function):
         return "it is a VF without a vGPU type"
-    if groups.unfinished(function):
+    if groups.is_unfinished(function):
         return "it is a VF on NVIDIA's driver, and no vGPU"
-    if not groups.vfio_bound(function) and not groups.going_away(function, group):
+    if not groups.is_vfio_bound(function) and not groups.is_going_away(function, group):
         return describe_driver(function)
     return None
 
@@ -89,7 +89,7 @@ def mdev_label(mdev: Mdev, names: Names) -> Label:
 
 def function_label(function: PciFunction, names: Names) -> Label:
     """The label of a function; a vGPU is named as an mdev of its type, so types of one card differ."""
-    vgpu = groups.vgpu_of(function)
+    vgpu = groups.find_vgpu_type(function)
     if vgpu is not None:
         return Label(Kind.MDEV, naming.vgpu_type_id(vgpu), names.get(vgpu_key(vgpu)))
     return Label(Kind.PCI, function.device or "", function_text(function, names))

@@ -101,7 +101,7 @@ def _of_function(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """The checks of a PCI function or of a vGPU on a VF."""
     return (
         unreadable(function)
-        or _going_away(groups.going_away(function, unit.group))
+        or _going_away(groups.is_going_away(function, unit.group))
         or _left_behind(function)
         or _no_group(unit)
         or _firmware(unit)
@@ -110,7 +110,7 @@ def _of_function(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
         or _driver(function, unit, use)
         or _withdrawn(unit)
         or _unwanted(function.address, unit)
-        or _type_changed(groups.vgpu_of(function), use)
+        or _type_changed(groups.find_vgpu_type(function), use)
         or _unnamed(function, use)
         or _fallen(function)
         or _recovery(function)
@@ -201,16 +201,16 @@ def _token(function: PciFunction) -> Reason | None:
 
 def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     """A function can be assigned to a VM only on a VFIO driver, or on the vendor driver with a vGPU type."""
-    if groups.ready(function):
+    if groups.is_assignable(function):
         return None
-    if groups.takes_vgpu(function):
+    if groups.is_vgpu_capable(function):
         before = f", it was {use.type_id}" if use.type_id else ""
         return Reason(
             ReasonCode.MDEV_TYPE_CHANGED,
             f"no vGPU type is set on it (nvidia/current_vgpu_type is 0{before})",
             f"on the host, write a type to /sys/bus/pci/devices/{function.address}/nvidia/current_vgpu_type",
         )
-    if groups.unfinished(function):
+    if groups.is_unfinished(function):
         return Reason(
             ReasonCode.MDEV_TYPE_CHANGED,
             "it is a VF on NVIDIA's driver, and no vGPU: it has no nvidia/current_vgpu_type",
@@ -227,11 +227,11 @@ def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
 
 def advise_bind(function: PciFunction, unit: Unit, also: str = "", leave: str = classes.LEAVE) -> str:
     """The fix for a function that is not on VFIO; a bind only where it can succeed and removes nothing."""
-    if function.address in unit.split and not classes.in_use(function):
+    if function.address in unit.split and not classes.describe_uses(function):
         return "leave it on its driver, which creates the desired vGPUs (mdevs); or remove their types"
     mdevs = unit.mdevs.get(function.address, 0)
-    advice = classes.bind(function, also, mdevs, leave)
-    if unit.no_vfio is None or classes.in_use(function) or classes.carried(function, mdevs):
+    advice = classes.advise_bind(function, also, mdevs, leave)
+    if unit.no_vfio is None or classes.describe_uses(function) or classes.describe_children(function, mdevs):
         return advice
     return unit.no_vfio.to_do
 
@@ -267,7 +267,7 @@ def _unnamed(function: PciFunction, use: Use) -> Reason | None:
     """Discovery knows only the number of its vGPU type: the resource name would change with the type name."""
     if not use.unnamed:
         return None
-    number = groups.vgpu_of(function)
+    number = groups.find_vgpu_type(function)
     return Reason(
         ReasonCode.TYPE_NAME_UNKNOWN,
         f"the name of its vGPU type {number} is not known yet, and it is not offered under a number",
@@ -314,7 +314,7 @@ def _recovery(function: PciFunction) -> Reason | None:
 
 def _no_group(unit: Unit) -> Reason | None:
     """Without an IOMMU group there is no isolation, so VFIO refuses the function."""
-    missing = groups.not_isolated(unit.group, unit.no_iommu)
+    missing = groups.find_missing_isolation(unit.group, unit.no_iommu)
     return None if missing is None else Reason(ReasonCode.NO_GROUP, missing.seen, missing.to_do)
 
 
@@ -369,10 +369,10 @@ def _unwanted(device_id: str, unit: Unit) -> Reason | None:
 
 def _viability(unit: Unit) -> Reason | None:
     """The kernel refuses the whole group while one of its functions is on a host driver."""
-    blocking = groups.blockers(unit.functions)
+    blocking = groups.find_blockers(unit.functions)
     if not blocking:
         return None
-    used = next((blocker for blocker in blocking if classes.in_use(blocker)), None)
+    used = next((blocker for blocker in blocking if classes.describe_uses(blocker)), None)
     chosen = used or blocking[0]  # a function in use by the host cannot be bound, so the advice is about it
     advice = advise_bind(
         chosen, unit, " as well, or unbind it", "leave all of its IOMMU group out of the rules"

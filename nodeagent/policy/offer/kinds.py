@@ -35,7 +35,7 @@ class DeviceKind(Generic[D]):
 
 _FUNCTION: Final[DeviceKind[PciFunction]] = DeviceKind(
     rule=PciRule,
-    type_of=groups.vgpu_of,
+    type_of=groups.find_vgpu_type,
     selectors=lambda function: (f"{function.vendor}:{function.device}",),
     refusal=discovery.function_refusal,
     text=discovery.function_text,

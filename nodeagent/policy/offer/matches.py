@@ -44,7 +44,9 @@ def match_of(host_device: HostDevice, group: Group | None, spec: Spec, names: Na
         if rule is None:
             refused = discoverable(host_device, group, spec) is not None
             return None if refused else _discovered(host_device, spec, names)
-        if selectors.picks(rule, host_device, names) and not _kept(rule, host_device, group, spec):
+        if selectors.is_matched_by_rule(rule, host_device, names) and not _kept(
+            rule, host_device, group, spec
+        ):
             return Match(ResourceName(rule.name), rule, kinds.of(host_device).type_of(host_device))
     return None
 
@@ -55,7 +57,7 @@ def verdicts(host_device: HostDevice, group: Group | None, spec: Spec, names: Na
         if rule is None:
             yield None, discoverable(host_device, group, spec)
         else:
-            other = selectors.refusal(rule, host_device, names)
+            other = selectors.explain_mismatch(rule, host_device, names)
             yield rule, other or _kept(rule, host_device, group, spec)
 
 

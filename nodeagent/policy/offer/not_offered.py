@@ -62,7 +62,7 @@ def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> 
     rules = [rule for rule in snapshot.spec.rules if rule.name == holder.resource]
     if type_id is None or not rules:
         return None
-    if any(selectors.picks(rule, host_device, snapshot.names) for rule in rules):
+    if any(selectors.is_matched_by_rule(rule, host_device, snapshot.names) for rule in rules):
         return None
     return Reason(
         ReasonCode.MDEV_TYPE_CHANGED,
@@ -119,7 +119,9 @@ def _answered(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumbe
     known = before.allocations.groups if before.host.functions else {}
     for each, numbers in now.allocations.groups.items():
         if each not in known:
-            yield from ((each, group) for group in numbers if groups.may_have_had(each, group, now.host))
+            yield from (
+                (each, group) for group in numbers if groups.may_be_former_group(each, group, now.host)
+            )
 
 
 def _is_same_group(number: GroupNumber, before: Host, now: Host) -> bool:

@@ -38,7 +38,7 @@ def refusals(cr: KubeVirtCR, resource: str, lists: Iterable[DeviceList]) -> Iter
 def fits(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
     """True if the selector of an entry matches a device; a vGPU on a VF has both ids and a type."""
     if entry.kind is Kind.MDEV:
-        return naming.type_called(entry.selector) in _types(host_device, names)
+        return naming.normalize_type(entry.selector) in _types(host_device, names)
     if entry.kind is Kind.PCI and isinstance(host_device, PciFunction):
         return entry.selector == f"{host_device.vendor}:{host_device.device}"
     if entry.kind is Kind.USB and isinstance(host_device, UsbDevice):
@@ -49,7 +49,7 @@ def fits(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
 def _types(host_device: HostDevice, names: Names) -> frozenset[str]:
     if isinstance(host_device, Mdev):
         return naming.type_names(host_device.type_id, host_device.type_name)
-    number = groups.vgpu_of(host_device) if isinstance(host_device, PciFunction) else None
+    number = groups.find_vgpu_type(host_device) if isinstance(host_device, PciFunction) else None
     return naming.type_names(number, names.get(vgpu_key(number or "")))
 
 

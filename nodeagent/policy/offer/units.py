@@ -122,14 +122,14 @@ def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         no_iommu=host.no_iommu,
         no_vfio=None if host.vfio_loaded else host.vfio_missing,
         split=_split(functions, snapshot) if snapshot.spec.mdevs.manage else frozenset(),
-        firmware=groups.kept_by_firmware(group, host),
+        firmware=groups.is_kept_by_firmware(group, host),
         loans=loans,
     )
 
 
 def _vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...]:
     """The VFs of the PFs on a VFIO driver: there the PF and its VFs cannot be in use at once."""
-    addresses = (vf for each in functions if each.vfs and groups.vfio_bound(each) for vf in each.vfs)
+    addresses = (vf for each in functions if each.vfs and groups.is_vfio_bound(each) for vf in each.vfs)
     return tuple([host.functions[address] for address in addresses if address in host.functions])
 
 
@@ -151,7 +151,7 @@ def _split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[st
 
 
 def _carries(function: PciFunction) -> bool:
-    return function.driver is not None and not groups.vfio_bound(function)
+    return function.driver is not None and not groups.is_vfio_bound(function)
 
 
 def depending(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
@@ -163,7 +163,7 @@ def depending(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
             yield unit_of(parent)
     if isinstance(host_device, PciFunction) and host_device.physfn is not None:
         physical = host.functions.get(host_device.physfn)
-        if physical is not None and groups.vfio_bound(physical):
+        if physical is not None and groups.is_vfio_bound(physical):
             yield unit_of(physical)
 
 
@@ -195,7 +195,7 @@ def ids_in(unit_id: UnitId, host: Host) -> tuple[str, ...]:
 def _ids(group: Group | None, devices: Iterable[HostDevice]) -> tuple[str, ...]:
     if group is None:
         return tuple(each.id for each in devices)
-    return (*group.members, groups.whole(group.number))
+    return (*group.members, groups.whole_group_id(group.number))
 
 
 def _devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[HostDevice, ...]:

@@ -98,4 +98,4 @@ def host_use(device: UsbDevice, force: Iterable[str]) -> tuple[str, str] | None:
     """The use of the device by the host, and the fix; None if there is none, or if ``force`` names it."""
     known_as = (device.id, device.name, device.path)
     forced = any(fnmatchcase(name, pattern) for name in known_as for pattern in force)
-    return next(classes.refusals(device.uses, device.id, forced), None)
+    return next(classes.find_refusals(device.uses, device.id, forced), None)

@@ -109,7 +109,7 @@ def _found(
 ) -> Iterator[tuple[UsbDevice, ...]]:
     """The sets of a rule, one after the other; the caller removes each from ``left`` before the next."""
     if not rule.bundle:
-        yield from [(each,) for each in left.values() if selectors.picks(rule, each)]
+        yield from [(each,) for each in left.values() if selectors.is_matched_by_rule(rule, each)]
         return
     yield from _lent(rule, left, snapshot)
     while members := _next_set(rule, sorted(left.values(), key=lambda each: not _usable(each, rule, had))):
@@ -141,7 +141,7 @@ def _members(loans: Iterable[Loan], free: Mapping[str, UsbDevice]) -> tuple[UsbD
 def _fits(rule: UsbRule, members: Sequence[UsbDevice]) -> bool:
     """True if the members, in their order, match the selectors."""
     pairs = zip(rule.selectors, members, strict=False)
-    return len(members) == len(rule.selectors) and all(selectors.fits(*pair, {}) for pair in pairs)
+    return len(members) == len(rule.selectors) and all(selectors.is_match(*pair, {}) for pair in pairs)
 
 
 def _next_set(rule: UsbRule, free: Iterable[UsbDevice]) -> tuple[UsbDevice, ...]:
@@ -149,7 +149,7 @@ def _next_set(rule: UsbRule, free: Iterable[UsbDevice]) -> tuple[UsbDevice, ...]
     members: dict[str, UsbDevice] = {}
     left = list(free)
     for selector in rule.selectors:
-        fitting = (each for each in left if each.id not in members and selectors.fits(selector, each, {}))
+        fitting = (each for each in left if each.id not in members and selectors.is_match(selector, each, {}))
         found = next(fitting, None)
         if found is None:
             return ()

@@ -83,7 +83,7 @@ def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() 
     card = function(driver="nvidia")
     found = told(card, wish=Spec(rules=rules))
     names(found.verdict, "nvidia", "VFIO driver")
-    assert found.to_do == classes.bind(card)
+    assert found.to_do == classes.advise_bind(card)
     each_names(
         asked(found),
         ("a.b/one", "f.yaml:3", "vendors", "10de", "8086", "devices", "1eb8", "ffff"),
@@ -153,7 +153,7 @@ def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a
     disk = function(pci_class="010802", driver="nvme")
     found = told(disk, wish=Spec())
     names(found.verdict, "NVMe controller", "010802")
-    names(found.to_do, "rule", f'pci: [{{addresses: ["{A}"]}}]', classes.bind(disk))
+    names(found.to_do, "rule", f'pci: [{{addresses: ["{A}"]}}]', classes.advise_bind(disk))
 
 
 def test_the_audio_function_of_a_card_goes_with_it_and_needs_no_rule() -> None:

@@ -37,7 +37,7 @@ async def _agreement(node: Node, drivers: dict[str, str | None]) -> bool:
     number = pci.group(node.first)
     kernel = vfio.viable(number)
     members = (await _scan()).members(GroupNumber(number))
-    assert (not groups.blockers(members)) == kernel, drivers
+    assert (not groups.find_blockers(members)) == kernel, drivers
     for address, driver in drivers.items():
         if driver != pci.VFIO:
             await node.until_reason(address, "driver-changed", driver or "no driver")
