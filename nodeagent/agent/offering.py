@@ -34,7 +34,7 @@ class Offering:
         self.resources: Latest[Mapping[ResourceName, Resource]] = Latest({})
         self._snapshots = snapshots
         self._releases = releases
-        self._decision = turn.first(Snapshot(Host(), snapshots.now.spec))
+        self._decision = turn.decide_first(Snapshot(Host(), snapshots.now.spec))
         self._groups: tuple[Decision, tuple[GroupStatus, ...]] | None = None
 
     @property
@@ -64,7 +64,7 @@ class Offering:
             self.one_turn()
             if seen_resources != self.resources.version:  # not in a turn, so that no Allocate waits for it
                 seen_resources = self.resources.version
-                self._releases.wait_for(turn.awaited_releases(self._decision), by=self.name)
+                self._releases.wait_for(turn.find_awaited(self._decision), by=self.name)
             self.heartbeat.turned()
             await self.heartbeat.wait(self._snapshots.newer(seen))
 
@@ -74,7 +74,7 @@ class Offering:
         if not snapshot.rule_nodes_scanned:
             snapshot = replace(snapshot, spec=self._decision.snapshot.spec)
         if not _same(snapshot, self._decision.snapshot):
-            self._decision = turn.following(self._decision, snapshot)
+            self._decision = turn.decide_next(self._decision, snapshot)
             self.resources.set(self._decision.resources)
         return self._decision
 

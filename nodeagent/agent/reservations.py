@@ -26,7 +26,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint
 from nodeagent.model.allocation import Holder, Pods, Reservations, ResourceDevice, listed_devices
-from nodeagent.policy.offer.allocating import is_other_pod, owners_of
+from nodeagent.policy.offer.allocating import find_owners, is_other_pod
 
 
 class Admission(NamedTuple):
@@ -39,7 +39,7 @@ class Admission(NamedTuple):
     def owned(self) -> frozenset[ResourceDevice]:
         """All devices that the pod certainly has."""
         pods = self.pods or {}
-        return self.allocated.union(*(pods[each] for each in owners_of(pods, self.allocated)))
+        return self.allocated.union(*(pods[each] for each in find_owners(pods, self.allocated)))
 
 
 class PodsAnswer(NamedTuple):
@@ -137,7 +137,7 @@ class ReservationBook:
         """True if these names and devices show that the admission is over."""
         known = self._admission or Admission()
         before = known.pods or {}
-        if not pods.keys() >= set(owners_of(before, known.allocated)):
+        if not pods.keys() >= set(find_owners(before, known.allocated)):
             return True
         return is_other_pod(before, pods, known.allocated)
 

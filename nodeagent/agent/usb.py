@@ -122,7 +122,7 @@ class UsbNodes:
         now = anyio.current_time()
         if now < self._began + self._timeouts.forgotten_container_end:
             return True
-        had = usb_sets.were_in_containers(self._released.at(now), self._snapshots.now)
+        had = usb_sets.find_formerly_in_containers(self._released.at(now), self._snapshots.now)
         return any(each.id in had or self._released.has(each, now) for each in devices)
 
     def _members(self, device_ids: Sequence[str]) -> Members:

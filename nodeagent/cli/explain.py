@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
         snapshot = replace(basis.snapshot, machine_id="")  # this machine's id says nothing of a saved host
     else:
         snapshot = oneshot.with_memory(args.root_of(options), basis.snapshot)
-    subject = _with_status(name, options, turn.first(snapshot, basis.matched))
+    subject = _with_status(name, options, turn.decide_first(snapshot, basis.matched))
     found = _explain(subject)
     kind = type(found).__name__
     return output.emit(options, kind, found, lambda: text(found), first_line, _describe_others(subject))

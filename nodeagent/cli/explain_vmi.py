@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     read = _read_vm(options)
     used = _choose_cr(options, read.crs)
     basis, first_line = daemon_client.read_basis(options, used.cr)
-    found = judging.explain_machine(read.vm, used, turn.first(basis.snapshot, basis.matched))
+    found = judging.explain_machine(read.vm, used, turn.decide_first(basis.snapshot, basis.matched))
     return output.emit(options, "MachineExplanation", found, lambda: text(found), first_line, read.message)
 
 

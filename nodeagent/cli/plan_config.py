@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> int:
     cr, labels = _cluster_config(options, root, basis.snapshot.spec)
     spec = merge.merge(settings.configuration, cr, labels)
     snapshot, unseen = _with_nodes(basis.snapshot, spec, options)
-    before = turn.first(snapshot, basis.matched)
-    after = turn.following(before, replace(before.snapshot, spec=spec))
+    before = turn.decide_first(snapshot, basis.matched)
+    after = turn.decide_next(before, replace(before.snapshot, spec=spec))
     snapshot, unknown = plan.complete_snapshot(after.snapshot, options)
-    planned, differs = changes.plan(snapshot), comparison.compared(before, after)
+    planned, differs = changes.plan(snapshot), comparison.compare(before, after)
     found = DryRun(
         options.config,
         tuple(_changed_settings(basis.values, settings.values)),

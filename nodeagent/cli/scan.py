@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     _check(options)
     basis, first_line = daemon_client.read_named_basis(options)
     host = basis.snapshot.host
-    decision = turn.first(basis.snapshot, basis.matched)
+    decision = turn.decide_first(basis.snapshot, basis.matched)
     found = tuple(devices.rows(decision))
     noted = (*problems.find_problems(decision), *problem.of_settings(basis.warnings))
     if options.output not in _SHOWN:

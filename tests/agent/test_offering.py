@@ -131,7 +131,7 @@ def test_a_missing_node_ends_by_no_release() -> None:
     middle = Middle()
     middle.publish(host=Host())
     middle.offering.one_turn()
-    assert turn.awaited_releases(middle.offering.decision) == frozenset()
+    assert turn.find_awaited(middle.offering.decision) == frozenset()
 
 
 def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
@@ -146,8 +146,8 @@ def test_a_held_group_awaits_the_release_of_all_its_functions() -> None:
     )
     middle.publish(spec=Spec(rules=(PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),)),)))
     middle.offering.one_turn()
-    assert turn.awaited_releases(middle.offering.decision) == frozenset()
+    assert turn.find_awaited(middle.offering.decision) == frozenset()
     held = {str(addresses[0]): Holder("ns", "p", ResourceName("example.com/gpu"))}
     middle.publish(allocations=Allocations.of(held, Knowledge.COMPLETE))
     middle.offering.one_turn()
-    assert turn.awaited_releases(middle.offering.decision) == set(addresses)
+    assert turn.find_awaited(middle.offering.decision) == set(addresses)

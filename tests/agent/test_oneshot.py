@@ -40,7 +40,7 @@ async def test_a_snapshot_leads_to_what_the_daemon_would_decide(host: SimulatedH
     host.write_file("/usr/share/hwdata/pci.ids", "10de  NVIDIA Corporation\n\t1000  Made-up Card")
     spec = merge.merge(config.load(config.Sources(host.directory, {}, {})).configuration)
     snapshot = await oneshot.snapshot(root, spec, timeouts=Timeouts())
-    (resource,) = turn.first(snapshot).resources.values()
+    (resource,) = turn.decide_first(snapshot).resources.values()
     assert resource.name == "nvidia.com/MADEUP_CARD"
     assert len(resource.devices) == 2
     assert snapshot.spec is spec

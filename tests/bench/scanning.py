@@ -38,14 +38,14 @@ async def figures() -> list[Figure]:
 
 async def _one_change(host: SimulatedHost, runner: Scanner, before: Host, count: int) -> Figure:
     """Decide anew after one driver change, without the reading."""
-    decision = turn.first(Snapshot(before, Spec()))
+    decision = turn.decide_first(Snapshot(before, Spec()))
     address = hosts.address(count // 2)
     times = []
     for driver in ("nvidia", "vfio-pci") * 10:
         host.bind(address, driver)
         now = await runner.scan(frozenset({address}), decision.snapshot.host, (), {})
         began = time.perf_counter()
-        decision = turn.following(decision, Snapshot(now, decision.snapshot.spec))
+        decision = turn.decide_next(decision, Snapshot(now, decision.snapshot.spec))
         times.append(time.perf_counter() - began)
     return Figure(
         f"one changed device of {count:,}, deciding", statistics.median(times) * 1e3, "ms", "the same"

@@ -21,7 +21,7 @@ NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
 
 
 def told(*functions: PciFunction) -> DeviceExplanation:
-    found = devices.explain(A, turn.first(snapshot(host(*functions), names=NAMES, holders=holders(A))))
+    found = devices.explain(A, turn.decide_first(snapshot(host(*functions), names=NAMES, holders=holders(A))))
     assert found is not None
     return found
 
@@ -84,7 +84,7 @@ def test_the_data_say_the_same_as_the_text() -> None:
 
 def test_an_mdev_has_a_story_too() -> None:
     here = host(mdev())
-    found = devices.explain(UUID, turn.first(snapshot(here, Spec(), names=NAMES)))
+    found = devices.explain(UUID, turn.decide_first(snapshot(here, Spec(), names=NAMES)))
     assert found is not None
     text = explain.text(found)
     names(text.splitlines()[0], UUID, "nvidia.com/GRID_T4-1Q", "Healthy")

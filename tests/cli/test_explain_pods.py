@@ -34,7 +34,7 @@ POD = PodExplanation(
 
 def group(number: int) -> GroupExplanation:
     blocker = function(B, driver="snd_hda_intel", pci_class="040300")
-    found = groups.explain(number, turn.first(snapshot(host(function(A), blocker, mdev()))))
+    found = groups.explain(number, turn.decide_first(snapshot(host(function(A), blocker, mdev()))))
     assert found is not None
     return found
 

@@ -17,7 +17,7 @@ A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 
 def told(name: str = GPU, wish: Spec = WISH, registered: bool | None = None) -> ResourceExplanation:
     here = host(function(A), function(B, 2), function(C, 3, driver=None))
-    found = policy.explain(name, turn.first(snapshot(here, wish, holders=holders(A))))
+    found = policy.explain(name, turn.decide_first(snapshot(here, wish, holders=holders(A))))
     assert found is not None
     error = None if registered in (None, True) else "the name is taken"
     return found._replace(registered=registered, registration_error=error)

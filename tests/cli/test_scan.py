@@ -20,7 +20,7 @@ BARE = function("0000:02:00.0", None, driver=None, vendor=None, device=None, pci
 
 
 def lines(here: Host, *, wide: bool = False, spec: Spec = WISH) -> list[str]:
-    decision = turn.first(snapshot(here, spec))
+    decision = turn.decide_first(snapshot(here, spec))
     return scan.text(here, tuple(devices.rows(decision)), wide=wide).splitlines()
 
 
@@ -49,7 +49,7 @@ def test_a_card_that_its_driver_splits_is_not_judged_for_vfio() -> None:
 
 def test_a_long_name_is_cut_unless_the_table_is_wide() -> None:
     names = {"10de:1eb8": "An Accelerator with a Name beyond All Measure"}
-    decision = turn.first(snapshot(host(READY), names=names))
+    decision = turn.decide_first(snapshot(host(READY), names=names))
     shown = tuple(devices.rows(decision))
     assert "  An Accelerator with a Na..  " in scan.text(host(READY), shown)
     assert f"  {names['10de:1eb8']}  " in scan.text(host(READY), shown, wide=True)
@@ -57,7 +57,7 @@ def test_a_long_name_is_cut_unless_the_table_is_wide() -> None:
 
 def test_what_is_not_shown_is_counted() -> None:
     here = host(READY, BARE)
-    shown = [each for each in devices.rows(turn.first(snapshot(here))) if each.offered]
+    shown = [each for each in devices.rows(turn.decide_first(snapshot(here))) if each.offered]
     text = scan.text(here, shown)
     assert BARE.address not in text
     assert "2 functions (1 not shown), 1 IOMMU groups, 0 mdevs" in text.splitlines()

@@ -65,7 +65,7 @@ def decided(host: Host, spec: Spec | None = None, names: Names | None = None) ->
     """A host can be decided on, shown, saved and read again; no two Devices of a Resource have one id."""
     wanted = spec if spec is not None else wishes()
     snapshot = Snapshot(host, wanted, names if names is not None else {})
-    decision = turn.first(snapshot)
+    decision = turn.decide_first(snapshot)
     for name, resource in decision.resources.items():
         assert is_extended_resource_name(name), f"the kubelet refuses {name!r}"
         ids = Counter(device.id for device in resource.devices)

@@ -48,7 +48,7 @@ KNOWN = Allocations(knowledge=Knowledge.COMPLETE)
 
 def decided(name: str, wish: Spec = WIDE, held: tuple[str, ...] = ()) -> Decision:
     holders = {each: Holder("ns", "vm", ResourceName("example.com/all")) for each in held}
-    return turn.first(Snapshot(captured(name), wish, {}, Allocations.of(holders, Knowledge.COMPLETE)))
+    return turn.decide_first(Snapshot(captured(name), wish, {}, Allocations.of(holders, Knowledge.COMPLETE)))
 
 
 def devices(decision: Decision) -> dict[str, ReasonCode | None]:
@@ -98,7 +98,7 @@ def test_what_a_process_holds_is_open_outside_and_so_is_its_group(name: str) -> 
         for address, each in host.functions.items()
     }
     snapshot = replace(decision.snapshot, host=replace(host, functions=seen))
-    every = devices(turn.first(snapshot))
+    every = devices(turn.decide_first(snapshot))
     assert every["01:00.0"] is every["03:00.0"] is ReasonCode.HELD_OUTSIDE
     assert every["03:00.1"] is ReasonCode.DRIVER_CHANGED
 
@@ -134,7 +134,7 @@ def test_a_failed_recovery_is_seen_only_through_its_event() -> None:
     host, address = captured("6.12-aer-failed"), PciAddress("0000:01:00.0")
     failed = host.functions[address]._replace(recovery=Recovery.FAILED)
     snapshot = Snapshot(replace(host, functions={**host.functions, address: failed}), WIDE, {}, KNOWN)
-    assert devices(turn.first(snapshot)) == {"01:00.0": ReasonCode.RECOVERY_FAILED}
+    assert devices(turn.decide_first(snapshot)) == {"01:00.0": ReasonCode.RECOVERY_FAILED}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "host" in name or name.endswith("-parents")])

@@ -70,7 +70,7 @@ def _changed(
 
 def _each_alone(resource: Resource, decision: Decision) -> bool:
     """False for shares of one node, of which all is said in one line."""
-    rule = grants.direct_rule(resource, decision)
+    rule = grants.find_direct_rule(resource, decision)
     return rule is not None and rule.each_alone
 
 

@@ -148,7 +148,7 @@ def rows(decision: Decision) -> Iterator[DeviceRow]:
 def row(host_device: HostDevice, decision: Decision) -> DeviceRow:
     """Return the row of one device of the Decision's host."""
     snapshot, offer = decision.snapshot, decision.offer_with(host_device.id)
-    name = kinds.of(host_device).text(host_device, snapshot.names)
+    name = kinds.find_kind(host_device).text(host_device, snapshot.names)
     if offer is None:
         why = why_not_offered(host_device, snapshot).text
         return DeviceRow(host_device.id, name, None, "", None, why, None)
@@ -194,7 +194,7 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
     is_usb = isinstance(host_device, UsbDevice)  # the names of its vendors are not looked for
     return DeviceExplanation(
         id=host_device.id,
-        device_kind=kinds.of(host_device).rule.kind,
+        device_kind=kinds.find_kind(host_device).rule.kind,
         verdict=_verdict(short, reason),
         to_do=hint,
         resource=short.resource,

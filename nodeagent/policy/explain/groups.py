@@ -29,7 +29,7 @@ def _shown_groups(decision: Decision) -> Iterator[GroupStatus]:
     host = decision.snapshot.host
     seen: set[units.UnitId] = set()
     for host_device in host.devices():
-        unit = units.unit_of(host_device)
+        unit = units.find_unit_id(host_device)
         if unit in seen or not _is_shown(host_device, decision):
             continue
         seen.add(unit)
@@ -53,7 +53,7 @@ def _member(host_device: HostDevice, role: str, decision: Decision) -> MemberSta
     offer = decision.offer_with(host_device.id)
     return MemberStatus(
         host_device.id,
-        kinds.of(host_device).text(host_device, decision.snapshot.names),
+        kinds.find_kind(host_device).text(host_device, decision.snapshot.names),
         host_device.driver,
         role,
         getattr(host_device, "physfn", None) or getattr(host_device, "parent", None),

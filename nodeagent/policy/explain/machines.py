@@ -127,7 +127,7 @@ def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -
 
 def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
     lists = tuple(dict.fromkeys(device.listed for device in devices))
-    refused = list(permissions.refusals(cr, resource, lists)) if cr is not None else []
+    refused = list(permissions.find_refusals(cr, resource, lists)) if cr is not None else []
     if len(lists) > 1:
         refused.append("gpus and hostDevices both ask for it: virt-launcher would give both the same device")
     found = decision.resources.get(ResourceName(resource))
@@ -159,7 +159,7 @@ def _explained(
 
 def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
     """Nothing is offered under this name here."""
-    permitting = permissions.entries(cr, resource)
+    permitting = permissions.find_entries(cr, resource)
     theirs = [entry for entry in permitting if not entry.external]
     if theirs:
         why = f"virt-handler offers it, not nodeagent ({theirs[0].place} is not external)"
@@ -170,7 +170,7 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
     fitting = [
         each
         for each in snapshot.host.devices()
-        if any(permissions.fits(entry, each, snapshot.names) for entry in permitting)
+        if any(permissions.is_match(entry, each, snapshot.names) for entry in permitting)
     ]
     lines = [f"nothing on this node is offered as {resource}{_nearest(resource, decision)}"]
     lines += _together({each.id: _otherwise(each, decision) for each in fitting})
@@ -215,7 +215,9 @@ def _present(
         if each.reason is not None and each.id not in waiting:
             (waiting if each.reason.code in _PASSING else broken)[each.id] = _told(each.reason)
     offered = [host_device for each in resource.devices if (host_device := snapshot.host.device(each.id))]
-    odd = permissions.disagreements(permissions.entries(cr, resource.name), offered, snapshot.names)
+    odd = permissions.find_contradictions(
+        permissions.find_entries(cr, resource.name), offered, snapshot.names
+    )
     count, short = len(devices), f"it asks for {len(devices)}, and {len(free)} of {len(holders)} are free"
     if len(free) >= count:
         grant = _grant(resource, free, count, decision)

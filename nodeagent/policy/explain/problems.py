@@ -88,7 +88,7 @@ def expected(function: PciFunction, host: Host, spec: Spec) -> bool:
 
 def _is_discoverable(function: PciFunction, spec: Spec) -> bool:
     """Return True if discovery would match it on a VFIO driver."""
-    if not spec.discovery.enabled or function.bridge or matches.given_away(function, spec):
+    if not spec.discovery.enabled or function.bridge or matches.is_left_to_virt_handler(function, spec):
         return False
     return discovery.class_refusal(function, spec.discovery) is None
 

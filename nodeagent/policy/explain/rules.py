@@ -77,17 +77,17 @@ def _matched_directly(rule: DirectRule, snapshot: Snapshot) -> tuple[str, ...]:
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
 
-        return cdi_rules.matched_names(rule, snapshot)
+        return cdi_rules.find_names(rule, snapshot)
     from nodeagent.policy.offer import node_rules
 
-    return node_rules.matched_paths(rule, snapshot)
+    return node_rules.find_paths(rule, snapshot)
 
 
 def _devices_for(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
     return [
         each
         for each in decision.snapshot.host.devices()
-        if kinds.of(each).rule is type(rule)
+        if kinds.find_kind(each).rule is type(rule)
         and not (isinstance(each, PciFunction) and each.bridge)
         and not (isinstance(each, UsbDevice) and each.hub)
     ]

@@ -72,7 +72,7 @@ def _imagine(parent: Parent, mdev_type: MdevType, snapshot: Snapshot) -> tuple[H
 def _matches_as(name: str, imagined: HostDevice | None, names: Names, snapshot: Snapshot) -> bool:
     if imagined is None:
         return False
-    match = matches.match_of(imagined, None, snapshot.spec, names)
+    match = matches.find_match(imagined, None, snapshot.spec, names)
     return match is not None and match.resource == name
 
 

@@ -45,7 +45,7 @@ def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
     """Return why no rule and no discovery offers the device."""
     if never := _never_offered(host_device):
         return Why(never)
-    unit = units.unit_at(units.unit_of(host_device), snapshot)
+    unit = units.build_unit(units.find_unit_id(host_device), snapshot)
     reason = health.reason(host_device, unit, health.ANY_USE)
     if reason is not None and reason.code in _ABSENT:
         return Why(reason.what, reason.hint)
@@ -68,7 +68,7 @@ def _never_offered(host_device: HostDevice) -> str:
 def _why_usb(device: UsbDevice, snapshot: Snapshot) -> Why:
     name = f'serials: ["{device.serial}"]' if device.serial else f'ports: ["{device.name}"]'
     text = _NO_RULE
-    for rule, refusal in matches.verdicts(device, None, snapshot.spec, snapshot.names):
+    for rule, refusal in matches.find_verdicts(device, None, snapshot.spec, snapshot.names):
         if rule is not None and selectors.is_matched_by_rule(rule, device):
             text = refusal or f"{rule.name}: {matches.INCOMPLETE}"
             break
@@ -106,7 +106,10 @@ def _not_discovered(host_device: HostDevice, snapshot: Snapshot, reason: Reason 
         return f"{_NO_RULE}, and {matches.OFF}"
     if reason is not None and not _class_refusal(host_device, spec.discovery):
         return reason.what
-    return matches.discoverable(host_device, _group(host_device, snapshot.host), spec) or "not decided yet"
+    return (
+        matches.explain_undiscovered(host_device, _group(host_device, snapshot.host), spec)
+        or "not decided yet"
+    )
 
 
 def _class_refusal(host_device: HostDevice, settings: Discovery) -> str | None:
@@ -129,7 +132,7 @@ def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
     """Return the rules that were asked for the device, up to the one that matches it, with their refusals."""
     snapshot, offer, asked = decision.snapshot, decision.offer_with(host_device.id), []
     group = _group(host_device, snapshot.host)
-    for rule, refusal in matches.verdicts(host_device, group, snapshot.spec, snapshot.names):
+    for rule, refusal in matches.find_verdicts(host_device, group, snapshot.spec, snapshot.names):
         if refusal is None and isinstance(rule, UsbRule) and (offer is None or offer.match.rule != rule):
             refusal = matches.INCOMPLETE
         asked.append((rule, refusal))

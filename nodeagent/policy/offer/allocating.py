@@ -43,12 +43,12 @@ def is_other_pod(before: Pods, now: Pods, allocated: Collection[ResourceDevice])
     """
     if not now.keys() <= before.keys():
         return True
-    owners = owners_of(now, allocated)
+    owners = find_owners(now, allocated)
     changed = [name for name, listed in now.items() if listed != before[name] or name in owners]
     return len(changed) > 1 or any(not now[name] >= before[name] for name in changed)
 
 
-def owners_of(pods: Pods, allocated: Collection[ResourceDevice]) -> tuple[str, ...]:
+def find_owners(pods: Pods, allocated: Collection[ResourceDevice]) -> tuple[str, ...]:
     """The pods that list some of these devices; no pod lists the devices of a plain init container."""
     return tuple(name for name, listed in pods.items() if not listed.isdisjoint(allocated))
 
@@ -56,7 +56,7 @@ def owners_of(pods: Pods, allocated: Collection[ResourceDevice]) -> tuple[str, .
 def is_shared(request: Request) -> bool:
     """True if the devices are shares of device nodes, so several pods may use the same node."""
     resource = request.resource
-    rule = grants.direct_rule(resource, request.decision)
+    rule = grants.find_direct_rule(resource, request.decision)
     return resource.direct and not isinstance(rule, CdiRule) and (rule is None or rule.count > 1)
 
 
@@ -73,7 +73,7 @@ def is_part_in_use(request: Request) -> bool:
     snapshot = request.decision.snapshot
     if not (snapshot.allocations.table or snapshot.reservations.pending):
         return False
-    return any(_users(each, request) for each in request.device_ids)
+    return any(_find_users(each, request) for each in request.device_ids)
 
 
 def _is_offered_elsewhere(device_id: str, request: Request) -> bool:
@@ -81,7 +81,7 @@ def _is_offered_elsewhere(device_id: str, request: Request) -> bool:
     host_device = request.decision.snapshot.host.device(device_id)
     if host_device is None or request.resource.isolation is Isolation.NONE:
         return False
-    offers = request.decision.offers.get(units.unit_of(host_device), ())
+    offers = request.decision.offers.get(units.find_unit_id(host_device), ())
     return any(offer.match.resource != request.resource.name for offer in offers)
 
 
@@ -97,10 +97,10 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
     :raises AllocationRefused: with the pod that has one.
     """
     resource = request.resource
-    listed = listed_devices(pods) if pods is not None else _named(request.decision)
+    listed = listed_devices(pods) if pods is not None else _find_named(request.decision)
     own = owned | {(resource.name, each) for each in request.device_ids} - listed
     for device_id in request.device_ids:
-        for each, holder in _users(device_id, request):
+        for each, holder in _find_users(device_id, request):
             if (holder.resource, holder.allocated_id(each)) in own:
                 continue
             if each == device_id:
@@ -114,26 +114,26 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
             )
 
 
-def _named(decision: Decision) -> frozenset[ResourceDevice]:
+def _find_named(decision: Decision) -> frozenset[ResourceDevice]:
     """The devices of pods whose name is known."""
     held = decision.snapshot.allocations.held()
     return frozenset((holder.resource, each) for each, holder in held if holder.named)
 
 
-def _users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
+def _find_users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
     """The pods that have the device or a part of its group, with the id of that part; the device first."""
     resource, snapshot = request.resource, request.decision.snapshot
     host_device = snapshot.host.device(device_id)
     if resource.direct or host_device is None:
-        return [(device_id, holder) for holder in _direct_users(device_id, request)]
+        return [(device_id, holder) for holder in _find_direct_users(device_id, request)]
     if resource.isolation is not Isolation.NONE and host_device.group is not None:
-        holders = units.holders_in(host_device.group, snapshot)
+        holders = units.find_holders(host_device.group, snapshot)
         return sorted(holders.items(), key=lambda each: each[0] != device_id)
     holder = snapshot.holder(device_id)
     return [] if holder is None else [(device_id, holder)]
 
 
-def _direct_users(device_id: str, request: Request) -> Iterator[Holder]:
+def _find_direct_users(device_id: str, request: Request) -> Iterator[Holder]:
     """The pods that have a device node or a CDI device, also under a former name of its resource.
 
     Other plugins may use the same id for another device. It is the same device if the resource is ours, or
@@ -163,9 +163,9 @@ def _is_same_device(name: ResourceName, device_id: str, request: Request) -> boo
 def find_sources(request: Request) -> tuple[str, ...]:
     """The ids and paths to read again: the nodes of the devices, or the devices, their VFs and groups."""
     resource, decision = request.resource, request.decision
-    rule = grants.direct_rule(resource, decision)
+    rule = grants.find_direct_rule(resource, decision)
     if rule is not None:
-        return grants.direct_sources(rule, request.device_ids, decision.snapshot)
+        return grants.find_direct_sources(rule, request.device_ids, decision.snapshot)
     host = decision.snapshot.host
     ids: dict[str, None] = {}
     for host_device in map(host.device, request.device_ids):
@@ -199,12 +199,12 @@ def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
         offer, host_device = decision.offer_of(device_id), snapshot.host.device(device_id)
         if offer is None or host_device is None:
             continue
-        unit = units.unit_of(host_device)
+        unit = units.find_unit_id(host_device)
         alone = resource.isolation is Isolation.NONE
         if not _is_listed(
-            offer.host_devices if alone else units.ids_in(unit, snapshot.host), listed, decision
+            offer.host_devices if alone else units.find_ids(unit, snapshot.host), listed, decision
         ):
-            members = units.unit_at(unit, snapshot).devices
+            members = units.build_unit(unit, snapshot).devices
             found |= {each.id: each for each in members if not alone or each.id in offer.host_devices}
     return tuple(found.values())
 
@@ -228,7 +228,7 @@ def check_usb_nodes(request: Request) -> None:
     resource, decision = request.resource, request.decision
     for device_id in request.device_ids if resource.kind is Kind.USB else ():
         loans = decision.snapshot.loans.get(DeviceId(device_id), ())
-        devices = grants.host_devices_of(device_id, decision)
+        devices = grants.find_host_devices(device_id, decision)
         now = [(each.id, each.place) for each in devices if isinstance(each, UsbDevice)]
         if [(loan.id, loan.place) for loan in loans] != now:
             raise AllocationRefused(
@@ -240,9 +240,9 @@ def check_usb_nodes(request: Request) -> None:
 def find_host_functions(request: Request) -> frozenset[PciAddress]:
     """The functions on host drivers to which these nodes, CDI devices or USB devices belong."""
     resource, decision = request.resource, request.decision
-    rule = grants.direct_rule(resource, decision)
+    rule = grants.find_direct_rule(resource, decision)
     if rule is not None:
-        sources = grants.direct_sources(rule, request.device_ids, decision.snapshot)
+        sources = grants.find_direct_sources(rule, request.device_ids, decision.snapshot)
         return frozenset(PciAddress(each) for each in sources if pci_address(each) == each)
     usb = decision.snapshot.host.usb
     offers = (decision.offer_of(each) for each in request.device_ids if resource.kind is Kind.USB)

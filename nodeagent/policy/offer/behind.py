@@ -18,20 +18,20 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import UsbRule
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer.health import WITH_ITS_POD
-from nodeagent.policy.offer.units import announced_numa
+from nodeagent.policy.offer.units import check_numa
 
 
-def reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
+def find_reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
     """Why a container cannot use one of the nodes; None if it can."""
     for node in nodes:
         if of_groups(node.real):
-            return _of_group(node)
-        for function in functions((node,), snapshot.host):
+            return _describe_group_node(node)
+        for function in find_functions((node,), snapshot.host):
             if groups.is_assignable(function):
-                return _for_machines(node, function)
-        if (device := _offered_usb(node, snapshot)) is not None:
-            return _of_usb(node, *device)
-        if (lent := _lent(node, snapshot)) is not None:
+                return _describe_vfio_node(node, function)
+        if (device := _find_offered_usb(node, snapshot)) is not None:
+            return _describe_usb_node(node, *device)
+        if (lent := _find_allocated_usb(node, snapshot)) is not None:
             return lent
         if node.vacant:
             return Reason(
@@ -42,7 +42,7 @@ def reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
     return None
 
 
-def _of_group(node: DevNode) -> Reason:
+def _describe_group_node(node: DevNode) -> Reason:
     leads = f" links to {node.real}, which is" if node.target else " is"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
@@ -51,9 +51,9 @@ def _of_group(node: DevNode) -> Reason:
     )
 
 
-def _offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule] | None:
+def _find_offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule] | None:
     """The USB device to which the node belongs, also through a driver of it, and the rule that offers it."""
-    for device in usb(node, snapshot.host):
+    for device in find_usb_devices(node, snapshot.host):
         rules = (rule for rule in snapshot.spec.rules if isinstance(rule, UsbRule))
         rule = next((rule for rule in rules if selectors.is_matched_by_rule(rule, device)), None)
         if rule is not None:
@@ -61,7 +61,7 @@ def _offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule]
     return None
 
 
-def usb(node: DevNode, host: Host) -> Iterator[UsbDevice]:
+def find_usb_devices(node: DevNode, host: Host) -> Iterator[UsbDevice]:
     """The USB devices to which the node belongs, also through a driver of them."""
     names = host.usb_names
     yield from (names[each] for each in (node.parent or "").split("/") if each in names)
@@ -69,7 +69,7 @@ def usb(node: DevNode, host: Host) -> Iterator[UsbDevice]:
         yield from (device for device in names.values() if node.covers(device.node))
 
 
-def _lent(node: DevNode, snapshot: Snapshot) -> Reason | None:
+def _find_allocated_usb(node: DevNode, snapshot: Snapshot) -> Reason | None:
     """Why the node is unavailable while a pod has its USB device; the rule of that pod may be deleted."""
     on_the_way = (node.parent or "").split("/")
     for head, loans in snapshot.loans.items():
@@ -81,7 +81,7 @@ def _lent(node: DevNode, snapshot: Snapshot) -> Reason | None:
     return None
 
 
-def _of_usb(node: DevNode, device: UsbDevice, rule: UsbRule) -> Reason:
+def _describe_usb_node(node: DevNode, device: UsbDevice, rule: UsbRule) -> Reason:
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         f"{node.path} belongs to the USB device {device.id}, which {rule.name} offers",
@@ -89,7 +89,7 @@ def _of_usb(node: DevNode, device: UsbDevice, rule: UsbRule) -> Reason:
     )
 
 
-def _for_machines(node: DevNode, function: PciFunction) -> Reason:
+def _describe_vfio_node(node: DevNode, function: PciFunction) -> Reason:
     vgpu = groups.find_vgpu_type(function)
     how = f"bound to {function.driver}" if vgpu is None else f"a vGPU of type {vgpu}"
     return Reason(
@@ -99,12 +99,12 @@ def _for_machines(node: DevNode, function: PciFunction) -> Reason:
     )
 
 
-def numa(nodes: Iterable[DevNode], host: Host) -> int | None:
+def find_numa(nodes: Iterable[DevNode], host: Host) -> int | None:
     """The NUMA node of the functions behind the nodes, if all have the same one."""
-    found = {function.numa_node for function in functions(nodes, host) if function.numa_node is not None}
-    return announced_numa(found.pop(), host.numa_nodes) if len(found) == 1 else None
+    found = {function.numa_node for function in find_functions(nodes, host) if function.numa_node is not None}
+    return check_numa(found.pop(), host.numa_nodes) if len(found) == 1 else None
 
 
-def functions(nodes: Iterable[DevNode], host: Host) -> Iterator[PciFunction]:
+def find_functions(nodes: Iterable[DevNode], host: Host) -> Iterator[PciFunction]:
     """The PCI functions behind the nodes."""
     return (found for node in nodes for each in node.functions if (found := host.functions.get(each)))

@@ -27,8 +27,12 @@ def resource(rule: CdiRule, snapshot: Snapshot) -> Resource:
     """The resource of a rule; a Device is Healthy while its file is valid and all of its nodes exist."""
     host = snapshot.host
     devices = (
-        Device(device_id(entry.name), _reason(entry, snapshot), behind.numa(_nodes(entry, host), host))
-        for entry in _taken(rule, snapshot)
+        Device(
+            device_id(entry.name),
+            _find_reason(entry, snapshot),
+            behind.find_numa(_find_nodes(entry, host), host),
+        )
+        for entry in _find_entries(rule, snapshot)
     )
     return Resource(ResourceName(rule.name), rule.kind, tuple(devices))
 
@@ -40,14 +44,14 @@ def device_id(name: str) -> DeviceId:
     return DeviceId(f"{name[: _ID_LIMIT - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}")
 
 
-def matched_names(rule: CdiRule, snapshot: Snapshot) -> tuple[str, ...]:
+def find_names(rule: CdiRule, snapshot: Snapshot) -> tuple[str, ...]:
     """The names of the CDI devices that the rule matches."""
-    return tuple(entry.name for entry in _taken(rule, snapshot))
+    return tuple(entry.name for entry in _find_entries(rule, snapshot))
 
 
 def has_node(rule: CdiRule, path: str, snapshot: Snapshot) -> bool:
     """True if a device that the rule matches has the node of that path."""
-    return any(path in entry.device.paths for entry in _taken(rule, snapshot))
+    return any(path in entry.device.paths for entry in _find_entries(rule, snapshot))
 
 
 def grant(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
@@ -56,25 +60,27 @@ def grant(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant
     return Grant(cdi=tuple(known[each].name for each in device_ids if each in known))
 
 
-def sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
+def find_sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
     """The node paths in the files of these devices, and the addresses of the functions behind them."""
     known, host = _by_id(rule, snapshot), snapshot.host
     chosen = [known[each] for each in device_ids if each in known]
     paths = (path for entry in chosen for path in entry.device.paths if is_node_path(path))
-    functions = (each.address for entry in chosen for each in behind.functions(_nodes(entry, host), host))
+    functions = (
+        each.address for entry in chosen for each in behind.find_functions(_find_nodes(entry, host), host)
+    )
     return tuple(dict.fromkeys((*paths, *functions)))
 
 
-def nodes(rule: CdiRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
+def find_nodes(rule: CdiRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
     """Device id → the nodes in its file."""
-    return {each: _nodes(entry, snapshot.host) for each, entry in _by_id(rule, snapshot).items()}
+    return {each: _find_nodes(entry, snapshot.host) for each, entry in _by_id(rule, snapshot).items()}
 
 
 def _by_id(rule: CdiRule, snapshot: Snapshot) -> dict[str, CdiEntry]:
-    return {device_id(entry.name): entry for entry in _taken(rule, snapshot)}
+    return {device_id(entry.name): entry for entry in _find_entries(rule, snapshot)}
 
 
-def _taken(rule: CdiRule, snapshot: Snapshot) -> Iterator[CdiEntry]:
+def _find_entries(rule: CdiRule, snapshot: Snapshot) -> Iterator[CdiEntry]:
     earlier: list[CdiRule] = []
     for other in snapshot.spec.rules:
         if other.name == rule.name:
@@ -83,7 +89,7 @@ def _taken(rule: CdiRule, snapshot: Snapshot) -> Iterator[CdiEntry]:
             earlier.append(other)
     seen: set[str] = set()
     for entry in snapshot.host.cdi_entries.values():
-        if not _asks(rule, entry) or any(_asks(each, entry) for each in earlier):
+        if not _is_match(rule, entry) or any(_is_match(each, entry) for each in earlier):
             continue
         if entry.device.paths and entry.device.edits in seen:
             continue
@@ -91,7 +97,7 @@ def _taken(rule: CdiRule, snapshot: Snapshot) -> Iterator[CdiEntry]:
         yield entry
 
 
-def _asks(rule: CdiRule, entry: CdiEntry) -> bool:
+def _is_match(rule: CdiRule, entry: CdiEntry) -> bool:
     if entry.file.kind != rule.spec_kind:
         return False
     name = entry.device.name
@@ -99,11 +105,11 @@ def _asks(rule: CdiRule, entry: CdiEntry) -> bool:
     return not excluded and any(fnmatchcase(name, each) for each in rule.names)
 
 
-def _nodes(entry: CdiEntry, host: Host) -> list[DevNode]:
+def _find_nodes(entry: CdiEntry, host: Host) -> list[DevNode]:
     return [host.dev_nodes[path] for path in entry.device.paths if path in host.dev_nodes]
 
 
-def _reason(entry: CdiEntry, snapshot: Snapshot) -> Reason | None:
+def _find_reason(entry: CdiEntry, snapshot: Snapshot) -> Reason | None:
     file, host = entry.file, snapshot.host
     if file.fault:
         return Reason(
@@ -117,10 +123,10 @@ def _reason(entry: CdiEntry, snapshot: Snapshot) -> Reason | None:
             f"{entry.name} is in {file.path} and in {', '.join(entry.rivals)}: runtimes reject both",
             "remove one of the files, or the name from it; /var/run/cdi takes precedence over /etc/cdi",
         )
-    return _missing(entry, host) or behind.reason(_nodes(entry, host), snapshot)
+    return _find_missing(entry, host) or behind.find_reason(_find_nodes(entry, host), snapshot)
 
 
-def _missing(entry: CdiEntry, host: Host) -> Reason | None:
+def _find_missing(entry: CdiEntry, host: Host) -> Reason | None:
     missing = [path for path in entry.device.nodes if path not in host.dev_nodes]
     if not missing:
         return None

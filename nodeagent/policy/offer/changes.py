@@ -42,29 +42,29 @@ class Changed(NamedTuple):
         yield from self.judged
 
 
-def between(before: Snapshot, now: Snapshot) -> Changed:
+def find_changes(before: Snapshot, now: Snapshot) -> Changed:
     """The units of ``now`` to decide again after the offers of ``before``."""
-    rebuilt = _in_host(before.host, now.host)
-    held = _in_tables(before.allocations.table, now.allocations.table)
-    held |= _held(before.allocations.came_with, now.allocations.came_with)
-    held |= _held(before.reservations.pending, now.reservations.pending)
-    judged = _everywhere(before.host, now.host)
+    rebuilt = _find_rebuilt(before.host, now.host)
+    held = _find_changed_tables(before.allocations.table, now.allocations.table)
+    held |= _find_changed_holders(before.allocations.came_with, now.allocations.came_with)
+    held |= _find_changed_holders(before.reservations.pending, now.reservations.pending)
+    judged = _find_all(before.host, now.host)
     if judged is None:
         marked = before.reservations.admitting ^ now.reservations.admitting
         marked |= before.reservations.withdrawn ^ now.reservations.withdrawn
         marked |= before.unwanted ^ now.unwanted
-        judged = _of_ids(marked | held, now.host)
-        judged |= dict.fromkeys(_of_unplugged(before, now, held) & now.host.groups.keys())
+        judged = _find_units(marked | held, now.host)
+        judged |= dict.fromkeys(_find_unplugged(before, now, held) & now.host.groups.keys())
         if before.allocations.complete != now.allocations.complete:
-            judged |= _in_use(now.host)
-        if before.loans != now.loans or (now.host.usb and (held or _nodes_differ(before, now))):
+            judged |= _find_open_units(now.host)
+        if before.loans != now.loans or (now.host.usb and (held or _is_node_changed(before, now))):
             judged[units.USB] = None
     if rebuilt:
         judged = {unit: None for unit in judged if unit not in rebuilt}
     return Changed(rebuilt, judged, held)
 
 
-def affects(rule: DirectRule, before: Host, now: Host) -> bool:
+def is_affected(rule: DirectRule, before: Host, now: Host) -> bool:
     """True if a change of the host may change the devices of a rule for nodes or CDI devices."""
     if before.usb is not now.usb:
         return True
@@ -76,53 +76,53 @@ def affects(rule: DirectRule, before: Host, now: Host) -> bool:
         paths: set[str] = {*(before.nodes ^ now.nodes)}
         if before.dev_nodes is not now.dev_nodes:
             paths |= differing(before.dev_nodes, now.dev_nodes)
-        if any(_names(rule, path) for path in paths):
+        if any(_has_path(rule, path) for path in paths):
             return True
-        nodes = (node for node in nodes if node.functions and _names(rule, node.path))
+        nodes = (node for node in nodes if node.functions and _has_path(rule, node.path))
     changed = now.changes_since(before).functions
     return bool(changed) and any(not changed.isdisjoint(node.functions) for node in nodes)
 
 
-def _names(rule: NodeRule, path: str) -> bool:
+def _has_path(rule: NodeRule, path: str) -> bool:
     return any(fits(path, entry.path) for entry in rule.entries)
 
 
-def _of_unplugged(before: Snapshot, now: Snapshot, held: frozenset[str]) -> set[GroupNumber]:
+def _find_unplugged(before: Snapshot, now: Snapshot, held: frozenset[str]) -> set[GroupNumber]:
     """The groups whose unplugged devices have changed, or have another holder."""
     differ = before.unplugged ^ now.unplugged
     return {group for each, group in differ | now.unplugged if (each, group) in differ or each in held}
 
 
-def _nodes_differ(before: Snapshot, now: Snapshot) -> bool:
+def _is_node_changed(before: Snapshot, now: Snapshot) -> bool:
     """True if pods may have other device nodes than before."""
     if before.allocations.nodes is not now.allocations.nodes:
         return True
     return before.host.dev_nodes is not now.host.dev_nodes or before.host.cdi is not now.host.cdi
 
 
-def _everywhere(before: Host, now: Host) -> dict[UnitId, None] | None:
+def _find_all(before: Host, now: Host) -> dict[UnitId, None] | None:
     """All units if a property of the whole host has changed; else None."""
-    same = _of_all(before) == _of_all(now)
-    return None if same else units.units(now) | units.units(before)
+    same = _host_properties(before) == _host_properties(now)
+    return None if same else units.find_unit_ids(now) | units.find_unit_ids(before)
 
 
-def _of_all(host: Host) -> tuple[object, ...]:
+def _host_properties(host: Host) -> tuple[object, ...]:
     lasting = (host.no_iommu, host.vfio_loaded, host.vfio_missing, host.vtd, host.release, host.numa_nodes)
     return host.nodes & _OF_VFIO, *lasting, host.mdev_parents.keys()
 
 
-def _in_host(before: Host, now: Host) -> dict[UnitId, None]:
+def _find_rebuilt(before: Host, now: Host) -> dict[UnitId, None]:
     changes = now.changes_since(before)
     versions = ((host.device(each), host) for each in changes.devices for host in (before, now))
     return {
         unit: None
         for host_device, host in versions
         if host_device is not None
-        for unit in units.depending(host_device, host)
+        for unit in units.find_dependents(host_device, host)
     } | dict.fromkeys(changes.groups)
 
 
-def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[str]:
+def _find_changed_holders(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[str]:
     """The ids whose holder differs. Each answer of the kubelet has new Holder objects, most of them equal."""
     if before is now:
         return frozenset()
@@ -131,22 +131,24 @@ def _held(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[
     return frozenset(changed.difference(each for each in both if before[each] == now[each]))
 
 
-def _in_tables(before: ByResource[Holder], now: ByResource[Holder]) -> frozenset[str]:
+def _find_changed_tables(before: ByResource[Holder], now: ByResource[Holder]) -> frozenset[str]:
     if before is now:
         return frozenset()
     names = before.keys() | now.keys()
-    return frozenset[str]().union(*(_held(before.get(each, {}), now.get(each, {})) for each in names))
+    return frozenset[str]().union(
+        *(_find_changed_holders(before.get(each, {}), now.get(each, {})) for each in names)
+    )
 
 
-def _in_use(host: Host) -> dict[UnitId, None]:
+def _find_open_units(host: Host) -> dict[UnitId, None]:
     """The units with an open device: only there it matters whether all holders are known."""
     functions = host.functions.values()
     opened = filter(groups.is_open, functions)
-    return {unit: None for each in opened for unit in units.depending(each, host)}
+    return {unit: None for each in opened for unit in units.find_dependents(each, host)}
 
 
-def _of_ids(ids: frozenset[str], host: Host) -> dict[UnitId, None]:
-    of_devices = (unit for each in host.devices_of(ids) for unit in units.depending(each, host))
+def _find_units(ids: frozenset[str], host: Host) -> dict[UnitId, None]:
+    of_devices = (unit for each in host.devices_of(ids) for unit in units.find_dependents(each, host))
     whole = (
         GroupNumber(int(each)) for each in filter(str.isdecimal, ids)
     )  # ids of groups (groups.whole_group_id)

@@ -62,26 +62,26 @@ class Comparison(NamedTuple):
         return {pod: tuple(ids) for pod, ids in found.items()}
 
 
-def compared(before: Decision, after: Decision) -> Comparison:
+def compare(before: Decision, after: Decision) -> Comparison:
     """The differences between two Decisions."""
     names = tuple(dict.fromkeys((*before.resources, *after.resources)))
     pairs = [(name, before.resources.get(name), after.resources.get(name)) for name in names]
-    changes = (ResourceChange(name, _counted(old), _counted(new)) for name, old, new in pairs)
+    changes = (ResourceChange(name, _count(old), _count(new)) for name, old, new in pairs)
     return Comparison(
         tuple(change for change in changes if change.before != change.after),
-        tuple(_changes(before, after)),
+        tuple(_find_changes(before, after)),
     )
 
 
-def _counted(resource: Resource | None) -> Counted | None:
+def _count(resource: Resource | None) -> Counted | None:
     if resource is None:
         return None
     return Counted(len(resource.devices), sum(device.healthy for device in resource.devices))
 
 
-def _changes(before: Decision, after: Decision) -> Iterator[DeviceChange]:
+def _find_changes(before: Decision, after: Decision) -> Iterator[DeviceChange]:
     """The changes of devices; an id that moves from one resource to another is one change."""
-    old, new = _listed(before), _listed(after)
+    old, new = _list_devices(before), _list_devices(after)
     for device_id in dict.fromkeys((*old, *new)):
         left, came = dict(old.get(device_id, {})), dict(new.get(device_id, {}))
         allocation = after.snapshot.holder(device_id)
@@ -89,15 +89,15 @@ def _changes(before: Decision, after: Decision) -> Iterator[DeviceChange]:
         for name in [name for name in left if name in came]:
             was, now = left.pop(name), came.pop(name)
             if _verdict(was) != _verdict(now):
-                yield DeviceChange(device_id, _of(name, was), _of(name, now), holder)
-        gone = [_of(name, device) for name, device in left.items()]
-        fresh = [_of(name, device) for name, device in came.items()]
+                yield DeviceChange(device_id, _build_listed(name, was), _build_listed(name, now), holder)
+        gone = [_build_listed(name, device) for name, device in left.items()]
+        fresh = [_build_listed(name, device) for name, device in came.items()]
         for place in range(max(len(gone), len(fresh))):
             one, other = (each[place] if place < len(each) else None for each in (gone, fresh))
             yield DeviceChange(device_id, one, other, holder)
 
 
-def _listed(decision: Decision) -> dict[DeviceId, dict[ResourceName, Device]]:
+def _list_devices(decision: Decision) -> dict[DeviceId, dict[ResourceName, Device]]:
     """Device id → its entry in each resource. Shares of a node may be in several, a device in use in two."""
     found: dict[DeviceId, dict[ResourceName, Device]] = {}
     for name, resource in decision.resources.items():
@@ -110,5 +110,5 @@ def _verdict(device: Device) -> str | None:
     return None if device.reason is None else device.reason.code
 
 
-def _of(name: ResourceName, device: Device) -> Listed:
+def _build_listed(name: ResourceName, device: Device) -> Listed:
     return Listed(name, device.reason)

@@ -41,7 +41,7 @@ def function_refusal(function: PciFunction, group: Group | None, spec: Spec) -> 
     """Why discovery does not match a PCI function, as a text; None if it does."""
     if groups.find_vgpu_type(function) is not None:
         return None if function.vendor is not None else "its vendor id cannot be read"
-    refused = class_refusal(function, spec.discovery) or unready(function, group)
+    refused = class_refusal(function, spec.discovery) or explain_unassignable(function, group)
     if refused is None and (function.vendor is None or function.device is None):
         return "its vendor or device id cannot be read"
     return refused
@@ -61,7 +61,7 @@ def class_refusal(function: PciFunction, discovery: Discovery) -> str | None:
     return None
 
 
-def unready(function: PciFunction, group: Group | None) -> str | None:
+def explain_unassignable(function: PciFunction, group: Group | None) -> str | None:
     """Why a function cannot be assigned to a VM with its present driver, as a text; None if it can."""
     if groups.find_vgpu_type(function) is not None:
         return None

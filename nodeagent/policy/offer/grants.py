@@ -32,7 +32,7 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
     check_healthy(resource, device_ids)
     if resource.direct:
         return direct_grant(resource, device_ids, decision)
-    host_devices = [each for device_id in device_ids for each in host_devices_of(device_id, decision)]
+    host_devices = [each for device_id in device_ids for each in find_host_devices(device_id, decision)]
     envs, host = environment(resource, host_devices), decision.snapshot.host
     nodes = device_nodes(host_devices, resource.iommufd, host)
     if resource.cdi:
@@ -71,7 +71,7 @@ def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple
     by_kind: dict[Kind, list[str]] = {}
     for host_device in host_devices:
         address = host_device.place if isinstance(host_device, UsbDevice) else host_device.id
-        by_kind.setdefault(kinds.of(host_device).rule.kind, []).append(address)
+        by_kind.setdefault(kinds.find_kind(host_device).rule.kind, []).append(address)
     return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in by_kind.items())
 
 
@@ -81,12 +81,12 @@ def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Hos
     The memory of a socket (``Host.egm``) is allocated only with all of its GPUs: pods must not share it.
     """
     devices = {each.id: each for each in host_devices}
-    paths = [path for each in devices.values() for path in _nodes_of(each, iommufd, host)]
+    paths = [path for each in devices.values() for path in _find_nodes(each, iommufd, host)]
     paths += [path for path, gpus in host.egm if devices.keys() >= set(gpus)]
     return tuple(dict.fromkeys(paths))
 
 
-def _nodes_of(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
+def _find_nodes(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
     """The node of a USB device; for a function or mdev the nodes of its group, of itself, and of VFIO."""
     if isinstance(host_device, UsbDevice):
         return (host_device.node,)
@@ -110,7 +110,7 @@ def cdi_entries(resource: Resource, decision: Decision) -> dict[str, Mapping[str
             "containerEdits": {"deviceNodes": _cdi_nodes(resource, device.id, decision)},
         }
         for device in resource.devices
-        if device.healthy or _held_here(resource, device.id, decision)
+        if device.healthy or _is_in_use_here(resource, device.id, decision)
     }
 
 
@@ -119,7 +119,7 @@ def cdi_spec(entries: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
     return {"cdiVersion": "0.5.0", "kind": CDI_KIND, "devices": list(entries.values())}
 
 
-def _held_here(resource: Resource, device_id: str, decision: Decision) -> bool:
+def _is_in_use_here(resource: Resource, device_id: str, decision: Decision) -> bool:
     """True if the device is in use and belongs to this resource now: a name is in one file only."""
     offer, snapshot = decision.offer_of(device_id), decision.snapshot
     held = snapshot.holder(device_id) is not None
@@ -127,11 +127,11 @@ def _held_here(resource: Resource, device_id: str, decision: Decision) -> bool:
 
 
 def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[dict[str, str]]:
-    paths = device_nodes(host_devices_of(device_id, decision), resource.iommufd, decision.snapshot.host)
+    paths = device_nodes(find_host_devices(device_id, decision), resource.iommufd, decision.snapshot.host)
     return [{"path": path, "permissions": "rwm"} for path in paths]
 
 
-def host_devices_of(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
+def find_host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
     """The host devices of the id. :raises AllocationRefused: if it is no longer offered."""
     offer = decision.offer_of(device_id)
     if offer is None:
@@ -140,7 +140,7 @@ def host_devices_of(device_id: str, decision: Decision) -> tuple[HostDevice, ...
     return tuple(host_device for host_device in host_devices if host_device is not None)
 
 
-def direct_rule(resource: Resource, decision: Decision) -> DirectRule | None:
+def find_direct_rule(resource: Resource, decision: Decision) -> DirectRule | None:
     """The rule for nodes or CDI devices that defines the resource; None if there is none (any more)."""
     rules = (rule for rule in decision.snapshot.spec.rules if isinstance(rule, DirectRule))
     return next((rule for rule in rules if rule.name == resource.name), None)
@@ -151,7 +151,7 @@ def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decisi
 
     :raises AllocationRefused: if no rule offers the resource any more.
     """
-    rule = direct_rule(resource, decision)
+    rule = find_direct_rule(resource, decision)
     if rule is None:
         raise AllocationRefused(f"{resource.name} is no longer offered", "remove it from the pod")
     if isinstance(rule, CdiRule):
@@ -163,12 +163,12 @@ def direct_grant(resource: Resource, device_ids: Iterable[str], decision: Decisi
     return node_rules.grant(rule, device_ids, decision.snapshot)
 
 
-def direct_sources(rule: DirectRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
+def find_direct_sources(rule: DirectRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
     """The paths and addresses on which the health of devices of a rule for nodes or CDI devices depends."""
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
 
-        return cdi_rules.sources(rule, device_ids, snapshot)
+        return cdi_rules.find_sources(rule, device_ids, snapshot)
     from nodeagent.policy.offer import node_rules
 
-    return node_rules.sources(rule, device_ids, snapshot)
+    return node_rules.find_sources(rule, device_ids, snapshot)

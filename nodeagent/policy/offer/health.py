@@ -436,7 +436,7 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     """
     own_id = use.device_id(host_device)
     own = unit.holders.get(own_id)
-    elsewhere = held_as_another(own, use)
+    elsewhere = find_other_resource(own, use)
     if elsewhere is not None or use.isolation is Isolation.NONE:
         return elsewhere
     for device_id, holder in unit.holders.items():
@@ -456,7 +456,7 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     return None
 
 
-def held_as_another(holder: Holder | None, use: Use) -> Reason | None:
+def find_other_resource(holder: Holder | None, use: Use) -> Reason | None:
     """The kubelet counts ids by resource: under this one it would allocate the device a second time."""
     if holder is None or not (holder.came_with or use.resource not in ("", holder.resource)):
         return None

@@ -62,6 +62,6 @@ _KINDS: Final[Mapping[type, DeviceKind[Any]]] = MappingProxyType(
 )
 
 
-def of(host_device: HostDevice) -> DeviceKind[Any]:
+def find_kind(host_device: HostDevice) -> DeviceKind[Any]:
     """The row for a host device."""
     return _KINDS[type(host_device)]

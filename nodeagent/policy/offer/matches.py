@@ -38,30 +38,32 @@ class Match:
     unnamed: bool = False
 
 
-def match_of(host_device: HostDevice, group: Group | None, spec: Spec, names: Names) -> Match | None:
+def find_match(host_device: HostDevice, group: Group | None, spec: Spec, names: Names) -> Match | None:
     """The match of a device, or None if neither a rule nor discovery matches it."""
-    for rule in _asked(host_device, spec):
+    for rule in _find_rules(host_device, spec):
         if rule is None:
-            refused = discoverable(host_device, group, spec) is not None
-            return None if refused else _discovered(host_device, spec, names)
-        if selectors.is_matched_by_rule(rule, host_device, names) and not _kept(
+            refused = explain_undiscovered(host_device, group, spec) is not None
+            return None if refused else _match_discovered(host_device, spec, names)
+        if selectors.is_matched_by_rule(rule, host_device, names) and not _explain_unserved(
             rule, host_device, group, spec
         ):
-            return Match(ResourceName(rule.name), rule, kinds.of(host_device).type_of(host_device))
+            return Match(ResourceName(rule.name), rule, kinds.find_kind(host_device).type_of(host_device))
     return None
 
 
-def verdicts(host_device: HostDevice, group: Group | None, spec: Spec, names: Names) -> Iterator[Verdict]:
+def find_verdicts(
+    host_device: HostDevice, group: Group | None, spec: Spec, names: Names
+) -> Iterator[Verdict]:
     """The verdict of each rule and of discovery, in order; the first one that matches gets the device."""
-    for rule in _asked(host_device, spec):
+    for rule in _find_rules(host_device, spec):
         if rule is None:
-            yield None, discoverable(host_device, group, spec)
+            yield None, explain_undiscovered(host_device, group, spec)
         else:
             other = selectors.explain_mismatch(rule, host_device, names)
-            yield rule, other or _kept(rule, host_device, group, spec)
+            yield rule, other or _explain_unserved(rule, host_device, group, spec)
 
 
-def _asked(host_device: HostDevice, spec: Spec) -> Sequence[DeviceRule | None]:
+def _find_rules(host_device: HostDevice, spec: Spec) -> Sequence[DeviceRule | None]:
     """The rules for its kind, then discovery (None). None for a bridge, which is never offered.
 
     Of the KubeVirt CR only the rules with the ids of the device: there may be thousands of others.
@@ -69,78 +71,84 @@ def _asked(host_device: HostDevice, spec: Spec) -> Sequence[DeviceRule | None]:
     if isinstance(host_device, PciFunction) and host_device.bridge:
         return ()
     if isinstance(host_device, UsbDevice):
-        return () if host_device.hub else _of_usb(spec)
-    wanted = kinds.of(host_device).rule
+        return () if host_device.hub else _find_usb_rules(spec)
+    wanted = kinds.find_kind(host_device).rule
     own = [rule for rule in spec.rules if isinstance(rule, wanted) and not rule.permitted]
-    return [*own, *_named(host_device, spec.kubevirt_rules), None]
+    return [*own, *_find_cr_rules(host_device, spec.kubevirt_rules), None]
 
 
-def _of_usb(spec: Spec) -> Sequence[DeviceRule | None]:
+def _find_usb_rules(spec: Spec) -> Sequence[DeviceRule | None]:
     """All USB rules in their order, because each may match a set; the KubeVirt CR has few of them."""
     return [*(rule for rule in spec.rules if isinstance(rule, UsbRule)), None]
 
 
-def listed(name: ResourceName, host_device: HostDevice, spec: Spec) -> Match:
+def match_listed(name: ResourceName, host_device: HostDevice, spec: Spec) -> Match:
     """The match of a device that is listed under a resource, whichever rule matches it now."""
-    return Match(name, _rule_for(name, spec, host_device), kinds.of(host_device).type_of(host_device))
+    return Match(
+        name, _find_named_rule(name, spec, host_device), kinds.find_kind(host_device).type_of(host_device)
+    )
 
 
-def _discovered(host_device: HostDevice, spec: Spec, names: Names) -> Match:
-    if _unnamed(host_device, spec, names):
+def _match_discovered(host_device: HostDevice, spec: Spec, names: Names) -> Match:
+    if _is_unnamed(host_device, spec, names):
         domain = unaliased_name(host_device, spec, names).partition("/")[0]
         name = ResourceName(f"{domain}/{naming.UNNAMED_VGPU}")
-        return replace(listed(name, host_device, spec), unnamed=True)
-    return listed(discovered_name(host_device, spec, names), host_device, spec)
+        return replace(match_listed(name, host_device, spec), unnamed=True)
+    return match_listed(discovered_name(host_device, spec, names), host_device, spec)
 
 
-def _unnamed(host_device: HostDevice, spec: Spec, names: Names) -> bool:
+def _is_unnamed(host_device: HostDevice, spec: Spec, names: Names) -> bool:
     """True for a vGPU of whose type only the number is known: a resource name with it would change later."""
-    label = kinds.of(host_device).label(host_device, names)
+    label = kinds.find_kind(host_device).label(host_device, names)
     return spec.discovery.naming == "name" and label.kind is Kind.MDEV and not label.text
 
 
-def _rule_for(name: str, spec: Spec, host_device: HostDevice) -> DeviceRule:
+def _find_named_rule(name: str, spec: Spec, host_device: HostDevice) -> DeviceRule:
     """The configured rule of that name: its options also apply to discovered devices."""
-    wanted = kinds.of(host_device).rule
+    wanted = kinds.find_kind(host_device).rule
     for rule in spec.rules:
         if rule.name == name and isinstance(rule, wanted):
             return rule
     return wanted(name)
 
 
-def discoverable(host_device: HostDevice, group: Group | None, spec: Spec) -> str | None:
+def explain_undiscovered(host_device: HostDevice, group: Group | None, spec: Spec) -> str | None:
     """Why discovery does not match the device, as a text; None if it does."""
     if not spec.discovery.enabled:
         return OFF
-    refusal: str | None = kinds.of(host_device).refusal(host_device, group, spec)
-    return refusal or _virt_handlers(host_device, spec)
+    refusal: str | None = kinds.find_kind(host_device).refusal(host_device, group, spec)
+    return refusal or _describe_virt_handler(host_device, spec)
 
 
-def _kept(rule: DeviceRule, host_device: HostDevice, group: Group | None, spec: Spec) -> str | None:
+def _explain_unserved(
+    rule: DeviceRule, host_device: HostDevice, group: Group | None, spec: Spec
+) -> str | None:
     """Why a rule of the KubeVirt CR does not match a device that its selector matches; None if it does."""
     if not rule.permitted:
         return None
-    unready = discovery.unready(host_device, group) if isinstance(host_device, PciFunction) else None
-    return unready or _virt_handlers(host_device, spec)
+    unready = (
+        discovery.explain_unassignable(host_device, group) if isinstance(host_device, PciFunction) else None
+    )
+    return unready or _describe_virt_handler(host_device, spec)
 
 
-def _named(host_device: HostDevice, rules: BySelector) -> list[DeviceRule]:
+def _find_cr_rules(host_device: HostDevice, rules: BySelector) -> list[DeviceRule]:
     """The rules of the KubeVirt CR with the ids or the type of the device, each once."""
     if not rules:
         return []
-    kind = kinds.of(host_device)
+    kind = kinds.find_kind(host_device)
     found = (rules.get(selector) for selector in sorted(kind.selectors(host_device)))
     return list(dict.fromkeys(rule for rule in found if isinstance(rule, kind.rule)))
 
 
-def given_away(host_device: HostDevice, spec: Spec) -> bool:
+def is_left_to_virt_handler(host_device: HostDevice, spec: Spec) -> bool:
     """True if the KubeVirt CR leaves the device to virt-handler."""
-    return _virt_handlers(host_device, spec) is not None
+    return _describe_virt_handler(host_device, spec) is not None
 
 
-def _virt_handlers(host_device: HostDevice, spec: Spec) -> str | None:
+def _describe_virt_handler(host_device: HostDevice, spec: Spec) -> str | None:
     """The text for a device that the KubeVirt CR leaves to virt-handler; None if it does not."""
-    entry = next(iter(_named(host_device, spec.virt_handler_rules)), None)
+    entry = next(iter(_find_cr_rules(host_device, spec.virt_handler_rules)), None)
     return None if entry is None else f"it is virt-handler's, as {entry.name} ({entry.place})"
 
 
@@ -152,7 +160,7 @@ def discovered_name(host_device: HostDevice, spec: Spec, names: Names) -> Resour
 
 def unaliased_name(host_device: HostDevice, spec: Spec, names: Names) -> str:
     """The same before the aliases."""
-    label = kinds.of(host_device).label(host_device, names)
+    label = kinds.find_kind(host_device).label(host_device, names)
     vendor = host_device.vendor or ""
     return naming.discovered_name(
         style=spec.discovery.naming,

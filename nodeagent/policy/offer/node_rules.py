@@ -45,17 +45,17 @@ class NodeUnit(NamedTuple):
 def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
     """The resource of a rule: ``count`` shares of each unit, Healthy while all of its nodes are available."""
     devices: list[Device] = []
-    for unit in units(rule, snapshot):
-        reason, numa = _reason(unit, snapshot), behind.numa(unit.nodes, snapshot.host)
+    for unit in build_units(rule, snapshot):
+        reason, numa = _find_reason(unit, snapshot), behind.find_numa(unit.nodes, snapshot.host)
         devices += [Device(each, reason, numa) for each in _ids(rule, unit)]
     return Resource(ResourceName(rule.name), rule.kind, tuple(devices))
 
 
-def matched_paths(rule: NodeRule, snapshot: Snapshot) -> tuple[str, ...]:
+def find_paths(rule: NodeRule, snapshot: Snapshot) -> tuple[str, ...]:
     """The paths of its leading nodes, or of all nodes of its only unit."""
     if rule.per_path:
         return tuple(node.path for node in _find_leaders(rule, snapshot))
-    found = {node.path: None for unit in units(rule, snapshot) for node in unit.nodes}
+    found = {node.path: None for unit in build_units(rule, snapshot) for node in unit.nodes}
     return tuple(found) or tuple(entry.path for entry in rule.entries)
 
 
@@ -74,9 +74,9 @@ def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Gran
     :raises AllocationRefused: if two nodes would have one path in the container.
     """
     found: dict[str, DeviceNode] = {}
-    for unit in _units_of(rule, device_ids, snapshot):
+    for unit in _find_units(rule, device_ids, snapshot):
         for node, entry in unit.parts:
-            inside = _inside(node, entry)
+            inside = _container_path(node, entry)
             device_node = DeviceNode(node.real, entry.permissions or rule.permissions, inside)
             if found.setdefault(inside, device_node).path != node.real:
                 raise AllocationRefused(
@@ -87,33 +87,33 @@ def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Gran
     return Grant(nodes=tuple(plain))
 
 
-def _inside(node: DevNode, entry: NodePath) -> str:
+def _container_path(node: DevNode, entry: NodePath) -> str:
     """The path of a node in the container."""
     if entry.mount_path.endswith("/"):
         return entry.mount_path + node.path.rpartition("/")[2]
     return entry.mount_path or node.path
 
 
-def sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
+def find_sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
     """The node paths of these shares, and the addresses of the functions behind them."""
-    chosen = _units_of(rule, device_ids, snapshot)
+    chosen = _find_units(rule, device_ids, snapshot)
     found = [node for unit in chosen for node in unit.nodes]
-    functions = [each.address for each in behind.functions(found, snapshot.host)]
+    functions = [each.address for each in behind.find_functions(found, snapshot.host)]
     return tuple(dict.fromkeys((*(node.path for node in found), *functions)))
 
 
-def nodes(rule: NodeRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
+def find_nodes(rule: NodeRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
     """Id of a share → its nodes."""
     return {each: unit.nodes for each, unit in _by_id(rule, snapshot).items()}
 
 
-def _units_of(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> list[NodeUnit]:
+def _find_units(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> list[NodeUnit]:
     known = _by_id(rule, snapshot)
     return list(dict.fromkeys(known[each] for each in device_ids if each in known))
 
 
 def _by_id(rule: NodeRule, snapshot: Snapshot) -> dict[str, NodeUnit]:
-    return {each: unit for unit in units(rule, snapshot) for each in _ids(rule, unit)}
+    return {each: unit for unit in build_units(rule, snapshot) for each in _ids(rule, unit)}
 
 
 def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
@@ -124,13 +124,13 @@ def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
         yield DeviceId(f"{unit.name}-{number}")
 
 
-def _reason(unit: NodeUnit, snapshot: Snapshot) -> Reason | None:
+def _find_reason(unit: NodeUnit, snapshot: Snapshot) -> Reason | None:
     if unit.missing:
-        return _missing(unit.missing)
-    return behind.reason(unit.nodes, snapshot)
+        return _describe_missing(unit.missing)
+    return behind.find_reason(unit.nodes, snapshot)
 
 
-def _missing(paths: tuple[str, ...]) -> Reason:
+def _describe_missing(paths: tuple[str, ...]) -> Reason:
     named = ", ".join(paths)
     hint = (
         "load the kernel module that creates it" if len(paths) == 1 else "load the modules that create them"
@@ -140,15 +140,15 @@ def _missing(paths: tuple[str, ...]) -> Reason:
     )
 
 
-def units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
+def build_units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
     """The units of a rule: one, or with ``perPath`` one for each leading node."""
     if rule.per_path:
-        return _led(rule, snapshot)
+        return _build_led_units(rule, snapshot)
     name = _stem(rule.entries[0].path)
     parts = [(node, entry) for entry in rule.entries for node in _find_nodes(entry.path, snapshot.host)]
     there = [entry for _, entry in parts]
     missing = [entry.path for entry in rule.entries if not entry.optional and entry not in there]
-    return (NodeUnit(_short(name) if rule.paths else name, tuple(parts), tuple(missing)),)
+    return (NodeUnit(_shorten_name(name) if rule.paths else name, tuple(parts), tuple(missing)),)
 
 
 def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
@@ -161,7 +161,7 @@ def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
     for node in host.dev_nodes.values():
         if fits(node.path, wanted) and (node.real not in found or not node.target):
             found[node.real] = node
-    return sorted(found.values(), key=lambda node: _counted(node.path))
+    return sorted(found.values(), key=lambda node: _numeric_key(node.path))
 
 
 def _find_leaders(rule: NodeRule, snapshot: Snapshot) -> list[DevNode]:
@@ -176,44 +176,46 @@ def _find_leaders(rule: NodeRule, snapshot: Snapshot) -> list[DevNode]:
     return [node for node in found if node.real not in taken]
 
 
-def _led(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
+def _build_led_units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
     first, *others = rule.entries
     leading = _find_leaders(rule, snapshot)
-    with_each = [(entry, _followers(entry, leading, snapshot.host)) for entry in others]
+    with_each = [(entry, _find_followers(entry, leading, snapshot.host)) for entry in others]
     return tuple(
-        _unit(node, first, [(entry, found[number]) for entry, found in with_each])
+        _build_unit(node, first, [(entry, found[number]) for entry, found in with_each])
         for number, node in enumerate(leading)
     )
 
 
-def _unit(leader: DevNode, first: NodePath, others: Sequence[tuple[NodePath, Sequence[DevNode]]]) -> NodeUnit:
+def _build_unit(
+    leader: DevNode, first: NodePath, others: Sequence[tuple[NodePath, Sequence[DevNode]]]
+) -> NodeUnit:
     parts = [(leader, first), *((node, entry) for entry, nodes in others for node in nodes)]
     missing = [entry.path for entry, nodes in others if not nodes and not entry.optional]
     name = leader.alias or leader.path.removeprefix("/dev/")
-    return NodeUnit(_short(name.replace("/", "_")), tuple(parts), tuple(missing))
+    return NodeUnit(_shorten_name(name.replace("/", "_")), tuple(parts), tuple(missing))
 
 
-def _followers(entry: NodePath, leading: Sequence[DevNode], host: Host) -> list[list[DevNode]]:
+def _find_followers(entry: NodePath, leading: Sequence[DevNode], host: Host) -> list[list[DevNode]]:
     """For each leading node, the nodes of one entry that join it."""
     found = _find_nodes(entry.path, host)
-    if is_pattern(entry.path) and any(_together(each, node) for each in leading for node in found):
-        return [[node for node in found if _together(each, node)] for each in leading]
+    if is_pattern(entry.path) and any(_is_same_device(each, node) for each in leading for node in found):
+        return [[node for node in found if _is_same_device(each, node)] for each in leading]
     most = entry.limit or (1 if is_pattern(entry.path) else len(leading))
     seats = [node for node in found for _ in range(most)]
     return [seats[number : number + 1] for number in range(len(leading))]
 
 
-def _together(one: DevNode, other: DevNode) -> bool:
+def _is_same_device(one: DevNode, other: DevNode) -> bool:
     return one.parent is not None and one.parent == other.parent
 
 
-def _counted(path: str) -> tuple[tuple[int, str], ...]:
+def _numeric_key(path: str) -> tuple[tuple[int, str], ...]:
     """Sort key that puts video2 before video10."""
     pieces = _DIGITS.split(path)
     return tuple((int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces)
 
 
-def _short(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """A name as part of an id, with the characters of a label; a long one is cut, and ends in a hash."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "nodes"
     if len(plain) <= _ID_LIMIT:

@@ -34,20 +34,24 @@ def update(
         for each in ids:
             holder = table.get(each)
             if holder is not None and not is_offered(each, holder):
-                found.setdefault(holder.resource, []).append(device(each, holder, snapshot))
-    return {name: units.in_order(devices) for name, devices in found.items() if devices}
+                found.setdefault(holder.resource, []).append(build_device(each, holder, snapshot))
+    return {name: units.sort_devices(devices) for name, devices in found.items() if devices}
 
 
-def device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
+def build_device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
     """The device with the Reason why its resource does not offer it."""
     host_device = snapshot.host.device(device_id)
     if host_device is None:
         is_host_device = any(parse(device_id) is not None for parse in (pci_address, mdev_uuid, usb_id))
         gone = is_host_device or _is_of_direct_rule(holder, snapshot)
-        return Device(DeviceId(device_id), _gone(holder) if gone else _excluded(holder), holder.numa)
-    reason = health.reason(host_device, units.unit_at(units.unit_of(host_device), snapshot), health.ANY_USE)
-    reason = reason or _other_type(host_device, holder, snapshot) or _excluded(holder)
-    return Device(DeviceId(device_id), reason, units.numa(host_device, snapshot))
+        return Device(
+            DeviceId(device_id), _describe_gone(holder) if gone else _describe_excluded(holder), holder.numa
+        )
+    reason = health.reason(
+        host_device, units.build_unit(units.find_unit_id(host_device), snapshot), health.ANY_USE
+    )
+    reason = reason or _explain_type(host_device, holder, snapshot) or _describe_excluded(holder)
+    return Device(DeviceId(device_id), reason, units.find_numa(host_device, snapshot))
 
 
 def _is_of_direct_rule(holder: Holder, snapshot: Snapshot) -> bool:
@@ -56,9 +60,9 @@ def _is_of_direct_rule(holder: Holder, snapshot: Snapshot) -> bool:
     return any(isinstance(rule, DirectRule) and rule.each_alone for rule in rules)
 
 
-def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> Reason | None:
+def _explain_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> Reason | None:
     """The reason if the rule does not match the present type of the device; None for other causes."""
-    type_id = kinds.of(host_device).type_of(host_device)
+    type_id = kinds.find_kind(host_device).type_of(host_device)
     rules = [rule for rule in snapshot.spec.rules if rule.name == holder.resource]
     if type_id is None or not rules:
         return None
@@ -71,7 +75,7 @@ def _other_type(host_device: HostDevice, holder: Holder, snapshot: Snapshot) -> 
     )
 
 
-def _gone(holder: Holder) -> Reason:
+def _describe_gone(holder: Holder) -> Reason:
     pod = holder if holder.named else "that pod"
     return Reason(
         ReasonCode.GONE,
@@ -80,7 +84,7 @@ def _gone(holder: Holder) -> Reason:
     )
 
 
-def _excluded(holder: Holder) -> Reason:
+def _describe_excluded(holder: Holder) -> Reason:
     return Reason(
         ReasonCode.EXCLUDED,
         f"no rule offers it under this name any more; still in use by {holder}",
@@ -97,7 +101,9 @@ def with_unplugged(before: Snapshot, now: Snapshot) -> Snapshot:
     same = before.host is now.host and before.allocations.groups is now.allocations.groups
     if same and not before.unplugged:
         return now
-    known = chain(before.unplugged, now.unplugged, _left(before, now), _answered(before, now))
+    known = chain(
+        before.unplugged, now.unplugged, _find_unplugged(before, now), _find_unplugged_before(before, now)
+    )
     unplugged = frozenset(
         (each, group)
         for each, group in known
@@ -106,7 +112,7 @@ def with_unplugged(before: Snapshot, now: Snapshot) -> Snapshot:
     return now if unplugged == now.unplugged else replace(now, unplugged=unplugged)
 
 
-def _left(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
+def _find_unplugged(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
     """Devices in use that have left the host since the last turn, with their groups."""
     for each in now.host.changes_since(before.host).devices:
         host_device = before.host.device(each)
@@ -114,7 +120,7 @@ def _left(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
             yield each, host_device.group
 
 
-def _answered(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
+def _find_unplugged_before(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
     """Devices that left before the daemon started, by the group nodes of responses in the checkpoint."""
     known = before.allocations.groups if before.host.functions else {}
     for each, numbers in now.allocations.groups.items():

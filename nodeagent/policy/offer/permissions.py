@@ -19,26 +19,26 @@ from nodeagent.policy.permitted import WORDS
 _NO_GATE = "Host Devices feature gate is not enabled in kubevirt-config"
 
 
-def entries(cr: KubeVirtCR | None, resource: str) -> tuple[Permitted, ...]:
+def find_entries(cr: KubeVirtCR | None, resource: str) -> tuple[Permitted, ...]:
     """The entries that permit a resource."""
     listed = () if cr is None or cr.permitted is None else cr.permitted
     return tuple(entry for entry in listed if entry.resource == resource)
 
 
-def refusals(cr: KubeVirtCR, resource: str, lists: Iterable[DeviceList]) -> Iterator[str]:
+def find_refusals(cr: KubeVirtCR, resource: str, lists: Iterable[DeviceList]) -> Iterator[str]:
     """Why KubeVirt rejects VMs that request a resource in these lists: its error text, and the fix."""
     for listed in lists:
         if listed is DeviceList.HOST_DEVICES and HOST_DEVICES not in cr.gates:
             yield f"{_NO_GATE}; add {HOST_DEVICES} to developerConfiguration.featureGates of the KubeVirt CR"
-        if cr.permitted is not None and not entries(cr, resource):
+        if cr.permitted is not None and not find_entries(cr, resource):
             text = f"{listed} {resource} is not permitted in permittedHostDevices configuration"
             yield f"{text}; list it there with externalResourceProvider: true, or request another resource"
 
 
-def fits(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
+def is_match(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
     """True if the selector of an entry matches a device; a vGPU on a VF has both ids and a type."""
     if entry.kind is Kind.MDEV:
-        return naming.normalize_type(entry.selector) in _types(host_device, names)
+        return naming.normalize_type(entry.selector) in _find_type_names(host_device, names)
     if entry.kind is Kind.PCI and isinstance(host_device, PciFunction):
         return entry.selector == f"{host_device.vendor}:{host_device.device}"
     if entry.kind is Kind.USB and isinstance(host_device, UsbDevice):
@@ -46,7 +46,7 @@ def fits(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
     return False
 
 
-def _types(host_device: HostDevice, names: Names) -> frozenset[str]:
+def _find_type_names(host_device: HostDevice, names: Names) -> frozenset[str]:
     if isinstance(host_device, Mdev):
         return naming.type_names(host_device.type_id, host_device.type_name)
     number = groups.find_vgpu_type(host_device) if isinstance(host_device, PciFunction) else None
@@ -58,7 +58,7 @@ def describe_entry(entry: Permitted) -> str:
     return f"{WORDS[entry.kind]} {entry.selector}"
 
 
-def disagreements(
+def find_contradictions(
     permitting: Iterable[Permitted], offered: Iterable[HostDevice], names: Names
 ) -> Iterator[str]:
     """The contradictions between the CR's entries of a resource and the devices that this node offers."""
@@ -67,7 +67,7 @@ def disagreements(
         if not entry.external:
             text = f"the KubeVirt CR leaves it to virt-handler ({entry.place}), and this node offers it too"
             yield f"{text}; set externalResourceProvider: true there, or stop offering it here"
-    others = [each.id for each in offered if not any(fits(entry, each, names) for entry in listed)]
+    others = [each.id for each in offered if not any(is_match(entry, each, names) for entry in listed)]
     if listed and others:
         selected = ", ".join(dict.fromkeys(map(describe_entry, listed)))
         more, verb = (f" and {len(others) - 1} more", "do") if len(others) > 1 else ("", "does")

@@ -105,14 +105,14 @@ def _group_use(
     same_pod: bool,
 ) -> GroupUse:
     """The use of its group. A pod gets no second device of one resource from the same group."""
-    unit = units.unit_of(host_device)
+    unit = units.find_unit_id(host_device)
     if host_device.group is None:  # a USB device is isolated by itself, although all of them are one unit
         ids: tuple[str, ...] = (host_device.id,)
         holder = snapshot.holder(host_device.id)
         holders = {} if holder is None else {host_device.id: holder}
     else:
-        ids = units.ids_in(unit, snapshot.host)
-        holders = units.holders_in(unit, snapshot)
+        ids = units.find_ids(unit, snapshot.host)
+        holders = units.find_holders(unit, snapshot)
     if not holders:
         return GroupUse.FREE if released.isdisjoint(ids) else GroupUse.RELEASED
     own = snapshot.reservations.admitting if same_pod else frozenset()

@@ -27,14 +27,14 @@ class Change(NamedTuple):
     new: tuple[Offer, ...]
 
 
-class Served(NamedTuple):
+class ResourceParts(NamedTuple):
     """The parts of the Resources, besides the rules."""
 
     by_resource: Mapping[ResourceName, ByUnit]
     not_offered: NotOffered
 
 
-def regrouped(
+def group_offers(
     before: Mapping[ResourceName, ByUnit], changes: Iterable[Change]
 ) -> tuple[Mapping[ResourceName, ByUnit], dict[ResourceName, None]]:
     """The offers by resource after these changes, and the names of the changed resources."""
@@ -51,8 +51,8 @@ def regrouped(
     return ({**before, **touched} if touched else before), dict.fromkeys(touched)
 
 
-def renewed(
-    before: Resources, served: Served, touched: Collection[ResourceName], snapshot: Snapshot
+def update_resources(
+    before: Resources, served: ResourceParts, touched: Collection[ResourceName], snapshot: Snapshot
 ) -> Resources:
     """All resources; only ``touched`` ones may have changed, and equal ones are the same objects.
 
@@ -62,33 +62,33 @@ def renewed(
     if not touched:
         return before
     rules = {ResourceName(rule.name): rule for rule in reversed(snapshot.spec.rules)}
-    ours = {name for name, rule in rules.items() if name in before or not _of_all_nodes(rule)}
+    ours = {name for name, rule in rules.items() if name in before or not _is_of_cr(rule)}
     result = dict(before)
     for name in touched:
         if name in ours or name in served.by_resource or name in served.not_offered:
-            fresh = _resource(name, rules.get(name), before.get(name), served, snapshot)
+            fresh = _build_resource(name, rules.get(name), before.get(name), served, snapshot)
             result[name] = before[name] if before.get(name) == fresh else fresh
         else:
             result.pop(name, None)
     return result
 
 
-def _of_all_nodes(rule: Rule) -> bool:
+def _is_of_cr(rule: Rule) -> bool:
     return not isinstance(rule, DirectRule) and rule.permitted
 
 
-def _resource(
-    name: ResourceName, rule: Rule | None, old: Resource | None, served: Served, snapshot: Snapshot
+def _build_resource(
+    name: ResourceName, rule: Rule | None, old: Resource | None, served: ResourceParts, snapshot: Snapshot
 ) -> Resource:
     not_offered = served.not_offered.get(name, ())
     if isinstance(rule, DirectRule):
-        fresh = of_direct_rule(rule, snapshot)
+        fresh = build_direct_resource(rule, snapshot)
         return replace(fresh, devices=(*fresh.devices, *not_offered)) if not_offered else fresh
     kind = old.kind if old is not None else Kind.PCI
-    return _of_devices(Resource(name, kind), rule, served.by_resource.get(name, {}), not_offered)
+    return _build_device_resource(Resource(name, kind), rule, served.by_resource.get(name, {}), not_offered)
 
 
-def of_direct_rule(rule: DirectRule, snapshot: Snapshot) -> Resource:
+def build_direct_resource(rule: DirectRule, snapshot: Snapshot) -> Resource:
     """The resource of a rule for nodes or CDI devices; few nodes have one, so its module is imported here."""
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
@@ -99,12 +99,12 @@ def of_direct_rule(rule: DirectRule, snapshot: Snapshot) -> Resource:
     return node_rules.resource(rule, snapshot)
 
 
-def _of_devices(
+def _build_device_resource(
     empty: Resource, rule: DeviceRule | None, by_unit: ByUnit, not_offered: tuple[Device, ...]
 ) -> Resource:
     offers = [offer for each in by_unit.values() for offer in each]
     rule = offers[0].match.rule if offers else rule
-    devices = units.in_order([*not_offered, *(offer.device for offer in offers)])
+    devices = units.sort_devices([*not_offered, *(offer.device for offer in offers)])
     if rule is None:
         return replace(empty, devices=devices)
     return Resource(empty.name, rule.kind, devices, rule.isolation, rule.iommufd, rule.cdi)

@@ -23,7 +23,7 @@ from nodeagent.policy.offer import changes, not_offered, resources, units
 from nodeagent.policy.offer.changes import Changed
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.not_offered import NotOffered
-from nodeagent.policy.offer.resources import ByUnit, Change, Served
+from nodeagent.policy.offer.resources import ByUnit, Change, ResourceParts
 from nodeagent.policy.offer.units import Offer
 
 _ENDS_BY_RELEASE = frozenset(
@@ -62,39 +62,41 @@ class Decision:
         if device_id not in self.matched:
             return None
         host_device = self.snapshot.host.device(device_id)
-        offers = self.offers.get(units.unit_of(host_device), ()) if host_device is not None else ()
+        offers = self.offers.get(units.find_unit_id(host_device), ()) if host_device is not None else ()
         return next((offer for offer in offers if device_id in offer.host_devices), None)
 
 
-def first(snapshot: Snapshot, matched: Mapping[str, Match] = units.NOTHING) -> Decision:
+def decide_first(snapshot: Snapshot, matched: Mapping[str, Match] = units.NO_MATCHES) -> Decision:
     """The Decision without an earlier one; ``matched`` are matches that are known already."""
-    return following(Decision(_nothing_of(snapshot), matched=matched), snapshot)
+    return decide_next(Decision(_empty_snapshot(snapshot), matched=matched), snapshot)
 
 
-def following(before: Decision, snapshot: Snapshot) -> Decision:
+def decide_next(before: Decision, snapshot: Snapshot) -> Decision:
     """The Decision of ``snapshot`` after ``before``."""
     snapshot = not_offered.with_unplugged(before.snapshot, snapshot)
-    matched = _remembered(before, snapshot.host)
+    matched = _keep_matches(before, snapshot.host)
     if (before.snapshot.spec, before.snapshot.names) != (snapshot.spec, snapshot.names):
         matched = matched if before.snapshot.spec == snapshot.spec else {}
         touched = _all_names(before, snapshot)
-        before = _anew(before, snapshot)
+        before = _start_again(before, snapshot)
     else:
-        touched = _touched_directly(before, snapshot) if before.resources else _all_names(before, snapshot)
-    changed = changes.between(before.snapshot, snapshot)
-    differing = _changes(before, snapshot, matched, changed)
-    by_resource, names = resources.regrouped(before.by_resource, differing)
-    matched = _matches(before.matched, differing)
-    decision = Decision(snapshot, _offers(before.offers, differing), by_resource, matched)
-    lost = _not_offered(before, decision, changed, touched)
-    touched |= names | _differing(before.not_offered, lost)
-    served = Served(by_resource, lost)
+        touched = _find_direct_changes(before, snapshot) if before.resources else _all_names(before, snapshot)
+    changed = changes.find_changes(before.snapshot, snapshot)
+    differing = _find_changes(before, snapshot, matched, changed)
+    by_resource, names = resources.group_offers(before.by_resource, differing)
+    matched = _update_matches(before.matched, differing)
+    decision = Decision(snapshot, _update_offers(before.offers, differing), by_resource, matched)
+    lost = _find_not_offered(before, decision, changed, touched)
+    touched |= names | _find_differing(before.not_offered, lost)
+    served = ResourceParts(by_resource, lost)
     return replace(
-        decision, not_offered=lost, resources=resources.renewed(before.resources, served, touched, snapshot)
+        decision,
+        not_offered=lost,
+        resources=resources.update_resources(before.resources, served, touched, snapshot),
     )
 
 
-def _nothing_of(snapshot: Snapshot) -> Snapshot:
+def _empty_snapshot(snapshot: Snapshot) -> Snapshot:
     """The Snapshot to begin with: an empty host with the same Spec and names."""
     return Snapshot(Host(), snapshot.spec, snapshot.names)
 
@@ -104,22 +106,22 @@ def _all_names(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]
     return dict.fromkeys((*before.resources, *rules, *before.by_resource))
 
 
-def _touched_directly(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]:
+def _find_direct_changes(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]:
     """The resources of rules for nodes or CDI devices whose devices may have changed."""
     old, new = before.snapshot.host, snapshot.host
     lent = before.snapshot.loans != snapshot.loans  # nodes of a USB device in use are unavailable
     if old is new and not lent:
         return {}
     rules = (rule for rule in snapshot.spec.rules if isinstance(rule, DirectRule))
-    return {ResourceName(rule.name): None for rule in rules if lent or changes.affects(rule, old, new)}
+    return {ResourceName(rule.name): None for rule in rules if lent or changes.is_affected(rule, old, new)}
 
 
-def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
+def _keep_matches(before: Decision, host: Host) -> Mapping[str, Match]:
     """The matches of the last turn, without those of devices that have left or were replaced."""
     old, matched = before.snapshot.host, before.matched
     changed = host.changes_since(old)
     lost: set[str] = {
-        each for each in changed.functions if each in matched and not _same_device(each, old, host)
+        each for each in changed.functions if each in matched and not _is_same_device(each, old, host)
     }
     gone = (*changed.mdevs, *changed.usb)
     lost |= {each for each in gone if each in matched and host.device(each) is None}
@@ -128,7 +130,7 @@ def _remembered(before: Decision, host: Host) -> Mapping[str, Match]:
     return {device_id: match for device_id, match in matched.items() if device_id not in lost}
 
 
-def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
+def _is_same_device(address: PciAddress, old: Host, new: Host) -> bool:
     """False if the device is gone, or another one is at its address now."""
     before, now = old.functions.get(address), new.functions.get(address)
     if now is None:
@@ -136,9 +138,9 @@ def _same_device(address: PciAddress, old: Host, new: Host) -> bool:
     return before is None or before.inode is None or now.inode is None or before.inode == now.inode
 
 
-def _anew(before: Decision, snapshot: Snapshot) -> Decision:
+def _start_again(before: Decision, snapshot: Snapshot) -> Decision:
     """The Decision to begin with after a change of Spec or names; with new names all resources remain."""
-    begin = Decision(_nothing_of(snapshot))
+    begin = Decision(_empty_snapshot(snapshot))
     if before.snapshot.spec == snapshot.spec:
         served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
         return replace(begin, resources=before.resources, by_resource=served)
@@ -147,19 +149,19 @@ def _anew(before: Decision, snapshot: Snapshot) -> Decision:
     return replace(begin, resources=kept)
 
 
-def _changes(
+def _find_changes(
     before: Decision, snapshot: Snapshot, matched: Mapping[str, Match], changed: Changed
 ) -> list[Change]:
     """The units whose offers differ now. Without a change of the host the matches remain."""
-    rebuilt = ((unit, units.decide(unit, snapshot, matched)) for unit in changed.rebuilt)
-    judged = ((unit, units.judge(unit, snapshot, matched)) for unit in changed.judged)
+    rebuilt = ((unit, units.build_offers(unit, snapshot, matched)) for unit in changed.rebuilt)
+    judged = ((unit, units.update_health(unit, snapshot, matched)) for unit in changed.judged)
     decided = (
         Change(unit, before.offers.get(unit, ()), new) for each in (rebuilt, judged) for unit, new in each
     )
     return [change for change in decided if change.old != change.new]
 
 
-def _offers(before: ByUnit, differing: Sequence[Change]) -> ByUnit:
+def _update_offers(before: ByUnit, differing: Sequence[Change]) -> ByUnit:
     if not differing:
         return before
     result = dict(before)
@@ -170,12 +172,12 @@ def _offers(before: ByUnit, differing: Sequence[Change]) -> ByUnit:
     return result
 
 
-def _matches(before: Mapping[str, Match], differing: Sequence[Change]) -> Mapping[str, Match]:
+def _update_matches(before: Mapping[str, Match], differing: Sequence[Change]) -> Mapping[str, Match]:
     """The matches after these changes; all old ones are removed first, as a device may have changed its unit.
 
     Most changes affect health only, and then nothing is copied: a turn must not cost more on a large host.
     """
-    matched = [(_matched_in(change.old), _matched_in(change.new)) for change in differing]
+    matched = [(_find_matches(change.old), _find_matches(change.new)) for change in differing]
     if all(old == new and new.items() <= before.items() for old, new in matched):
         return before
     result = dict(before)
@@ -187,11 +189,11 @@ def _matches(before: Mapping[str, Match], differing: Sequence[Change]) -> Mappin
     return result
 
 
-def _matched_in(offers: Iterable[Offer]) -> dict[str, Match]:
+def _find_matches(offers: Iterable[Offer]) -> dict[str, Match]:
     return {device_id: offer.match for offer in offers for device_id in offer.host_devices}
 
 
-def _not_offered(
+def _find_not_offered(
     before: Decision, now: Decision, changed: Changed, touched: Collection[ResourceName]
 ) -> NotOffered:
     """Devices in use that their resource does not offer any more; only those with changes are checked."""
@@ -205,12 +207,12 @@ def _not_offered(
             return True  # the resource of another plugin
         if isinstance(rule, DirectRule):
             if name not in made:
-                made[name] = resources.of_direct_rule(rule, now.snapshot)
+                made[name] = resources.build_direct_resource(rule, now.snapshot)
             return made[name].device(device_id) is not None
         offer = now.offer_of(device_id)
         return offer is not None and offer.match.resource == name
 
-    ids = _asked(before, now, changed)
+    ids = _find_ids_to_check(before, now, changed)
     if touched:
         ids |= {device_id for device_id, holder in now.snapshot.held() if holder.resource in touched}
     if not ids:
@@ -218,7 +220,7 @@ def _not_offered(
     return not_offered.update(before.not_offered, now.snapshot, ids, is_offered)
 
 
-def _asked(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
+def _find_ids_to_check(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
     """The ids in use that may be offered otherwise now: those of changed holders, units and resources.
 
     A function leaves its group before it leaves the host: then no unit has it, so it is added by itself.
@@ -229,19 +231,19 @@ def _asked(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
         return changed.held.union(holders, given)
     old, new = before.snapshot.host, now.snapshot.host
     hosts = (new,) if old is new else (old, new)
-    inside = (each for unit in changed.units for host in hosts for each in units.ids_in(unit, host))
+    inside = (each for unit in changed.units for host in hosts for each in units.find_ids(unit, host))
     return changed.held.union(
         each for each in chain(new.changes_since(old).devices, inside) if each in holders or each in given
     )
 
 
-def _differing(before: NotOffered, now: NotOffered) -> dict[ResourceName, None]:
+def _find_differing(before: NotOffered, now: NotOffered) -> dict[ResourceName, None]:
     if before is now:
         return {}
     return {name: None for name in (*before, *now) if before.get(name) != now.get(name)}
 
 
-def awaited_releases(decision: Decision) -> frozenset[str]:
+def find_awaited(decision: Decision) -> frozenset[str]:
     """The functions and mdevs whose release would make a device Healthy, or remove it from a list.
 
     Closing a device raises no event, so they are polled.
@@ -251,7 +253,7 @@ def awaited_releases(decision: Decision) -> frozenset[str]:
         device.id
         for resource in decision.resources.values()
         for device in resource.devices
-        if device.reason is not None and _ends_by_release(device.reason.code, host.device(device.id))
+        if device.reason is not None and _is_ended_by_release(device.reason.code, host.device(device.id))
     )
     ids: set[str] = set()
     for device_id in waiting:
@@ -262,6 +264,6 @@ def awaited_releases(decision: Decision) -> frozenset[str]:
     return frozenset(ids)
 
 
-def _ends_by_release(code: ReasonCode, host_device: HostDevice | None) -> bool:
+def _is_ended_by_release(code: ReasonCode, host_device: HostDevice | None) -> bool:
     """False for a function that is on the host but off the bus: no release makes that Healthy."""
     return code in _ENDS_BY_RELEASE and not (code is ReasonCode.GONE and isinstance(host_device, PciFunction))

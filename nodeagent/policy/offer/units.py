@@ -25,8 +25,8 @@ UnitId = GroupNumber | str
 """The key of a unit: a group, the id of a device without a group, or ``USB`` for all USB devices."""
 USB: UnitId = "usb"
 
-_Taken = tuple[HostDevice, Match]
-NOTHING: Mapping[str, Match] = {}
+_Matched = tuple[HostDevice, Match]
+NO_MATCHES: Mapping[str, Match] = {}
 NO_LOANS: Loans = {}
 
 
@@ -38,109 +38,111 @@ class Offer(NamedTuple):
     host_devices: tuple[str, ...]
 
 
-def unit_of(host_device: HostDevice) -> UnitId:
+def find_unit_id(host_device: HostDevice) -> UnitId:
     """The unit in which a device is decided."""
     if isinstance(host_device, UsbDevice):
         return USB
     return host_device.id if host_device.group is None else host_device.group
 
 
-def units(host: Host) -> dict[UnitId, None]:
+def find_unit_ids(host: Host) -> dict[UnitId, None]:
     """All units of a host, in the order of its devices; groups without a known device come last."""
-    return {unit_of(each): None for each in host.devices()} | dict.fromkeys(host.groups)
+    return {find_unit_id(each): None for each in host.devices()} | dict.fromkeys(host.groups)
 
 
-def decide(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match] = NOTHING) -> tuple[Offer, ...]:
+def build_offers(
+    unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match] = NO_MATCHES
+) -> tuple[Offer, ...]:
     """The offers of one unit, in address order; a device that matches nothing now keeps its former match."""
-    unit = unit_at(unit_id, snapshot)
+    unit = build_unit(unit_id, snapshot)
     if unit_id == USB:
-        return _usb_offers(unit, snapshot)
-    taken: list[_Taken] = []
+        return _build_usb_offers(unit, snapshot)
+    taken: list[_Matched] = []
     for host_device in unit.devices:
-        match = matches.match_of(host_device, unit.group, snapshot.spec, snapshot.names)
+        match = matches.find_match(host_device, unit.group, snapshot.spec, snapshot.names)
         match = match or matched.get(host_device.id)
         if match is not None:
             taken.append((host_device, match))
-    return _offers(taken, unit, snapshot)
+    return _build_bundles(taken, unit, snapshot)
 
 
-def judge(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> tuple[Offer, ...]:
+def update_health(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> tuple[Offer, ...]:
     """The offers of a unit whose devices have not changed since they were ``matched``: only health is new."""
-    unit = unit_at(unit_id, snapshot)
+    unit = build_unit(unit_id, snapshot)
     if unit_id == USB:  # sets that were allocated are kept, so their holders matter
-        return _usb_offers(unit, snapshot)
+        return _build_usb_offers(unit, snapshot)
     taken = [(each, matched[each.id]) for each in unit.devices if each.id in matched]
-    return _offers(taken, unit, snapshot)
+    return _build_bundles(taken, unit, snapshot)
 
 
-def _usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
+def _build_usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
     from nodeagent.policy.offer import usb_sets  # here: most nodes have no rule for USB devices
 
-    unit = unit._replace(in_containers=usb_sets.in_containers(snapshot))
+    unit = unit._replace(in_containers=usb_sets.find_in_containers(snapshot))
     devices = [each for each in unit.devices if isinstance(each, UsbDevice)]
     return tuple(
-        _offer([(each, match) for each in members], unit, snapshot)
-        for members, match in usb_sets.taken(devices, snapshot, unit.in_containers)
+        _build_offer([(each, match) for each in members], unit, snapshot)
+        for members, match in usb_sets.find_matches(devices, snapshot, unit.in_containers)
     )
 
 
-def _offers(taken: Sequence[_Taken], unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
+def _build_bundles(taken: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
     offers: list[Offer] = []
-    bundles: dict[ResourceName, list[_Taken]] = {}
+    bundles: dict[ResourceName, list[_Matched]] = {}
     for each in taken:
         match = each[1]
         if match.rule.isolation is Isolation.BUNDLE:
             bundles.setdefault(match.resource, []).append(each)
         else:
-            offers.append(_offer([each], unit, snapshot))
-    return (*offers, *(_offer(bundle, unit, snapshot) for bundle in bundles.values()))
+            offers.append(_build_offer([each], unit, snapshot))
+    return (*offers, *(_build_offer(bundle, unit, snapshot) for bundle in bundles.values()))
 
 
-def unit_at(unit_id: UnitId, snapshot: Snapshot) -> Unit:
+def build_unit(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     """The unit with all data on which the health of its devices depends."""
     host, allocations, reservations = snapshot.host, snapshot.allocations, snapshot.reservations
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
-    devices = _devices(unit_id, group, host)
+    devices = _find_devices(unit_id, group, host)
     marked = allocations.table or reservations.pending or reservations.withdrawn or snapshot.unwanted
-    ids = _ids(group, devices) if marked else ()
+    ids = _list_ids(group, devices) if marked else ()
     functions = tuple([each for each in devices if isinstance(each, PciFunction)])
-    vfs = _vfs(functions, host)
+    vfs = _find_vfs(functions, host)
     loans = snapshot.loans if unit_id == USB else NO_LOANS
     return Unit(
         group=group,
         devices=devices,
         functions=functions,
-        holders=_holders((*_with_unplugged(ids, group, snapshot), *loans), snapshot),
+        holders=_find_holders((*_with_unplugged(ids, group, snapshot), *loans), snapshot),
         complete=allocations.complete,
         admitting=reservations.admitting.intersection(ids),
         withdrawn=reservations.withdrawn.intersection(ids),
         unwanted=snapshot.unwanted.intersection(ids),
         vfs=vfs,
-        vf_holders=_holders((each.address for each in vfs), snapshot),
-        mdevs=_mdevs(functions, host),
+        vf_holders=_find_holders((each.address for each in vfs), snapshot),
+        mdevs=_count_mdevs(functions, host),
         nodes=host.nodes,
         no_iommu=host.no_iommu,
         no_vfio=None if host.vfio_loaded else host.vfio_missing,
-        split=_split(functions, snapshot) if snapshot.spec.mdevs.manage else frozenset(),
+        split=_find_split(functions, snapshot) if snapshot.spec.mdevs.manage else frozenset(),
         firmware=groups.is_kept_by_firmware(group, host),
         loans=loans,
     )
 
 
-def _vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...]:
+def _find_vfs(functions: Iterable[PciFunction], host: Host) -> tuple[PciFunction, ...]:
     """The VFs of the PFs on a VFIO driver: there the PF and its VFs cannot be in use at once."""
     addresses = (vf for each in functions if each.vfs and groups.is_vfio_bound(each) for vf in each.vfs)
     return tuple([host.functions[address] for address in addresses if address in host.functions])
 
 
-def _mdevs(functions: Iterable[PciFunction], host: Host) -> Mapping[str, int]:
+def _count_mdevs(functions: Iterable[PciFunction], host: Host) -> Mapping[str, int]:
     """The number of mdevs on each function with a host driver: unbinding it would remove them."""
-    splitting = [each.address for each in functions if _carries(each)] if host.mdevs else []
+    splitting = [each.address for each in functions if _is_on_host_driver(each)] if host.mdevs else []
     counts = ((parent, sum(mdev.parent == parent for mdev in host.mdevs.values())) for parent in splitting)
     return {parent: count for parent, count in counts if count}
 
 
-def _split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[str]:
+def _find_split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[str]:
     """Those of which their driver makes mdevs, or VFs with vGPUs."""
     parents = snapshot.host.mdev_parents
     return frozenset(
@@ -150,28 +152,28 @@ def _split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[st
     )
 
 
-def _carries(function: PciFunction) -> bool:
+def _is_on_host_driver(function: PciFunction) -> bool:
     return function.driver is not None and not groups.is_vfio_bound(function)
 
 
-def depending(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
+def find_dependents(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
     """The units whose verdicts depend on a device: its own, that of its parent, that of its PF on VFIO."""
-    yield unit_of(host_device)
+    yield find_unit_id(host_device)
     if isinstance(host_device, Mdev):
         parent = host.functions.get(PciAddress(host_device.parent or ""))
-        if parent is not None and _carries(parent):
-            yield unit_of(parent)
+        if parent is not None and _is_on_host_driver(parent):
+            yield find_unit_id(parent)
     if isinstance(host_device, PciFunction) and host_device.physfn is not None:
         physical = host.functions.get(host_device.physfn)
         if physical is not None and groups.is_vfio_bound(physical):
-            yield unit_of(physical)
+            yield find_unit_id(physical)
 
 
-def holders_in(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
+def find_holders(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
     """The pods that have devices of a unit, by id of the device."""
     group = None if isinstance(unit_id, str) else snapshot.host.groups.get(unit_id)
-    ids = ids_in(unit_id, snapshot.host) if group is None else _ids(group, ())
-    return _holders(_with_unplugged(ids, group, snapshot), snapshot)
+    ids = find_ids(unit_id, snapshot.host) if group is None else _list_ids(group, ())
+    return _find_holders(_with_unplugged(ids, group, snapshot), snapshot)
 
 
 def _with_unplugged(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) -> tuple[str, ...]:
@@ -181,24 +183,24 @@ def _with_unplugged(ids: tuple[str, ...], group: Group | None, snapshot: Snapsho
     return (*ids, *(each for each, number in snapshot.unplugged if number == group.number))
 
 
-def _holders(ids: Iterable[str], snapshot: Snapshot) -> dict[str, Holder]:
+def _find_holders(ids: Iterable[str], snapshot: Snapshot) -> dict[str, Holder]:
     holders = ((each, snapshot.holder(each)) for each in ids)
     return {each: holder for each, holder in holders if holder is not None}
 
 
-def ids_in(unit_id: UnitId, host: Host) -> tuple[str, ...]:
+def find_ids(unit_id: UnitId, host: Host) -> tuple[str, ...]:
     """The ids of all devices of a unit, of unread members of its group, and of the group itself."""
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
-    return _ids(group, _devices(unit_id, group, host))
+    return _list_ids(group, _find_devices(unit_id, group, host))
 
 
-def _ids(group: Group | None, devices: Iterable[HostDevice]) -> tuple[str, ...]:
+def _list_ids(group: Group | None, devices: Iterable[HostDevice]) -> tuple[str, ...]:
     if group is None:
         return tuple(each.id for each in devices)
     return (*group.members, groups.whole_group_id(group.number))
 
 
-def _devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[HostDevice, ...]:
+def _find_devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[HostDevice, ...]:
     """The devices of a unit; if its group cannot be read, those that link to it."""
     if group is not None:
         return host.devices_in(group.number)
@@ -212,38 +214,38 @@ def _devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[HostDevi
     return (host_device,)
 
 
-def _offer(taken: Sequence[_Taken], unit: Unit, snapshot: Snapshot) -> Offer:
+def _build_offer(taken: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> Offer:
     ids = tuple(host_device.id for host_device, _ in taken)
     first, match = taken[0]
-    reasons = (health.reason(host_device, unit, _use(match, ids)) for host_device, match in taken)
+    reasons = (health.reason(host_device, unit, _build_use(match, ids)) for host_device, match in taken)
     device = Device(
         id=DeviceId(first.id),
         reason=next((reason for reason in reasons if reason is not None), None),
-        numa=numa(first, snapshot),
+        numa=find_numa(first, snapshot),
     )
     return Offer(match, device, ids)
 
 
-def _use(match: Match, ids: tuple[str, ...]) -> Use:
+def _build_use(match: Match, ids: tuple[str, ...]) -> Use:
     rule = match.rule
     force = rule.force if isinstance(rule, UsbRule) else ()
     return Use(rule.isolation, rule.iommufd, match.resource, ids, match.type_id, match.unnamed, force)
 
 
-def numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
+def find_numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
     """The NUMA node to announce; for an mdev under removal the node that was announced before."""
     if isinstance(host_device, Mdev) and host_device.leaving:
         holder = snapshot.holder(host_device.uuid)
         return holder.numa if holder is not None else None
-    return announced_numa(host_device.numa_node, snapshot.host.numa_nodes)
+    return check_numa(host_device.numa_node, snapshot.host.numa_nodes)
 
 
-def announced_numa(node: int | None, present: frozenset[int]) -> int | None:
+def check_numa(node: int | None, present: frozenset[int]) -> int | None:
     """The NUMA node to announce; None if the host lacks it, as a wrong one makes pods unschedulable."""
     return node if node is not None and node in present else None
 
 
-def in_order(devices: Iterable[Device]) -> tuple[Device, ...]:
+def sort_devices(devices: Iterable[Device]) -> tuple[Device, ...]:
     """The devices in the order of a list: by address, each id once."""
     unique = {device.id: device for device in devices}
     return tuple(sorted(unique.values(), key=lambda device: pci_order(device.id)))

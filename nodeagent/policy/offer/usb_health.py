@@ -14,7 +14,7 @@ from nodeagent.model.host import Loan, UsbDevice
 from nodeagent.model.ids import DeviceId
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.policy import classes
-from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, held_as_another, unreadable
+from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, find_other_resource, unreadable
 
 
 def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
@@ -45,7 +45,7 @@ def _node(device: UsbDevice) -> Reason | None:
 def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     """The device of a pod has another number than when it was allocated, or a part of its set is gone."""
     present = {each.id: each for each in unit.devices if isinstance(each, UsbDevice)}
-    for loan in _live_loans(DeviceId(use.device_id(device)), unit):
+    for loan in _find_live_loans(DeviceId(use.device_id(device)), unit):
         now = present.get(loan.id)
         if now is None:
             return Reason(
@@ -62,7 +62,7 @@ def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     return None
 
 
-def _live_loans(head: DeviceId, unit: Unit) -> tuple[Loan, ...]:
+def _find_live_loans(head: DeviceId, unit: Unit) -> tuple[Loan, ...]:
     """The loans that a pod may have; a loan remains on record for a moment after the release."""
     return unit.loans.get(head, ()) if head in unit.holders or not unit.complete else ()
 
@@ -71,7 +71,7 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     """A pod has it under another resource, as a part of another set, or by its device node."""
     own_id = use.device_id(device)
     own = unit.holders.get(own_id)
-    elsewhere = held_as_another(own, use)
+    elsewhere = find_other_resource(own, use)
     if elsewhere is not None:
         return elsewhere
     container = unit.in_containers.get(device.id)
@@ -80,7 +80,7 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
         return Reason(ReasonCode.GROUP_HELD, text, WITH_ITS_POD)
     present = {each.id for each in unit.devices}
     for head in unit.loans:
-        for loan in _live_loans(head, unit) if head != own_id else ():
+        for loan in _find_live_loans(head, unit) if head != own_id else ():
             if loan.id == device.id or (loan.place == device.place and loan.id not in present):
                 holder = unit.holders.get(head) or UNNAMED
                 text = f"in use by {holder}, which got it with {head}"
@@ -90,11 +90,11 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 def _used_by_host(device: UsbDevice, use: Use) -> Reason | None:
     """The host uses it: QEMU detaches its drivers unconditionally, and a mounted filesystem would be lost."""
-    refusal = host_use(device, use.force)
+    refusal = find_host_use(device, use.force)
     return None if refusal is None else Reason(ReasonCode.USED_BY_HOST, *refusal)
 
 
-def host_use(device: UsbDevice, force: Iterable[str]) -> tuple[str, str] | None:
+def find_host_use(device: UsbDevice, force: Iterable[str]) -> tuple[str, str] | None:
     """The use of the device by the host, and the fix; None if there is none, or if ``force`` names it."""
     known_as = (device.id, device.name, device.path)
     forced = any(fnmatchcase(name, pattern) for name in known_as for pattern in force)

@@ -21,27 +21,27 @@ from nodeagent.policy import selectors
 from nodeagent.policy.offer import behind, usb_health
 from nodeagent.policy.offer.matches import Match
 
-NOBODY: Mapping[str, Holder] = MappingProxyType({})
-Taken = tuple[tuple[UsbDevice, ...], Match]
+NO_HOLDERS: Mapping[str, Holder] = MappingProxyType({})
+UsbMatch = tuple[tuple[UsbDevice, ...], Match]
 """The USB devices of one Device, which has the id of the first; and the rule that matches them."""
 
 
-def taken(
-    devices: Sequence[UsbDevice], snapshot: Snapshot, in_containers: Mapping[str, Holder] = NOBODY
-) -> Iterator[Taken]:
+def find_matches(
+    devices: Sequence[UsbDevice], snapshot: Snapshot, in_containers: Mapping[str, Holder] = NO_HOLDERS
+) -> Iterator[UsbMatch]:
     """All matches of rules with these devices; pods have nodes of those ``in_containers``."""
-    free = {each.id: each for each in sorted(devices, key=_in_order) if _may_be_given(each)}
-    had = _had(free, snapshot).union(in_containers)
+    free = {each.id: each for each in sorted(devices, key=_plug_order) if _is_offerable(each)}
+    had = _find_allocated(free, snapshot).union(in_containers)
     for rule in snapshot.spec.rules:
         if isinstance(rule, UsbRule):
             match = Match(ResourceName(rule.name), rule)
-            for members in _found(rule, free, had, snapshot):
+            for members in _find_sets(rule, free, had, snapshot):
                 for each in members:
                     del free[each.id]
                 yield members, match
 
 
-def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
+def find_in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
     """The USB devices of which pods have device nodes, with the pods.
 
     From the responses in the checkpoint, even if the rules have changed, and from the rules for nodes and CDI
@@ -49,7 +49,7 @@ def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
     is also found by the nodes in the response.
     """
     host, answered = snapshot.host, snapshot.allocations.nodes
-    by_rule = _by_rule(snapshot)
+    by_rule = _find_nodes_by_rule(snapshot)
     found: dict[str, Holder] = {}
     for device_id, holder in snapshot.held() if by_rule or answered else ():
         lent = device_id in snapshot.loans  # with the numbers of the allocated devices
@@ -57,34 +57,34 @@ def in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
         by_now = by_rule.get(holder.resource, {}).get(device_id, ())
         nodes = [each for each in by_now if not given or each.real in given]
         nodes += [host.dev_nodes.get(path) or DevNode(path) for path in given]
-        found |= {each.id: holder for node in nodes for each in behind.usb(node, host)}
+        found |= {each.id: holder for node in nodes for each in behind.find_usb_devices(node, host)}
     return found
 
 
-def were_in_containers(had: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
+def find_formerly_in_containers(had: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
     """The USB devices of which pods had nodes; ``had`` are ids of their devices and paths of their nodes."""
-    by_rule = _by_rule(snapshot).values()
+    by_rule = _find_nodes_by_rule(snapshot).values()
     nodes = [DevNode(each) for each in had]
     nodes += [node for each in had for known in by_rule for node in known.get(each, ())]
-    return frozenset(device.id for node in nodes for device in behind.usb(node, snapshot.host))
+    return frozenset(device.id for node in nodes for device in behind.find_usb_devices(node, snapshot.host))
 
 
-def _by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[DevNode]]]:
+def _find_nodes_by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[DevNode]]]:
     """The nodes of each device of a rule for nodes or CDI devices, by resource and id."""
     found: dict[str, Mapping[str, Sequence[DevNode]]] = {}
     for rule in snapshot.spec.rules:
         if isinstance(rule, CdiRule):
             from nodeagent.policy.offer import cdi_rules
 
-            found[rule.name] = cdi_rules.nodes(rule, snapshot)
+            found[rule.name] = cdi_rules.find_nodes(rule, snapshot)
         elif isinstance(rule, NodeRule):
             from nodeagent.policy.offer import node_rules
 
-            found[rule.name] = node_rules.nodes(rule, snapshot)
+            found[rule.name] = node_rules.find_nodes(rule, snapshot)
     return found
 
 
-def _had(devices: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
+def _find_allocated(devices: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
     """Those that pods have, alone or in a set; a loan remains on record for a moment after the release."""
     complete = snapshot.allocations.complete
     live = [loans for head, loans in snapshot.loans.items() if snapshot.holder(head) or not complete]
@@ -96,55 +96,57 @@ def _had(devices: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
     )
 
 
-def _in_order(device: UsbDevice) -> tuple[int, int, str]:
+def _plug_order(device: UsbDevice) -> tuple[int, int, str]:
     return device.number or 0, device.bus or 0, device.id
 
 
-def _may_be_given(device: UsbDevice) -> bool:
+def _is_offerable(device: UsbDevice) -> bool:
     return not device.hub and device.vendor is not None
 
 
-def _found(
+def _find_sets(
     rule: UsbRule, left: Mapping[str, UsbDevice], had: Collection[str], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
     """The sets of a rule, one after the other; the caller removes each from ``left`` before the next."""
     if not rule.bundle:
         yield from [(each,) for each in left.values() if selectors.is_matched_by_rule(rule, each)]
         return
-    yield from _lent(rule, left, snapshot)
-    while members := _next_set(rule, sorted(left.values(), key=lambda each: not _usable(each, rule, had))):
+    yield from _find_allocated_sets(rule, left, snapshot)
+    while members := _find_next_set(
+        rule, sorted(left.values(), key=lambda each: not _is_usable(each, rule, had))
+    ):
         yield members
 
 
-def _usable(device: UsbDevice, rule: UsbRule, had: Collection[str]) -> bool:
+def _is_usable(device: UsbDevice, rule: UsbRule, had: Collection[str]) -> bool:
     """True if neither a pod nor the host uses it."""
-    return device.id not in had and device.present and usb_health.host_use(device, rule.force) is None
+    return device.id not in had and device.present and usb_health.find_host_use(device, rule.force) is None
 
 
-def _lent(
+def _find_allocated_sets(
     rule: UsbRule, free: Mapping[str, UsbDevice], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
     """The complete sets of this resource that pods have, then those that are being allocated."""
     for head, loans in sorted(snapshot.loans.items(), key=lambda each: snapshot.holder(each[0]) is None):
         holder = snapshot.holder(head)
         if holder is None or holder.resource == rule.name:
-            members = _members(loans, free)
-            if members and _fits(rule, members):
+            members = _find_members(loans, free)
+            if members and _is_match(rule, members):
                 yield members
 
 
-def _members(loans: Iterable[Loan], free: Mapping[str, UsbDevice]) -> tuple[UsbDevice, ...]:
+def _find_members(loans: Iterable[Loan], free: Mapping[str, UsbDevice]) -> tuple[UsbDevice, ...]:
     found = [free.get(loan.id) for loan in loans]
     return tuple([each for each in found if each is not None]) if None not in found else ()
 
 
-def _fits(rule: UsbRule, members: Sequence[UsbDevice]) -> bool:
+def _is_match(rule: UsbRule, members: Sequence[UsbDevice]) -> bool:
     """True if the members, in their order, match the selectors."""
     pairs = zip(rule.selectors, members, strict=False)
     return len(members) == len(rule.selectors) and all(selectors.is_match(*pair, {}) for pair in pairs)
 
 
-def _next_set(rule: UsbRule, free: Iterable[UsbDevice]) -> tuple[UsbDevice, ...]:
+def _find_next_set(rule: UsbRule, free: Iterable[UsbDevice]) -> tuple[UsbDevice, ...]:
     """The first free device for each selector; () if one matches none."""
     members: dict[str, UsbDevice] = {}
     left = list(free)

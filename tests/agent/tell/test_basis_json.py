@@ -56,8 +56,8 @@ def host(driver: str, mdev_type: str) -> Host:
 
 def decided(spec: Spec) -> Decision:
     """A function has lost its VFIO driver since it was offered, and an mdev has another type."""
-    first = turn.first(Snapshot(host("vfio-pci", "nvidia-222"), spec, {"10de": "NVIDIA Corporation"}))
-    return turn.following(first, replace(first.snapshot, host=host("nouveau", "nvidia-223")))
+    first = turn.decide_first(Snapshot(host("vfio-pci", "nvidia-222"), spec, {"10de": "NVIDIA Corporation"}))
+    return turn.decide_next(first, replace(first.snapshot, host=host("nouveau", "nvidia-223")))
 
 
 def returned(decision: Decision) -> Basis:
@@ -76,7 +76,7 @@ def returned(decision: Decision) -> Basis:
 def test_the_verdicts_in_another_process_are_the_daemons(spec: Spec) -> None:
     daemon = decided(spec)
     there = returned(daemon)
-    here = turn.first(there.snapshot, there.matched)
+    here = turn.decide_first(there.snapshot, there.matched)
     assert here.offers == daemon.offers
     for device in (GPU, OTHER, UUID):
         assert devices.explain(device, here) == devices.explain(device, daemon)

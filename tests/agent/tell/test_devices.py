@@ -126,7 +126,7 @@ def why_gone(said: Said, now: Decision, gone: str = CARD, kind: Kind = Kind.PCI)
 def decided(*rules: PciRule) -> Decision:
     functions = {CARD: PciFunction(CARD, driver="vfio-pci", group=SEVEN)}
     host = Host(functions=functions, groups={SEVEN: Group(SEVEN, (CARD,))}, generation=1)
-    return turn.first(Snapshot(host, Spec(Discovery(enabled=False), (), rules)))
+    return turn.decide_first(Snapshot(host, Spec(Discovery(enabled=False), (), rules)))
 
 
 def test_only_what_the_host_has_no_more_is_said_to_have_left(said: Said) -> None:

@@ -115,7 +115,7 @@ def _scan() -> str:
         "/etc/cdi/b.json": CdiFile("/etc/cdi/b.json", fault="line 1: no JSON"),
     }
     here = host(*_functions(), mdev(), mdev_parents=types, cdi=cdi)
-    found = tuple(devices.rows(turn.first(snapshot(here, names=NAMES))))
+    found = tuple(devices.rows(turn.decide_first(snapshot(here, names=NAMES))))
     told = (
         Problem(ProblemCode.NO_VFIO, "", "vfio-pci is missing", "modprobe vfio-pci", True),
         note(ProblemCode.IDLE_RULE, "the rule matches nothing", "change it", "a.b/gpu"),
@@ -129,13 +129,13 @@ def _scan() -> str:
 
 def _device(*found: PciFunction, held: bool = False) -> str:
     held_by = holders(ADDRESS) if held else {}
-    told = devices.explain(ADDRESS, turn.first(snapshot(host(*found), names=NAMES, holders=held_by)))
+    told = devices.explain(ADDRESS, turn.decide_first(snapshot(host(*found), names=NAMES, holders=held_by)))
     assert told is not None
     return explain.text(told)
 
 
 def _mdev() -> str:
-    told = devices.explain(UUID, turn.first(snapshot(host(mdev()), Spec(), names=NAMES)))
+    told = devices.explain(UUID, turn.decide_first(snapshot(host(mdev()), Spec(), names=NAMES)))
     assert told is not None
     return explain.text(told)
 
@@ -160,7 +160,7 @@ def _explain() -> str:
             PciRule("x/none", (PciSelector(vendors=("8086",)),)),
         ),
     )
-    decision = turn.first(snapshot(here, several, holders=holders("0000:65:00.0")))
+    decision = turn.decide_first(snapshot(here, several, holders=holders("0000:65:00.0")))
     unreadable = PciFunction(ADDRESS)._replace(unreadable="not readable: Input/output error")
     return _sections(
         healthy_device=_device(function(ADDRESS, enable=1, power_state="D0", hints=hints), held=True),

@@ -194,7 +194,9 @@ def test_what_a_scan_lists_types_for_is_what_a_plan_makes_vgpus_of(other: Any, m
     plan = planned(ModelKernel([]), wanted("222"), host=here)
     action = set_vgpu_type("0000:65:00.0" if "physfn" not in other else "0000:65:00.4", "0000:65:00.4", "222")
     assert [step.action for step in plan.steps] == [action] * makes
-    assert ("GRID T4-1B" in scan.text(here, tuple(devices.rows(turn.first(Snapshot(here, Spec())))))) == makes
+    assert (
+        "GRID T4-1B" in scan.text(here, tuple(devices.rows(turn.decide_first(Snapshot(here, Spec())))))
+    ) == makes
 
 
 def test_a_vgpu_that_somebody_else_made_is_left_alone_unless_adopted() -> None:

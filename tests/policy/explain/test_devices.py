@@ -30,7 +30,7 @@ A, B = PciAddress("0000:65:00.0"), PciAddress("0000:65:00.1")
 
 
 def told(*functions: PciFunction, wish: Spec = WISH, address: PciAddress = A) -> DeviceExplanation:
-    found = devices.explain(address, turn.first(snapshot(host(*functions), wish)))
+    found = devices.explain(address, turn.decide_first(snapshot(host(*functions), wish)))
     assert found is not None
     return found
 
@@ -53,7 +53,7 @@ def test_a_device_that_stands_for_several_functions_comes_with_the_nodes_of_all(
     bundle = Spec(rules=(replace(RULE, isolation=Isolation.BUNDLE, iommufd=Iommufd.ONLY),))
     host_devices = [function(each, cdev=True, vfio_device=f"vfio{n}") for n, each in enumerate((A, B))]
     here = host(*host_devices, nodes=NODES | {"/dev/iommu"})
-    found = devices.explain(B, turn.first(snapshot(here, bundle)))
+    found = devices.explain(B, turn.decide_first(snapshot(here, bundle)))
     assert found is not None
     assert found.nodes == (
         "/dev/vfio/vfio",
@@ -121,7 +121,7 @@ def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
     free = host(function(driver=None))
     kept = replace(free, groups={n: group._replace(direct=True) for n, group in free.groups.items()})
     for here, bind in ((free, True), (kept, False)):
-        found = devices.explain(A, turn.first(snapshot(here, Spec())))
+        found = devices.explain(A, turn.decide_first(snapshot(here, Spec())))
         assert found is not None
         assert ("vfio-pci" in found.to_do) is bind
         assert ("firmware's setup" in found.to_do) is not bind
@@ -144,7 +144,7 @@ def test_a_function_on_its_way_out_is_not_to_be_bound_again() -> None:
     leaving = host(function(driver=None, enable=1, pci_class="010802"))
     number, group = next(iter(leaving.groups.items()))
     leaving = replace(leaving, groups={number: group._replace(node=True)})
-    found = devices.explain(A, turn.first(snapshot(leaving, Spec())))
+    found = devices.explain(A, turn.decide_first(snapshot(leaving, Spec())))
     assert found is not None
     assert found.to_do == health.WAITS_HINT
 
@@ -183,7 +183,7 @@ def test_an_audio_function_that_goes_with_no_card_is_named_in_a_rule(other: PciF
 
 def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
     here = host(function(driver="nvidia"), mdev(), mdev("53764d0e-85a0-42b4-af5c-2046b460b1dd", group=51))
-    found = devices.explain(A, turn.first(snapshot(here, Spec())))
+    found = devices.explain(A, turn.decide_first(snapshot(here, Spec())))
     assert found is not None
     names(found.verdict, "2 mdevs")
     names(found.to_do, "2 mdevs", A, "vfio-pci")
@@ -210,7 +210,7 @@ def test_the_pf_of_vgpus_in_its_group_is_no_hindrance() -> None:
 
 
 def test_the_holder_is_named() -> None:
-    found = devices.explain(A, turn.first(snapshot(host(function(enable=1)), holders=holders(A))))
+    found = devices.explain(A, turn.decide_first(snapshot(host(function(enable=1)), holders=holders(A))))
     assert found is not None
     assert found.holder == "ns/vm"
     names(found.verdict, GPU, "Healthy", "ns/vm")
@@ -218,7 +218,7 @@ def test_the_holder_is_named() -> None:
 
 def test_the_holder_of_a_device_that_is_not_offered_is_named_too() -> None:
     other = function(vendor="8086")
-    found = devices.explain(A, turn.first(snapshot(host(other), holders=holders(A))))
+    found = devices.explain(A, turn.decide_first(snapshot(host(other), holders=holders(A))))
     assert found is not None
     assert (found.resource, found.holder) == (None, "ns/vm")
 
@@ -236,13 +236,13 @@ def test_a_device_has_the_same_reason_before_and_after_a_rule_names_it() -> None
 
 
 def test_a_device_that_is_not_there_has_no_story() -> None:
-    assert devices.explain(B, turn.first(snapshot(host(function())))) is None
+    assert devices.explain(B, turn.decide_first(snapshot(host(function())))) is None
 
 
 def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
     other = MdevRule("a.b/two", (MdevSelector(types=("nvidia-223",)), MdevSelector(names=("GRID T4-2Q",))))
     wish = Spec(Discovery(enabled=False), rules=(RULE, other, MdevRule("a.b/none")))
-    found = devices.explain(UUID, turn.first(snapshot(host(mdev()), wish)))
+    found = devices.explain(UUID, turn.decide_first(snapshot(host(mdev()), wish)))
     assert found is not None
     names(found.verdict, "discovery", "off")
     names(found.to_do, "type", "rule")
@@ -260,8 +260,8 @@ def test_a_vf_without_a_vgpu_type_says_so() -> None:
 
 
 def test_what_is_kept_for_having_been_offered_says_so_at_the_end() -> None:
-    before = turn.first(snapshot(host(function())))
-    now = turn.following(before, snapshot(host(function(vendor="8086"))))
+    before = turn.decide_first(snapshot(host(function())))
+    now = turn.decide_next(before, snapshot(host(function(vendor="8086"))))
     found = devices.explain(A, now)
     assert found is not None
     names(found.verdict, GPU, "Healthy")

@@ -16,7 +16,7 @@ PARENTS = {CARD: (MdevType("nvidia-222", None, 16),)}
 
 
 def told(*here: HostDevice, number: int = 1) -> GroupExplanation | None:
-    return groups.explain(number, turn.first(snapshot(host(*here, mdev_parents=PARENTS))))
+    return groups.explain(number, turn.decide_first(snapshot(host(*here, mdev_parents=PARENTS))))
 
 
 def test_a_group_has_its_members_and_what_becomes_of_them() -> None:

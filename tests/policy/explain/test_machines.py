@@ -45,7 +45,7 @@ def told(
     devices = {"gpus": gpus, "hostDevices": others}
     machine = vmi.parse({"kind": "VirtualMachineInstance", "spec": {"domain": {"devices": devices}}})
     assert machine is not None
-    decision = turn.first(snapshot(host(*(here or boards())), wish, **known))
+    decision = turn.decide_first(snapshot(host(*(here or boards())), wish, **known))
     return machines.explain_machine(machine, UsedCR(cr), decision)
 
 
@@ -252,7 +252,7 @@ def test_entries_that_kubevirt_would_refuse_and_devices_of_claims_are_notes() ->
     )
     assert machine is not None
     cr = read({"pciHostDevices": [{"pciVendorSelector": "1", "resourceName": "a.b/c"}]})
-    found = machines.explain_machine(machine, UsedCR(cr), turn.first(snapshot(host())))
+    found = machines.explain_machine(machine, UsedCR(cr), turn.decide_first(snapshot(host())))
     assert found.prospect == "never"
     each_names(
         found.notes,

@@ -17,7 +17,7 @@ NAMES = {"10de:1eb8": "TU104GL [Tesla T4]"}
 
 def seen(*devices: HostDevice) -> tuple[GroupStatus, ...]:
     """The overview of a host, discovered, with the names of pci.ids."""
-    return groups.overview(turn.first(snapshot(host(*devices), Spec(), names=NAMES)))
+    return groups.overview(turn.decide_first(snapshot(host(*devices), Spec(), names=NAMES)))
 
 
 def test_a_device_that_is_offered_says_what_it_is_and_as_which_device() -> None:
@@ -38,7 +38,7 @@ def test_a_card_that_its_driver_splits_blocks_nothing_unless_vfio_is_to_have_its
     sound = function(SOUND, pci_class="040300", device="10f8", driver="vfio-pci")
     for devices, role in (((card,), "splits"), ((card, sound), "blocks")):
         on = host(*devices, mdev_parents={GPU: (MdevType("nvidia-222", None, 16),)})
-        (group,) = groups.overview(turn.first(snapshot(on, Spec())))
+        (group,) = groups.overview(turn.decide_first(snapshot(on, Spec())))
         assert (group.viable, group.members[0].role) == (False, role)
 
 

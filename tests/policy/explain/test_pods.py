@@ -22,7 +22,7 @@ def told(pod: str = "ns/vm", **held: str) -> PodExplanation | None:
     given = {ids[key]: Holder("ns", "vm", ResourceName(name)) for key, name in held.items()}
     wish = Spec(rules=(RULE, NodeRule("x/kvm", "/dev/kvm", 2)))
     here = host(function(A), function(B, 2, driver=None), nodes=frozenset({"/dev/vfio/vfio", "/dev/kvm"}))
-    return pods.explain(pod, turn.first(snapshot(here, wish, holders=given)))
+    return pods.explain(pod, turn.decide_first(snapshot(here, wish, holders=given)))
 
 
 def test_a_pod_has_its_devices_in_the_form_in_which_they_are_given() -> None:
@@ -44,7 +44,7 @@ def test_shares_of_a_node_and_what_others_gave_are_there_too() -> None:
 
 def test_what_is_given_by_cdi_has_names_and_no_nodes() -> None:
     wish = Spec(rules=(replace(RULE, cdi=True),))
-    found = pods.explain("ns/vm", turn.first(snapshot(host(function(A)), wish, holders=holders(A))))
+    found = pods.explain("ns/vm", turn.decide_first(snapshot(host(function(A)), wish, holders=holders(A))))
     assert found is not None
     assert found.resources[0].cdi == (f"nodeagent.local/vfio={A}",)
     assert found.resources[0].nodes == ()

@@ -23,7 +23,7 @@ READY = {"vfio_loaded": True}
 
 
 def made(*here: HostDevice, spec: Spec = Spec(), **facts: Any) -> list[Problem]:  # noqa: B008
-    return list(problems.find_problems(turn.first(snapshot(host(*here, **{**READY, **facts}), spec))))
+    return list(problems.find_problems(turn.decide_first(snapshot(host(*here, **{**READY, **facts}), spec))))
 
 
 def codes(*here: HostDevice, spec: Spec = Spec(), **facts: Any) -> list[str]:  # noqa: B008

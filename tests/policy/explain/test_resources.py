@@ -30,7 +30,7 @@ def told(
     """Of three GPUs, the first held and the last without a driver."""
     here = host(function(A), function(B, 2), function(C, 3, driver=None))
     held = holders(A, resource=under)
-    return resources.explain(name, turn.first(snapshot(here, wish, holders=held, knowledge=knowledge)))
+    return resources.explain(name, turn.decide_first(snapshot(here, wish, holders=held, knowledge=knowledge)))
 
 
 def test_what_is_healthy_and_held_by_nobody_is_free() -> None:
@@ -64,7 +64,7 @@ def test_a_rule_makes_its_name_known_where_nothing_has_it() -> None:
 
 def test_a_path_leads_to_all_resources_that_share_it_out() -> None:
     wish = Spec(OFF, rules=(NodeRule("x/a", "/dev/kvm"), NodeRule("x/b", "/dev/kvm"), *WISH.rules))
-    decision = turn.first(snapshot(host(), wish))
+    decision = turn.decide_first(snapshot(host(), wish))
     assert resources.of_node("/dev/kvm", decision) == ("x/a", "x/b")
     assert resources.of_node("/dev/tun", decision) == ()
 
@@ -75,7 +75,7 @@ def test_what_only_the_daemon_remembers_is_as_it_lists_it(device_id: str, kind: 
     status = WELL._replace(
         resources=(*WELL.resources, ResourceStatus(ResourceName("x/gone"), (gone,), 0, True, 1, None))
     )
-    found = resources.remembered(status, turn.first(snapshot(host(function(A)))))
+    found = resources.remembered(status, turn.decide_first(snapshot(host(function(A)))))
     assert [*found] == ["x/gone"], "the other one is decided on here"
     (resource,) = found.values()
     assert resource.kind is kind
@@ -86,4 +86,4 @@ def test_a_reason_of_another_version_is_not_guessed() -> None:
     odd = DeviceStatus(DeviceId(A), False, None, "of-tomorrow", "what", "")
     listed = (ResourceStatus(ResourceName("x/odd"), (odd,), 0, True, 1, None),)
     with pytest.raises(ValueError, match="of-tomorrow"):
-        resources.remembered(WELL._replace(resources=listed), turn.first(snapshot(host())))
+        resources.remembered(WELL._replace(resources=listed), turn.decide_first(snapshot(host())))

@@ -16,7 +16,7 @@ T4S = PciRule("x/t4", (PciSelector(devices=("1eb8",)),), place="config.yaml:3")
 
 
 def told(place: str, wish: Spec, *devices: HostDevice) -> RuleExplanation | None:
-    return rules.at(place, turn.first(snapshot(host(*devices), wish)))
+    return rules.at(place, turn.decide_first(snapshot(host(*devices), wish)))
 
 
 def test_devices_that_differ_in_the_same_key_count_together_and_bridges_do_not() -> None:

@@ -21,7 +21,7 @@ def ruled(
     *rules: PciRule | MdevRule, here: tuple[HostDevice, ...] = (A, B), **facts: object
 ) -> list[Problem]:
     spec = Spec(rules=rules)
-    return list(explaining.unused(turn.first(snapshot(host(*here, **facts), spec, names=NAMES))))
+    return list(explaining.unused(turn.decide_first(snapshot(host(*here, **facts), spec, names=NAMES))))
 
 
 def pci(*selectors: PciSelector, permitted: bool = False) -> PciRule:
@@ -32,7 +32,7 @@ def renamed(*aliases: tuple[str, str], spec: Spec = Spec()) -> list[str]:  # noq
     wanted = spec._replace(aliases=aliases)
     return [
         each.what
-        for each in explaining.unused(turn.first(snapshot(host(A, B), wanted, names=NAMES)))
+        for each in explaining.unused(turn.decide_first(snapshot(host(A, B), wanted, names=NAMES)))
         if each.code is ProblemCode.IDLE_ALIAS
     ]
 

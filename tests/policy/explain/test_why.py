@@ -26,7 +26,7 @@ OFF = Spec(discovery=Discovery(enabled=False))
 
 def row(*here: HostDevice, spec: Spec = WISH, held: Mapping[str, Holder] | None = None) -> DeviceRow:
     """That of the first device."""
-    decision = turn.first(snapshot(host(*here), spec, names=NAMES, holders=held))
+    decision = turn.decide_first(snapshot(host(*here), spec, names=NAMES, holders=held))
     return devices.row(here[0], decision)
 
 
@@ -74,7 +74,7 @@ def test_what_nobody_takes_says_why(device: HostDevice, why: tuple[str, ...]) ->
 
 
 def test_an_mdev_that_waits_for_its_removal_says_so() -> None:
-    decision = turn.first(snapshot(host(mdev(leaving=True))))
+    decision = turn.decide_first(snapshot(host(mdev(leaving=True))))
     (found,) = devices.rows(decision)
     assert (found.id, found.offered, found.code) == (UUID, False, None)
     names(found.why, "in use")
@@ -103,5 +103,5 @@ def test_a_device_of_virt_handler_is_said_to_be_its_even_while_it_is_open() -> N
 
 def test_every_device_of_a_host_has_a_row() -> None:
     here = host(function(A), mdev(), mdev("x", leaving=True))
-    found = tuple(devices.rows(turn.first(snapshot(here))))
+    found = tuple(devices.rows(turn.decide_first(snapshot(here))))
     assert [each.id for each in found] == [A, UUID, "x"]

@@ -25,7 +25,7 @@ A, B = "0000:65:00.0", "0000:66:00.0"
 def first(*functions: Any, **options: Any) -> Decision:
     """The decision about these functions of one resource."""
     rule = PciRule(GPU, (PciSelector(vendors=("10de",)),), **options)
-    return turn.first(snapshot(host(*functions), Spec(Discovery(enabled=False), rules=(rule,))))
+    return turn.decide_first(snapshot(host(*functions), Spec(Discovery(enabled=False), rules=(rule,))))
 
 
 def request(decision: Decision, *device_ids: str) -> Request:
@@ -38,7 +38,7 @@ OTHER = Holder("ns", "old", ResourceName(GPU))
 
 def test_an_id_that_the_kubelet_lists_with_another_pod_is_refused_with_that_pod() -> None:
     decision = first(function(A))
-    used = turn.following(decision, replace(decision.snapshot, allocations=Allocations.of({A: OTHER})))
+    used = turn.decide_next(decision, replace(decision.snapshot, allocations=Allocations.of({A: OTHER})))
     with pytest.raises(AllocationRefused) as caught:
         allocating.check_unused(request(used, A), frozenset(), None)
     names(caught.value.what, A, "ns/old")
@@ -53,7 +53,7 @@ def test_a_part_of_a_group_that_another_pod_has_is_refused_with_that_pod() -> No
         replace(decision.snapshot, allocations=Allocations.of({B: OTHER})),
         replace(decision.snapshot, reservations=Reservations(pending={B: OTHER})),
     ):
-        used = turn.following(decision, marks)
+        used = turn.decide_next(decision, marks)
         with pytest.raises(AllocationRefused) as caught:
             allocating.check_unused(request(used, A), frozenset(), None)
         names(caught.value.what, A, B, "ns/old")
@@ -66,7 +66,7 @@ def test_a_part_of_a_group_that_another_pod_has_is_refused_with_that_pod() -> No
 def test_it_matters_who_asks_for_what_somebody_has_already(isolation: Isolation) -> None:
     decision = first(function(A), isolation=isolation)
     assert not allocating.is_contended(request(decision, A))
-    held = turn.following(
+    held = turn.decide_next(
         decision, snapshot(decision.snapshot.host, decision.snapshot.spec, holders=holders(A))
     )
     assert allocating.is_contended(request(held, A))

@@ -18,8 +18,8 @@ RENAMED = Spec(rules=(PciRule(OTHER, (PciSelector(vendors=("10de",)),)),))
 
 def compared(spec: Spec, *, before: Spec = WISH, held: bool = False) -> Comparison:
     here = host(function(A), function(B, group=2, driver="nvidia"))
-    old = turn.first(snapshot(here, before, holders=holders(A) if held else None))
-    return comparison.compared(old, turn.following(old, replace(old.snapshot, spec=spec)))
+    old = turn.decide_first(snapshot(here, before, holders=holders(A) if held else None))
+    return comparison.compare(old, turn.decide_next(old, replace(old.snapshot, spec=spec)))
 
 
 def test_equal_wishes_differ_in_nothing() -> None:

@@ -39,14 +39,14 @@ def listed(decision: turn.Decision, name: ResourceName) -> dict[str, ReasonCode 
 
 
 def test_what_is_held_stays_listed_until_its_release_and_what_is_not_goes() -> None:
-    before = turn.first(WHOLE)
+    before = turn.decide_first(WHOLE)
     assert listed(before, CAMERA) == {"video0": None, "video1": None}
     assert listed(before, PART) == {"v.com/part=one": None, "v.com/part=two": None}
     empty = replace(WHOLE, host=Host(generation=1))
-    after = turn.following(before, empty)
+    after = turn.decide_next(before, empty)
     assert listed(after, CAMERA) == {"video1": ReasonCode.GONE}
     assert listed(after, PART) == {"v.com/part=one": ReasonCode.GONE}
-    released = turn.following(after, replace(empty, allocations=Allocations.of({}, Knowledge.COMPLETE)))
+    released = turn.decide_next(after, replace(empty, allocations=Allocations.of({}, Knowledge.COMPLETE)))
     assert listed(released, CAMERA) == listed(released, PART) == {}
 
 
@@ -54,19 +54,19 @@ def test_what_is_held_stays_listed_when_its_rule_goes_though_another_plugin_s_po
     nic = Holder("ns", "other", ResourceName("vendor.example/nic"))
     others = {nic.resource: dict.fromkeys(HELD, nic)}
     hidden = Allocations({**WHOLE.allocations.table, **others}, Knowledge.COMPLETE)
-    before = turn.first(replace(WHOLE, allocations=hidden))
+    before = turn.decide_first(replace(WHOLE, allocations=hidden))
     wanted = Spec(Discovery(enabled=False), rules=(replace(RULES[0], name="a.b/new"),))
-    after = turn.following(before, replace(before.snapshot, spec=wanted))
+    after = turn.decide_next(before, replace(before.snapshot, spec=wanted))
     assert listed(after, CAMERA) == {"video1": ReasonCode.EXCLUDED}
     assert listed(after, PART) == {"v.com/part=one": ReasonCode.EXCLUDED}
     nobody = replace(hidden, table=others)
-    released = turn.following(after, replace(after.snapshot, allocations=nobody))
+    released = turn.decide_next(after, replace(after.snapshot, allocations=nobody))
     assert released.resources.keys() == {"a.b/new"}
 
 
 def test_a_resource_of_which_nothing_has_changed_is_the_same_object() -> None:
-    before = turn.first(WHOLE)
+    before = turn.decide_first(WHOLE)
     host = replace(WHOLE.host, dev_nodes={**NODES, "/dev/video2": DevNode("/dev/video2")}, generation=1)
-    after = turn.following(before, replace(WHOLE, host=host))
+    after = turn.decide_next(before, replace(WHOLE, host=host))
     assert list(listed(after, CAMERA)) == ["video0", "video1", "video2"]
     assert after.resources[PART] is before.resources[PART]

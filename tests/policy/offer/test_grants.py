@@ -23,7 +23,9 @@ ENV = "PCI_RESOURCE_NVIDIA_COM_GPU"
 
 def decided(*functions: Any, nodes: frozenset[str] = NODES, **options: Any) -> Decision:
     rule = PciRule(GPU, (PciSelector(vendors=("10de",)),), **options)
-    return turn.first(snapshot(host(*functions, nodes=nodes), Spec(Discovery(enabled=False), rules=(rule,))))
+    return turn.decide_first(
+        snapshot(host(*functions, nodes=nodes), Spec(Discovery(enabled=False), rules=(rule,)))
+    )
 
 
 def granted(decision: Decision, *device_ids: str, name: str = GPU) -> Grant:
@@ -117,7 +119,7 @@ def test_an_unhealthy_device_is_refused_with_its_reason_and_what_to_do() -> None
 
 def test_shares_of_a_node_give_the_node_once_with_its_permissions() -> None:
     rule = NodeRule("devices.example.com/kvm", "/dev/kvm", count=2, permissions="rw")
-    here = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Spec(rules=(rule,))))
+    here = turn.decide_first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Spec(rules=(rule,))))
     assert granted(here, "kvm-1", "kvm-0", name=rule.name) == Grant(nodes=(DeviceNode("/dev/kvm", "rw"),))
     with pytest.raises(AllocationRefused):
         granted(here, "kvm-2", name=rule.name)
@@ -125,15 +127,15 @@ def test_shares_of_a_node_give_the_node_once_with_its_permissions() -> None:
 
 def test_a_resource_that_has_lost_its_rule_refuses() -> None:
     rule = NodeRule("devices.example.com/kvm", "/dev/kvm")
-    before = turn.first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Spec(rules=(rule,))))
-    after = turn.following(before, snapshot(host(), Spec()))
+    before = turn.decide_first(snapshot(host(nodes=frozenset({"/dev/kvm"})), Spec(rules=(rule,))))
+    after = turn.decide_next(before, snapshot(host(), Spec()))
     with pytest.raises(AllocationRefused, match=rule.name):
         grants.grant(before.resources[ResourceName(rule.name)], ["kvm-0"], after)
 
 
 def test_a_device_that_has_just_gone_is_refused() -> None:
     before = decided(function(A))
-    after = turn.following(before, snapshot(host(), before.snapshot.spec))
+    after = turn.decide_next(before, snapshot(host(), before.snapshot.spec))
     with pytest.raises(AllocationRefused, match=A):
         grants.grant(before.resources[ResourceName(GPU)], [A], after)
 

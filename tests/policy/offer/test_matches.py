@@ -19,7 +19,7 @@ GROUP = Group(GroupNumber(1), ("0000:65:00.0",), node=True)
 
 
 def resource(found: PciFunction, spec: Spec = WISH) -> str | None:
-    match = matches.match_of(found, GROUP, spec, NAMES)
+    match = matches.find_match(found, GROUP, spec, NAMES)
     return None if match is None else match.resource
 
 
@@ -52,7 +52,7 @@ def test_a_bridge_of_the_class_of_an_nvswitch_is_discovered_for_nvidia_alone(ven
     for classes in (("0680",), ("06",), ("068000",)):
         spec = Spec(Discovery(classes=classes))
         assert resource(other, spec) is None
-        names(matches.discoverable(other, GROUP, spec), "bridge", "0680")
+        names(matches.explain_undiscovered(other, GROUP, spec), "bridge", "0680")
         assert resource(function(pci_class="068000"), spec) == T4
     named = PciRule("example.com/bridge", (PciSelector(classes=("0680",)),))
     assert resource(other, Spec(rules=(named,))) == "example.com/bridge"
@@ -76,13 +76,13 @@ def test_audio_usb_and_other_classes_ride_along_unoffered(pci_class: str | None)
 def test_discovery_says_why_it_leaves_a_function_alone(
     found: PciFunction, spec: Spec, why: tuple[str, ...]
 ) -> None:
-    names(matches.discoverable(found, GROUP, spec), *why)
+    names(matches.explain_undiscovered(found, GROUP, spec), *why)
     assert resource(found, spec) is None
 
 
 def test_discovery_takes_a_function_that_is_going_away_while_it_is_open() -> None:
     assert resource(function(driver=None, enable=1), Spec()) == T4
-    assert matches.match_of(function(driver=None, enable=1), None, Spec(), NAMES) is None
+    assert matches.find_match(function(driver=None, enable=1), None, Spec(), NAMES) is None
 
 
 def test_bridges_are_never_taken_not_even_by_a_rule_for_all() -> None:
@@ -110,15 +110,15 @@ def test_the_style_of_discovered_names_is_a_wish(discovery: Discovery, name: str
 
 def test_the_options_of_a_rule_hold_for_discovered_devices_of_that_name() -> None:
     options = PciRule(T4, isolation=Isolation.BUNDLE, iommufd=Iommufd.AUTO, cdi=True)
-    match = matches.match_of(function(), GROUP, Spec(rules=(options,)), NAMES)
+    match = matches.find_match(function(), GROUP, Spec(rules=(options,)), NAMES)
     assert match == matches.Match(ResourceName(T4), options)
-    plain = matches.match_of(function(), GROUP, Spec(), NAMES)
+    plain = matches.find_match(function(), GROUP, Spec(), NAMES)
     assert plain == matches.Match(ResourceName(T4), PciRule(T4))
 
 
 def test_the_options_of_a_rule_hold_for_no_other_name() -> None:
     other = PciRule("example.com/nic", (PciSelector(vendors=("8086",)),), cdi=True)
-    match = matches.match_of(function(), GROUP, Spec(rules=(other,)), NAMES)
+    match = matches.find_match(function(), GROUP, Spec(rules=(other,)), NAMES)
     assert match == matches.Match(ResourceName(T4), PciRule(T4))
 
 
@@ -147,7 +147,7 @@ def test_a_rule_of_the_cr_takes_only_what_is_ready_for_a_virtual_machine(
     rule = from_cr("a.b/x", "1eb8")
     wish = Spec(Discovery(enabled=False), rules=(rule,), kubevirt_rules={"10de:1eb8": rule})
     assert resource(found, wish) == ("a.b/x" if takes else None)
-    (_, refusal), *_ = matches.verdicts(found, GROUP, wish, NAMES)
+    (_, refusal), *_ = matches.find_verdicts(found, GROUP, wish, NAMES)
     assert (refusal is None) is takes
 
 
@@ -159,7 +159,7 @@ def test_what_the_cr_gives_to_virt_handler_is_left_by_discovery_and_by_rules_of_
         Spec(rules=(ours,), kubevirt_rules={"10de:1eb8": ours}, virt_handler_rules=foreign),
     ):
         assert resource(function(), wish) is None
-        for _, told in matches.verdicts(function(), GROUP, wish, NAMES):
+        for _, told in matches.find_verdicts(function(), GROUP, wish, NAMES):
             names(told, "virt-handler's", "a.b/theirs", "KubeVirt CR: pciHostDevices[0]")
     assert resource(function(), WISH._replace(virt_handler_rules=foreign)) == GPU
     assert resource(function(device="1eb9"), Spec(virt_handler_rules=foreign)) == "nvidia.com/1eb9"
@@ -170,14 +170,16 @@ def test_an_mdev_is_virt_handlers_by_the_name_of_its_type_however_both_are_writt
     ours = MdevRule("a.b/ours", (MdevSelector(names=("nvidia-222",)),), permitted=True)
     found = mdev()
     wish = Spec(rules=(ours,), kubevirt_rules={"nvidia-222": ours})
-    taken = matches.match_of(found, None, wish, {})
+    taken = matches.find_match(found, None, wish, {})
     assert taken is not None
     assert taken.resource == "a.b/ours"
-    assert matches.match_of(found, None, wish._replace(virt_handler_rules={"GRID_T4-1Q": theirs}), {}) is None
+    assert (
+        matches.find_match(found, None, wish._replace(virt_handler_rules={"GRID_T4-1Q": theirs}), {}) is None
+    )
 
 
 def test_of_thousands_of_rules_of_the_cr_only_those_that_name_the_device_are_asked() -> None:
     rules = {f"10de:{n:04x}": from_cr(f"a.b/x{n}", f"{n:04x}") for n in range(0x1EB0, 0x1EC0)}
     wish = Spec(rules=tuple(rules.values()), kubevirt_rules=rules)
-    asked = [rule for rule, _ in matches.verdicts(function(), GROUP, wish, NAMES)]
+    asked = [rule for rule, _ in matches.find_verdicts(function(), GROUP, wish, NAMES)]
     assert asked == [rules["10de:1eb8"], None]

@@ -28,11 +28,11 @@ RULED = Spec(Discovery(enabled=False), rules=(RULE,))
 
 
 def decided(*host_devices: Any, wish: Spec = ALL, **other: Any) -> Decision:
-    return turn.first(snapshot(host(*host_devices), wish, names=NAMES, **other))
+    return turn.decide_first(snapshot(host(*host_devices), wish, names=NAMES, **other))
 
 
 def after(before: Decision, now: Host, **other: Any) -> Decision:
-    return turn.following(before, snapshot(now, before.snapshot.spec, names=NAMES, **other))
+    return turn.decide_next(before, snapshot(now, before.snapshot.spec, names=NAMES, **other))
 
 
 def reasons(decision: Decision) -> dict[str, dict[str, ReasonCode | None]]:
@@ -120,13 +120,13 @@ def test_an_mdev_without_its_nodes_is_unhealthy(missing: str) -> None:
         here = replace(here, groups=bare)
     else:
         here = replace(here, nodes=frozenset())
-    found = reason(turn.first(snapshot(here, ALL, names=NAMES)))
+    found = reason(turn.decide_first(snapshot(here, ALL, names=NAMES)))
     assert found is not None
     assert found.code is ReasonCode.NODE_MISSING
 
 
 def test_an_mdev_needs_no_iommu() -> None:
-    assert reason(turn.first(snapshot(replace(host(mdev()), iommu=False), ALL, names=NAMES))) is None
+    assert reason(turn.decide_first(snapshot(replace(host(mdev()), iommu=False), ALL, names=NAMES))) is None
 
 
 def test_a_held_mdev_stays_as_it_is_and_one_held_under_another_name_waits() -> None:
@@ -181,7 +181,7 @@ def test_an_mdev_whose_removal_waits_is_going_away_until_it_has_gone(held: Any) 
 def test_a_holder_keeps_an_mdev_listed_that_was_on_its_way_out_before_the_start() -> None:
     rule = MdevRule(T4_1Q, (MdevSelector(types=("nvidia-222",)),))
     held = holders(UUID, resource=T4_1Q)
-    found = turn.first(snapshot(leaving(), Spec(rules=(rule,)), holders=held))
+    found = turn.decide_first(snapshot(leaving(), Spec(rules=(rule,)), holders=held))
     assert reasons(found) == {T4_1Q: {UUID: ReasonCode.GOING_AWAY}}
 
 
@@ -217,7 +217,7 @@ def test_the_node_of_its_own_is_given_only_where_iommufd_is_asked_for(
     iommufd: Iommufd, paths: list[str]
 ) -> None:
     here = host(mdev(vfio_device="vfio3", cdev=True), nodes=NODES | {"/dev/iommu"})
-    found = turn.first(snapshot(here, Spec(rules=(replace(RULE, iommufd=iommufd),))))
+    found = turn.decide_first(snapshot(here, Spec(rules=(replace(RULE, iommufd=iommufd),))))
     given = grants.grant(found.resources[ResourceName(RULE.name)], [UUID], found)
     assert [node.path for node in given.nodes] == paths
 

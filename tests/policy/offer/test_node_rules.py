@@ -62,7 +62,7 @@ def led(*paths: NodePath, nodes: tuple[DevNode, ...]) -> list[list[str]]:
     """The paths of each unit that the first path leads, and what is missing of it after a dash."""
     rule = NodeRule("a.b/c", paths=paths, per_path=True)
     host = Host(dev_nodes={node.path: node for node in nodes})
-    found = node_rules.units(rule, Snapshot(host, Spec(rules=(rule,))))
+    found = node_rules.build_units(rule, Snapshot(host, Spec(rules=(rule,))))
     return [
         [*(node.path[5:] for node in unit.nodes), *(f"-{path}" for path in unit.missing)] for unit in found
     ]
@@ -102,6 +102,6 @@ def test_names_in_ids_are_short_and_tell_long_ones_apart() -> None:
     nodes = tuple(DevNode(f"/dev/v{number}", alias=f"v4l/{'x' * 80}{number}") for number in range(2))
     rule = NodeRule("a.b/c", paths=(NodePath("/dev/v*"),), per_path=True, count=2)
     host = Host(dev_nodes={node.path: node for node in nodes})
-    found = [unit.name for unit in node_rules.units(rule, Snapshot(host, Spec(rules=(rule,))))]
+    found = [unit.name for unit in node_rules.build_units(rule, Snapshot(host, Spec(rules=(rule,))))]
     assert len(set(found)) == 2
     assert all(len(name) <= 54 for name in found)

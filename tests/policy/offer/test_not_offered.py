@@ -34,7 +34,7 @@ def code_of_rest(decision: turn.Decision) -> ReasonCode | None:
 
 def test_a_device_in_use_that_left_the_host_is_listed_as_gone() -> None:
     holder = Holder("ns", "vm", ResourceName(GPU), numa=1)
-    device = not_offered.device(A, holder, snapshot(host()))
+    device = not_offered.build_device(A, holder, snapshot(host()))
     assert device.reason is not None
     assert (device.reason.code, device.numa) == (ReasonCode.GONE, 1)
     names(device.reason.what, "ns/vm")
@@ -43,53 +43,53 @@ def test_a_device_in_use_that_left_the_host_is_listed_as_gone() -> None:
 def test_a_device_in_use_that_no_rule_matches_is_excluded_or_has_a_worse_reason() -> None:
     held = holders(A)
     (holder,) = held.values()
-    fine = not_offered.device(A, holder, snapshot(host(function(A)), holders=held))
+    fine = not_offered.build_device(A, holder, snapshot(host(function(A)), holders=held))
     assert fine.reason is not None
     assert fine.reason.code is ReasonCode.EXCLUDED
     changed = function(driver="nvidia")
-    worse = not_offered.device(A, holder, snapshot(host(changed), holders=held))
+    worse = not_offered.build_device(A, holder, snapshot(host(changed), holders=held))
     assert worse.reason is not None
     assert worse.reason.code is ReasonCode.DRIVER_CHANGED
 
 
 def test_a_share_of_a_node_that_no_rule_names_is_excluded() -> None:
-    device = not_offered.device("kvm-0", Holder("ns", "vm", ResourceName("a.b/kvm")), snapshot(host()))
+    device = not_offered.build_device("kvm-0", Holder("ns", "vm", ResourceName("a.b/kvm")), snapshot(host()))
     assert device.reason is not None
     assert device.reason.code is ReasonCode.EXCLUDED
 
 
 def test_a_group_stays_in_use_until_its_unplugged_device_is_released() -> None:
-    decision = turn.first(snapshot(WHOLE, holders=holders(A)))
-    decision = turn.following(decision, snapshot(REST, holders=holders(A)))
+    decision = turn.decide_first(snapshot(WHOLE, holders=holders(A)))
+    decision = turn.decide_next(decision, snapshot(REST, holders=holders(A)))
     assert decision.snapshot.unplugged == {(A, 1)}
     assert code_of_rest(decision) is ReasonCode.GROUP_HELD
     other = {**holders(A), "x": Holder("ns", "q", ResourceName("a.b/c"))}
-    decision = turn.following(decision, snapshot(REST, holders=other))
+    decision = turn.decide_next(decision, snapshot(REST, holders=other))
     assert code_of_rest(decision) is ReasonCode.GROUP_HELD
-    decision = turn.following(decision, snapshot(REST))
+    decision = turn.decide_next(decision, snapshot(REST))
     assert code_of_rest(decision) is None
 
 
 def test_a_device_that_came_back_is_not_unplugged() -> None:
-    decision = turn.first(snapshot(WHOLE, holders=holders(A)))
+    decision = turn.decide_first(snapshot(WHOLE, holders=holders(A)))
     for here in (REST, WHOLE):
-        decision = turn.following(decision, snapshot(here, holders=holders(A)))
+        decision = turn.decide_next(decision, snapshot(here, holders=holders(A)))
     assert decision.snapshot.unplugged == frozenset()
     assert code_of_rest(decision) is ReasonCode.GROUP_HELD
 
 
 def test_a_free_device_that_was_unplugged_keeps_nothing_in_use() -> None:
-    decision = turn.following(turn.first(snapshot(WHOLE)), snapshot(REST))
+    decision = turn.decide_next(turn.decide_first(snapshot(WHOLE)), snapshot(REST))
     assert decision.snapshot.unplugged == frozenset()
     assert code_of_rest(decision) is None
 
 
 def test_the_reason_names_the_pod_as_the_kubelet_names_it_now() -> None:
-    decision = turn.first(snapshot(WHOLE, holders=holders(A)))
-    decision = turn.following(decision, snapshot(REST, holders=holders(A)))
+    decision = turn.decide_first(snapshot(WHOLE, holders=holders(A)))
+    decision = turn.decide_next(decision, snapshot(REST, holders=holders(A)))
     for pod in ("q", "r"):
         held = {A: Holder("ns", pod, ResourceName(GPU))}
-        decision = turn.following(decision, snapshot(REST, holders=held))
+        decision = turn.decide_next(decision, snapshot(REST, holders=held))
         device = decision.resources[ResourceName(GPU)].device(B)
         assert device is not None
         assert device.reason is not None
@@ -99,20 +99,20 @@ def test_the_reason_names_the_pod_as_the_kubelet_names_it_now() -> None:
 
 def test_the_group_of_a_device_that_left_before_the_daemon_started_is_in_the_answer() -> None:
     held = answered(snapshot(REST, holders=holders(A)))
-    late = turn.following(turn.first(snapshot(REST, holders=holders(A))), held)
-    early = turn.following(turn.first(answered(snapshot(host(), holders=holders(A)))), held)
-    for decision in (turn.first(held), late, early):
+    late = turn.decide_next(turn.decide_first(snapshot(REST, holders=holders(A))), held)
+    early = turn.decide_next(turn.decide_first(answered(snapshot(host(), holders=holders(A)))), held)
+    for decision in (turn.decide_first(held), late, early):
         assert decision.snapshot.unplugged == {(A, 1)}
         assert code_of_rest(decision) is ReasonCode.GROUP_HELD
-        assert code_of_rest(turn.following(decision, snapshot(REST))) is None
+        assert code_of_rest(turn.decide_next(decision, snapshot(REST))) is None
 
 
 def test_a_new_group_with_the_number_is_not_in_use() -> None:
     """The daemon has seen it go; what it has not seen may be the same."""
-    decision = turn.first(answered(snapshot(WHOLE, holders=holders(A))))
+    decision = turn.decide_first(answered(snapshot(WHOLE, holders=holders(A))))
     elsewhere = host(function("0000:3b:00.0", 2))
     for here in (elsewhere, REST):
-        decision = turn.following(decision, answered(snapshot(here, holders=holders(A))))
+        decision = turn.decide_next(decision, answered(snapshot(here, holders=holders(A))))
     assert decision.snapshot.unplugged == frozenset()
     assert code_of_rest(decision) is None
 
@@ -135,5 +135,5 @@ def test_only_a_group_that_can_have_had_the_device_is_in_use(
 ) -> None:
     now = snapshot(host(*here), holders=holders(gone))
     groups = {gone: frozenset({GroupNumber(1)})}
-    decision = turn.first(replace(now, allocations=replace(now.allocations, groups=groups)))
+    decision = turn.decide_first(replace(now, allocations=replace(now.allocations, groups=groups)))
     assert decision.snapshot.unplugged == ({(gone, 1)} if held else frozenset())

@@ -218,7 +218,7 @@ def places_of(
     ids: list[str], now: Snapshot, *released: str, name: str = GPU, same_pod: bool = False
 ) -> dict[str, Place]:
     """The places of these devices of a resource."""
-    decision = turn.first(replace(now, spec=BOARDS))
+    decision = turn.decide_first(replace(now, spec=BOARDS))
     resource = decision.resources[ResourceName(name)]
     return find_places(ids, resource, decision, frozenset(released), same_pod=same_pod)
 

@@ -29,14 +29,14 @@ def listed(decision: Decision, name: str = GPU) -> dict[str, ReasonCode | None]:
 
 
 def turns(*hosts: Host, wish: Spec = WISH) -> Decision:
-    decision = turn.first(snapshot(hosts[0], wish))
+    decision = turn.decide_first(snapshot(hosts[0], wish))
     for each in hosts[1:]:
-        decision = turn.following(decision, snapshot(each, wish))
+        decision = turn.decide_next(decision, snapshot(each, wish))
     return decision
 
 
 def test_a_rule_that_finds_nothing_is_a_resource_with_an_empty_list() -> None:
-    found = turn.first(snapshot(host())).resources
+    found = turn.decide_first(snapshot(host())).resources
     assert dict(found) == {ResourceName(GPU): Resource(ResourceName(GPU), Kind.PCI)}
 
 
@@ -62,30 +62,30 @@ def test_a_device_that_comes_is_listed_and_one_that_goes_is_dropped() -> None:
 
 
 def test_a_device_that_goes_while_a_pod_holds_it_stays_until_its_release() -> None:
-    decision = turn.first(snapshot(host(function(A)), holders=holders(A)))
-    decision = turn.following(decision, snapshot(host(), holders=holders(A)))
+    decision = turn.decide_first(snapshot(host(function(A)), holders=holders(A)))
+    decision = turn.decide_next(decision, snapshot(host(), holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.GONE}
-    assert listed(turn.following(decision, snapshot(host()))) == {}
+    assert listed(turn.decide_next(decision, snapshot(host()))) == {}
 
 
 def test_a_device_that_goes_before_the_kubelet_has_named_its_pod_stays_as_well() -> None:
     given = reserved([A])
-    decision = turn.first(replace(snapshot(host(function(A))), reservations=given))
-    decision = turn.following(decision, replace(snapshot(host()), reservations=given))
+    decision = turn.decide_first(replace(snapshot(host(function(A))), reservations=given))
+    decision = turn.decide_next(decision, replace(snapshot(host()), reservations=given))
     assert listed(decision) == {A: ReasonCode.GONE}
     (told,) = decision.resources[ResourceName(GPU)].devices
     assert told.reason is not None
     names(told.reason.hint, "pod")
-    decision = turn.following(decision, snapshot(host(), holders=holders(A)))
+    decision = turn.decide_next(decision, snapshot(host(), holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.GONE}
-    assert listed(turn.following(decision, snapshot(host()))) == {}
+    assert listed(turn.decide_next(decision, snapshot(host()))) == {}
 
 
 def test_a_resource_whose_rule_goes_right_after_an_allocate_keeps_what_was_given() -> None:
     given = reserved([A])
-    decision = turn.first(replace(snapshot(host(function(A))), reservations=given))
+    decision = turn.decide_first(replace(snapshot(host(function(A))), reservations=given))
     other = snapshot(host(function(A)), Spec(Discovery(enabled=False)))
-    decision = turn.following(decision, replace(other, reservations=given))
+    decision = turn.decide_next(decision, replace(other, reservations=given))
     assert listed(decision) == {A: ReasonCode.EXCLUDED}
 
 
@@ -96,9 +96,9 @@ def test_a_held_device_that_its_group_lets_go_of_first_is_told_as_gone_when_it_i
     alone = replace(
         unbound, groups={number: group._replace(members=()) for number, group in unbound.groups.items()}
     )
-    decision = turn.first(snapshot(there, holders=held))
+    decision = turn.decide_first(snapshot(there, holders=held))
     for each in (alone, host()):
-        decision = turn.following(decision, snapshot(each, holders=held))
+        decision = turn.decide_next(decision, snapshot(each, holders=held))
     assert listed(decision) == {A: ReasonCode.GONE}
 
 
@@ -125,39 +125,39 @@ def test_names_that_are_learnt_later_make_nobody_forget_what_was_offered() -> No
     decision = turns(host(function(A)), taken, wish=ALL)
     names = {"10de": "NVIDIA Corporation", "10de:20f1": "GA100 [A100]"}
     more = replace(taken, functions={**taken.functions, **host(function(B, 2, device="20f1")).functions})
-    after = turn.following(decision, snapshot(more, ALL, names=names))
+    after = turn.decide_next(decision, snapshot(more, ALL, names=names))
     assert listed(after, T4) == {A: ReasonCode.DRIVER_CHANGED}
     assert "nvidia.com/GA100_A100" in after.resources
 
 
 def test_new_names_keep_a_resource_that_is_empty_and_end_what_was_released() -> None:
-    decision = turn.first(snapshot(host(function(A)), ALL, holders=holders(A, resource=T4)))
-    decision = turn.following(decision, snapshot(host(), ALL, holders=holders(A, resource=T4)))
+    decision = turn.decide_first(snapshot(host(function(A)), ALL, holders=holders(A, resource=T4)))
+    decision = turn.decide_next(decision, snapshot(host(), ALL, holders=holders(A, resource=T4)))
     assert listed(decision, T4) == {A: ReasonCode.GONE}
-    assert listed(turn.following(decision, snapshot(host(), ALL, names={"1": "x"})), T4) == {}
+    assert listed(turn.decide_next(decision, snapshot(host(), ALL, names={"1": "x"})), T4) == {}
 
 
 def test_a_resource_whose_rule_is_gone_goes_and_takes_its_memories_along() -> None:
-    decision = turn.first(snapshot(host(function(A))))
-    assert dict(turn.following(decision, snapshot(host(function(A)), Spec())).resources).keys() == {T4}
+    decision = turn.decide_first(snapshot(host(function(A))))
+    assert dict(turn.decide_next(decision, snapshot(host(function(A)), Spec())).resources).keys() == {T4}
 
 
 def test_a_resource_whose_rule_is_gone_waits_for_the_pod_that_holds_of_it() -> None:
     here, rest = host(function(A, 1), function(B, 2)), Spec(Discovery(enabled=False))
-    decision = turn.first(snapshot(here, holders=holders(A)))
-    decision = turn.following(decision, snapshot(here, rest, holders=holders(A)))
+    decision = turn.decide_first(snapshot(here, holders=holders(A)))
+    decision = turn.decide_next(decision, snapshot(here, rest, holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.EXCLUDED}
-    assert dict(turn.following(decision, snapshot(here, rest)).resources) == {}
+    assert dict(turn.decide_next(decision, snapshot(here, rest)).resources) == {}
 
 
 def test_a_device_that_moves_to_another_resource_is_given_there_only_after_its_release() -> None:
     here, name = host(function(A)), "example.com/new"
     moved = Spec(rules=(PciRule(name, RULE.selectors),))
-    decision = turn.first(snapshot(here, holders=holders(A)))
-    decision = turn.following(decision, snapshot(here, moved, holders=holders(A)))
+    decision = turn.decide_first(snapshot(here, holders=holders(A)))
+    decision = turn.decide_next(decision, snapshot(here, moved, holders=holders(A)))
     assert listed(decision) == {A: ReasonCode.EXCLUDED}
     assert listed(decision, name) == {A: ReasonCode.GROUP_HELD}
-    decision = turn.following(decision, snapshot(here, moved))
+    decision = turn.decide_next(decision, snapshot(here, moved))
     assert listed(decision, name) == {A: None}
     assert list(decision.resources) == [name]
 
@@ -165,8 +165,8 @@ def test_a_device_that_moves_to_another_resource_is_given_there_only_after_its_r
 def test_a_held_function_that_disappears_into_a_bundle_stays_listed() -> None:
     here = host(function(A), function(B))
     bundle = Spec(WISH.discovery, rules=(replace(RULE, isolation=Isolation.BUNDLE),))
-    decision = turn.first(snapshot(here, holders=holders(B)))
-    decision = turn.following(decision, snapshot(here, bundle, holders=holders(B)))
+    decision = turn.decide_first(snapshot(here, holders=holders(B)))
+    decision = turn.decide_next(decision, snapshot(here, bundle, holders=holders(B)))
     assert listed(decision) == {A: ReasonCode.GROUP_HELD, B: ReasonCode.EXCLUDED}
 
 
@@ -182,9 +182,9 @@ def test_a_change_touches_only_its_own_group_and_resource() -> None:
     wish = Spec(WISH.discovery, rules=rules)
     one, two, nic = function(A, 1), function(B, 2), function(C, 3, vendor="8086")
     here = host(one, two, nic)
-    before = turn.first(snapshot(here, wish))
+    before = turn.decide_first(snapshot(here, wish))
     held = replace(here, functions={**here.functions, two.address: two._replace(enable=1)})
-    after = turn.following(before, snapshot(held, wish, holders=before.snapshot.allocations.holders))
+    after = turn.decide_next(before, snapshot(held, wish, holders=before.snapshot.allocations.holders))
     assert listed(after) == {A: None, B: ReasonCode.HELD_OUTSIDE}
     for name in ("example.com/nic", KVM.name):
         assert after.resources[ResourceName(name)] is before.resources[ResourceName(name)]
@@ -195,29 +195,29 @@ def test_a_change_touches_only_its_own_group_and_resource() -> None:
 
 def test_what_changes_nothing_for_the_kubelet_changes_no_object() -> None:
     here = host(function(A))
-    before = turn.first(snapshot(here))
+    before = turn.decide_first(snapshot(here))
     awake = host(function(A, power_state="D0"))
-    after = turn.following(before, snapshot(awake))
+    after = turn.decide_next(before, snapshot(awake))
     assert after.resources[ResourceName(GPU)] is before.resources[ResourceName(GPU)]
 
 
 def test_a_holder_is_felt_by_the_whole_group_and_nowhere_else() -> None:
     here = host(function(A, 1), function(B, 1), function(C, 2))
-    before = turn.first(snapshot(here))
-    after = turn.following(before, snapshot(here, holders=holders(A)))
+    before = turn.decide_first(snapshot(here))
+    after = turn.decide_next(before, snapshot(here, holders=holders(A)))
     assert listed(after) == {A: None, B: ReasonCode.GROUP_HELD, C: None}
-    by_number = turn.following(before, snapshot(here, holders=holders("2", resource="kubevirt/other")))
+    by_number = turn.decide_next(before, snapshot(here, holders=holders("2", resource="kubevirt/other")))
     assert listed(by_number) == {A: None, B: None, C: ReasonCode.GROUP_HELD}
 
 
 def test_the_pod_that_is_being_admitted_may_take_more_of_a_group_but_of_no_resource_twice() -> None:
     here = host(function(A), function(B))
-    free = turn.first(snapshot(here))
-    other = turn.following(free, snapshot(here, reservations=reserved([A], "example.com/usb")))
+    free = turn.decide_first(snapshot(here))
+    other = turn.decide_next(free, snapshot(here, reservations=reserved([A], "example.com/usb")))
     assert listed(other) == {A: ReasonCode.GROUP_HELD, B: None}, "as another resource"
-    same = turn.following(other, snapshot(here, reservations=reserved([A])))
+    same = turn.decide_next(other, snapshot(here, reservations=reserved([A])))
     assert listed(same) == {A: None, B: ReasonCode.GROUP_HELD}
-    settled = turn.following(
+    settled = turn.decide_next(
         free, snapshot(here, reservations=reserved([A], "example.com/usb", admitting=False))
     )
     assert listed(settled) == {A: ReasonCode.GROUP_HELD, B: ReasonCode.GROUP_HELD}
@@ -233,21 +233,21 @@ def test_a_node_comes_and_goes_with_its_path() -> None:
 
 def test_new_numbers_for_a_node_are_heard_while_a_pod_holds_a_share() -> None:
     held = holders("kvm-1", resource=KVM.name)
-    before = turn.first(snapshot(host(), Spec(rules=(KVM,)), holders=held))
-    more = turn.following(before, snapshot(host(), Spec(rules=(replace(KVM, count=3),)), holders=held))
+    before = turn.decide_first(snapshot(host(), Spec(rules=(KVM,)), holders=held))
+    more = turn.decide_next(before, snapshot(host(), Spec(rules=(replace(KVM, count=3),)), holders=held))
     assert list(listed(more, KVM.name)) == ["kvm-0", "kvm-1", "kvm-2"]
-    fewer = turn.following(before, snapshot(host(), Spec(rules=(replace(KVM, count=1),)), holders=held))
+    fewer = turn.decide_next(before, snapshot(host(), Spec(rules=(replace(KVM, count=1),)), holders=held))
     assert listed(fewer, KVM.name) == {"kvm-0": ReasonCode.NODE_MISSING, "kvm-1": ReasonCode.EXCLUDED}
 
 
 def test_a_node_whose_rule_is_gone_offers_no_share_but_the_one_that_is_held() -> None:
     here = host(nodes=NODES | {KVM.path})
     held = holders("kvm-1", resource=KVM.name)
-    before = turn.first(snapshot(here, Spec(rules=(KVM,)), holders=held))
-    after = turn.following(before, snapshot(here, Spec(), holders=held))
+    before = turn.decide_first(snapshot(here, Spec(rules=(KVM,)), holders=held))
+    after = turn.decide_next(before, snapshot(here, Spec(), holders=held))
     assert listed(after, KVM.name) == {"kvm-1": ReasonCode.EXCLUDED}
     assert after.resources[ResourceName(KVM.name)].kind is Kind.NODE
-    assert dict(turn.following(after, snapshot(here, Spec())).resources) == {}
+    assert dict(turn.decide_next(after, snapshot(here, Spec())).resources) == {}
 
 
 def test_options_of_a_rule_reach_the_resource() -> None:
@@ -270,9 +270,9 @@ def test_an_offer_is_found_by_the_id_of_its_device_only() -> None:
 def test_a_resource_that_comes_lists_what_a_pod_holds_of_it_already() -> None:
     """After a restart of the daemon, say: the pod's device has gone, and another one of its name comes."""
     held = holders(B, resource=T4)
-    before = turn.first(snapshot(host(), ALL, holders=held))
+    before = turn.decide_first(snapshot(host(), ALL, holders=held))
     assert before.resources == {}
-    after = turn.following(before, snapshot(host(function(A)), ALL, holders=held))
+    after = turn.decide_next(before, snapshot(host(function(A)), ALL, holders=held))
     assert listed(after, T4) == {A: None, B: ReasonCode.GONE}
 
 
@@ -288,7 +288,7 @@ class Unwalkable(dict[Any, Any]):
 def test_a_turn_after_an_allocate_walks_neither_holders_nor_resources() -> None:
     here = host(*(function(f"0000:{bus}:00.0", bus) for bus in range(60, 70)))
     held = holders("0000:60:00.0", "0000:61:00.0", "0000:62:00.0")
-    before = turn.first(snapshot(here, holders=held))
+    before = turn.decide_first(snapshot(here, holders=held))
     allocations = Allocations({ResourceName(GPU): Unwalkable(held)}, Knowledge.COMPLETE)
     vars(allocations)["holders"] = Unwalkable(held)  # which was found for the turn before
     before = replace(
@@ -300,7 +300,7 @@ def test_a_turn_after_an_allocate_walks_neither_holders_nor_resources() -> None:
         resources=Unwalkable(before.resources),
     )
     given = replace(before.snapshot, reservations=Reservations(frozenset({"0000:65:00.0", "0000:60:00.0"})))
-    after = turn.following(before, given)
+    after = turn.decide_next(before, given)
     assert after.resources is before.resources
     assert after.offers is before.offers
     assert after.by_resource is before.by_resource

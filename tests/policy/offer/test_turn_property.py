@@ -217,7 +217,7 @@ def anew(after: Decision) -> Decision:
     """Every unit decided and every resource built anew, from the memories of ``after`` alone."""
     served: dict[ResourceName, ByUnit] = {name: {} for name in after.resources}
     begin = Snapshot(Host(), after.snapshot.spec, after.snapshot.names)
-    return turn.following(Decision(begin, by_resource=served, matched=after.matched), after.snapshot)
+    return turn.decide_next(Decision(begin, by_resource=served, matched=after.matched), after.snapshot)
 
 
 def seen(decision: Decision) -> dict[str, tuple[object, ...]]:
@@ -231,9 +231,9 @@ def seen(decision: Decision) -> dict[str, tuple[object, ...]]:
 @settings(deadline=None, max_examples=300)
 @given(st.lists(steps, min_size=1, max_size=14))
 def test_a_chain_of_turns_equals_a_decision_from_scratch(chain: list[tuple[str, Any]]) -> None:
-    decision = turn.first(START)
+    decision = turn.decide_first(START)
     for step in chain:
-        decision = turn.following(decision, changed(decision.snapshot, step))
+        decision = turn.decide_next(decision, changed(decision.snapshot, step))
         scratch = anew(decision)
         assert decision.offers == scratch.offers
         assert decision.matched == scratch.matched
@@ -244,10 +244,10 @@ def test_a_chain_of_turns_equals_a_decision_from_scratch(chain: list[tuple[str, 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(steps, min_size=1, max_size=14))
 def test_memories_only_add_what_was_offered_before_and_still_exists(chain: list[tuple[str, Any]]) -> None:
-    decision = turn.first(START)
+    decision = turn.decide_first(START)
     for step in chain:
-        before, decision = decision, turn.following(decision, changed(decision.snapshot, step))
-        fresh = turn.first(decision.snapshot)
+        before, decision = decision, turn.decide_next(decision, changed(decision.snapshot, step))
+        fresh = turn.decide_first(decision.snapshot)
         assert fresh.matched.items() <= decision.matched.items()
         remembered = decision.matched.keys() - fresh.matched.keys()
         assert remembered <= before.matched.keys() & known(decision.snapshot.host)
@@ -261,14 +261,14 @@ def test_memories_only_add_what_was_offered_before_and_still_exists(chain: list[
 @settings(deadline=None, max_examples=150)
 @given(st.lists(steps, min_size=1, max_size=10))
 def test_what_a_change_does_not_concern_stays_the_same_object(chain: list[tuple[str, Any]]) -> None:
-    decision = turn.first(START)
+    decision = turn.decide_first(START)
     for step in chain:
         snapshot = changed(decision.snapshot, step)
-        before, decision = decision, turn.following(decision, snapshot)
+        before, decision = decision, turn.decide_next(decision, snapshot)
         for name, resource in decision.resources.items():
             old = before.resources.get(name)
             assert resource is old or resource != old or step[0] == "spec"
-        again = turn.following(decision, snapshot)
+        again = turn.decide_next(decision, snapshot)
         assert all(again.resources[name] is found for name, found in decision.resources.items())
         assert again.resources.keys() == decision.resources.keys()
 
@@ -276,9 +276,9 @@ def test_what_a_change_does_not_concern_stays_the_same_object(chain: list[tuple[
 @settings(deadline=None, max_examples=150)
 @given(st.lists(steps, min_size=1, max_size=10))
 def test_no_id_of_a_pod_is_dropped_and_none_is_listed_twice(chain: list[tuple[str, Any]]) -> None:
-    decision = turn.first(START)
+    decision = turn.decide_first(START)
     for step in chain:
-        before, decision = decision, turn.following(decision, changed(decision.snapshot, step))
+        before, decision = decision, turn.decide_next(decision, changed(decision.snapshot, step))
         for name, resource in decision.resources.items():
             ids = [device.id for device in resource.devices]
             assert len(set(ids)) == len(ids), name

@@ -34,7 +34,7 @@ def wish(isolation: Isolation) -> Spec:
 def test_isolation_decides_what_a_device_stands_for(
     isolation: Isolation, devices: list[tuple[str, ...]]
 ) -> None:
-    found = units.decide(ONE, snapshot(host(*PAIR), wish(isolation)))
+    found = units.build_offers(ONE, snapshot(host(*PAIR), wish(isolation)))
     assert [offer.host_devices for offer in found] == devices
     assert [offer.device.id for offer in found] == [device[0] for device in devices]
     assert all(offer.device.healthy for offer in found)
@@ -44,53 +44,57 @@ def test_a_bundle_holds_only_what_its_own_rule_takes() -> None:
     audio = function("0000:65:00.1", pci_class="040300", vendor="1022")
     other = PciRule("example.com/audio", (PciSelector(vendors=("1022",)),))
     spec = Spec(Discovery(enabled=False), rules=(*wish(Isolation.BUNDLE).rules, other))
-    found = units.decide(ONE, snapshot(host(PAIR[0], audio, PAIR[1]), spec))
+    found = units.build_offers(ONE, snapshot(host(PAIR[0], audio, PAIR[1]), spec))
     by_name = {offer.match.resource: offer.host_devices for offer in found}
     assert by_name == {GPU: ("0000:65:00.0", "0000:66:00.0"), "example.com/audio": ("0000:65:00.1",)}
 
 
 def test_one_bad_function_makes_its_bundle_unhealthy() -> None:
     bad = PAIR[1]._replace(driver=None, vfio=False)
-    (found,) = units.decide(ONE, snapshot(host(PAIR[0], bad), wish(Isolation.BUNDLE)))
+    (found,) = units.build_offers(ONE, snapshot(host(PAIR[0], bad), wish(Isolation.BUNDLE)))
     assert found.device.reason is not None
     assert found.device.reason.code is ReasonCode.DRIVER_CHANGED
 
 
 def test_a_function_without_a_group_is_listed_with_the_reason() -> None:
     lonely = function(group=None)
-    (found,) = units.decide(units.unit_of(lonely), snapshot(host(lonely)))
+    (found,) = units.build_offers(units.find_unit_id(lonely), snapshot(host(lonely)))
     assert found.device.reason is not None
     assert found.device.reason.code is ReasonCode.NO_GROUP
 
 
 def test_a_function_whose_group_could_not_be_read_is_not_forgotten() -> None:
-    (found,) = units.decide(ONE, snapshot(host(function(), groups={})))
+    (found,) = units.build_offers(ONE, snapshot(host(function(), groups={})))
     assert found.device.reason is not None
     assert found.device.reason.code is ReasonCode.NO_GROUP
 
 
 @pytest.mark.parametrize(("node", "announced"), [(0, 0), (1, 1), (None, None), (7, None)])
 def test_only_a_numa_node_that_the_host_has_is_announced(node: int | None, announced: int | None) -> None:
-    (found,) = units.decide(ONE, snapshot(host(function(numa_node=node))))
+    (found,) = units.build_offers(ONE, snapshot(host(function(numa_node=node))))
     assert found.device.numa == announced
 
 
 def test_units_are_groups_and_functions_without_one() -> None:
     here = host(*PAIR, function("0000:67:00.0", group=None), function("0000:68:00.0", group=9))
-    assert list(units.units(here)) == [1, "0000:67:00.0", 9]
+    assert list(units.find_unit_ids(here)) == [1, "0000:67:00.0", 9]
 
 
 def test_lists_are_in_address_order_with_long_domains_last() -> None:
     devices = [Device(DeviceId(each)) for each in ("10000:01:00.0", "0000:66:00.0", "0000:65:00.0")]
-    assert ids(units.in_order([*devices, devices[0]])) == ["0000:65:00.0", "0000:66:00.0", "10000:01:00.0"]
+    assert ids(units.sort_devices([*devices, devices[0]])) == [
+        "0000:65:00.0",
+        "0000:66:00.0",
+        "10000:01:00.0",
+    ]
 
 
 def test_another_iommu_or_kernel_is_another_verdict_on_what_firmware_has_mapped() -> None:
     free = host(function(), release="6.1.0")
     old = replace(free, groups={n: group._replace(direct=True) for n, group in free.groups.items()})
-    decision = turn.first(snapshot(old))
+    decision = turn.decide_first(snapshot(old))
     for other, kept in (({"vtd": True}, True), ({}, False), ({"release": "6.12.95"}, True)):
-        decision = turn.following(decision, snapshot(replace(old, **other)))
+        decision = turn.decide_next(decision, snapshot(replace(old, **other)))
         (device,) = decision.resources[ResourceName(GPU)].devices
         assert device.healthy is not kept
 
@@ -112,14 +116,14 @@ def test_a_pf_waits_while_one_of_its_vfs_in_another_group_is_held_or_open() -> N
         (snapshot(opened), ReasonCode.HELD_OUTSIDE),
         (snapshot(idle), None),
     )
-    decision = turn.first(steps[0][0])
+    decision = turn.decide_first(steps[0][0])
     for now, code in steps:
-        decision = turn.following(decision, now)
+        decision = turn.decide_next(decision, now)
         offer = decision.offer_of(PHYSICAL)
         assert offer is not None
         assert (offer.device.reason and offer.device.reason.code) == code
-        assert decision.offers == turn.first(now).offers
-        assert (VIRTUAL in turn.awaited_releases(decision)) or code is None
+        assert decision.offers == turn.decide_first(now).offers
+        assert (VIRTUAL in turn.find_awaited(decision)) or code is None
 
 
 @pytest.mark.parametrize("blocking", [False, True])
@@ -130,9 +134,9 @@ def test_whoever_is_told_to_bind_a_function_hears_of_the_mdevs_that_it_carries_n
     spec = Spec(Discovery(enabled=False), rules=(rule,))
     empty = host(*functions)
     full = replace(empty, mdevs={UUID: mdev(group=None)})  # nothing else is another object
-    first = turn.first(snapshot(empty, spec))
-    then = turn.following(first, replace(first.snapshot, host=full))
-    last = turn.following(then, first.snapshot)
+    first = turn.decide_first(snapshot(empty, spec))
+    then = turn.decide_next(first, replace(first.snapshot, host=full))
+    last = turn.decide_next(then, first.snapshot)
     hints = [
         offer.device.reason.hint
         for decision in (first, then, last)

@@ -53,14 +53,14 @@ def calls_in(work: Callable[[], Any]) -> int:
 def calls_of_a_turn(rule: NodeRule | CdiRule, count: int) -> int:
     """Those of the turn in which one more pod has a node, while others have all but that."""
     snapshot = Snapshot(host(count), Spec(rules=(rule, BY_USB)))
-    first = turn.first(snapshot)
+    first = turn.decide_first(snapshot)
     holders: dict[str, Holder] = {
         each.id: Holder("ns", each.id, TTYS) for each in first.resources[TTYS].devices
     }
     most = dict(tuple(holders.items())[1:])
-    before = turn.following(first, replace(snapshot, allocations=Allocations.of(most, Knowledge.COMPLETE)))
+    before = turn.decide_next(first, replace(snapshot, allocations=Allocations.of(most, Knowledge.COMPLETE)))
     now = replace(snapshot, allocations=Allocations.of(holders, Knowledge.COMPLETE))
-    return calls_in(lambda: turn.following(before, now))
+    return calls_in(lambda: turn.decide_next(before, now))
 
 
 @pytest.mark.parametrize("rule", [BY_NODE, BY_CDI], ids=["node", "cdi"])
@@ -78,8 +78,8 @@ def test_a_link_that_leads_to_a_usb_device_by_now_was_not_given_to_whoever_had_a
     held = Allocations.of(
         {"mine-0": Holder("ns", "box", TTYS)}, Knowledge.COMPLETE, nodes={TTYS: {"mine-0": (other.node,)}}
     )
-    before = turn.first(Snapshot(here, Spec(rules=(rule, BY_USB)), allocations=held))
+    before = turn.decide_first(Snapshot(here, Spec(rules=(rule, BY_USB)), allocations=held))
     now = replace(before.snapshot, host=replace(here, dev_nodes={"/dev/mine": leads}))
-    for decision in (turn.following(before, now), turn.first(now)):
+    for decision in (turn.decide_next(before, now), turn.decide_first(now)):
         sticks = decision.resources[ResourceName(BY_USB.name)].devices
         assert {each.id: each.healthy for each in sticks} == {STICK.id: True, other.id: False}

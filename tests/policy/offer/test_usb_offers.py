@@ -52,7 +52,7 @@ def host(tmp_path: Path) -> Host:
 def sets(host: Host, *usb: dict[str, Any]) -> dict[str, list[list[str]]]:
     """Resource → bus and number of the devices of each of its Devices, as this node offers them by the CR."""
     on = Configuration(kubevirt=KubeVirt(enabled="auto"))
-    decision = turn.first(Snapshot(host, merge.merge(on, read({"usb": list(usb)}))))
+    decision = turn.decide_first(Snapshot(host, merge.merge(on, read({"usb": list(usb)}))))
     return {
         name.removeprefix("kubevirt.io/"): [
             dict(grants.grant(resource, [device.id], decision).envs)[_variable(name)].split(",")
@@ -107,7 +107,7 @@ def of(
     held = samples.holders("key", resource="a.b/set") if lent and holder else {}
     begin = samples.snapshot(samples.host(*devices), samples.WISH._replace(rules=rules), holders=held)
     loans = {DeviceId("key"): lent} if lent else {}
-    return {**turn.first(replace(begin, loans=loans)).resources}
+    return {**turn.decide_first(replace(begin, loans=loans)).resources}
 
 
 def loan(each: UsbDevice) -> Loan:
@@ -157,7 +157,7 @@ def test_what_is_being_lent_stays_a_set_though_something_goes_before(complete: b
     known = Knowledge.COMPLETE if complete else Knowledge.PARTIAL
     allocations = replace(begin.allocations, knowledge=known)
     loans = {DeviceId("key"): (loan(KEY), loan(OTHER))}
-    found = turn.first(replace(begin, loans=loans, allocations=allocations))
+    found = turn.decide_first(replace(begin, loans=loans, allocations=allocations))
     assert found.offers[units.USB][0].host_devices == ("key", "other")
 
 
@@ -166,7 +166,7 @@ def test_what_a_pod_has_is_kept_before_what_is_left_of_a_loan() -> None:
     held = samples.holders("key2", resource="a.b/set")
     begin = samples.snapshot(samples.host(KEY, STICK, key), samples.WISH._replace(rules=(SET,)), holders=held)
     loans = {DeviceId("key"): (loan(KEY), loan(STICK)), DeviceId("key2"): (loan(key), loan(STICK))}
-    found = turn.first(replace(begin, loans=loans))
+    found = turn.decide_first(replace(begin, loans=loans))
     assert [each.host_devices for each in found.offers[units.USB]] == [("key2", "stick")]
 
 
