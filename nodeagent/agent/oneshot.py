@@ -44,7 +44,7 @@ async def snapshot(root: Root, spec: Spec, timeouts: Timeouts, saved: Host | Non
         host,
         spec,
         names,
-        ledger=ownership.learned(Ledger(), host, names),
+        ledger=ownership.update_ledger(Ledger(), host, names),
         machine_id=await threads.call(read_machine_id, root),
     )
 
@@ -78,7 +78,7 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
     known = before.ledger if before.ledger != Ledger() else ledger.SECTION.peek(root.prefix)
     return replace(
         before,
-        ledger=ownership.learned(known, before.host, before.names),
+        ledger=ownership.update_ledger(known, before.host, before.names),
         machine_id=before.machine_id or read_machine_id(root),
     )
 

@@ -186,7 +186,7 @@ def remove_from_boot(options: argparse.Namespace, request: Request) -> tuple[Req
         return request, BootFiles()
     _check_root(root, request)
     snapshot, _ = _scan(options, root)
-    kept = atboot.without(request, snapshot, known)
+    kept = atboot.remove_entries(request, snapshot, known)
     change = boot_files.changes(root, kept)
     if not request.dry_run:
         boot_files.put(root, change)

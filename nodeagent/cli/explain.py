@@ -227,7 +227,7 @@ def _explain_passthrough_rule(subject: _Subject) -> RuleExplanation | None:
     if (rule := passthrough.find_rule(subject.name, snapshot)) is None:
         return None
     if not daemon_client.is_saved(subject.options):
-        units = bindings.units(passthrough.selected(rule, snapshot), snapshot.host)
+        units = bindings.find_groups(passthrough.selected(rule, snapshot), snapshot.host)
         functions = [each.address for members in units for each in members]
         root = args.root_of(subject.options)
         snapshot = anyio.run(oneshot.with_close_uses, root, snapshot, functions, subject.options.timeouts)

@@ -30,35 +30,35 @@ VGPU_CONFIG = "nvidia.com/vgpu.config"
 SWITCH = "set mediatedDevicesConfiguration.enabled: false in the KubeVirt CR"
 
 
-def wanted(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevSpec:
+def build_spec(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevSpec:
     """The desired mdevs of a node with these labels; ``manage`` is off where there is an obstacle."""
-    wishes = _wishes(configuration, cr, labels)
-    for problem in obstacles(configuration, cr, labels):
+    wishes = _build_unguarded(configuration, cr, labels)
+    for problem in find_obstacles(configuration, cr, labels):
         return wishes._replace(manage=False, obstacle=problem.line)
     return wishes
 
 
-def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> Iterator[Problem]:
+def find_obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> Iterator[Problem]:
     """Why no mdev is created or removed, although mdevs are configured."""
     _, unusable = choose_vgpu(configuration, labels)
     yield from unusable
     if cr is None or not cr.virt_handler_makes_mdevs:
         return
-    if _of_cr(configuration):
+    if _is_from_cr(configuration):
         text = "virt-handler creates and removes mdevs itself, so nodeagent creates and removes none"
         yield misconfigured("kubevirt.manageMdevs", text, SWITCH)
         return
-    wishes = _wishes(configuration, cr, labels)
-    for name in _unprotected(wishes, cr, labels) if wishes.manage else ():
+    wishes = _build_unguarded(configuration, cr, labels)
+    for name in _find_unprotected(wishes, cr, labels) if wishes.manage else ():
         text = f'virt-handler would remove mdevs of the type "{name}", so nodeagent creates and removes none'
         hint = f"{SWITCH}, or list all types there as external, spelled as here"
         yield misconfigured("mdevs.manage", text, hint)
         return
 
 
-def ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterator[Problem]:
+def find_ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterator[Problem]:
     """Desired mdevs of the CR that are ignored, because the configuration has its own."""
-    both = configuration.kubevirt.manage_mdevs and _has_own(configuration)
+    both = configuration.kubevirt.manage_mdevs and _is_configured(configuration)
     if both and cr is not None and cr.mdevs is not None:
         text = "the configuration has its own list of mdevs, so that of the KubeVirt CR is ignored"
         hint = "remove it, or the types and files from mdevs"
@@ -94,7 +94,7 @@ def _chosen_name(configuration: Configuration, labels: Labels) -> str:
     return labels.get(VGPU_CONFIG) or configuration.mdevs.vgpu_config
 
 
-def _wishes(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevSpec:
+def _build_unguarded(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevSpec:
     """The desired mdevs, whether there is an obstacle or not."""
     written, definitions = configuration.mdevs, configuration.imported.mdevctl
     vgpu, _ = choose_vgpu(configuration, labels)
@@ -104,45 +104,45 @@ def _wishes(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels)
         nodes=written.nodes,
         adopt=written.adopt,
         excluded=written.exclude,
-        protected=() if cr is None else _external(cr),
+        protected=() if cr is None else _find_external(cr),
         cards=() if vgpu is None else vgpu.cards,
         definitions=definitions.wanted,
         defined=definitions.uuids,
         reserved=definitions.reserved,
     )
-    if cr is None or not _of_cr(configuration):
+    if cr is None or not _is_from_cr(configuration):
         return own
     asked = cr.mdevs or MdevsConfiguration()  # a CR without the section has no desired mdevs
     return own._replace(manage=True, types=asked.types, nodes=asked.nodes, cards=(), definitions=())
 
 
-def _of_cr(configuration: Configuration) -> bool:
+def _is_from_cr(configuration: Configuration) -> bool:
     """True if the CR defines the desired mdevs."""
-    return configuration.kubevirt.manage_mdevs and not _has_own(configuration)
+    return configuration.kubevirt.manage_mdevs and not _is_configured(configuration)
 
 
-def _has_own(configuration: Configuration) -> bool:
+def _is_configured(configuration: Configuration) -> bool:
     """True if the configuration defines desired mdevs."""
     written = configuration.mdevs
     sources = (written.types, written.nodes, written.mdevctl, written.vgpu_config_file)
     return written.manage and any(sources)
 
 
-def _external(cr: KubeVirtCR) -> tuple[str, ...]:
+def _find_external(cr: KubeVirtCR) -> tuple[str, ...]:
     """The types that the CR leaves to other providers: virt-handler removes no mdev of them."""
     mdevs = (entry for entry in cr.permitted or () if entry.kind is Kind.MDEV)
     return tuple(dict.fromkeys(entry.selector for entry in mdevs if entry.external))
 
 
-def _unprotected(wishes: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[str]:
+def _find_unprotected(wishes: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[str]:
     """The desired types that virt-handler would remove: its lists do not have them in this spelling."""
     from nodeagent.policy.change import wanted_types  # here: not needed on a node without changes
 
     section = cr.mdevs or MdevsConfiguration()
-    asked = wanted_types.for_node(MdevSpec(types=section.types, nodes=section.nodes), labels)
-    kept = {naming.normalize_type(name) for name in (*_external(cr), *(each.name for each in asked))}
+    asked = wanted_types.list_for_node(MdevSpec(types=section.types, nodes=section.nodes), labels)
+    kept = {naming.normalize_type(name) for name in (*_find_external(cr), *(each.name for each in asked))}
     listed = (
-        *wanted_types.for_node(wishes, labels),
+        *wanted_types.list_for_node(wishes, labels),
         *(wish for card in wishes.cards for wish in card.types),
         *(WantedType(definition.type_id) for definition in wishes.definitions),
     )

@@ -49,7 +49,7 @@ def merge(
         rules=rules if entries is None else (*rules, *entries.rules),
         kubevirt_rules=NO_RULES if entries is None else entries.served,
         virt_handler_rules=NO_RULES if entries is None else entries.foreign,
-        mdevs=mdev_wishes.wanted(configuration, cr, here),
+        mdevs=mdev_wishes.build_spec(configuration, cr, here),
         sriov=_relative(configuration.sriov, home),
         passthrough=_relative(configuration.passthrough, home),
         labels=tuple(here.items()),
@@ -86,8 +86,8 @@ def objections(
     return (
         *(() if cr is None else cr.refused),
         *(() if entries is None else entries.findings),
-        *mdev_wishes.obstacles(configuration, cr, _labels(configuration, labels)),
-        *mdev_wishes.ignored(configuration, cr),
+        *mdev_wishes.find_obstacles(configuration, cr, _labels(configuration, labels)),
+        *mdev_wishes.find_ignored(configuration, cr),
     )
 
 

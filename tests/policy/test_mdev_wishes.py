@@ -57,7 +57,7 @@ def types_of(cr: KubeVirtCR, labels: dict[str, str]) -> list[str]:
     """What is wanted on a node with these labels, in order."""
     found = merge.merge(MANAGED, cr, labels)
     assert found.mdevs.manage
-    return [wish.name for wish in wanted_types.for_node(found.mdevs, dict(found.labels))]
+    return [wish.name for wish in wanted_types.list_for_node(found.mdevs, dict(found.labels))]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ class LedgerKeeper:
     def learn(self, busy: Set[str]) -> None:
         """Remember what the Host shows of vGPU types; not yet of ``busy`` VFs, for it may be old."""
         now = self._snapshots.now
-        self._publish(ownership.learned(now.ledger, now.host, now.names, busy))
+        self._publish(ownership.update_ledger(now.ledger, now.host, now.names, busy))
 
     async def run(self) -> None:
         """Put on disk what has changed, for ever; a refusal matters before a change only."""

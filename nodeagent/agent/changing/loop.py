@@ -69,7 +69,7 @@ class ChangeLoop:
     def one_turn(self, group: TaskGroup) -> None:
         """Plan if anything has changed, and start work on the cards that have steps and no work yet."""
         snapshot = self._snapshots.now
-        if not planning.due(snapshot) and self._inputs is None:
+        if not planning.is_due(snapshot) and self._inputs is None:
             self._forget_unplanned()
             return
         if not snapshot.host.generation:
@@ -84,7 +84,7 @@ class ChangeLoop:
         self._await_releases()
         for card, steps in self._batches().items():
             self.runner.start(card, steps, snapshot, group)
-        self._inputs = _inputs(snapshot, self.runner) if planning.due(snapshot) else None
+        self._inputs = _inputs(snapshot, self.runner) if planning.is_due(snapshot) else None
 
     @property
     def status(self) -> ChangesStatus:
@@ -162,7 +162,7 @@ class ChangeLoop:
         self._snapshots.publish(replace(snapshot, unwanted=unwanted))
         ids = {each for action in actions for each in action.takes}
         functions = {each for action in actions for each in moved(action)}
-        ids |= {each for each in functions if guards.taken_behind(PciAddress(each), snapshot)}
+        ids |= {each for each in functions if guards.describe_indirect_user(PciAddress(each), snapshot)}
         self._releases.wait_for(frozenset(ids), by=self.name)
 
     def _log_waiting(self, step: Step) -> None:

@@ -72,7 +72,7 @@ class ManualRequests:
         """The outcome for each group; where a write does not end, what has become of it by then."""
         try:
             groups = await self._plan(request)
-            results = {each.functions: byhand.result(each, self._snapshots.now.host) for each in groups}
+            results = {each.functions: byhand.build_result(each, self._snapshots.now.host) for each in groups}
             due = [] if request.dry_run else [each for each in groups if each.due]
             _log_accepted(request, due, asker)
             if due:
@@ -143,7 +143,7 @@ class ManualRequests:
             seen = self._snapshots.version
             for each in [group for group in left if not self._is_in_progress(group)]:
                 plan = byhand.plan_now(each, self._snapshots.now)
-                refusals = self._failure(each) or byhand.refusals(plan)
+                refusals = self._failure(each) or byhand.find_refusals(plan)
                 if plan.steps and not refusals:
                     self._start(plan.steps)
                     continue
@@ -171,7 +171,7 @@ class ManualRequests:
             self._request({address: before.get(address) for address in each.asked})
         for each in refused:
             plan = byhand.plan_now(each, self._snapshots.now)
-            if not byhand.refusals(plan):
+            if not byhand.find_refusals(plan):
                 self._start(plan.steps)
 
     def _request(self, changes: Mapping[str, Asked | None]) -> None:

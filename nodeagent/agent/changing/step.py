@@ -224,7 +224,9 @@ class ChangeRunner:
     async def _has_foreign_mdev(self, work: CardWork) -> bool:
         """True if the card has an mdev that is neither known nor planned: nothing is made beside it."""
         host = work.planned.host
-        parents = tuple(each for each in host.mdev_parents if cards.card_of(host, each) == work.card)
+        parents = tuple(
+            each for each in host.mdev_parents if cards.find_card_address(host, each) == work.card
+        )
         if not parents:
             return False
         found = await threads.call(mdevs.instances_on, self._core.root, parents)

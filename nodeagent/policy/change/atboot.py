@@ -36,31 +36,31 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
     named = frozenset(byhand.find_functions(request.names, host))
     entries = {each.address: each for each in known}
     results: list[Result] = []
-    for members in bindings.units(named, host):
+    for members in bindings.find_groups(named, host):
         asked = [each for each in members if each.address in named]
-        refusals = dict(_refusals(members, asked, snapshot))
-        taken = () if refusals else tuple(_entries(members, asked, request.driver))
+        refusals = dict(_find_refusals(members, asked, snapshot))
+        taken = () if refusals else tuple(_build_entries(members, asked, request.driver))
         new = [each for each in taken if entries.get(each.address) != each]
         entries.update({each.address: each for each in taken})
         addresses = tuple(each.address for each in taken or asked)
         became = Outcome.REFUSED if refusals else Outcome.PLANNED if new else Outcome.NOTHING
-        results.append(Result(addresses, became, _words(addresses, request.driver), refusals))
+        results.append(Result(addresses, became, _describe(addresses, request.driver), refusals))
     return BootPlan(tuple(results), tuple(entries[address] for address in sorted(entries)))
 
 
-def without(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tuple[AtBoot, ...]:
+def remove_entries(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tuple[AtBoot, ...]:
     """The ``known`` entries without those of the named groups, whether on the host or not."""
     wanted = [byhand.parse_name(name) for name in request.names]
     host = snapshot.host
-    named = [each for each in known if any(byhand.selects_entry(each, selector) for selector in wanted)]
+    named = [each for each in known if any(byhand.is_entry_selected(each, selector) for selector in wanted)]
     here = [address for each in named if (address := PciAddress(each.address)) in host.functions]
-    here += _picked(request.names, host)
-    beside = {each.address for members in bindings.units(here, host) for each in members}
+    here += _find_named(request.names, host)
+    beside = {each.address for members in bindings.find_groups(here, host) for each in members}
     gone = beside | {each.address for each in named}
     return tuple(each for each in known if each.address not in gone)
 
 
-def _picked(names: Sequence[str], host: Host) -> Sequence[PciAddress]:
+def _find_named(names: Sequence[str], host: Host) -> Sequence[PciAddress]:
     """The named functions on the host; empty if a name matches none."""
     try:
         return byhand.find_functions(names, host)
@@ -68,42 +68,44 @@ def _picked(names: Sequence[str], host: Host) -> Sequence[PciAddress]:
         return ()
 
 
-def _refusals(
+def _find_refusals(
     members: Sequence[PciFunction], asked: Sequence[PciFunction], snapshot: Snapshot
 ) -> Iterator[tuple[str, str]]:
     head, host = asked[0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
-    found = [(head, each) for each in guards.of_group(group, (), host)]
-    found += [(head, each) for each in guards.of_bridges(members)]
+    found = [(head, each) for each in guards.refuse_group(group, (), host)]
+    found += [(head, each) for each in guards.refuse_bridges(members)]
     for member in members:
-        if member in asked or not _left(member):
-            judged = member._replace(uses=_lasting(member.uses))
-            found += [(member, each) for each in guards.of_function(judged, host, forced=False)]
-            found += [(member, each) for each in bindings.of_vfs(member, snapshot)]
+        if member in asked or not _is_kept(member):
+            judged = member._replace(uses=_find_lasting_uses(member.uses))
+            found += [(member, each) for each in guards.refuse_function(judged, host, forced=False)]
+            found += [(member, each) for each in bindings.refuse_vf_parent(member, snapshot)]
     for member, problem in found:
         yield f"{member.address} is not bound at boot: {problem.what}", problem.hint
 
 
-def _lasting(uses: HostUses | None) -> HostUses | None:
+def _find_lasting_uses(uses: HostUses | None) -> HostUses | None:
     """The uses that come back after a boot."""
     if uses is None:
         return None
     return uses._replace(found=tuple(use for use in uses.found if use.kind is not UseKind.OPEN))
 
 
-def _left(function: PciFunction) -> bool:
+def _is_kept(function: PciFunction) -> bool:
     """True if the function keeps its driver: a bridge, or a driver that VFIO allows in the group."""
-    return guards.bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
+    return guards.is_bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
 
 
-def _entries(members: Sequence[PciFunction], asked: Sequence[PciFunction], driver: str) -> Iterator[AtBoot]:
+def _build_entries(
+    members: Sequence[PciFunction], asked: Sequence[PciFunction], driver: str
+) -> Iterator[AtBoot]:
     """The entries of a group; a variant driver is for the named devices, the rest gets vfio-pci."""
     alike = {(each.vendor, each.device) for each in asked}
     for each in members:
-        if (each in asked or not _left(each)) and each.vendor and each.device:
+        if (each in asked or not _is_kept(each)) and each.vendor and each.device:
             to = driver if (each.vendor, each.device) in alike else VFIO_PCI
             yield AtBoot(each.address, each.vendor, each.device, to)
 
 
-def _words(addresses: Sequence[str], driver: str) -> str:
+def _describe(addresses: Sequence[str], driver: str) -> str:
     return f"{', '.join(addresses)} to {driver} from the next boot on"

@@ -23,10 +23,10 @@ from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector
 from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.change import guards, prospects
-from nodeagent.policy.change.cards import order
+from nodeagent.policy.change.cards import address_key
 
 
-class Wish(NamedTuple):
+class DesiredDriver(NamedTuple):
     """The desired VFIO driver of a function, and the rule; ``picked``: the rule matches it, not its group."""
 
     driver: str
@@ -34,11 +34,11 @@ class Wish(NamedTuple):
     picked: bool
 
 
-_Unit = tuple[GroupNumber | None, PciAddress]
+_GroupKey = tuple[GroupNumber | None, PciAddress]
 """A group by its number and first function; a function without a group by itself."""
-Wishes = Mapping[PciAddress, Wish]
+DesiredDrivers = Mapping[PciAddress, DesiredDriver]
 
-HAND = "nodeagent bind"
+MANUAL = "nodeagent bind"
 """The place of a rule that is a manual request."""
 
 
@@ -48,9 +48,9 @@ def plan(snapshot: Snapshot) -> Plan:
     ruled = spec.passthrough or any(rule.driver is not None for rule in spec.sriov)
     if not ruled and not ledger.drivers and not ledger.asked:
         return Plan()
-    wanted = wishes(snapshot)
+    wanted = find_desired_drivers(snapshot)
     touched = {*wanted, *map(PciAddress, ledger.drivers)} & snapshot.host.functions.keys()
-    parts = [of_members(members, wanted, snapshot) for members in units(touched, snapshot.host)]
+    parts = [plan_group(members, wanted, snapshot) for members in find_groups(touched, snapshot.host)]
     return Plan(
         tuple(step for part in parts for step in part.steps),
         tuple(step for part in parts for step in part.waiting),
@@ -62,25 +62,25 @@ def find_members(plan: Plan, host: Host) -> Sequence[PciAddress]:
     """The functions of all groups that the plan binds, or refuses to bind."""
     named = {PciAddress(each) for step in plan.steps for each in moved(step.action)}
     named |= {PciAddress(each.about) for each in plan.problems if each.code == ProblemCode.NOT_BOUND}
-    return [each.address for members in units(named & host.functions.keys(), host) for each in members]
+    return [each.address for members in find_groups(named & host.functions.keys(), host) for each in members]
 
 
-def units(addresses: Iterable[PciAddress], host: Host) -> Sequence[Sequence[PciFunction]]:
+def find_groups(addresses: Iterable[PciAddress], host: Host) -> Sequence[Sequence[PciFunction]]:
     """The members of all groups of these functions; a function without a group is alone."""
-    found = {_unit(address, host) for address in addresses}
-    return [_members(unit, host) for unit in sorted(found, key=lambda unit: order(unit[1]))]
+    found = {_find_group(address, host) for address in addresses}
+    return [_list_members(unit, host) for unit in sorted(found, key=lambda unit: address_key(unit[1]))]
 
 
-def of_members(members: Sequence[PciFunction], wanted: Wishes, snapshot: Snapshot) -> Plan:
+def plan_group(members: Sequence[PciFunction], wanted: DesiredDrivers, snapshot: Snapshot) -> Plan:
     """The plan for one group."""
     steps: list[Step] = []
     waiting: list[Step] = []
     problems: list[Problem] = []
-    restoring = _restoring(members, wanted, snapshot)
-    binding = _binding(members, wanted, snapshot, problems)
-    for step in restoring, binding, _missed(members, binding, snapshot):
+    restoring = _plan_restore(members, wanted, snapshot)
+    binding = _plan_bind(members, wanted, snapshot, problems)
+    for step in restoring, binding, _plan_rebind(members, binding, snapshot):
         if step is not None:
-            obstacle = _obstacle(step, members, snapshot)
+            obstacle = _find_obstacle(step, members, snapshot)
             if obstacle is None:
                 steps.append(step)
             else:
@@ -88,153 +88,153 @@ def of_members(members: Sequence[PciFunction], wanted: Wishes, snapshot: Snapsho
     return Plan(tuple(steps), tuple(waiting), problems=tuple(problems))
 
 
-def wishes(snapshot: Snapshot) -> Wishes:
+def find_desired_drivers(snapshot: Snapshot) -> DesiredDrivers:
     """The desired drivers; with ``group: whole`` the rest of a group follows its matched functions.
 
     A rule takes precedence over a manual request, because it is visible in a file.
     """
     host, ledger = snapshot.host, snapshot.ledger
-    wishes: dict[PciAddress, Wish] = {}
-    for address in sorted(host.functions, key=order):
+    wishes: dict[PciAddress, DesiredDriver] = {}
+    for address in sorted(host.functions, key=address_key):
         function = host.functions[address]
         rule = (
-            _rule(_on_its_own(function, ledger), snapshot.spec.passthrough)
-            or _of_pf(function, snapshot)
-            or _by_hand(function, ledger)
+            _find_rule(_with_own_driver(function, ledger), snapshot.spec.passthrough)
+            or _find_vf_rule(function, snapshot)
+            or _find_request(function, ledger)
         )
         if rule is not None:
-            wishes[address] = Wish(rule.driver, rule, picked=True)
+            wishes[address] = DesiredDriver(rule.driver, rule, picked=True)
     for address, wish in tuple(wishes.items()):
-        if wish.rule.group is GroupScope.WHOLE and not guards.bridge(host.functions[address]):
+        if wish.rule.group is GroupScope.WHOLE and not guards.is_bridge(host.functions[address]):
             for member in host.members(host.functions[address].group):
-                wishes.setdefault(member.address, _beside(host.functions[address], member, wish))
+                wishes.setdefault(member.address, _follow_group(host.functions[address], member, wish))
     return wishes
 
 
-def _on_its_own(function: PciFunction, ledger: Ledger) -> PciFunction:
+def _with_own_driver(function: PciFunction, ledger: Ledger) -> PciFunction:
     """The function with its own driver."""
-    return function._replace(driver=_own(function, ledger))
+    return function._replace(driver=_find_own_driver(function, ledger))
 
 
-def _own(function: PciFunction, ledger: Ledger) -> str | None:
+def _find_own_driver(function: PciFunction, ledger: Ledger) -> str | None:
     """Its own driver; the driver on record may be that of a device that was re-plugged since."""
     recorded = ledger.drivers.get(function.address)
     hosts = function.driver is not None and not vfio_driver(function.driver)
     return function.driver if recorded is None or hosts else recorded or None
 
 
-def _rule(function: PciFunction, rules: Iterable[PassthroughRule]) -> PassthroughRule | None:
-    return next((rule for rule in rules if _picks(rule, function)), None)
+def _find_rule(function: PciFunction, rules: Iterable[PassthroughRule]) -> PassthroughRule | None:
+    return next((rule for rule in rules if _is_matched(rule, function)), None)
 
 
-def _of_pf(function: PciFunction, snapshot: Snapshot) -> PassthroughRule | None:
+def _find_vf_rule(function: PciFunction, snapshot: Snapshot) -> PassthroughRule | None:
     """The driver rule of a VF, by the ``sriov`` rule that created it."""
     physical = None if function.physfn is None else snapshot.host.functions.get(function.physfn)
-    return None if physical is None else prospects.of_vfs(physical, snapshot.spec)
+    return None if physical is None else prospects.find_driver_rule(physical, snapshot.spec)
 
 
-def _by_hand(function: PciFunction, ledger: Ledger) -> PassthroughRule | None:
+def _find_request(function: PciFunction, ledger: Ledger) -> PassthroughRule | None:
     asked = ledger.asked.get(function.address)
     if asked is None or (asked.vendor, asked.device) != (function.vendor, function.device):
         return None
-    return PassthroughRule((PciSelector(addresses=(function.address,)),), asked.driver, place=HAND)
+    return PassthroughRule((PciSelector(addresses=(function.address,)),), asked.driver, place=MANUAL)
 
 
-def _picks(rule: PassthroughRule, function: PciFunction) -> bool:
+def _is_matched(rule: PassthroughRule, function: PciFunction) -> bool:
     return any(selectors.is_match(each, function, selectors.NO_NAMES) for each in rule.selectors)
 
 
-def _beside(picked: PciFunction, member: PciFunction, wish: Wish) -> Wish:
+def _follow_group(picked: PciFunction, member: PciFunction, wish: DesiredDriver) -> DesiredDriver:
     """The desired driver of another member: a variant driver is for its devices, others get vfio-pci."""
     alike = (picked.vendor, picked.device) == (member.vendor, member.device)
-    return Wish(wish.driver if alike else VFIO_PCI, wish.rule, picked=False)
+    return DesiredDriver(wish.driver if alike else VFIO_PCI, wish.rule, picked=False)
 
 
-def _unit(address: PciAddress, host: Host) -> _Unit:
+def _find_group(address: PciAddress, host: Host) -> _GroupKey:
     number = host.functions[address].group
     members = host.members(number)
-    return (number, min((each.address for each in members), key=order)) if members else (None, address)
+    return (number, min((each.address for each in members), key=address_key)) if members else (None, address)
 
 
-def _members(unit: _Unit, host: Host) -> Sequence[PciFunction]:
+def _list_members(unit: _GroupKey, host: Host) -> Sequence[PciFunction]:
     return host.members(unit[0]) or (host.functions[unit[1]],)
 
 
-def _binding(
-    members: Sequence[PciFunction], wishes: Wishes, snapshot: Snapshot, problems: list[Problem]
+def _plan_bind(
+    members: Sequence[PciFunction], wishes: DesiredDrivers, snapshot: Snapshot, problems: list[Problem]
 ) -> Step | None:
     """The step that binds the functions of a group; None if all have their desired drivers.
 
     Refusals are added to ``problems``; then the step restores the drivers of functions bound already.
     """
     due = [(member, wishes[member.address]) for member in members if member.address in wishes]
-    due = [(member, wish) for member, wish in due if _to_be_bound(member, wish, snapshot.ledger)]
+    due = [(member, wish) for member, wish in due if _is_to_be_bound(member, wish, snapshot.ledger)]
     if not due:
         return None
-    refusals = _refusals(due, members, snapshot)
+    refusals = _find_refusals(due, members, snapshot)
     if refusals:
         problems += refusals
         ours = [each for each in members if each.address in wishes]
-        return _giving_back(members, ours, snapshot, "the rest of its group cannot be bound")
+        return _build_restore(members, ours, snapshot, "the rest of its group cannot be bound")
     moves = tuple(
-        _forth(each, wishes[each.address], snapshot.ledger)
+        _move_to_vfio(each, wishes[each.address], snapshot.ledger)
         for each in reversed(members)
-        if (each, wishes.get(each.address)) in due or _bound_by_us(each, wishes, snapshot.ledger)
+        if (each, wishes.get(each.address)) in due or _is_bound_by_us(each, wishes, snapshot.ledger)
     )
     forced = tuple(member.address for member, wish in due if member.address in wish.rule.force)
     rule = due[0][1].rule
-    action = bind_drivers(_first(members), moves, _lent(members), forced)
-    return Step(action, why(rule))
+    action = bind_drivers(_first_address(members), moves, _find_allocatable(members), forced)
+    return Step(action, describe_origin(rule))
 
 
-def why(rule: PassthroughRule) -> str:
+def describe_origin(rule: PassthroughRule) -> str:
     """The origin of a driver change, as a text."""
-    if rule.place == HAND:
-        return f"requested manually ({HAND})"
+    if rule.place == MANUAL:
+        return f"requested manually ({MANUAL})"
     return f"required by a rule{f' ({rule.place})' if rule.place else ''}"
 
 
-def _to_be_bound(function: PciFunction, wish: Wish, ledger: Ledger) -> bool:
+def _is_to_be_bound(function: PciFunction, wish: DesiredDriver, ledger: Ledger) -> bool:
     """False if it is on a VFIO driver already, unless nodeagent bound it and another one is desired."""
     if groups.is_vfio_bound(function):
         return function.address in ledger.drivers and function.driver != wish.driver
-    beside = guards.bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
+    beside = guards.is_bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
     return wish.picked or not beside
 
 
-def _bound_by_us(function: PciFunction, wishes: Wishes, ledger: Ledger) -> bool:
+def _is_bound_by_us(function: PciFunction, wishes: DesiredDrivers, ledger: Ledger) -> bool:
     """True if it is bound already: it is restored with the rest of its group if that cannot be bound."""
     return (
         function.address in wishes and function.address in ledger.drivers and groups.is_vfio_bound(function)
     )
 
 
-def _refusals(
-    due: Sequence[tuple[PciFunction, Wish]], members: Sequence[PciFunction], snapshot: Snapshot
+def _find_refusals(
+    due: Sequence[tuple[PciFunction, DesiredDriver]], members: Sequence[PciFunction], snapshot: Snapshot
 ) -> list[Problem]:
     """The reasons for not binding the group."""
     head, host = due[0][0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
-    named = [(head, each) for each in guards.of_group(group, {wish.driver for _, wish in due}, host)]
+    named = [(head, each) for each in guards.refuse_group(group, {wish.driver for _, wish in due}, host)]
     if any(wish.rule.group is GroupScope.WHOLE for _, wish in due):
-        named += [(head, each) for each in guards.of_bridges(members)]
+        named += [(head, each) for each in guards.refuse_bridges(members)]
     for member, wish in due:
         forced = member.address in wish.rule.force
-        named += [(member, each) for each in guards.of_function(member, host, forced)]
-        named += [(member, each) for each in of_vfs(member, snapshot)]
+        named += [(member, each) for each in guards.refuse_function(member, host, forced)]
+        named += [(member, each) for each in refuse_vf_parent(member, snapshot)]
     asked = [member.address for member, wish in due if wish.picked]
     return [
         wrong(
             ProblemCode.NOT_BOUND,
             each.address,
-            f"{each.address} is not bound: {refusal.what}{_left_with(each, asked, len(due))}",
+            f"{each.address} is not bound: {refusal.what}{_describe_group(each, asked, len(due))}",
             refusal.hint,
         )
         for each, refusal in named
     ]
 
 
-def _left_with(blocker: PciFunction, asked: Sequence[str], due: int) -> str:
+def _describe_group(blocker: PciFunction, asked: Sequence[str], due: int) -> str:
     """The text for the group that is not bound because of one member, with the requested addresses."""
     if due == 1:
         return ""
@@ -243,25 +243,25 @@ def _left_with(blocker: PciFunction, asked: Sequence[str], due: int) -> str:
     return f", so {f'{others} ({group})' if others else group} is unchanged"
 
 
-def of_vfs(function: PciFunction, snapshot: Snapshot) -> Iterator[Problem]:
+def refuse_vf_parent(function: PciFunction, snapshot: Snapshot) -> Iterator[Problem]:
     """Refuse a PF of an ``sriov`` rule: unbinding its driver may leave VFs behind, and crash the kernel."""
-    rule = prospects.rule_of(function, snapshot.spec.sriov)
+    rule = prospects.find_rule(function, snapshot.spec.sriov)
     if rule is not None and rule.num_vfs:
         hint = "remove it from one of the two rules; its VFs can be bound by passthrough"
         yield wrong(ProblemCode.NOT_BOUND, function.address, "a rule of sriov creates VFs of it", hint)
 
 
-def _forth(function: PciFunction, wish: Wish, ledger: Ledger) -> Move:
-    return Move(function.address, function.driver, wish.driver, _own(function, ledger))
+def _move_to_vfio(function: PciFunction, wish: DesiredDriver, ledger: Ledger) -> Move:
+    return Move(function.address, function.driver, wish.driver, _find_own_driver(function, ledger))
 
 
-def _restoring(members: Sequence[PciFunction], wishes: Wishes, snapshot: Snapshot) -> Step | None:
+def _plan_restore(members: Sequence[PciFunction], wishes: DesiredDrivers, snapshot: Snapshot) -> Step | None:
     """The step that restores the drivers of functions without a rule or request."""
     unwanted = [each for each in members if each.address not in wishes]
-    return _giving_back(members, unwanted, snapshot, "no rule matches it any more")
+    return _build_restore(members, unwanted, snapshot, "no rule matches it any more")
 
 
-def _missed(members: Sequence[PciFunction], binding: Step | None, snapshot: Snapshot) -> Step | None:
+def _plan_rebind(members: Sequence[PciFunction], binding: Step | None, snapshot: Snapshot) -> Step | None:
     """The step that restores the drivers of functions without one on whose driver a pod depends.
 
     The driver did not bind the function again when a change was undone; it is not bound to VFIO until the
@@ -269,37 +269,45 @@ def _missed(members: Sequence[PciFunction], binding: Step | None, snapshot: Snap
     """
     if binding is None or binding.action.kind is not ActionKind.BIND_DRIVERS:
         return None
-    without = (each for each in members if each.driver is None and _own(each, snapshot.ledger) is not None)
+    without = (
+        each
+        for each in members
+        if each.driver is None and _find_own_driver(each, snapshot.ledger) is not None
+    )
     settled = (each for each in without if each.address not in snapshot.recently_allocated)
-    missed = [each for each in settled if guards.taken_behind(each.address, snapshot) is not None]
-    return _giving_back(members, missed, snapshot, "a pod may use a device of its driver")
+    missed = [each for each in settled if guards.describe_indirect_user(each.address, snapshot) is not None]
+    return _build_restore(members, missed, snapshot, "a pod may use a device of its driver")
 
 
-def _giving_back(
+def _build_restore(
     members: Sequence[PciFunction], some: Iterable[PciFunction], snapshot: Snapshot, why: str
 ) -> Step | None:
     """The step that restores the drivers of some members; None if nodeagent bound none of them."""
     ledger = snapshot.ledger
     moves = tuple(
-        Move(each.address, each.driver, _own(each, ledger), each.driver)
+        Move(each.address, each.driver, _find_own_driver(each, ledger), each.driver)
         for each in some
         if each.address in ledger.drivers
     )
-    return Step(restore_drivers(_first(members), moves, _lent(members)), why) if moves else None
+    return (
+        Step(restore_drivers(_first_address(members), moves, _find_allocatable(members)), why)
+        if moves
+        else None
+    )
 
 
-def _obstacle(step: Step, members: Sequence[PciFunction], snapshot: Snapshot) -> str | None:
+def _find_obstacle(step: Step, members: Sequence[PciFunction], snapshot: Snapshot) -> str | None:
     action = step.action
     refused = snapshot.failures.get(action.attempt)
     if refused is not None:
         return f"{refused}; it is retried later"
     moves = action.moves if action.kind is ActionKind.BIND_DRIVERS else ()
-    return guards.obstacle(members, moves, snapshot)
+    return guards.find_obstacle(members, moves, snapshot)
 
 
-def _first(members: Iterable[PciFunction]) -> str:
-    return min((each.address for each in members), key=order)
+def _first_address(members: Iterable[PciFunction]) -> str:
+    return min((each.address for each in members), key=address_key)
 
 
-def _lent(members: Iterable[PciFunction]) -> tuple[str, ...]:
+def _find_allocatable(members: Iterable[PciFunction]) -> tuple[str, ...]:
     return tuple(each.address for each in members if groups.is_assignable(each))

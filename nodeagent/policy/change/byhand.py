@@ -24,7 +24,7 @@ from nodeagent.model.snapshot import Asked, Snapshot
 from nodeagent.model.spec import PciSelector
 from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.change import bindings, guards
-from nodeagent.policy.change.bindings import HAND
+from nodeagent.policy.change.bindings import MANUAL
 
 _ID = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})")
 _PATTERN = re.compile(r"[0-9a-f:.*?]*[*?][0-9a-f:.*?]*")
@@ -79,7 +79,7 @@ def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
             address
             for address, function in host.functions.items()
             if selectors.is_match(wanted, function, selectors.NO_NAMES)
-            and (exact or not guards.bridge(function))
+            and (exact or not guards.is_bridge(function))
         ]
         if not some:
             known = sorted(host.functions, key=pci_order)
@@ -88,7 +88,7 @@ def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
     return tuple(sorted(found, key=pci_order))
 
 
-def selects_entry(entry: AtBoot, wanted: PciSelector) -> bool:
+def is_entry_selected(entry: AtBoot, wanted: PciSelector) -> bool:
     """True if the selector matches the function of the entry, whether it is on the host or not."""
     function = PciFunction(PciAddress(entry.address), vendor=entry.vendor, device=entry.device)
     return selectors.is_match(wanted, function, selectors.NO_NAMES)
@@ -96,19 +96,19 @@ def selects_entry(entry: AtBoot, wanted: PciSelector) -> bool:
 
 def find_members(request: Request, snapshot: Snapshot) -> Sequence[PciFunction]:
     """All functions of the named groups. :raises NodeagentError: as ``find_functions``."""
-    units = bindings.units(_named(request, snapshot), snapshot.host)
+    units = bindings.find_groups(_find_named(request, snapshot), snapshot.host)
     return [each for members in units for each in members]
 
 
 def plan(request: Request, snapshot: Snapshot) -> tuple[GroupPlan, ...]:
     """One plan for each group of a named function. :raises NodeagentError: as ``find_functions``."""
-    named = _named(request, snapshot)
-    plan_group = _bind if request.asking is BindAction.BIND else _release
+    named = _find_named(request, snapshot)
+    plan_group = _plan_bind if request.asking is BindAction.BIND else _plan_release
     planned = tuple(
         plan_group(members, [each for each in members if each.address in named], request, snapshot)
-        for members in bindings.units(named, snapshot.host)
+        for members in bindings.find_groups(named, snapshot.host)
     )
-    absent = (GroupPlan((each,), Plan(), {each: None}) for each in _absent(request, snapshot))
+    absent = (GroupPlan((each,), Plan(), {each: None}) for each in _find_absent(request, snapshot))
     return (*planned, *absent)
 
 
@@ -116,12 +116,12 @@ def plan_now(group: GroupPlan, snapshot: Snapshot) -> Plan:
     """The plan of the group now, with its request on record: empty when done, else the obstacles."""
     there = [each for each in map(PciAddress, group.functions) if each in snapshot.host.functions]
     if there:
-        (members, *_) = bindings.units(there, snapshot.host)
-        return _plan(members, snapshot)
-    return _refused({"no longer on the host": "re-plug it"}) if group.plan.steps else Plan()
+        (members, *_) = bindings.find_groups(there, snapshot.host)
+        return _plan_members(members, snapshot)
+    return _refuse({"no longer on the host": "re-plug it"}) if group.plan.steps else Plan()
 
 
-def refusals(plan: Plan) -> Mapping[str, str]:
+def find_refusals(plan: Plan) -> Mapping[str, str]:
     """Why a plan cannot be carried out now, each reason with its fix."""
     if plan.problems:
         return {problem.what: problem.hint for problem in plan.problems}
@@ -130,9 +130,9 @@ def refusals(plan: Plan) -> Mapping[str, str]:
     }
 
 
-def result(group: GroupPlan, host: Host) -> Result:
+def build_result(group: GroupPlan, host: Host) -> Result:
     """The plan of one group as the answer to the request."""
-    if why := refusals(group.plan):
+    if why := find_refusals(group.plan):
         return Result(group.functions, Outcome.REFUSED, refusals=why)
     if not group.due:
         drivers = dict.fromkeys(host.functions[PciAddress(each)].driver for each in group.functions)
@@ -149,21 +149,21 @@ def with_requests(before: Mapping[str, Asked], changes: Mapping[str, Asked | Non
     return {address: asked for address, asked in after.items() if asked is not None}
 
 
-def _named(request: Request, snapshot: Snapshot) -> frozenset[PciAddress]:
-    absent = _absent(request, snapshot)
+def _find_named(request: Request, snapshot: Snapshot) -> frozenset[PciAddress]:
+    absent = _find_absent(request, snapshot)
     return frozenset(
         find_functions([each for each in request.names if pci_address(each) not in absent], snapshot.host)
     )
 
 
-def _absent(request: Request, snapshot: Snapshot) -> Sequence[PciAddress]:
+def _find_absent(request: Request, snapshot: Snapshot) -> Sequence[PciAddress]:
     """The functions to be released that have left the host: they would be bound when they are re-plugged."""
     named = (pci_address(name) for name in request.names if request.asking is BindAction.RELEASE)
     asked, there = snapshot.ledger.asked, snapshot.host.functions
     return [each for each in named if each is not None and each in asked and each not in there]
 
 
-def _bind(
+def _plan_bind(
     members: Sequence[PciFunction], named: Sequence[PciFunction], request: Request, snapshot: Snapshot
 ) -> GroupPlan:
     """The plan to bind the named functions of a group.
@@ -172,15 +172,15 @@ def _bind(
     together with others of its group.
     """
     driver = request.driver
-    wanted, ours = bindings.wishes(snapshot), snapshot.ledger.drivers
+    wanted, ours = bindings.find_desired_drivers(snapshot), snapshot.ledger.drivers
     why: dict[str, str] = {}
     asked: dict[str, Asked | None] = {}
     foreign: set[str] = set()
     for each in named:
         wish = wanted.get(each.address)
-        if wish is not None and wish.rule.place != HAND:
+        if wish is not None and wish.rule.place != MANUAL:
             if wish.picked and wish.driver != driver:
-                text = f"{wish.driver} is {bindings.why(wish.rule)}"
+                text = f"{wish.driver} is {bindings.describe_origin(wish.rule)}"
                 why[f"{each.address} is not bound to {driver}: {text}"] = "change that rule instead"
             continue
         asked[each.address] = Asked(driver, each.vendor, each.device)
@@ -190,58 +190,60 @@ def _bind(
                 text = f"another tool has bound it to {each.driver}"
                 why[f"{each.address} is not bound to {driver}: {text}"] = _AS_IT_WAS
     if why:
-        return GroupPlan(_addresses(named), _refused(why))
-    plan = _plan(members, _requesting(snapshot, asked))
+        return GroupPlan(_list_addresses(named), _refuse(why))
+    plan = _plan_members(members, _with_changes(snapshot, asked))
     if not plan.steps:
         asked = {address: each for address, each in asked.items() if address not in foreign}
-    return _group_plan(plan, named, asked, snapshot)
+    return _build_group_plan(plan, named, asked, snapshot)
 
 
-def _release(
+def _plan_release(
     members: Sequence[PciFunction], named: Sequence[PciFunction], request: Request, snapshot: Snapshot
 ) -> GroupPlan:
     """The plan to release a group as a whole: a part of it is of no use for VFIO."""
     forgotten: dict[str, Asked | None] = {each.address: None for each in members}
-    without = _requesting(snapshot, forgotten)
-    wanted, ledger = bindings.wishes(without), snapshot.ledger
+    without = _with_changes(snapshot, forgotten)
+    wanted, ledger = bindings.find_desired_drivers(without), snapshot.ledger
     ours = {*ledger.drivers, *ledger.asked, *request.at_boot}
     why: dict[str, str] = {}
     for each in named:
-        if each.address in wanted and not guards.bridge(each):
-            text = f"{each.address} is not released: its driver is {bindings.why(wanted[each.address].rule)}"
-            why[text] = "remove it from that rule; its own driver is then restored"
+        if each.address in wanted and not guards.is_bridge(each):
+            origin = bindings.describe_origin(wanted[each.address].rule)
+            why[f"{each.address} is not released: its driver is {origin}"] = (
+                "remove it from that rule; its own driver is then restored"
+            )
         elif groups.is_vfio_bound(each) and each.address not in ours:
             text = f"{each.address} is not released: nodeagent did not bind it to {each.driver}"
             why[text] = _AS_IT_WAS
     if why:
-        return GroupPlan(_addresses(named), _refused(why))
-    return _group_plan(_plan(members, without), named, forgotten, snapshot)
+        return GroupPlan(_list_addresses(named), _refuse(why))
+    return _build_group_plan(_plan_members(members, without), named, forgotten, snapshot)
 
 
-def _group_plan(
+def _build_group_plan(
     plan: Plan, named: Sequence[PciFunction], asked: Mapping[str, Asked | None], snapshot: Snapshot
 ) -> GroupPlan:
     """The plan of a group, for the named functions and, if it is due, the others in its steps."""
     before = snapshot.ledger.asked
     new = {address: each for address, each in asked.items() if before.get(address) != each}
-    group = GroupPlan(_addresses(named), plan, new)
+    group = GroupPlan(_list_addresses(named), plan, new)
     moved = {*group.functions, *(each for step in plan.steps for each in step.action.targets)}
     return group._replace(functions=tuple(sorted(moved, key=pci_order))) if group.due else group
 
 
-def _plan(members: Sequence[PciFunction], snapshot: Snapshot) -> Plan:
-    return bindings.of_members(members, bindings.wishes(snapshot), snapshot)
+def _plan_members(members: Sequence[PciFunction], snapshot: Snapshot) -> Plan:
+    return bindings.plan_group(members, bindings.find_desired_drivers(snapshot), snapshot)
 
 
-def _requesting(snapshot: Snapshot, changes: Mapping[str, Asked | None]) -> Snapshot:
+def _with_changes(snapshot: Snapshot, changes: Mapping[str, Asked | None]) -> Snapshot:
     """The Snapshot with these changes on record."""
     ledger = snapshot.ledger
     return replace(snapshot, ledger=ledger._replace(asked=with_requests(ledger.asked, changes)))
 
 
-def _refused(why: Mapping[str, str]) -> Plan:
+def _refuse(why: Mapping[str, str]) -> Plan:
     return Plan(problems=tuple(wrong(ProblemCode.NOT_BOUND, "", what, hint) for what, hint in why.items()))
 
 
-def _addresses(some: Sequence[PciFunction]) -> tuple[str, ...]:
+def _list_addresses(some: Sequence[PciFunction]) -> tuple[str, ...]:
     return tuple(each.address for each in some)

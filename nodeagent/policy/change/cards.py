@@ -115,27 +115,27 @@ class Card:
 def find_cards(snapshot: Snapshot) -> tuple[Card, ...]:
     """All cards in address order, with their desired types; parents that are no PCI function come last."""
     host, wanted = snapshot.host, snapshot.spec.mdevs
-    listed = wanted_types.for_node(wanted, dict(snapshot.spec.labels))
+    listed = wanted_types.list_for_node(wanted, dict(snapshot.spec.labels))
     cards = _read_cards(host, snapshot.ledger)
     mdev_types = [mdev_type for card in cards for mdev_type in card.types.values()]
-    rules = {card.address: rules_for(card, wanted.cards, host) for card in cards}
+    rules = {card.address: find_rules(card, wanted.cards, host) for card in cards}
     asked = (*listed, *(each for fitting in rules.values() for rule in fitting for each in rule.types))
-    excluded = wanted_types.called(wanted.excluded, mdev_types)
-    unclear = wanted_types.unclear(wanted, asked, mdev_types)
+    excluded = wanted_types.find_ids(wanted.excluded, mdev_types)
+    unclear = wanted_types.find_unclear(wanted, asked, mdev_types)
     foreign = dict.fromkeys(unclear, "of a type whose name is not known") | dict.fromkeys(
         excluded, "of an excluded type"
     )
-    protected = wanted_types.called(wanted.protected, mdev_types)
+    protected = wanted_types.find_ids(wanted.protected, mdev_types)
     unread = {function.address for function in host.functions.values() if _is_unread(function)}
     found = []
     for card in cards:
-        spec = _card_spec(card, wanted, rules[card.address], listed, host, excluded)
+        spec = _build_card_spec(card, wanted, rules[card.address], listed, host, excluded)
         instances = (
             *(_with_owner(each, snapshot, foreign, protected) for each in card.instances),
-            *_leaving(card, snapshot),
+            *_find_leaving(card, snapshot),
         )
-        idle = None if spec.types else _idle(card, spec, listed)
-        why = _why_unread(card, wanted.cards, unread)
+        idle = None if spec.types else _explain_idle(card, spec, listed)
+        why = _explain_unread(card, wanted.cards, unread)
         found.append(replace(card, instances=instances, spec=spec, unread=why, idle=idle))
     return tuple(found)
 
@@ -147,37 +147,37 @@ def _read_cards(host: Host, ledger: Ledger) -> list[Card]:
     before: dict[str, dict[str, MdevType]] = {}
     for vf, ids in ledger.listed.items():
         known = {type_id: MdevType(type_id, ledger.names.get(type_id), 0) for type_id in ids}
-        before.setdefault(card_of(host, vf), {}).update(known)
+        before.setdefault(find_card_address(host, vf), {}).update(known)
     parents: dict[str, list[Parent]] = {}
     instances: dict[str, list[Instance]] = {}
-    for parent in _parents(host, ledger.names):
-        parents.setdefault(card_of(host, parent.address), []).append(parent)
-    for instance in _instances(host):
-        instances.setdefault(card_of(host, instance.parent), []).append(instance)
+    for parent in _find_parents(host, ledger.names):
+        parents.setdefault(find_card_address(host, parent.address), []).append(parent)
+    for instance in _find_instances(host):
+        instances.setdefault(find_card_address(host, instance.parent), []).append(instance)
     return [
         Card(
             address,
-            tuple(sorted(parents.get(address, ()), key=lambda parent: order(parent.address))),
-            tuple(sorted(instances.get(address, ()), key=lambda each: (order(each.parent), each.id))),
+            tuple(sorted(parents.get(address, ()), key=lambda parent: address_key(parent.address))),
+            tuple(sorted(instances.get(address, ()), key=lambda each: (address_key(each.parent), each.id))),
             tuple(before.get(address, {}).values()),
             any(each.vgpu and each.id not in ledger.listed for each in instances.get(address, ())),
         )
-        for address in sorted({*parents, *instances}, key=order)
+        for address in sorted({*parents, *instances}, key=address_key)
     ]
 
 
-def card_of(host: Host, parent: str) -> str:
+def find_card_address(host: Host, parent: str) -> str:
     """The card to which a parent belongs."""
     function = host.functions.get(PciAddress(parent))
     return parent if function is None or function.physfn is None else function.physfn
 
 
-def order(address: str) -> tuple[bool, int, str]:
+def address_key(address: str) -> tuple[bool, int, str]:
     """Sort key: PCI addresses first, in their order."""
     return (pci_address(address) is None, *pci_order(address))
 
 
-def _parents(host: Host, vgpu_names: Mapping[str, str]) -> Iterator[Parent]:
+def _find_parents(host: Host, vgpu_names: Mapping[str, str]) -> Iterator[Parent]:
     for address, types in host.mdev_parents.items():
         yield Parent(address, types)
     for function in filter(groups.is_vgpu_capable, host.functions.values()):
@@ -190,7 +190,7 @@ def _parents(host: Host, vgpu_names: Mapping[str, str]) -> Iterator[Parent]:
         yield Parent(function.address, types, vgpu=True)
 
 
-def _instances(host: Host) -> Iterator[Instance]:
+def _find_instances(host: Host) -> Iterator[Instance]:
     for mdev in host.mdevs.values():
         if mdev.parent is not None:
             dead = mdev.driver is None
@@ -206,7 +206,7 @@ def _is_unread(function: PciFunction) -> bool:
     return function.unreadable is not None and function.vendor is None
 
 
-def _why_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) -> str | None:
+def _explain_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) -> str | None:
     """Why too little is known of a card. ``unread`` are functions of which nothing could be read.
 
     If the parent of an instance is missing, its types were never read, or its driver is being unbound.
@@ -242,15 +242,15 @@ def is_made_here(instance: Instance, snapshot: Snapshot) -> bool:
     """True if nodeagent created it: the UUID of an mdev shows that, for a VF the Ledger does."""
     if instance.vgpu:
         return snapshot.ledger.types.get(instance.id) == instance.type_id
-    return ownership.owns(snapshot.machine_id, instance.parent, instance.type_id or "", instance.id)
+    return ownership.is_own_uuid(snapshot.machine_id, instance.parent, instance.type_id or "", instance.id)
 
 
-def _leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
+def _find_leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
     """Own instances whose removal is in progress: only their ids are still visible."""
     for uuid in snapshot.host.leaving:
         for parent in card.parents:
             for type_id in (each.type_id for each in parent.types if not parent.vgpu):
-                if ownership.owns(snapshot.machine_id, parent.address, type_id, uuid):
+                if ownership.is_own_uuid(snapshot.machine_id, parent.address, type_id, uuid):
                     holder = groups.find_holder(snapshot.allocations, uuid, None)
                     yield Instance(uuid, parent.address, type_id, holder=holder, leaving=True)
 
@@ -258,7 +258,7 @@ def _leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
 # Desired types
 
 
-def _card_spec(
+def _build_card_spec(
     card: Card,
     wanted: MdevSpec,
     rules: Sequence[CardTypes],
@@ -267,20 +267,20 @@ def _card_spec(
     excluded: Set[str],
 ) -> CardSpec:
     """``rules`` fit the card, ``listed`` is the node's list, ``excluded`` are type ids."""
-    defined = [each for each in wanted.definitions if card_of(host, each.parent) == card.address]
+    defined = [each for each in wanted.definitions if find_card_address(host, each.parent) == card.address]
     if defined:
         met = [each for each in defined if find_flaw(each, host, excluded) is None]
         met.sort(key=lambda definition: definition.uuid not in host.mdevs)  # existing ones come first
         return CardSpec({met[0].type_id: None}, definitions=tuple(met)) if met else CardSpec(as_is=_UNMET)
-    if any(card_of(host, each) == card.address for each in wanted.reserved):
+    if any(find_card_address(host, each) == card.address for each in wanted.reserved):
         return CardSpec(as_is=_RESERVED)
     if rules:
-        return _own_list(rules, card, excluded)
+        return _apply_rules(rules, card, excluded)
     return CardSpec(_type_ids(listed, card, excluded), shared=True)
 
 
 def _type_ids(wanted: Sequence[WantedType], card: Card, excluded: Set[str]) -> dict[str, int | None]:
-    counts = wanted_types.type_ids(wanted, tuple(card.types.values()))
+    counts = wanted_types.count_by_id(wanted, tuple(card.types.values()))
     return {type_id: count for type_id, count in counts.items() if type_id not in excluded}
 
 
@@ -301,7 +301,7 @@ def find_flaw(definition: MdevDefinition, host: Host, excluded: Set[str]) -> str
     return f"has the type {type_id} on {parent}, but exists as {there.type_id} on {there.parent}"
 
 
-def _own_list(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> CardSpec:
+def _apply_rules(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> CardSpec:
     """The desired types by the last rule that is empty, or has a type that the card offers.
 
     So one entry may be for several models with the same ids, as in NVIDIA's own file. But the card is not
@@ -317,7 +317,7 @@ def _own_list(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> Car
     return CardSpec(chosen)
 
 
-def rules_for(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTypes]:
+def find_rules(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTypes]:
     """The rules that match the card; NVIDIA's vgpu-device-manager applies its entries in turn.
 
     A position is an index into NVIDIA's display and 3D controllers that are no VFs, by address.
@@ -325,10 +325,10 @@ def rules_for(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTy
     function = host.functions.get(PciAddress(card.address))
     if function is None or not rules:
         return []
-    gpus = sorted((each.address for each in host.functions.values() if _is_gpu(each)), key=order)
+    gpus = sorted((each.address for each in host.functions.values() if _is_gpu(each)), key=address_key)
     if function.address not in gpus:
         return []
-    return [rule for rule in rules if _fits(rule, function, gpus.index(function.address))]
+    return [rule for rule in rules if _is_match(rule, function, gpus.index(function.address))]
 
 
 def _is_gpu(function: PciFunction) -> bool:
@@ -336,7 +336,7 @@ def _is_gpu(function: PciFunction) -> bool:
     return function.vendor == "10de" and is_display and function.physfn is None
 
 
-def _fits(rule: CardTypes, function: PciFunction, position: int) -> bool:
+def _is_match(rule: CardTypes, function: PciFunction, position: int) -> bool:
     if rule.positions is not None and position not in rule.positions:
         return False
     ids = (function.vendor, function.device, function.subsystem_vendor, function.subsystem_device)
@@ -345,13 +345,13 @@ def _fits(rule: CardTypes, function: PciFunction, position: int) -> bool:
     )
 
 
-def _idle(card: Card, spec: CardSpec, listed: Sequence[WantedType]) -> str:
+def _explain_idle(card: Card, spec: CardSpec, listed: Sequence[WantedType]) -> str:
     """Why a card has no desired type, as a text."""
     if not spec.shared:
         return "its list of types is empty"
     if not listed:
         return "no types are configured for this node"
-    if wanted_types.type_ids(listed, tuple(card.types.values())):
+    if wanted_types.count_by_id(listed, tuple(card.types.values())):
         return "its configured types are excluded"
     if card.partial:
         return "the types that it offers are not known while its VFs have one"

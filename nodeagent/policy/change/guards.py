@@ -23,13 +23,13 @@ _NVSWITCH = ("10de", "0680")  # other vendors use that class for parts of chipse
 UNKNOWN = "the devices in use are not known"
 
 
-def bridge(function: PciFunction) -> bool:
+def is_bridge(function: PciFunction) -> bool:
     """True for bridges (class 06), which are never bound; NVIDIA's NVSwitches do not count as bridges."""
     code = function.pci_class or ""
     return code.startswith("06") and (function.vendor, code[:4]) != _NVSWITCH
 
 
-def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
+def refuse_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
     """The refusals for a whole group to be bound to these drivers."""
     if (missing := groups.find_missing_isolation(group, host.no_iommu)) is not None:
         yield _not_bound(*missing)
@@ -40,16 +40,16 @@ def of_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterato
         yield _not_bound(*host.no_vfio)
 
 
-def of_bridges(members: Iterable[PciFunction]) -> Iterator[Problem]:
+def refuse_bridges(members: Iterable[PciFunction]) -> Iterator[Problem]:
     """The refusals for bridges whose driver VFIO does not allow in the group: bridges are never bound."""
-    for blocker in groups.find_blockers(each for each in members if bridge(each)):
+    for blocker in groups.find_blockers(each for each in members if is_bridge(each)):
         text = f"{blocker.address} of the same group is a bridge on the driver {blocker.driver}"
         yield _not_bound(text, "remove the group from the rule: bridges are never bound")
 
 
-def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Problem]:
+def refuse_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Problem]:
     """The refusals for one function; ``forced``: the operator has confirmed uses that can be confirmed."""
-    if bridge(function):
+    if is_bridge(function):
         yield _not_bound("it is a bridge", "remove it from the rule: bridges are never bound")
     if function.left_behind:
         yield _not_bound("its PF was removed without it", "drain and reboot the node")
@@ -58,10 +58,10 @@ def of_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Pro
         yield _not_bound(f"it has {parts}", f"remove its {parts} first, once they are not in use")
     if (vgpu_type := groups.find_vgpu_type(function)) is not None:
         yield _not_bound(f"it has the vGPU type {vgpu_type}", "clear the type first, once it is not in use")
-    yield from _of_uses(function, forced)
+    yield from _refuse_uses(function, forced)
 
 
-def _of_uses(function: PciFunction, forced: bool) -> Iterator[Problem]:
+def _refuse_uses(function: PciFunction, forced: bool) -> Iterator[Problem]:
     if function.uses is not None:
         for refusal in classes.find_refusals(function.uses, function.address, forced):
             yield _not_bound(*refusal)
@@ -71,14 +71,16 @@ def _not_bound(text: str, hint: str) -> Problem:
     return wrong(ProblemCode.NOT_BOUND, "", text, hint)
 
 
-def obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Snapshot) -> str | None:
+def find_obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Snapshot) -> str | None:
     """The use of a group for which its driver changes have to wait, as a text; None if there is none."""
-    texts = [_leaving(member, snapshot) or taken(member.address, snapshot) for member in members]
+    texts = [
+        _describe_removal(member, snapshot) or describe_user(member.address, snapshot) for member in members
+    ]
     texts += [_describe_unplugged(members[0].group, snapshot)]
     for move in moves:
         address = PciAddress(move.address)
-        texts.append(taken_behind(address, snapshot) if move.now != move.to else None)
-        texts.append(_unlooked(snapshot.host.functions[address]))
+        texts.append(describe_indirect_user(address, snapshot) if move.now != move.to else None)
+        texts.append(_describe_unread_uses(snapshot.host.functions[address]))
     allocations = snapshot.allocations
     if _is_doubtful(allocations) or (any(map(groups.is_assignable, members)) and not allocations.complete):
         texts.append(UNKNOWN)
@@ -103,7 +105,7 @@ def _describe_unplugged(number: GroupNumber | None, snapshot: Snapshot) -> str |
     return None
 
 
-def _leaving(function: PciFunction, snapshot: Snapshot) -> str | None:
+def _describe_removal(function: PciFunction, snapshot: Snapshot) -> str | None:
     """The text for a function that is being unbound or cannot be read; None otherwise.
 
     After a bind from a host driver, the lowest open count counts as left by that driver, not as in use.
@@ -117,16 +119,16 @@ def _leaving(function: PciFunction, snapshot: Snapshot) -> str | None:
     return f"{function.address} is being removed but still in use" if going else None
 
 
-def _unlooked(function: PciFunction) -> str | None:
+def _describe_unread_uses(function: PciFunction) -> str | None:
     if function.usable and function.driver is not None and function.uses is None:
         return f"the use of {function.address} by the host has not been read yet"
     return None
 
 
-def taken(address: PciAddress, snapshot: Snapshot) -> str | None:
+def describe_user(address: PciAddress, snapshot: Snapshot) -> str | None:
     """The user of a function, as a text: a pod, or a process that has it open; None if not in use."""
     function = snapshot.host.functions.get(address)
-    held = _held(address, function, snapshot)
+    held = _describe_holder(address, function, snapshot)
     if held is not None:
         return held
     if address in snapshot.reservations.pending:
@@ -139,12 +141,12 @@ def taken(address: PciAddress, snapshot: Snapshot) -> str | None:
     return f"a process on this host has {address} open" if state is OpenState.OPEN else None
 
 
-def _held(address: PciAddress, function: PciFunction | None, snapshot: Snapshot) -> str | None:
+def _describe_holder(address: PciAddress, function: PciFunction | None, snapshot: Snapshot) -> str | None:
     holder = groups.find_holder(snapshot.allocations, address, None if function is None else function.group)
     return None if holder is None else f"{address} is in use by {holder}"
 
 
-def taken_behind(address: PciAddress, snapshot: Snapshot) -> str | None:
+def describe_indirect_user(address: PciAddress, snapshot: Snapshot) -> str | None:
     """The pod that uses a function on a host driver through a node or USB device, as a text; None if none.
 
     Such as a USB device of its controller, or a device node of its driver: the pod loses it when the function
@@ -156,10 +158,10 @@ def taken_behind(address: PciAddress, snapshot: Snapshot) -> str | None:
         return "the devices behind the nodes of pods are not known yet"
     if (used := snapshot.functions_in_use.get(address)) is not None:
         return f"{used.holder or UNNAMED} has {used.name}, which belongs to {address}"
-    return _unknown_behind(snapshot)
+    return _describe_unknown_user(snapshot)
 
 
-def _unknown_behind(snapshot: Snapshot) -> str | None:
+def _describe_unknown_user(snapshot: Snapshot) -> str | None:
     """A node or device of a pod whose function is not known, as a text; None if all are known.
 
     A missing node may belong to any driver, so all changes of host drivers wait for its pod.

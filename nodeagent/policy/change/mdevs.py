@@ -46,7 +46,7 @@ _CHANGE_TYPES = (
 )
 
 
-def obstacles(wanted: MdevSpec) -> tuple[Problem, ...]:
+def find_obstacles(wanted: MdevSpec) -> tuple[Problem, ...]:
     """Why mdevs are not managed although ``mdevs.manage`` is set."""
     return (wrong(ProblemCode.CHANGE, "", wanted.obstacle),) if wanted.obstacle else ()
 
@@ -58,15 +58,15 @@ def plan(snapshot: Snapshot) -> Plan:
     """
     wanted = snapshot.spec.mdevs
     if not wanted.manage:
-        return Plan(problems=obstacles(wanted))
+        return Plan(problems=find_obstacles(wanted))
     if not snapshot.machine_id:
         return Plan(problems=(wrong(ProblemCode.CHANGE, "", NO_MACHINE, _NEW_MACHINE_ID),))
-    listed = wanted_types.for_node(wanted, dict(snapshot.spec.labels))
+    listed = wanted_types.list_for_node(wanted, dict(snapshot.spec.labels))
     found = cards.find_cards(snapshot)
-    plans = _plan_cards(found, tuple(wanted_types.type_ids(listed, _mdev_types(found))), snapshot)
+    plans = _plan_cards(found, tuple(wanted_types.count_by_id(listed, _mdev_types(found))), snapshot)
     problems = [
         wrong(ProblemCode.CHANGE, "", text, _CHANGE_TYPES)
-        for text in _problems(wanted, listed, found, snapshot.host)
+        for text in _find_problems(wanted, listed, found, snapshot.host)
     ]
     problems += [
         wrong(ProblemCode.SHORTFALL, each.address, text, _CHANGE_TYPES)
@@ -78,7 +78,9 @@ def plan(snapshot: Snapshot) -> Plan:
         tuple(step for each in plans for step in each.waiting),
         tuple(plans),
         tuple(dict.fromkeys(problems)),
-        tuple(note(ProblemCode.OTHER_CARDS, text, about=text) for text in _for_others(listed, found)),
+        tuple(
+            note(ProblemCode.OTHER_CARDS, text, about=text) for text in _find_types_of_others(listed, found)
+        ),
     )
 
 
@@ -88,32 +90,32 @@ def plan(snapshot: Snapshot) -> Plan:
 def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot) -> list[CardPlan]:
     """The plan of each card, by the round or, with a list of its own or foreign instances, by itself."""
     in_round = [card for card in found if card.spec.shared and not card.left_alone]
-    assigned = assign(types, in_round)
+    assigned = assign_types(types, in_round)
     plans = [
-        _plan_card(card, assigned.get(card.address) if card in in_round else _own_type(card), snapshot)
+        _plan_card(card, assigned.get(card.address) if card in in_round else _choose_type(card), snapshot)
         for card in found
     ]
-    new = {card.address: card for card in in_round if _wanted_there(card) is None}
+    new = {card.address: card for card in in_round if _find_present_type(card) is None}
     emptied = next((each.address for each in plans if each.removals and each.address in new), None)
     if emptied is None:
         return plans
     why = f"its type is assigned when {emptied} is empty"
     return [
         replace(each, type_id=None, notes=(*each.notes, why), creations=(), shortfalls=())
-        if each.creations and each.address in new and len(_fitting(new[each.address])) > 1
+        if each.creations and each.address in new and len(_find_fitting_types(new[each.address])) > 1
         else each
         for each in plans
     ]
 
 
-def assign(types: Sequence[str], open_cards: Sequence[Card]) -> dict[str, str]:
+def assign_types(types: Sequence[str], open_cards: Sequence[Card]) -> dict[str, str]:
     """Assign types to cards round-robin: card → type, for the cards that get one."""
     assigned: dict[str, str] = {}
     left = list(open_cards)
     while True:
         before = len(left)
         for type_id in types:
-            card = next((each for each in left if _takes(each, type_id)), None)
+            card = next((each for each in left if _can_assign(each, type_id)), None)
             if card is not None:
                 assigned[card.address] = type_id
                 left.remove(card)
@@ -121,30 +123,30 @@ def assign(types: Sequence[str], open_cards: Sequence[Card]) -> dict[str, str]:
             return assigned
 
 
-def _takes(card: Card, type_id: str) -> bool:
+def _can_assign(card: Card, type_id: str) -> bool:
     """True if the card can be assigned to the type."""
-    there = _wanted_there(card)
-    return there == type_id if there is not None else type_id in _fitting(card)
+    there = _find_present_type(card)
+    return there == type_id if there is not None else type_id in _find_fitting_types(card)
 
 
-def _wanted_there(card: Card) -> str | None:
+def _find_present_type(card: Card) -> str | None:
     """The desired type of which own instances exist on it."""
     own = {each.type_id for each in card.instances if each.own}
     return next((type_id for type_id in card.spec.types if type_id in own), None)
 
 
-def _fitting(card: Card) -> list[str]:
+def _find_fitting_types(card: Card) -> list[str]:
     """The desired types that it could get; a card to be emptied first counts as having room for all."""
     emptied = any(each.own for each in card.instances)
     return [each for each in card.spec.types if each in card.types and (emptied or card.room(each) > 0)]
 
 
-def _own_type(card: Card) -> str | None:
+def _choose_type(card: Card) -> str | None:
     """The type of a card outside the round; with foreign instances it keeps own ones of a desired type."""
     if card.spec.definitions:
         return next(iter(card.spec.types))
-    there = _wanted_there(card)
-    return there if there is not None or card.left_alone else next(iter(_fitting(card)), None)
+    there = _find_present_type(card)
+    return there if there is not None or card.left_alone else next(iter(_find_fitting_types(card)), None)
 
 
 # One card
@@ -152,25 +154,25 @@ def _own_type(card: Card) -> str | None:
 
 def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
     """The plan of a card that gets ``type_id``, or no own instances (None)."""
-    going = tuple(_going(card, type_id))
+    going = tuple(_find_surplus(card, type_id))
     removals: list[Step] = []
     waiting: list[Step] = []
     for instance, why in going:
-        action = _removal(card.address, instance)
-        obstacle = _obstacle(instance, card, action, snapshot)
+        action = _build_removal(card.address, instance)
+        obstacle = _find_obstacle(instance, card, action, snapshot)
         if obstacle is None:
             removals.append(Step(action, why))
         else:
             waiting.append(Step(action, f"{why}; {obstacle}"))
     in_the_way = any(instance.type_id != type_id for instance, _ in going)
-    coming = () if type_id is None or in_the_way else tuple(_coming(card, type_id, snapshot))
+    coming = () if type_id is None or in_the_way else tuple(_plan_creations(card, type_id, snapshot))
     limit = None if card.spec.definitions else card.spec.types.get(type_id or "")
     left = None if limit is None else max(0, limit - card.count(type_id))
     creations = [step for step in coming if step.action.attempt not in snapshot.failures][:left]
     if left is None or len(creations) < left:
-        waiting += _refused(coming, snapshot)
-    shortfalls = () if in_the_way or going else _shortfalls(card, type_id)
-    notes = _notes(card, type_id, in_the_way)
+        waiting += _list_retried(coming, snapshot)
+    shortfalls = () if in_the_way or going else _find_shortfalls(card, type_id)
+    notes = _build_notes(card, type_id, in_the_way)
     return CardPlan(
         card.address,
         type_id,
@@ -183,7 +185,7 @@ def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
     )
 
 
-def _going(card: Card, type_id: str | None) -> Iterator[tuple[Instance, str]]:
+def _find_surplus(card: Card, type_id: str | None) -> Iterator[tuple[Instance, str]]:
     """The own instances to remove, and why; of a surplus those that no pod has, the highest ids first."""
     spec, kept = card.spec, list[Instance]()
     if spec.as_is is not None or (spec.definitions and card.left_alone):
@@ -205,14 +207,14 @@ def _going(card: Card, type_id: str | None) -> Iterator[tuple[Instance, str]]:
             yield instance, f"only {count} of {type_id} are desired on this card"
 
 
-def _removal(card: str, instance: Instance) -> Action:
+def _build_removal(card: str, instance: Instance) -> Action:
     type_id = instance.type_id or ""
     if instance.vgpu:
         return clear_vgpu_type(card, instance.id, type_id)
     return remove_mdev(card, instance.parent, type_id, instance.id)
 
 
-def _obstacle(instance: Instance, card: Card, action: Action, snapshot: Snapshot) -> str | None:
+def _find_obstacle(instance: Instance, card: Card, action: Action, snapshot: Snapshot) -> str | None:
     """The use for which a removal waits, as a text; None if it may begin."""
     if instance.leaving:
         return "its removal is in progress, and ends when the process that has it open closes it"
@@ -233,13 +235,13 @@ def _obstacle(instance: Instance, card: Card, action: Action, snapshot: Snapshot
     return None if refused is None else f"{refused}; it is retried later"
 
 
-def _coming(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[Step]:
+def _plan_creations(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[Step]:
     """The steps that fill the card with instances of the type."""
     if card.left_alone or card.unread is not None:
         return
     taken = snapshot.host.mdevs.keys() | snapshot.host.leaving.keys()
     if card.spec.definitions:
-        yield from _defined(card, type_id, taken)
+        yield from _plan_defined(card, type_id, taken)
         return
     why = f"{type_id} is desired on this card"
     if card.count(type_id):
@@ -258,7 +260,7 @@ def _new_uuids(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -
     """The UUIDs for as many instances as the parent has room for, with the lowest free indexes."""
     left = parent.available(type_id)
     for index in range(ownership.INDEXES if left else 0):
-        uuid = ownership.uuid_of(machine_id, parent.address, type_id, index)
+        uuid = ownership.build_uuid(machine_id, parent.address, type_id, index)
         if uuid in taken:
             continue
         yield uuid
@@ -267,7 +269,7 @@ def _new_uuids(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -
             return
 
 
-def _defined(card: Card, type_id: str, taken: Set[str]) -> Iterator[Step]:
+def _plan_defined(card: Card, type_id: str, taken: Set[str]) -> Iterator[Step]:
     """The defined instances that do not exist yet, while there is room."""
     room = {parent.address: parent.available(type_id) for parent in card.parents}
     for definition in card.spec.definitions:
@@ -278,7 +280,7 @@ def _defined(card: Card, type_id: str, taken: Set[str]) -> Iterator[Step]:
         yield Step(action, "defined in mdevctl")
 
 
-def _refused(coming: Sequence[Step], snapshot: Snapshot) -> list[Step]:
+def _list_retried(coming: Sequence[Step], snapshot: Snapshot) -> list[Step]:
     """One waiting step for each kind of attempt that has failed and is retried later."""
     waiting: dict[str, Step] = {}
     for step in coming:
@@ -288,7 +290,7 @@ def _refused(coming: Sequence[Step], snapshot: Snapshot) -> list[Step]:
     return list(waiting.values())
 
 
-def _notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str, ...]:
+def _build_notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str, ...]:
     notes = []
     if type_id is not None and in_the_way:
         notes.append(f"it gets {type_id} when it is empty")
@@ -308,7 +310,7 @@ def _notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str, ...]
     return tuple(notes)
 
 
-def _shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
+def _find_shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
     """Counts and definitions that the card cannot meet."""
     if type_id is None or card.left_alone or card.unread is not None:
         return ()
@@ -331,17 +333,21 @@ def _shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
 # What is wrong with the spec
 
 
-def _problems(wanted: MdevSpec, listed: Sequence[WantedType], found: Sequence[Card], host: Host) -> list[str]:
+def _find_problems(
+    wanted: MdevSpec, listed: Sequence[WantedType], found: Sequence[Card], host: Host
+) -> list[str]:
     """The parts of the spec that this node cannot meet, as texts; the rest is carried out."""
     mdev_types = _mdev_types(found)
     if not mdev_types:
         asked = listed or wanted.definitions or any(rule.types for rule in wanted.cards)
         return ["no card of this node offers mediated devices or vGPU types"] if asked else []
     asked = (*listed, *(each for card in found for each in card.spec.unmet))
-    excluded = wanted_types.called(wanted.excluded, mdev_types)
-    meant = {each: wanted_types.type_ids([each], mdev_types).keys() for each in asked}
-    others = _for_others(listed, found)
-    unknown = [text for each in asked if not meant[each] and (text := _unoffered(each)) not in others]
+    excluded = wanted_types.find_ids(wanted.excluded, mdev_types)
+    meant = {each: wanted_types.count_by_id([each], mdev_types).keys() for each in asked}
+    others = _find_types_of_others(listed, found)
+    unknown = [
+        text for each in asked if not meant[each] and (text := _describe_unoffered(each)) not in others
+    ]
     both = [
         f'the type "{each.name}" is both listed and excluded: it is not created'
         for each in asked
@@ -358,27 +364,29 @@ def _problems(wanted: MdevSpec, listed: Sequence[WantedType], found: Sequence[Ca
         for each in wanted.definitions
         if (flaw := cards.find_flaw(each, host, excluded)) is not None
     ]
-    if wanted.cards and not any(cards.rules_for(card, wanted.cards, host) for card in found):
+    if wanted.cards and not any(cards.find_rules(card, wanted.cards, host) for card in found):
         lost.append("no entry of the vgpu-device-manager configuration matches a card of this node")
     is_unread = any(card.unread for card in found)
-    return [*([] if _partial(found) else unknown), *both, *here, *([] if is_unread else lost)]
+    return [*([] if _is_partial(found) else unknown), *both, *here, *([] if is_unread else lost)]
 
 
-def _for_others(listed: Sequence[WantedType], found: Sequence[Card]) -> tuple[str, ...]:
+def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -> tuple[str, ...]:
     """The types of the node's list that no card here offers, if some are offered.
 
     So one list can be written for cards of several families.
     """
     mdev_types = _mdev_types(found)
-    missing = [each for each in listed if not wanted_types.type_ids([each], mdev_types)]
-    return () if len(missing) == len(listed) or _partial(found) else tuple(map(_unoffered, missing))
+    missing = [each for each in listed if not wanted_types.count_by_id([each], mdev_types)]
+    return (
+        () if len(missing) == len(listed) or _is_partial(found) else tuple(map(_describe_unoffered, missing))
+    )
 
 
-def _unoffered(wanted: WantedType) -> str:
+def _describe_unoffered(wanted: WantedType) -> str:
     return f'no card of this node offers the type "{wanted.name}"'
 
 
-def _partial(found: Sequence[Card]) -> bool:
+def _is_partial(found: Sequence[Card]) -> bool:
     """True if not all types of all cards are known."""
     return any(card.unread or card.partial for card in found)
 

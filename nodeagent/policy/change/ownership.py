@@ -21,7 +21,7 @@ INDEXES = 0x10000
 _TAIL = 4
 
 
-def learned(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozenset()) -> Ledger:
+def update_ledger(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozenset()) -> Ledger:
     """The ledger updated from the host: types and names that VFs list are added, VFs that are gone removed.
 
     A VF whose type others have cleared or changed is not owned any more. ``coming`` are VFs whose type is
@@ -33,10 +33,10 @@ def learned(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozens
     called = {type_id: names[vgpu_key(type_id)] for type_id in sorted(present) if vgpu_key(type_id) in names}
     called.update(pair for function in vfs for pair in function.vgpu_types)
     listed = dict(ledger.listed)
-    listed.update((vf.address, _joined(ledger, vf)) for vf in vfs if vf.vgpu_types)
+    listed.update((vf.address, _join_types(ledger, vf)) for vf in vfs if vf.vgpu_types)
     newer = ledger._replace(
         types={
-            vf: type_id for vf, type_id in ledger.types.items() if vf in coming or _kept(vf, type_id, host)
+            vf: type_id for vf, type_id in ledger.types.items() if vf in coming or _is_kept(vf, type_id, host)
         },
         names={**ledger.names, **called},
         listed={vf: type_ids for vf, type_ids in listed.items() if vf in host.functions},
@@ -46,23 +46,23 @@ def learned(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozens
     return ledger if newer == ledger else newer
 
 
-def _kept(vf: str, type_id: str, host: Host) -> bool:
+def _is_kept(vf: str, type_id: str, host: Host) -> bool:
     """False if the VF is gone, or has another type or none."""
     function = host.functions.get(PciAddress(vf))
     return function is not None and (not function.vgpu or function.vgpu_type == type_id)
 
 
-def _joined(ledger: Ledger, vf: PciFunction) -> tuple[str, ...]:
+def _join_types(ledger: Ledger, vf: PciFunction) -> tuple[str, ...]:
     now = (type_id for type_id, _ in vf.vgpu_types)
     return tuple(dict.fromkeys((*ledger.listed.get(vf.address, ()), *now)))
 
 
-def uuid_of(machine_id: str, parent: str, type_id: str, index: int) -> str:
+def build_uuid(machine_id: str, parent: str, type_id: str, index: int) -> str:
     """The UUID of an instance; ``index`` counts from 0 to 65535."""
     return f"{_stem(machine_id, parent, type_id)}{index:04x}"
 
 
-def owns(machine_id: str, parent: str, type_id: str, instance: str) -> bool:
+def is_own_uuid(machine_id: str, parent: str, type_id: str, instance: str) -> bool:
     """True if nodeagent on this node created the UUID for an instance of this type on this parent."""
     # uuidgen makes version 4: checking the version spares the hash of nearly every foreign instance
     return instance[14:15] == "5" and instance[:-_TAIL] == _stem(machine_id, parent, type_id)

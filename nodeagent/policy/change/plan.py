@@ -16,15 +16,15 @@ from nodeagent.policy.change import bindings, mdevs, sriov
 _PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, bindings.plan, mdevs.plan)
 
 
-def due(snapshot: Snapshot) -> bool:
+def is_due(snapshot: Snapshot) -> bool:
     """True if settings or manual requests require changes, or changes made before are to be undone."""
     return snapshot.spec.changes_host or snapshot.ledger.to_return
 
 
 def plan(snapshot: Snapshot) -> Plan:
     """The changes of this host; none at all if nothing is configured to be changed."""
-    if not due(snapshot):
-        return Plan(problems=mdevs.obstacles(snapshot.spec.mdevs))
+    if not is_due(snapshot):
+        return Plan(problems=mdevs.find_obstacles(snapshot.spec.mdevs))
     plans = [planner(snapshot) for planner in _PLANNERS]
     return Plan(
         tuple(step for part in plans for step in part.steps),

@@ -20,43 +20,43 @@ _ALL = 0x10000  # routing ids of one segment
 _NOWHERE = PciAddress("")
 
 
-def rule_of(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:
+def find_rule(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:
     """The rule with the number of VFs of a function, or None."""
     if not function.sriov_capable or function.physfn is not None:
         return None
-    return next((rule for rule in rules if _picked(rule.selectors, function)), None)
+    return next((rule for rule in rules if _is_matched(rule.selectors, function)), None)
 
 
-def for_vfio(physical: PciFunction, rule: SriovRule, rules: Sequence[PassthroughRule]) -> bool:
+def is_for_vfio(physical: PciFunction, rule: SriovRule, rules: Sequence[PassthroughRule]) -> bool:
     """True if each VF that this rule creates on a PF gets a VFIO driver."""
     if rule.driver is not None:
         return rule.num_vfs > 0
     if not rules or not rule.num_vfs:
         return False
-    return all(_bound(each, rules) for each in _coming(physical, rule.num_vfs))
+    return all(_is_bound(each, rules) for each in _build_vfs(physical, rule.num_vfs))
 
 
-def of_vfs(physical: PciFunction, spec: Spec) -> PassthroughRule | None:
+def find_driver_rule(physical: PciFunction, spec: Spec) -> PassthroughRule | None:
     """The driver of the VFs of a PF by its ``sriov`` rule, as a ``passthrough`` rule; None if it has none."""
-    rule = rule_of(physical, spec.sriov)
+    rule = find_rule(physical, spec.sriov)
     if rule is None or rule.driver is None:
         return None
     return PassthroughRule(rule.selectors, rule.driver, place=rule.place)
 
 
-def _bound(function: PciFunction, rules: Iterable[PassthroughRule]) -> bool:
-    return any(_picked(rule.selectors, function) for rule in rules)
+def _is_bound(function: PciFunction, rules: Iterable[PassthroughRule]) -> bool:
+    return any(_is_matched(rule.selectors, function) for rule in rules)
 
 
-def _picked(some: Iterable[PciSelector], function: PciFunction) -> bool:
+def _is_matched(some: Iterable[PciSelector], function: PciFunction) -> bool:
     return any(selectors.is_match(each, function, selectors.NO_NAMES) for each in some)
 
 
-def _coming(physical: PciFunction, count: int) -> Iterator[PciFunction]:
+def _build_vfs(physical: PciFunction, count: int) -> Iterator[PciFunction]:
     """The VFs with the properties that are known before; subsystem device and group are not."""
     for number in range(count):
         yield PciFunction(
-            _address(physical, number),
+            _build_address(physical, number),
             vendor=physical.vendor,
             device=physical.vf_device,
             pci_class=physical.pci_class,
@@ -65,7 +65,7 @@ def _coming(physical: PciFunction, count: int) -> Iterator[PciFunction]:
         )
 
 
-def _address(physical: PciFunction, number: int) -> PciAddress:
+def _build_address(physical: PciFunction, number: int) -> PciAddress:
     """The address of a VF, as computed by pci_iov_virtfn_bus and _devfn (drivers/pci/iov.c)."""
     offset, stride = physical.vf_offset, physical.vf_stride
     if not offset or stride is None or (number and not stride):

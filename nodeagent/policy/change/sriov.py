@@ -20,14 +20,14 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec, SriovRule
 from nodeagent.policy import groups, naming
 from nodeagent.policy.change import guards, prospects
-from nodeagent.policy.change.cards import order
+from nodeagent.policy.change.cards import address_key
 
 _SHOWN = 4  # VFs that one line names
 _BY_HAND = (
     "run sriov-manage {flag} {address} on the node while the GPU is not in use; "
     "that resets its configuration for MIG or for vGPUs of several sizes"
 )
-_LOST = "drain and reboot the node: writing sriov_numvfs can crash the kernel, so nodeagent does not do it"
+_REBOOT = "drain and reboot the node: writing sriov_numvfs can crash the kernel, so nodeagent does not do it"
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -35,22 +35,22 @@ def plan(snapshot: Snapshot) -> Plan:
     steps: list[Step] = []
     waiting: list[Step] = []
     problems: list[Problem] = []
-    lost = _left_behind(snapshot.host)
+    lost = _find_left_behind(snapshot.host)
     functions = snapshot.host.functions
-    for address in sorted(functions, key=order):
+    for address in sorted(functions, key=address_key):
         function = functions[address]
-        rule = prospects.rule_of(function, snapshot.spec.sriov)
-        if address in snapshot.ledger.unprobed and not _unprobed(rule, function, snapshot.spec):
+        rule = prospects.find_rule(function, snapshot.spec.sriov)
+        if address in snapshot.ledger.unprobed and not _is_unprobed(rule, function, snapshot.spec):
             _restore(function, snapshot, steps, waiting)
         if rule is None or len(function.vfs) == rule.num_vfs:
             continue
-        refused = _refused(rule, function, lost.get(address, ()), snapshot.host)
+        refused = _find_refusal(rule, function, lost.get(address, ()), snapshot.host)
         if refused is not None:
             what, hint = refused
             problems.append(wrong(ProblemCode.CHANGE, address, f"{address}: {what}", hint))
             continue
-        action = _action(rule, function, snapshot.spec)
-        obstacle = _impossible(rule, function) or _obstacle(action, function, snapshot)
+        action = _build_action(rule, function, snapshot.spec)
+        obstacle = _explain_impossible(rule, function) or _find_obstacle(action, function, snapshot)
         if obstacle is None:
             steps.append(Step(action, f"{rule.num_vfs} VFs are configured"))
         else:
@@ -59,24 +59,24 @@ def plan(snapshot: Snapshot) -> Plan:
     return Plan(tuple(steps), tuple(waiting), problems=tuple(problems))
 
 
-def _by_tool(function: PciFunction) -> bool:
+def _is_by_tool(function: PciFunction) -> bool:
     """True for a GPU on NVIDIA's driver, which has no sriov_configure: a write of sriov_numvfs is ENOENT."""
     return function.vendor == "10de" and function.driver == groups.VENDOR_DRIVER
 
 
-def _action(rule: SriovRule, function: PciFunction, spec: Spec) -> Action:
+def _build_action(rule: SriovRule, function: PciFunction, spec: Spec) -> Action:
     count = 0 if function.vfs else rule.num_vfs
-    if _by_tool(function):
+    if _is_by_tool(function):
         return run_sriov_manage(function.address, count, function.vfs)
-    unprobed = count > 0 and function.autoprobe is not None and _unprobed(rule, function, spec)
+    unprobed = count > 0 and function.autoprobe is not None and _is_unprobed(rule, function, spec)
     return set_num_vfs(function.address, count, function.vfs, allocatable=function.vfio, unprobed=unprobed)
 
 
-def _unprobed(rule: SriovRule | None, function: PciFunction, spec: Spec) -> bool:
+def _is_unprobed(rule: SriovRule | None, function: PciFunction, spec: Spec) -> bool:
     """True if no host driver may bind the VFs; not supported with NVIDIA's tool."""
-    if rule is None or _by_tool(function):
+    if rule is None or _is_by_tool(function):
         return False
-    return prospects.for_vfio(function, rule, spec.passthrough)
+    return prospects.is_for_vfio(function, rule, spec.passthrough)
 
 
 def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiting: list[Step]) -> None:
@@ -90,13 +90,13 @@ def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiti
         waiting.append(Step(action, f"{why}; {refused}; it is retried later"))
 
 
-def _refused(
+def _find_refusal(
     rule: SriovRule, function: PciFunction, lost: Sequence[str], host: Host
 ) -> tuple[str, str] | None:
     """Why a rule is not carried out at all, and the fix; None if it can be."""
     if lost:
-        return f"its VFs {naming.shorten(lost, _SHOWN)} were left behind when it was removed", _LOST
-    if not _by_tool(function):
+        return f"its VFs {naming.shorten(lost, _SHOWN)} were left behind when it was removed", _REBOOT
+    if not _is_by_tool(function):
         return None
     if rule.num_vfs not in (0, function.total_vfs):
         most = "?" if function.total_vfs is None else function.total_vfs
@@ -110,7 +110,7 @@ def _refused(
     return None
 
 
-def _left_behind(host: Host) -> Mapping[str, Sequence[str]]:
+def _find_left_behind(host: Host) -> Mapping[str, Sequence[str]]:
     """PF → the VFs that link to it and that it does not list.
 
     Writing ``sriov_numvfs`` then ends in a BUG of drivers/pci/iov.c (Linux 6.1, 6.12) or an oops (7.2).
@@ -122,12 +122,12 @@ def _left_behind(host: Host) -> Mapping[str, Sequence[str]]:
     return lost
 
 
-def _impossible(rule: SriovRule, function: PciFunction) -> str | None:
+def _explain_impossible(rule: SriovRule, function: PciFunction) -> str | None:
     most = function.total_vfs
     return None if most is None or rule.num_vfs <= most else f"it supports {most} at most"
 
 
-def _obstacle(action: Action, function: PciFunction, snapshot: Snapshot) -> str | None:
+def _find_obstacle(action: Action, function: PciFunction, snapshot: Snapshot) -> str | None:
     refused = snapshot.failures.get(action.attempt)
     if refused is not None:
         return f"{refused}; it is retried later"
@@ -135,25 +135,28 @@ def _obstacle(action: Action, function: PciFunction, snapshot: Snapshot) -> str 
         return "it has no driver, which is needed to create them"
     if action.takes and not snapshot.allocations.complete:
         return guards.UNKNOWN
-    used = (guards.taken(function.address, snapshot), *(_used(each, snapshot) for each in function.vfs))
-    if _by_tool(function):
-        used = (*used, _with_mdevs(function.address, snapshot.host))
+    used = (
+        guards.describe_user(function.address, snapshot),
+        *(_describe_use(each, snapshot) for each in function.vfs),
+    )
+    if _is_by_tool(function):
+        used = (*used, _describe_mdevs(function.address, snapshot.host))
     return next((text for text in used if text is not None), None)
 
 
-def _used(address: PciAddress, snapshot: Snapshot) -> str | None:
+def _describe_use(address: PciAddress, snapshot: Snapshot) -> str | None:
     """The use of a VF, as a text; None if it may be removed."""
     function = snapshot.host.functions.get(address)
-    taken = guards.taken(address, snapshot) or guards.taken_behind(address, snapshot)
-    taken = taken or _with_mdevs(address, snapshot.host)
+    taken = guards.describe_user(address, snapshot) or guards.describe_indirect_user(address, snapshot)
+    taken = taken or _describe_mdevs(address, snapshot.host)
     if taken is not None or function is None:
         return taken
     if function.vgpu_type is not None:
         return f"{address} has the vGPU type {function.vgpu_type}"
-    if function.driver is not None and not function.vfio and not _by_tool(function):
+    if function.driver is not None and not function.vfio and not _is_by_tool(function):
         return f"{address} is bound to {function.driver}"
     return None
 
 
-def _with_mdevs(address: str, host: Host) -> str | None:
+def _describe_mdevs(address: str, host: Host) -> str | None:
     return f"{address} has mdevs" if any(mdev.parent == address for mdev in host.mdevs.values()) else None

@@ -38,7 +38,7 @@ class Binding(NamedTuple):
     @property
     def verdict(self) -> RuleVerdict:
         """Return the rule, and what it does with the function."""
-        rule = self.rule.place if self.rule.place == bindings.HAND else label(_SECTION, self.rule.place)
+        rule = self.rule.place if self.rule.place == bindings.MANUAL else label(_SECTION, self.rule.place)
         if self.obstacles:
             return RuleVerdict(rule, f"wants it on {self.driver}; {self.obstacles}")
         return RuleVerdict(rule, f"{'binds' if self.plan.steps else 'keeps'} it on {self.driver}")
@@ -55,12 +55,12 @@ class Binding(NamedTuple):
 
 def find_binding(function: PciFunction, snapshot: Snapshot) -> Binding | None:
     """Return the binding of a function; None if no rule wants it on a VFIO driver."""
-    wishes = bindings.wishes(snapshot)
+    wishes = bindings.find_desired_drivers(snapshot)
     wish = wishes.get(function.address)
     if wish is None:
         return None
-    (members,) = bindings.units([function.address], snapshot.host)
-    return Binding(wish.rule, wish.driver, bindings.of_members(members, wishes, snapshot))
+    (members,) = bindings.find_groups([function.address], snapshot.host)
+    return Binding(wish.rule, wish.driver, bindings.plan_group(members, wishes, snapshot))
 
 
 def find_rule(place: str, snapshot: Snapshot) -> PassthroughRule | None:
@@ -71,7 +71,7 @@ def find_rule(place: str, snapshot: Snapshot) -> PassthroughRule | None:
 
 def selected(rule: PassthroughRule, snapshot: Snapshot) -> list[PciAddress]:
     """Return the functions that the rule is the first to select."""
-    wishes = bindings.wishes(snapshot)
+    wishes = bindings.find_desired_drivers(snapshot)
     return [address for address, wish in wishes.items() if wish.picked and wish.rule is rule]
 
 

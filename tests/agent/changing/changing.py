@@ -59,7 +59,7 @@ def t4(*addresses: str) -> list[Card]:
 
 def uuid(card: str, type_id: str, index: int) -> str:
     """The UUID of an instance that this node makes."""
-    return ownership.uuid_of(MACHINE, card, type_id, index)
+    return ownership.build_uuid(MACHINE, card, type_id, index)
 
 
 def wanted(*names: str, sriov: tuple[SriovRule, ...] = ()) -> Spec:

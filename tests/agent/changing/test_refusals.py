@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel w
 
 
 def uuid(type_id: str, index: int) -> str:
-    return ownership.uuid_of(MACHINE, FIRST, type_id, index)
+    return ownership.build_uuid(MACHINE, FIRST, type_id, index)
 
 
 def failing(changing: Changing, instance: str) -> None:

@@ -13,7 +13,7 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import MdevSpec, NodeTypes, Spec, WantedType
 from nodeagent.policy.change import mdevs
-from nodeagent.policy.change.ownership import learned
+from nodeagent.policy.change.ownership import update_ledger
 from nodeagent.sim.mdev import Card, Type
 from tests.sim.mdevs import ModelKernel
 
@@ -102,7 +102,7 @@ def settle(kernel: ModelKernel, wish: MdevSpec, **other: Any) -> Plan:
     made: dict[str, str] = other.pop("made", {})
     record: Ledger = other.pop("record", Ledger())
     for _ in range(TURNS):
-        record = learned(record, kernel.host(), {})
+        record = update_ledger(record, kernel.host(), {})
         plan = planned(kernel, wish, ledger=record._replace(types=made), **other)
         if not plan.steps:
             return plan

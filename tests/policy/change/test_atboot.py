@@ -61,7 +61,7 @@ def test_without_an_iommu_nothing_is_taken() -> None:
 def test_a_release_takes_the_group_and_leaves_the_others_also_of_what_has_gone() -> None:
     known = (*planned(here(gpu(), audio())).entries, KNOWN_ONE)
     snapshot = replace(KNOWN, host=here(gpu(), audio(), function(OTHER, 9)))
-    assert atboot.without(RELEASE._replace(names=(AUDIO,)), snapshot, known) == (KNOWN_ONE,)
-    assert atboot.without(RELEASE._replace(names=("8086:10d3",)), snapshot, known) == known[:2]
+    assert atboot.remove_entries(RELEASE._replace(names=(AUDIO,)), snapshot, known) == (KNOWN_ONE,)
+    assert atboot.remove_entries(RELEASE._replace(names=("8086:10d3",)), snapshot, known) == known[:2]
     gone = replace(KNOWN, host=here())
-    assert atboot.without(RELEASE._replace(names=("5e:00.0",)), gone, known) == known[:2]
+    assert atboot.remove_entries(RELEASE._replace(names=("5e:00.0",)), gone, known) == known[:2]

@@ -15,7 +15,7 @@ from nodeagent.model.ids import VFIO_PCI, PciAddress
 from nodeagent.model.snapshot import Asked, Ledger, Snapshot
 from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector, Spec
 from nodeagent.policy.change import byhand
-from nodeagent.policy.change.bindings import HAND
+from nodeagent.policy.change.bindings import MANUAL
 from nodeagent.policy.change.byhand import GroupPlan
 from tests.facts import names
 from tests.policy.change.test_bindings import AUDIO, GPU, KNOWN, audio, gpu, here
@@ -43,11 +43,11 @@ def planned(
 
 
 def became(group: GroupPlan, on: Host) -> Outcome:
-    return byhand.result(group, on).became
+    return byhand.build_result(group, on).became
 
 
 def refusals(group: GroupPlan) -> str:
-    result = byhand.result(group, Host())
+    result = byhand.build_result(group, Host())
     assert result.became is Outcome.REFUSED
     assert not group.due
     return " ".join(result.refusals)
@@ -86,7 +86,7 @@ def test_a_binding_is_asked_for_and_its_whole_group_moves() -> None:
     assert became(group, FREE) is Outcome.PLANNED
     assert group.functions == (GPU, AUDIO)
     assert group.asked == {GPU: Asked(VFIO_PCI, gpu().vendor, gpu().device)}
-    names(group.plan.steps[0].why, HAND)
+    names(group.plan.steps[0].why, MANUAL)
 
 
 def test_what_is_bound_already_is_not_asked_for() -> None:
@@ -134,7 +134,7 @@ def test_what_a_rule_wants_is_not_released_and_what_it_does_not_want_is() -> Non
     names(refusals(planned(RELEASE, BOUND, RULE, ledger=OURS)), GPU, "config.yaml:4")
     alone = replace(RULE, group=GroupScope.MATCHED)
     asked = OURS._replace(asked={AUDIO: Asked(VFIO_PCI, audio().vendor, audio().device)})
-    result = byhand.result(planned(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked), BOUND)
+    result = byhand.build_result(planned(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked), BOUND)
     assert result.became is Outcome.PLANNED
     names(result.what, AUDIO, "snd_hda_intel")
 
@@ -175,5 +175,5 @@ def test_the_plan_of_now_has_what_is_left_or_is_in_the_way() -> None:
         (here(), False, True),
     ):
         plan = byhand.plan_now(group, replace(KNOWN, host=host, ledger=BY_HAND))
-        assert bool(byhand.refusals(plan)) is refused
+        assert bool(byhand.find_refusals(plan)) is refused
         assert bool(plan.steps) is left or refused

@@ -70,24 +70,29 @@ def test_a_function_is_somebodys_by_what_is_behind_it(
     snapshot: Snapshot, xhci: tuple[str, ...] | None, card: tuple[str, ...] | None
 ) -> None:
     for address, facts in ((XHCI, xhci), (CARD, card)):
-        found = guards.taken_behind(address, snapshot)
+        found = guards.describe_indirect_user(address, snapshot)
         assert (found is None) is (facts is None)
         names(found, *(() if facts is None else (address, *facts)))
 
 
 def test_what_a_pod_was_lent_and_is_unplugged_may_be_of_any_controller() -> None:
     unplugged = replace(held(STICK.id), loans=LOANS, host=replace(HOST, usb={KEY.id: KEY}))
-    names(guards.taken_behind(XHCI, unplugged), "ns/one", KEY.id, XHCI)
-    names(guards.taken_behind(CARD, unplugged), "ns/one", STICK.node)
+    names(guards.describe_indirect_user(XHCI, unplugged), "ns/one", KEY.id, XHCI)
+    names(guards.describe_indirect_user(CARD, unplugged), "ns/one", STICK.node)
 
 
 def test_what_was_not_looked_for_yet_may_be_behind_any_function() -> None:
     known = held("ttyX-0", nodes=(TTY,))
     for address in (CARD, XHCI):
-        unknown = guards.taken_behind(address, replace(known, scanned_nodes=frozenset()))
+        unknown = guards.describe_indirect_user(address, replace(known, scanned_nodes=frozenset()))
         assert unknown is not None
         assert not contains(unknown, "ns/one")
-    names(guards.taken_behind(CARD, replace(known, scanned_nodes=frozenset({TTY}))), "ns/one", TTY, CARD)
+    names(
+        guards.describe_indirect_user(CARD, replace(known, scanned_nodes=frozenset({TTY}))),
+        "ns/one",
+        TTY,
+        CARD,
+    )
 
 
 def test_only_those_nodes_are_looked_for_that_no_rule_names() -> None:
@@ -105,16 +110,16 @@ def test_all_functions_behind_a_node_are_its_holders() -> None:
     disk = DevNode("/dev/nvme0n1", function=CARD, others=(XHCI,))
     here = replace(known, host=replace(HOST, dev_nodes={disk.path: disk}))
     for each in (CARD, XHCI):
-        names(guards.taken_behind(each, here), "ns/one", "/dev/nvme0n1", each)
+        names(guards.describe_indirect_user(each, here), "ns/one", "/dev/nvme0n1", each)
 
 
 def test_what_is_in_no_file_yet_may_be_behind_any_function() -> None:
     """But for what is a device of this host itself."""
     known = Allocations.of({"port-0": ONE}, written=frozenset())
-    found = guards.taken_behind(CARD, replace(FREE, allocations=known))
+    found = guards.describe_indirect_user(CARD, replace(FREE, allocations=known))
     names(found, "ns/one", "port-0", NAME)
     itself = Allocations.of({STICK.id: ONE}, written=frozenset())
-    assert guards.taken_behind(CARD, replace(FREE, allocations=itself)) is None
+    assert guards.describe_indirect_user(CARD, replace(FREE, allocations=itself)) is None
 
 
 OTHER = "/dev/ttyY"
@@ -126,9 +131,9 @@ def test_a_node_that_a_pod_has_and_that_is_not_there_may_be_of_any_driver(vacant
     there = {**HOST.dev_nodes, **({OTHER: DevNode(OTHER, vacant=True)} if vacant else {})}
     away = replace(GIVEN, host=replace(HOST, dev_nodes=there))
     for each in (CARD, XHCI):
-        names(guards.taken_behind(each, away), "ns/one", OTHER)
+        names(guards.describe_indirect_user(each, away), "ns/one", OTHER)
     back = replace(HOST, dev_nodes={**there, OTHER: DevNode(OTHER)})
-    assert guards.taken_behind(CARD, replace(away, host=back)) is None
+    assert guards.describe_indirect_user(CARD, replace(away, host=back)) is None
 
 
 GPU_0 = "vendor.example/gpu=0"
@@ -144,9 +149,9 @@ def files(*nodes: str) -> Host:
 def test_the_nodes_of_a_cdi_device_are_given_with_it() -> None:
     known = held("gpu0", cdi=(GPU_0,))
     assert known.allocated_nodes == (TTY,)
-    names(guards.taken_behind(CARD, known), "ns/one", GPU_0, CARD)
+    names(guards.describe_indirect_user(CARD, known), "ns/one", GPU_0, CARD)
     away = replace(known, host=Host(cdi=HOST.cdi))
-    names(guards.taken_behind(CARD, away), "ns/one", TTY)
+    names(guards.describe_indirect_user(CARD, away), "ns/one", TTY)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +165,8 @@ def test_a_cdi_device_that_no_file_has_may_be_behind_any_function_if_rules_offer
     """The daemon was started anew since, and the file is torn."""
     rules = Spec(rules=(CdiRule(ResourceName("example.com/cuda"), kind),))
     known = replace(held("gpu0", cdi=(GPU_0,)), spec=rules, host=files())
-    found = guards.taken_behind(CARD, known)
+    found = guards.describe_indirect_user(CARD, known)
     assert contains(found, "ns/one", GPU_0, "CDI") is unknown
     assert unknown or found is None
     named = replace(files(OTHER), dev_nodes={OTHER: DevNode(OTHER)})
-    assert guards.taken_behind(CARD, replace(known, host=named)) is None
+    assert guards.describe_indirect_user(CARD, replace(known, host=named)) is None

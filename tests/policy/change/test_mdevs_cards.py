@@ -14,7 +14,7 @@ from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import CardTypes, MdevSpec, Spec, WantedType
-from nodeagent.policy.change.ownership import learned
+from nodeagent.policy.change.ownership import update_ledger
 from nodeagent.policy.explain import devices
 from nodeagent.policy.offer import turn
 from nodeagent.sim.mdev import Card, Type
@@ -142,7 +142,7 @@ def test_entries_for_other_gpus_are_no_problems_and_none_for_any_is_one() -> Non
 
 def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not_list() -> None:
     kernel = ModelKernel([vgpu_card()])
-    record, made = learned(Ledger(), kernel.host(), {}), dict[str, str]()
+    record, made = update_ledger(Ledger(), kernel.host(), {}), dict[str, str]()
     settle(kernel, given(CardTypes(types=(WantedType("T4-1B", 4, short=True),))), made=made)
     assert short(kernel) == ["4×222"]
     wish = given(CardTypes(types=(WantedType("T4-8A", 2, short=True),)))

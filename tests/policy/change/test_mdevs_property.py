@@ -18,7 +18,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.model.change import Action, ActionKind, Plan
 from nodeagent.model.snapshot import Ledger
 from nodeagent.model.spec import MdevSpec, WantedType
-from nodeagent.policy.change.ownership import learned
+from nodeagent.policy.change.ownership import update_ledger
 from nodeagent.sim.mdev import Card, Type
 from tests.policy.change.splitting import planned, result, short
 from tests.sim.mdevs import ModelKernel
@@ -107,7 +107,7 @@ class Changes(RuleBasedStateMachine):
 
     def plan(self) -> Plan:
         here = self.kernel.host()
-        self.record = learned(self.record, here, {})
+        self.record = update_ledger(self.record, here, {})
         known = self.record._replace(types=self.made)
         return planned(self.kernel, self.wish, failures=self.failed, ledger=known)
 

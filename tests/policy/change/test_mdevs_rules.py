@@ -239,18 +239,18 @@ def test_the_ids_of_devices_are_the_same_after_a_boot_and_differ_between_machine
     settle(first, wanted("222"))
     settle(second, wanted("222"))
     assert list(first.instances) == list(second.instances)
-    other = ownership.uuid_of("another", "0000:01:00.0", "nvidia-222", 0)
+    other = ownership.build_uuid("another", "0000:01:00.0", "nvidia-222", 0)
     assert other not in first.instances
-    assert not ownership.owns(MACHINE, "0000:01:00.0", "nvidia-222", other)
+    assert not ownership.is_own_uuid(MACHINE, "0000:01:00.0", "nvidia-222", other)
 
 
 def test_the_number_of_an_instance_can_be_read_off_its_uuid() -> None:
-    made = ownership.uuid_of(MACHINE, "0000:01:00.0", "nvidia-222", 18)
+    made = ownership.build_uuid(MACHINE, "0000:01:00.0", "nvidia-222", 18)
     assert made.endswith("0012")
     assert made[14] == "5"
-    assert ownership.owns(MACHINE, "0000:01:00.0", "nvidia-222", made)
-    assert not ownership.owns(MACHINE, "0000:01:00.0", "nvidia-223", made)
-    assert not ownership.owns(MACHINE, "0000:01:00.0", "nvidia-222", FOREIGN)
+    assert ownership.is_own_uuid(MACHINE, "0000:01:00.0", "nvidia-222", made)
+    assert not ownership.is_own_uuid(MACHINE, "0000:01:00.0", "nvidia-223", made)
+    assert not ownership.is_own_uuid(MACHINE, "0000:01:00.0", "nvidia-222", FOREIGN)
 
 
 def test_a_parent_that_is_no_pci_function_is_a_card_of_its_own_and_comes_last() -> None:

@@ -104,7 +104,7 @@ def test_a_count_that_a_former_driver_left_is_no_open_file(
     here = physical(virtual(), **counts) if left == PF else physical(virtual(**counts))
     plan = planned(here)
     assert len(plan.steps) == steps
-    opened = guards.taken(left, replace(KNOWN, host=here, open=frozenset({left})))
+    opened = guards.describe_user(left, replace(KNOWN, host=here, open=frozenset({left})))
     assert [each.why.rpartition("; ")[2] == opened for each in plan.waiting] == seen_open
     for each in plan.waiting:
         names(each.why, left, "open")

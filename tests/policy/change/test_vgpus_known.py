@@ -11,7 +11,7 @@ from nodeagent.model.change import Action, ActionKind, Plan
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Ledger
 from nodeagent.model.spec import MdevSpec
-from nodeagent.policy.change.ownership import learned
+from nodeagent.policy.change.ownership import update_ledger
 from nodeagent.sim.mdev import Card, Type
 from tests.facts import each_names
 from tests.policy.change.splitting import adopting, planned, short, wanted
@@ -46,7 +46,7 @@ class Node:
 
     def plan(self, wish: MdevSpec) -> Plan:
         here = self.kernel.host()
-        self.record = learned(self.record, here, self.named)
+        self.record = update_ledger(self.record, here, self.named)
         return planned(self.kernel, wish, ledger=self.record)
 
     def does(self, action: Action) -> None:
@@ -137,7 +137,7 @@ def test_types_of_vfs_that_are_gone_are_known_no_more() -> None:
     node.kernel.cards.clear()
     node.kernel.cards.append(card(81, TYPES[:1]))
     assert node.record.listed
-    node.record = learned(node.record, ModelKernel([]).host(), {})
+    node.record = update_ledger(node.record, ModelKernel([]).host(), {})
     assert (node.record.listed, node.record.types) == ({}, {})
 
 
@@ -205,5 +205,5 @@ def test_a_type_that_the_host_does_not_show_yet_stays_ours_while_it_is_set() -> 
     vf = card(81).vfs[0]
     record = Ledger({vf: "1"})
     here = ModelKernel([card(81)]).host()
-    assert vf in learned(record, here, {}, frozenset({vf})).types
-    assert vf not in learned(record, here, {}).types
+    assert vf in update_ledger(record, here, {}, frozenset({vf})).types
+    assert vf not in update_ledger(record, here, {}).types

@@ -14,7 +14,7 @@ from tests.policy.samples import UUID, function, holders, host, mdev, snapshot, 
 
 CARD, VF = "0000:65:00.0", "0000:65:00.4"
 MACHINE = "0123456789abcdef0123456789abcdef"
-OURS = ownership.uuid_of(MACHINE, CARD, "nvidia-222", 0)
+OURS = ownership.build_uuid(MACHINE, CARD, "nvidia-222", 0)
 TYPES = (MdevType("nvidia-1000", "GRID T4-1Q", 0), MdevType("nvidia-222", "GRID T4-1B", 14))
 
 
