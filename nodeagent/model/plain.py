@@ -71,7 +71,7 @@ class RecordField(NamedTuple):
 
 
 def dump(value: object, whole: bool = False) -> dict[str, Any]:
-    """The plain data of a record; ``whole``: also its fields that have their defaults."""
+    """Return the plain data of a record; ``whole``: also its fields that have their defaults."""
     result: dict[str, Any] = {}
     for field in fields_of(type(value)):
         item = getattr(value, field.name)
@@ -80,45 +80,49 @@ def dump(value: object, whole: bool = False) -> dict[str, Any]:
     return result
 
 
-def load(wanted: type[T], data: Any) -> T:
-    """The instance that ``dump`` made ``data`` of.
+def load(wanted: type[T], data: Any, path: str = "") -> T:
+    """Return the record that ``dump`` made ``data`` of; ``path`` leads to it in a larger one, for messages.
 
     :raises TypeError: if a value is of another type, or missing.
     :raises ValueError: if an enumeration or a union has no such member.
     """
     if not isinstance(data, Mapping):
-        raise TypeError(f"{wanted.__name__} cannot be {data!r:.60}")
+        raise TypeError(f"{path or wanted.__name__} cannot be {data!r:.60}")
+    prefix = path and f"{path}."
     given = (field for field in fields_of(wanted) if field.key in data)
-    return wanted(**{field.name: _field_value(field, data[field.key]) for field in given})
+    return wanted(**{field.name: _field_value(field, data[field.key], prefix + field.key) for field in given})
 
 
-def _field_value(field: RecordField, data: Any) -> Any:
+def _field_value(field: RecordField, data: Any, path: str) -> Any:
     if not field.listed:
-        return value(field.type, data, field.key)
+        return _value(field.type, data, path)
     record = get_args(field.type)[1]
     first = fields_of(record)[0].name
-    records = [value(record, each, field.key) for each in value(list[Any], data, field.key)]
+    records = _collection(tuple, (record, ...), data, path)
     return {getattr(each, first): each for each in records}
 
 
-def value(wanted: Any, data: Any, name: str) -> Any:
-    """The value of any type that a field may have; ``name`` is for messages. Raises as ``load`` does."""
+def _value(wanted: Any, data: Any, path: str) -> Any:
+    """Return the value of any type that a field may have. Raises as ``load`` does."""
     if isinstance(wanted, NewType):
-        return value(wanted.__supertype__, data, name)
+        return _value(wanted.__supertype__, data, path)
     if wanted is Any or type(data) is wanted:
         return data
     origin = get_origin(wanted)
     if origin in (UnionType, Union):
-        return _either(get_args(wanted), data, name)
+        return _either(get_args(wanted), data, path)
     if origin is not None:
-        return _collection(origin, get_args(wanted), data, name)
+        return _collection(origin, get_args(wanted), data, path)
     if is_record(wanted):
-        return load(wanted, data)
+        return load(wanted, data, path)
     if issubclass(wanted, Enum):
-        return wanted(data)
+        for member in wanted:
+            if member.value == data:
+                return member
+        raise ValueError(f"{path} cannot be {data!r:.60}")
     if wanted is float and type(data) is int:
         return float(data)
-    raise TypeError(f"{name} cannot be {data!r:.60}")
+    raise TypeError(f"{path} cannot be {data!r:.60}")
 
 
 def camel(name: str) -> str:
@@ -143,34 +147,35 @@ def _plain(item: Any, tagged: bool) -> Any:
     return item  # of a field that may hold any plain data
 
 
-def _collection(origin: Any, inner: tuple[Any, ...], data: Any, name: str) -> Any:
+def _collection(origin: Any, inner: tuple[Any, ...], data: Any, path: str) -> Any:
     if issubclass(origin, Mapping) and isinstance(data, Mapping):
-        return {key: value(inner[1], each, f"{name}.{key}") for key, each in data.items()}
+        return {key: _value(inner[1], each, f"{path}.{key}") for key, each in data.items()}
     if not isinstance(data, list | tuple) or issubclass(origin, Mapping):
-        raise TypeError(f"{name} cannot be {data!r:.60}")
+        raise TypeError(f"{path} cannot be {data!r:.60}")
     types = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(data)
     if len(types) != len(data):
-        raise TypeError(f"{name} cannot be {data!r:.60}")
-    return origin(value(each, item, name) for each, item in zip(types, data, strict=True))
+        raise TypeError(f"{path} cannot be {data!r:.60}")
+    items = enumerate(zip(types, data, strict=True))
+    return origin(_value(each, item, f"{path}[{number}]") for number, (each, item) in items)
 
 
-def _either(types: tuple[Any, ...], data: Any, name: str) -> Any:
+def _either(types: tuple[Any, ...], data: Any, path: str) -> Any:
     if len(classes := _classes(types)) > 1 and isinstance(data, Mapping):
         for each in classes:
             if data.get(KIND) == _kind(each):
-                return load(each, data)
-        raise ValueError(f"{name} cannot be of the kind {data.get(KIND)!r:.60}")
+                return load(each, data, path)
+        raise ValueError(f"{path} cannot be of the kind {data.get(KIND)!r:.60}")
     for each in types:
         if each is type(data):
             return data
     others = [each for each in types if each not in _SIMPLE or each is float]
     if len(others) != 1 or data is None:
-        raise TypeError(f"{name} cannot be {data!r:.60}")
-    return value(others[0], data, name)
+        raise TypeError(f"{path} cannot be {data!r:.60}")
+    return _value(others[0], data, path)
 
 
 def fields_of(record: Any) -> tuple[RecordField, ...]:
-    """The fields of a record, in its order."""
+    """Return the fields of a record, in its order."""
     return _fields_of(record)
 
 

@@ -67,3 +67,16 @@ def test_what_cannot_be_written_is_told_with_its_path_and_what_to_do(tmp_path: P
     with pytest.raises(KernelRefused, match=r"^the list .*file/a\.json ") as caught:
         files.put(tmp_path / "file/a.json", "", "without it all is lost", what="the list ")
     names(caught.value.hint, "directory", "without it all is lost")
+
+
+def test_a_regular_file_is_read_to_a_limit_and_nothing_else_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    os.mkfifo(tmp_path / "pipe")
+    before = os.listdir("/proc/self/fd")
+    assert files.read_regular(str(tmp_path / "file")) == b"12345"
+    assert files.read_regular(str(tmp_path / "file"), 3) == b"1234"
+    with pytest.raises(files.NotRegular):
+        files.read_regular(str(tmp_path / "pipe"))
+    with pytest.raises(IsADirectoryError):
+        files.read_regular(str(tmp_path))
+    assert os.listdir("/proc/self/fd") == before

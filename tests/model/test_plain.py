@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple, NewType
+from typing import Annotated, Any, ClassVar, NamedTuple, NewType
 
 import pytest
 
@@ -49,6 +49,13 @@ class House:
     pair: tuple[str, int | None] = ("a", None)
     keys: frozenset[str] = frozenset()
     anything: Any = None
+
+
+@dataclass(frozen=True)
+class Street:
+    pets: Annotated[Mapping[str, Cat], plain.LISTED] = field(default_factory=dict)
+    visits: Annotated[int, plain.UNSAVED] = 0
+    houses: tuple[House, ...] = ()
 
 
 FULL = House(
@@ -138,3 +145,25 @@ def test_what_is_of_another_type_is_refused(wrong: dict[str, Any]) -> None:
 def test_what_is_no_such_thing_at_all_is_refused(data: Any) -> None:
     with pytest.raises(TypeError):
         plain.load(House, data)
+
+
+def test_a_listed_mapping_is_a_list_and_an_unsaved_field_is_left_out() -> None:
+    street = Street({"Tom": Cat("Tom", 1)}, visits=7)
+    assert plain.dump(street) == {"pets": [{"name": "Tom", "lives": 1}]}
+    assert plain.load(Street, plain.dump(street)) == Street(street.pets)
+    assert plain.dump(Street(), whole=True) == {"pets": [], "houses": []}
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"pets": [{"name": "Tom"}, {"name": 7}]}, "pets[1].name"),
+        ({"pets": {}}, "pets"),
+        ({"houses": [{"streetName": "x", "floors": 1, "door": "green"}]}, "houses[0].door"),
+        ({"houses": [{"streetName": "x", "floors": 1, "rooms": {"up": [1, "2"]}}]}, "houses[0].rooms.up[1]"),
+    ],
+)
+def test_an_error_names_the_path_of_the_wrong_value(data: Any, path: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        plain.load(Street, data)
+    assert str(caught.value).startswith(f"{path} cannot be ")
