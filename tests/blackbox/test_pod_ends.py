@@ -62,7 +62,7 @@ async def test_a_device_without_a_rule_is_no_longer_listed(node: Node) -> None:
             await daemon.logged("resource-removed")
 
 
-async def test_a_driver_is_restored(node: Node) -> None:
+async def test_a_function_whose_driver_is_to_be_restored_is_unhealthy_until_then(node: Node) -> None:
     add_card(node)
     node.configure(RESOURCE + PASSTHROUGH)
     async with (
@@ -72,7 +72,13 @@ async def test_a_driver_is_restored(node: Node) -> None:
         await until_health(kubelet, CARDS, GPU, "Healthy")
         vm = await kubelet.admit(pod("vm", {CARDS: 1}))
         assert vm.phase == "Running", vm.message
-        node.configure(RESOURCE)
+        for text, now in (
+            (RESOURCE, "Unhealthy"),
+            (RESOURCE + PASSTHROUGH, "Healthy"),
+            (RESOURCE, "Unhealthy"),
+        ):
+            node.configure(text)
+            await until_health(kubelet, CARDS, GPU, now)
         await anyio.sleep(RUNS)
         assert drivers_of(drivers) == BOUND
         kubelet.delete(vm)
