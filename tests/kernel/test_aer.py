@@ -43,13 +43,11 @@ def test_a_device_that_was_bound_anew_or_replaced_meanwhile_has_no_verdict(
     assert aer.load(root) == {}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"0000:01:00.0": 3}', '{"x": {"verdict": "failed"}}', "\udcff"]
-)
+@pytest.mark.parametrize("text", ["[]", "3", '{"0000:01:00.0": 3}', '{"x": {"verdict": "failed"}}'])
 def test_a_record_that_makes_no_sense_is_none(root: Root, text: str) -> None:
     path = Path(RECOVERIES.path(root.prefix))
     path.parent.mkdir(parents=True)
-    path.write_bytes(text.encode(errors="surrogateescape"))
+    path.write_text(f'{{"recoveries": {text}}}')
     assert aer.load(root) == {}
 
 
