@@ -171,7 +171,8 @@ def text(plan: Plan, managed: bool) -> str:
         lines += [heading, *shown, ""]
     for problem in plan.problems:
         lines += [f"problem: {problem.what}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
-    lines += [f"note: {problem.what}" for problem in plan.notes]
+    for problem in plan.notes:
+        lines += [f"note: {problem.what}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
     if plan.steps or plan.waiting:
         return "\n".join([*lines, f"to do: {len(plan.steps)}, waiting: {len(plan.waiting)}"])
     return "\n".join([*lines, "nothing to do"])

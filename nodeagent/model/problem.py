@@ -33,6 +33,9 @@ class ProblemCode(StrEnum):
     NO_KUBELET = "no-kubelet"
     NOT_REGISTERED = "not-registered"
     SHORTFALL = "shortfall"  # about a card with less than it is to have
+    NO_CARD = "no-card"  # a desired type for which no card is free
+    NOT_MADE = "type-not-made"  # one that the KubeVirt CR permits, and that a card here could have
+    MIXED_TYPES = "mixed-types"  # vGPUs of several types under one name
     RESOURCE_NAME = "resource-name"
     NOT_BOUND = "not-bound"
     INOTIFY = "inotify"

@@ -144,7 +144,7 @@ class ChangeLoop:
                 log.event(log.PLAN_PROBLEM, text=each.what, hint=each.hint or None)
         for each in self.plan.notes:
             if each.what not in known:
-                log.event(log.NOTE, text=each.what)
+                log.event(log.NOTE, text=each.what, hint=each.hint or None)
         waiting = self._waiting_steps()
         reasons = {step.action.text: step.why for step in waiting}
         for step in {step.action.text: step for step in waiting}.values():

@@ -36,6 +36,7 @@ from nodeagent.model.host import Host, MdevType
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, WantedType
+from nodeagent.policy import naming
 from nodeagent.policy.change import cards, guards, ownership, wanted_types
 from nodeagent.policy.change.cards import Card, Parent
 
@@ -43,6 +44,10 @@ NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither created nor re
 _NEW_MACHINE_ID = "create it on the host: systemd-machine-id-setup"
 _CHANGE_TYPES = (
     "change the configuration (nodeagent scan lists the types), or leave it if it is for other nodes"
+)
+_DEAL = (
+    "a card keeps its type while that is desired; to have all types assigned again, set an empty list until "
+    "nodeagent plan shows no vGPUs, then this list"
 )
 
 
@@ -63,7 +68,8 @@ def plan(snapshot: Snapshot) -> Plan:
         return Plan(problems=(wrong(ProblemCode.CHANGE, "", NO_MACHINE, _NEW_MACHINE_ID),))
     listed = wanted_types.list_for_node(wanted, dict(snapshot.spec.labels))
     found = cards.find_cards(snapshot)
-    plans = _plan_cards(found, tuple(wanted_types.count_by_id(listed, _mdev_types(found))), snapshot)
+    types = tuple(wanted_types.count_by_id(listed, _mdev_types(found)))
+    plans = _plan_cards(found, types, snapshot)
     problems = [
         wrong(ProblemCode.CHANGE, "", text, _CHANGE_TYPES)
         for text in _find_problems(wanted, listed, found, snapshot.host)
@@ -78,8 +84,12 @@ def plan(snapshot: Snapshot) -> Plan:
         tuple(step for each in plans for step in each.waiting),
         tuple(plans),
         tuple(dict.fromkeys(problems)),
-        tuple(
-            note(ProblemCode.OTHER_CARDS, text, about=text) for text in _find_types_of_others(listed, found)
+        (
+            *(
+                note(ProblemCode.OTHER_CARDS, text, about=text)
+                for text in _find_types_of_others(listed, found)
+            ),
+            *_find_types_without_card(types, found, plans),
         ),
     )
 
@@ -380,6 +390,21 @@ def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -
     return (
         () if len(missing) == len(listed) or _is_partial(found) else tuple(map(_describe_unoffered, missing))
     )
+
+
+def _find_types_without_card(
+    types: Sequence[str], found: Sequence[Card], plans: Sequence[CardPlan]
+) -> Iterator[Problem]:
+    """The types of the node's list that a card here offers, while all such cards have other ones."""
+    if any(each.removals for each in plans):
+        return  # a card that is emptied may get the type
+    types_of = {each.address: each.type_id for each in plans}
+    for type_id in types:
+        offering = [card.address for card in found if card.spec.shared and type_id in card.types]
+        if offering and type_id not in types_of.values() and all(types_of[each] for each in offering):
+            have = naming.shorten([f"{each} has {types_of[each]}" for each in offering])
+            what = f"{type_id} is desired, and no card is free for it: {have}"
+            yield note(ProblemCode.NO_CARD, what, _DEAL, type_id)
 
 
 def _describe_unoffered(wanted: WantedType) -> str:

@@ -14,12 +14,13 @@ from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.spec import PciRule, Spec
 from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.explain import rules
-from nodeagent.policy.offer import discovery, matches
+from nodeagent.policy.offer import discovery, kinds, matches
 from nodeagent.policy.offer.turn import Decision
 
 VFIO_PCI = "vfio-pci"
 _NOT_WANTED = "where no device is to be assigned, set discovery.enabled: false"
 _ANEW = "have the tool that wrote it write it anew, or remove it; container runtimes refuse it as well"
+_ONE_NAME_EACH = "give each type a resource name of its own, unless VMs may get either"
 _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
 
 
@@ -31,6 +32,7 @@ def find_problems(decision: Decision) -> tuple[Problem, ...]:
         *_faulty_cdi_files(decision.snapshot.host),
         *rules.unused(decision),
         *_on_host_drivers(decision),
+        *_mixed_types(decision),
     )
 
 
@@ -67,17 +69,39 @@ def _faulty_cdi_files(host: Host) -> Iterator[Problem]:
 
 def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
     host, spec = decision.snapshot.host, decision.snapshot.spec
-    by_driver: dict[str, list[str]] = {}
+    by_driver: dict[str | None, list[str]] = {}
     for function in host.functions.values():
-        if function.driver is None or groups.is_assignable(function) or function.address in decision.matched:
+        if groups.is_assignable(function) or function.address in decision.matched:
             continue
+        if function.driver is None and host.no_vfio is not None:
+            continue  # _without_vfio has it
         if _is_discoverable(function, spec) and not _is_split(function, host):
             by_driver.setdefault(function.driver, []).append(function.address)
     for driver, addresses in by_driver.items():
         count = len(addresses)
-        which = "function of a discovered class is" if count == 1 else "functions of discovered classes are"
-        what = f"{count} {which} on the host driver {driver}, and not offered: {naming.shorten(addresses)}"
-        yield note(ProblemCode.HOST_DRIVER, what, _LOOK if host.iommu else "", driver)
+        which = "function of a discovered class" if count == 1 else "functions of discovered classes"
+        on = "without a driver" if driver is None else f"on the host driver {driver}"
+        what = f"{count} {which} {on}, not offered: {naming.shorten(addresses)}"
+        yield note(ProblemCode.HOST_DRIVER, what, _LOOK if host.iommu else "", driver or "")
+
+
+def _mixed_types(decision: Decision) -> Iterator[Problem]:
+    """Yield a note for each resource whose vGPUs are of several types: a VM gets any of them."""
+    host, names = decision.snapshot.host, decision.snapshot.names
+    types: dict[str, dict[str, str]] = {}
+    for device_id, match in decision.matched.items():
+        host_device = host.device(device_id)
+        if host_device is None:
+            continue
+        kind = kinds.find_kind(host_device)
+        if (type_id := kind.type_of(host_device)) is not None:
+            name = kind.text(host_device, names)
+            types.setdefault(match.resource, {})[type_id] = name or type_id
+    for resource, found in types.items():
+        if len(found) > 1:
+            listed = naming.shorten(list(found.values()))
+            what = f"{resource} has vGPUs of several types: {listed}; a VM gets any"
+            yield note(ProblemCode.MIXED_TYPES, what, _ONE_NAME_EACH, resource)
 
 
 def expected(function: PciFunction, host: Host, spec: Spec) -> bool:

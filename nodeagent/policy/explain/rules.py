@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nodeagent.model.host import HostDevice, Mdev, PciFunction, UsbDevice
 from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, MdevSelector, Rule
+from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, MdevRule, MdevSelector, Rule
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.explain import why
 from nodeagent.policy.explain.why import label
@@ -120,7 +120,18 @@ def unused(decision: Decision) -> Iterator[Problem]:
         elif isinstance(rule, CdiRule) and not _matched_directly(rule, decision.snapshot):
             missing = f"no file in /etc/cdi or /var/run/cdi defines such a {rule.spec_kind}"
             yield _unused(f'the rule "{rule.name}"', rule, missing)
+        elif isinstance(rule, MdevRule) and rule.permitted and rule.name not in matched:
+            yield from _not_made(rule, decision)
     yield from _unused_aliases(decision)
+
+
+def _not_made(rule: MdevRule, decision: Decision) -> Iterator[Problem]:
+    """Yield a note on vGPUs that the KubeVirt CR permits, if a card of this node could have them."""
+    cards = sorted({card for each in rule.selectors for card in _find_cards(each, decision)})
+    if cards:
+        what = f"{rule.name} is permitted, and no such vGPU exists: {naming.shorten(cards)} can have it"
+        hint = "if it is for this node, add its type to mdevs.types, or to the CR's mediatedDeviceTypes"
+        yield note(ProblemCode.NOT_MADE, what, hint, rule.name)
 
 
 def _unused(subject: str, rule: Rule, reason: str, number: int | None = None) -> Problem:
@@ -164,19 +175,23 @@ def _why_unused(selector: Selector, rule: DeviceRule, decision: Decision) -> str
     if owners:
         return "; ".join(f"{owner} before it has {naming.shorten(ids)}" for owner, ids in owners.items())
     if isinstance(selector, MdevSelector):
-        possible = _possible_mdevs(decision)
-        cards = sorted({each.parent or "" for each in possible if selectors.is_match(selector, each, names)})
-        if cards:
+        if cards := _find_cards(selector, decision):
             return (
                 f"no such mdev exists, but {naming.shorten(cards)} can have it; add the type to mdevs.types"
             )
-        devices += possible
+        devices += _possible_mdevs(decision)
     near = selectors.find_nearest(selector, devices, names, naming.ALIKE)
     if near is None:
         return "nothing here is like it"
     nearest, difference = near
     shown = nearest.id or f"a type of {getattr(nearest, 'parent', None)}"
     return f"nearest is {shown}: {difference}"
+
+
+def _find_cards(selector: MdevSelector, decision: Decision) -> list[str]:
+    """Return the parents that can have an mdev which the selector fits."""
+    names, possible = decision.snapshot.names, _possible_mdevs(decision)
+    return sorted({each.parent or "" for each in possible if selectors.is_match(selector, each, names)})
 
 
 def _possible_mdevs(decision: Decision) -> list[Mdev]:

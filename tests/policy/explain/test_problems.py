@@ -88,11 +88,17 @@ def test_functions_on_a_host_driver_are_counted_by_driver() -> None:
     names(second.what, 1, "amdgpu", other.address)
 
 
-@pytest.mark.parametrize(
-    "here", [function(driver=None), vgpu(), BRIDGE, function(driver="nvidia", vfs=("0000:65:00.4",))]
-)
-def test_what_is_nobodys_splits_or_is_a_bridge_is_no_function_on_a_host_driver(here: HostDevice) -> None:
+@pytest.mark.parametrize("here", [vgpu(), BRIDGE, function(driver="nvidia", vfs=("0000:65:00.4",))])
+def test_a_function_that_is_split_or_a_bridge_is_no_function_on_a_host_driver(
+    here: HostDevice,
+) -> None:
     assert codes(here) == []
+
+
+def test_a_function_without_a_driver_is_a_note_where_vfio_pci_could_have_it() -> None:
+    (note,) = made(function(driver=None))
+    assert (note.code, note.about, note.wrong) == (ProblemCode.HOST_DRIVER, "", False)
+    names(note.what, "0000:65:00.0")
 
 
 def test_a_card_that_offers_mdevs_is_no_function_on_a_host_driver() -> None:
