@@ -73,7 +73,7 @@ async def test_what_was_seen_only_while_it_was_open_is_not_bound_before_it_is_cl
     async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(CARDS, 1)
         node.host.begin_going_away(GPU)
-        await node.until_told(lambda told: "going away" in str(told["changes"]))
+        await node.until_told(lambda told: "being removed" in str(told["changes"]))
         await stays(kubelet, lambda: drivers.driver(GPU) is None, OLD)
         node.host.write(GPU, "enable", "0")
         await given(drivers, kubelet)

@@ -47,7 +47,7 @@ async def test_what_an_init_container_has_stays_held_while_a_new_kubelet_has_no_
             while not kubelet.life.running:
                 told.append(await what(node, board.usb))
         assert told
-        assert all("IOMMU group held" in each for each in told)
+        assert all("IOMMU group in use" in each for each in told)
 
 
 @pytest.mark.slow

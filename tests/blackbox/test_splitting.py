@@ -206,7 +206,7 @@ async def test_a_definition_with_a_wrong_type_costs_no_vgpu_and_is_told(node: No
         await kubelet.until_listed(SMALL, 32, 15)
         before = dict(made.instances)
         define(node, FIRST, '{"mdev_type": "nvidia-22", "start": "auto"}')
-        told = f"the definition {DEFINED} asks for nvidia-22, which {FIRST} does not offer"
+        told = f"the definition {DEFINED} has the type nvidia-22, which {FIRST} does not offer"
         await node.until_told(lambda document: told in document["problems"])
         assert dict(made.instances) == before
         assert made.writes == 32

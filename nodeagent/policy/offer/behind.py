@@ -43,10 +43,10 @@ def find_reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
 
 
 def _describe_group_node(node: DevNode) -> Reason:
-    leads = f" links to {node.real}, which is" if node.target else " is"
+    leads = f" links to {node.real}, a node or directory" if node.target else " is a node or directory"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
-        f"{node.path}{leads} the node of an IOMMU group, which two containers cannot share",
+        f"{node.path}{leads} of IOMMU groups, which two containers cannot share",
         "offer the devices of the group by a rule with pci or mdev",
     )
 
