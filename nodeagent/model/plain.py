@@ -87,8 +87,11 @@ def load(wanted: type[T], data: Any, path: str = "") -> T:
     :raises ValueError: if an enumeration or a union has no such member.
     """
     if not isinstance(data, Mapping):
-        raise TypeError(f"{path or wanted.__name__} cannot be {data!r:.60}")
+        raise TypeError(f"{path or wanted.__name__} is no table of keys")
     prefix = path and f"{path}."
+    for field in fields_of(wanted):
+        if not field.has_default and field.key not in data:
+            raise TypeError(f"{prefix}{field.key} is missing")
     given = (field for field in fields_of(wanted) if field.key in data)
     return wanted(**{field.name: _field_value(field, data[field.key], prefix + field.key) for field in given})
 
@@ -122,7 +125,7 @@ def _value(wanted: Any, data: Any, path: str) -> Any:
         raise ValueError(f"{path} cannot be {data!r:.60}")
     if wanted is float and type(data) is int:
         return float(data)
-    raise TypeError(f"{path} cannot be {data!r:.60}")
+    raise TypeError(f"{path} is no text" if wanted is str else f"{path} cannot be {data!r:.60}")
 
 
 def camel(name: str) -> str:
@@ -150,8 +153,10 @@ def _plain(item: Any, tagged: bool) -> Any:
 def _collection(origin: Any, inner: tuple[Any, ...], data: Any, path: str) -> Any:
     if issubclass(origin, Mapping) and isinstance(data, Mapping):
         return {key: _value(inner[1], each, f"{path}.{key}") for key, each in data.items()}
-    if not isinstance(data, list | tuple) or issubclass(origin, Mapping):
-        raise TypeError(f"{path} cannot be {data!r:.60}")
+    if issubclass(origin, Mapping):
+        raise TypeError(f"{path} is no table of keys")
+    if not isinstance(data, list | tuple):
+        raise TypeError(f"{path} is no list")
     types = inner if origin is tuple and inner[-1] is not Ellipsis else inner[:1] * len(data)
     if len(types) != len(data):
         raise TypeError(f"{path} cannot be {data!r:.60}")

@@ -155,15 +155,20 @@ def test_a_listed_mapping_is_a_list_and_an_unsaved_field_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "path"),
+    ("data", "what"),
     [
-        ({"pets": [{"name": "Tom"}, {"name": 7}]}, "pets[1].name"),
-        ({"pets": {}}, "pets"),
-        ({"houses": [{"streetName": "x", "floors": 1, "door": "green"}]}, "houses[0].door"),
-        ({"houses": [{"streetName": "x", "floors": 1, "rooms": {"up": [1, "2"]}}]}, "houses[0].rooms.up[1]"),
+        ({"pets": [{"name": "Tom"}, {"name": 7}]}, "pets[1].name is no text"),
+        ({"pets": [{}]}, "pets[0].name is missing"),
+        ({"pets": {}}, "pets is no list"),
+        ({"houses": [7]}, "houses[0] is no table of keys"),
+        ({"houses": [{"streetName": "x", "floors": 1, "door": "green"}]}, "houses[0].door cannot be 'green'"),
+        (
+            {"houses": [{"streetName": "x", "floors": 1, "rooms": {"up": [1, "2"]}}]},
+            "houses[0].rooms.up[1] cannot be '2'",
+        ),
     ],
 )
-def test_an_error_names_the_path_of_the_wrong_value(data: Any, path: str) -> None:
+def test_an_error_names_the_path_of_the_wrong_value(data: Any, what: str) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         plain.load(Street, data)
-    assert str(caught.value).startswith(f"{path} cannot be ")
+    assert str(caught.value) == what
