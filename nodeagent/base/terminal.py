@@ -36,7 +36,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") 
     )
 
 
-def columns(stream: TextIO | None, environ: Mapping[str, str]) -> int:
+def find_width(stream: TextIO | None, environ: Mapping[str, str]) -> int:
     """The width of the terminal behind the stream; 0 if it is none, or its width is of no use."""
     if stream is None or not stream.isatty():
         return 0
@@ -47,14 +47,14 @@ def columns(stream: TextIO | None, environ: Mapping[str, str]) -> int:
     return wide if wide >= _NARROWEST else 0
 
 
-def folded(text: str, width: int) -> str:
+def fold(text: str, width: int) -> str:
     """The text with no line that is longer than ``width``, as far as words allow that; 0: as it is."""
     if not width:
         return text
-    return "\n".join(part for line in text.split("\n") for part in _folded(line, width))
+    return "\n".join(part for line in text.split("\n") for part in _fold(line, width))
 
 
-def _folded(line: str, width: int) -> Iterator[str]:
+def _fold(line: str, width: int) -> Iterator[str]:
     if len(line) <= width:
         yield line
         return
@@ -63,18 +63,18 @@ def _folded(line: str, width: int) -> Iterator[str]:
     longest = max(map(len, cell.split()), default=0)
     whole = next((each for each in reversed(starts) if each + len(cell) <= width), None)
     if whole is None and last and width - last >= max(_NARROW, longest):
-        yield from _wrapped(line, width, last)
+        yield from _wrap(line, width, last)
         return
     roomy = (each for each in reversed(starts) if width - each >= max(_ROOMY, longest))
     below = whole or next(roomy, None)
     if below is None:
-        yield from _wrapped(line, width, len(line) - len(line.lstrip()) + _FURTHER)
+        yield from _wrap(line, width, len(line) - len(line.lstrip()) + _FURTHER)
         return
-    yield from _folded(line[:last].rstrip(), width)
-    yield from _wrapped(" " * below + cell, width, below)
+    yield from _fold(line[:last].rstrip(), width)
+    yield from _wrap(" " * below + cell, width, below)
 
 
-def _wrapped(line: str, width: int, further: int) -> list[str]:
+def _wrap(line: str, width: int, further: int) -> list[str]:
     return textwrap.wrap(
         line, width, subsequent_indent=" " * further, break_long_words=False, break_on_hyphens=False
     )

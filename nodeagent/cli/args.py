@@ -35,11 +35,11 @@ def add_common(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.
     parser.description = f"{parser.description}\n{_SETTINGS}"
 
 
-def root_of(options: argparse.Namespace) -> Root:
+def find_root(options: argparse.Namespace) -> Root:
     """The root of all host paths. :raises ConfigError: if there is no host below it, and none is saved."""
     prefix = str(options.root)
     try:
-        wrong = _no_root(prefix, saved=getattr(options, "host", None) is not None)
+        wrong = _describe_no_root(prefix, saved=getattr(options, "host", None) is not None)
     except OSError as error:
         what = f'--root "{prefix}": {hints.strerror(error)}'
         raise ConfigError(what, hints.for_errno(error, "read")) from error
@@ -48,7 +48,7 @@ def root_of(options: argparse.Namespace) -> Root:
     return Root(str(Path(prefix).absolute()))
 
 
-def _no_root(prefix: str, *, saved: bool) -> str:
+def _describe_no_root(prefix: str, *, saved: bool) -> str:
     """Why no host can be below it, "" if one can. :raises OSError: if it cannot be looked at."""
     if not prefix:
         return "it is empty"
@@ -64,11 +64,11 @@ def _is_directory(path: str) -> bool:
         return False
 
 
-def sources(options: argparse.Namespace, root: Root) -> config.Sources:
+def find_sources(options: argparse.Namespace, root: Root) -> config.Sources:
     """Where the settings of this shell come from."""
     return config.Sources(root.prefix, config.flags_from(options), os.environ)
 
 
-def settings(options: argparse.Namespace, root: Root) -> config.Settings:
+def load_settings(options: argparse.Namespace, root: Root) -> config.Settings:
     """The settings of this shell. :raises ConfigError: if they cannot be meant."""
-    return config.load(sources(options, root))
+    return config.load(find_sources(options, root))

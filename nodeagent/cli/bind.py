@@ -93,27 +93,27 @@ def parse_request(options: argparse.Namespace, asking: BindAction, driver: str) 
 
 def carry_out(options: argparse.Namespace, request: Request, files: BootFiles) -> int:
     """Have a request carried out, and print the outcome; ``files`` have changed for the next boot."""
-    answer, first_line = _answer(options, request)
+    answer, first_line = _obtain_answer(options, request)
     if answer.error:
         raise NodeagentError(answer.error, answer.hint)
     late = _BY_HAND if first_line else _BY_DAEMON
     outcome = OutcomeAnswer(answer.results, files.files, files.then)
 
     def text() -> str:
-        return _joined(files_text(files, dry_run=request.dry_run), results_text(answer.results, late))
+        return _join(files_text(files, dry_run=request.dry_run), results_text(answer.results, late))
 
     output.emit(options, "Outcome", outcome, text, first_line)
     return output.FINE if all(each.became in _WELL for each in answer.results) else output.WRONG
 
 
-def _answer(options: argparse.Namespace, request: Request) -> tuple[Answer, str]:
+def _obtain_answer(options: argparse.Namespace, request: Request) -> tuple[Answer, str]:
     """The answer, and a line to print first. :raises NodeagentError: if neither can carry it out."""
-    root, path = args.root_of(options), daemon_client.socket_path(options)
+    root, path = args.find_root(options), daemon_client.socket_path(options)
     timeouts: Timeouts = options.timeouts
     until = time.monotonic() + timeouts.daemon_start
     while True:
         try:
-            return daemon_client.request(path, request, timeouts.daemon_answer), ""
+            return daemon_client.send_request(path, request, timeouts.daemon_answer), ""
         except ConnectionError as error:
             absent = str(error)
         try:
@@ -128,7 +128,7 @@ def _answer(options: argparse.Namespace, request: Request) -> tuple[Answer, str]
 def _carry_out_here(options: argparse.Namespace, root: Root, request: Request) -> Answer:
     """:raises AlreadyRunning: if there is a daemon all the same. :raises ConfigError: if it is not root."""
     _check_root(root, request)
-    settings = args.settings(options, root)
+    settings = args.load_settings(options, root)
     from nodeagent.agent.changing import requests  # here: not needed where a daemon answers
 
     logging.getLogger(log.LOGGER).addHandler(logging.NullHandler())  # the answer has it all
@@ -155,7 +155,7 @@ def _check_root(root: Root, request: Request) -> None:
 
 def _bind_at_boot(options: argparse.Namespace, request: Request) -> int:
     """Write files by which a boot binds functions. :raises NodeagentError: if that cannot be."""
-    root = args.root_of(options)
+    root = args.find_root(options)
     _check_root(root, request)
     snapshot, first_line = _scan(options, root)
     found = atboot.plan(request, snapshot, boot_files.read(root))
@@ -168,7 +168,7 @@ def _bind_at_boot(options: argparse.Namespace, request: Request) -> int:
     )
 
     def text() -> str:
-        return _joined(results_text(results, ""), files_text(change, dry_run=request.dry_run))
+        return _join(results_text(results, ""), files_text(change, dry_run=request.dry_run))
 
     output.emit(options, "Outcome", OutcomeAnswer(results, change.files, change.then), text, first_line)
     refused = any(each.became is Outcome.REFUSED for each in results)
@@ -180,7 +180,7 @@ def remove_from_boot(options: argparse.Namespace, request: Request) -> tuple[Req
 
     Returns the changed files, and the request with the functions that a boot has bound by them.
     """
-    root = args.root_of(options)
+    root = args.find_root(options)
     known = boot_files.read(root)
     if not known:
         return request, BootFiles()
@@ -204,7 +204,7 @@ def _scan(options: argparse.Namespace, root: Root) -> tuple[Snapshot, str]:
 # Texts
 
 
-def _joined(*parts: str) -> str:
+def _join(*parts: str) -> str:
     return "\n".join(filter(None, parts))
 
 

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     lines = anyio.run(report.run, _node(options, basis))
     found = summarize(lines)
     if options.output == output.TEXT:
-        output.answer(text(lines), first_line, *basis.warnings)  # it is folded already
+        output.print_answer(text(lines), first_line, *basis.warnings)  # it is folded already
     else:
         output.emit_document(options, "Readiness", found, first_line, *basis.warnings)
     return output.FINE if found.well else output.WRONG
@@ -64,7 +64,7 @@ def summarize(lines: tuple[ReadinessLine, ...]) -> Readiness:
 
 
 def _node(options: argparse.Namespace, basis: Basis) -> Node:
-    root = args.root_of(options)
+    root = args.find_root(options)
     values = {value.key: value.value for value in basis.values}
     saved = daemon_client.is_saved(options)
     return Node(
@@ -93,12 +93,12 @@ def _section(lines: Sequence[ReadinessLine], width: int) -> Iterator[str]:
     for to_do, alike in groupby(lines, lambda line: line.to_do):
         for line in alike:
             head = f"  {_WORDS[line.verdict]:{_MARK}}  {line.check:{width}}  "
-            yield from _wrapped(head, line.seen)
+            yield from _wrap(head, line.seen)
         if to_do:
-            yield from _wrapped(_TO_DO, to_do)
+            yield from _wrap(_TO_DO, to_do)
 
 
-def _wrapped(head: str, words: str) -> list[str]:
+def _wrap(head: str, words: str) -> list[str]:
     """The words after the head, and below each other; a word that is longer than a line is broken."""
     return textwrap.wrap(
         words,

@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> int:
 
     :raises NodeagentError: if the API server cannot be asked.
     """
-    settings, first_line = daemon_client.settings_in_force(options)
-    connection = Connection.of(settings, args.root_of(options))
+    settings, first_line = daemon_client.read_settings(options)
+    connection = Connection.of(settings, args.find_root(options))
     credentials = connection.credentials
     if credentials is None:
         off = ClusterCheck(False, "", "", True, ())

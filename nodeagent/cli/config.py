@@ -53,16 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the settings in force, or do what an option asks for instead."""
     if options.schema:
-        return output.answer(output.formed("json", config.schema()))
+        return output.print_answer(output.format_document("json", config.schema()))
     if options.check is not None:
         return _check(options)
     if options.translated:
         from nodeagent.cli import convert  # here: it reads files of other tools
 
         return convert.run(options)
-    basis, first_line = daemon_client.in_force(options)
-    effective = basis or args.settings(options, args.root_of(options))
-    wrong = daemon_client.refused_configuration(options) if basis else ""
+    basis, first_line = daemon_client.find_basis(options)
+    effective = basis or args.load_settings(options, args.find_root(options))
+    wrong = daemon_client.describe_refusal(options) if basis else ""
     found = as_document(effective.values, effective.warnings)
     messages = (first_line, wrong, *effective.warnings)
     output.emit(options, "Settings", found, lambda: text(effective.values), *messages)
@@ -73,10 +73,10 @@ def _check(options: argparse.Namespace) -> int:
     if options.check:
         effective = config.check_file(options.check)
     else:
-        effective = args.settings(options, args.root_of(options))
+        effective = args.load_settings(options, args.find_root(options))
     fine = f"{options.check or 'the settings of this node'}: fine"
     if options.output == output.TEXT:
-        return output.answer(fine, *effective.warnings)  # a path is not folded
+        return output.print_answer(fine, *effective.warnings)  # a path is not folded
     found = as_document(effective.values, effective.warnings)
     return output.emit_document(options, "Settings", found, *effective.warnings)
 

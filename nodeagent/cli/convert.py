@@ -44,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
     document, notes = _translate(sources)
     text = manifests.written(document)
     if options.output == "json":
-        text = output.formed("json", document)
-    return output.answer(text, *(f"{path}: {note}" for note in notes))
+        text = output.format_document("json", document)
+    return output.print_answer(text, *(f"{path}: {note}" for note in notes))
 
 
 def _find_sources(document: Any, path: str) -> Iterator[dict[str, Any]]:

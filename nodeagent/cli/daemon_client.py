@@ -39,37 +39,37 @@ _MAKE = "make one with: nodeagent scan -o json > FILE"
 
 def socket_path(options: argparse.Namespace) -> str:
     """The path of the daemon's socket. :raises ConfigError: if the flag for it is wrong."""
-    root = args.root_of(options)
-    return root.path(config.load_one(_SOCKET, args.sources(options, root)))
+    root = args.find_root(options)
+    return root.path(config.load_one(_SOCKET, args.find_sources(options, root)))
 
 
 # The Status
 
 
-def status(options: argparse.Namespace) -> Any:
+def read_status(options: argparse.Namespace) -> Any:
     """The Status as JSON. :raises NodeagentError: if no daemon answers."""
-    root, path = args.root_of(options), socket_path(options)
+    root, path = args.find_root(options), socket_path(options)
     try:
         return sockets.ask(path, "/status", options.timeouts.local_socket_answer)
     except PermissionError as error:
-        raise NodeagentError(_not_permitted(path), hints.for_errno(error, "read")) from error
+        raise NodeagentError(_describe_not_permitted(path), hints.for_errno(error, "read")) from error
     except ValueError as error:
-        raise unreadable(error, root) from error
+        raise describe_unreadable(error, root) from error
     except OSError as error:
         raise NodeagentError(
-            f"no daemon answers at {path}: {hints.strerror(error)}", _how_to_start(options, root)
+            f"no daemon answers at {path}: {hints.strerror(error)}", _hint_at_start(options, root)
         ) from error
 
 
-def status_or_none(options: argparse.Namespace) -> Any:
+def find_status(options: argparse.Namespace) -> Any:
     """The Status as JSON; None if no daemon answers."""
     try:
-        return status(options)
+        return read_status(options)
     except NodeagentError:
         return None
 
 
-def unreadable(error: Exception, root: Root) -> NodeagentError:
+def describe_unreadable(error: Exception, root: Root) -> NodeagentError:
     """The error for an answer of a daemon of another version."""
     if root.is_host:
         restart = "restart it with: sudo systemctl restart nodeagent"
@@ -79,21 +79,21 @@ def unreadable(error: Exception, root: Root) -> NodeagentError:
     return NodeagentError(what, f"it is of another version than this command: {restart}")
 
 
-def refused_configuration(options: argparse.Namespace) -> str:
+def describe_refusal(options: argparse.Namespace) -> str:
     """A line if the newest configuration is not in force in the daemon; "" if it is, or no daemon answers."""
     from nodeagent.policy.diagnose import not_in_force
 
     try:
-        error = status_or_none(options)["configuration"]["error"]
+        error = find_status(options)["configuration"]["error"]
     except (KeyError, TypeError):
         return ""
     return f"{not_in_force(error.splitlines()[0])}; what follows is older" if error else ""
 
 
-def _how_to_start(options: argparse.Namespace, root: Root) -> str:
+def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
     """The hint where no daemon answers: with a wrong configuration a start may fail again."""
     try:
-        args.settings(options, root)
+        args.load_settings(options, root)
     except ConfigError as error:
         return f"mend the configuration first: {error.what}: {error.hint}"
     if not root.is_host:  # the service of this machine is for another host
@@ -101,7 +101,7 @@ def _how_to_start(options: argparse.Namespace, root: Root) -> str:
     return "start it with: sudo systemctl start nodeagent (or nodeagent run); see journalctl -u nodeagent"
 
 
-def _not_permitted(path: str) -> str:
+def _describe_not_permitted(path: str) -> str:
     """A daemon may run; root is refused, too, where something confines it."""
     who = "this root is kept from asking" if os.geteuid() == 0 else "only root may ask"
     return f"{who} whether a daemon answers at {path}"
@@ -110,7 +110,7 @@ def _not_permitted(path: str) -> str:
 # The Snapshot and the settings
 
 
-def in_force(options: argparse.Namespace) -> tuple[Basis | None, str]:
+def find_basis(options: argparse.Namespace) -> tuple[Basis | None, str]:
     """The daemon's Basis, None if no daemon answers; and a line to print first, or ""."""
     path = socket_path(options)
     try:
@@ -119,20 +119,20 @@ def in_force(options: argparse.Namespace) -> tuple[Basis | None, str]:
 
         found = basis.load(document)
     except PermissionError:
-        return None, f"{_not_permitted(path)}: {_SHELL_COUNTS}"
+        return None, f"{_describe_not_permitted(path)}: {_SHELL_COUNTS}"
     except (OSError, ValueError, ConfigError) as error:
         return None, f"no daemon answers at {path} ({hints.strerror(error)}): {_SHELL_COUNTS}"
-    return found, _unused_flags(config.flags_from(options))
+    return found, _describe_unused(config.flags_from(options))
 
 
-def settings_in_force(options: argparse.Namespace) -> tuple[config.Settings, str]:
+def read_settings(options: argparse.Namespace) -> tuple[config.Settings, str]:
     """The settings of the daemon, with the flags of this call over them; without one, those of the shell.
 
     And a line to print first, or "". :raises ConfigError: if they are not valid.
     """
-    basis, first_line = in_force(options)
+    basis, first_line = find_basis(options)
     if basis is None:
-        return args.settings(options, args.root_of(options)), first_line
+        return args.load_settings(options, args.find_root(options)), first_line
     return config.from_values(basis.values, config.flags_from(options)), ""
 
 
@@ -143,9 +143,9 @@ def read_basis(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tup
     goes by its own. :raises ConfigError: if the file holds no saved host.
     """
     if is_saved(options):
-        return _scanned(options, cr, _read_saved(options.host)), ""
-    basis, first_line = in_force(options)
-    return basis or _scanned(options, cr), first_line
+        return _scan(options, cr, _read_saved(options.host)), ""
+    basis, first_line = find_basis(options)
+    return basis or _scan(options, cr), first_line
 
 
 def read_named_basis(options: argparse.Namespace) -> tuple[Basis, str]:
@@ -155,7 +155,7 @@ def read_named_basis(options: argparse.Namespace) -> tuple[Basis, str]:
     from nodeagent.agent import oneshot
 
     basis, first_line = read_basis(options)
-    root = args.root_of(options)
+    root = args.find_root(options)
     snapshot = anyio.run(oneshot.with_names, root, basis.snapshot)
     if not is_saved(options):
         snapshot = anyio.run(oneshot.with_usb, root, snapshot)
@@ -170,7 +170,7 @@ def with_hints(basis: Basis, options: argparse.Namespace, address: PciAddress) -
 
     if is_saved(options):
         return basis
-    root = args.root_of(options)
+    root = args.find_root(options)
     snapshot = anyio.run(oneshot.with_hints, root, basis.snapshot, address, options.timeouts)
     return basis._replace(snapshot=snapshot)
 
@@ -180,7 +180,7 @@ def is_saved(options: argparse.Namespace) -> bool:
     return getattr(options, "host", None) is not None
 
 
-def _scanned(options: argparse.Namespace, cr: KubeVirtCR | None, saved: Host | None = None) -> Basis:
+def _scan(options: argparse.Namespace, cr: KubeVirtCR | None, saved: Host | None = None) -> Basis:
     """The Basis of this process. No daemon, so nothing is known of pods and of earlier decisions."""
     import anyio
 
@@ -188,8 +188,8 @@ def _scanned(options: argparse.Namespace, cr: KubeVirtCR | None, saved: Host | N
     from nodeagent.agent.tell.basis import Basis
     from nodeagent.policy import merge
 
-    root = args.root_of(options)
-    own = args.settings(options, root)
+    root = args.find_root(options)
+    own = args.load_settings(options, root)
     spec = merge.merge(own.configuration, cr)
     snapshot = anyio.run(oneshot.snapshot, root, spec, options.timeouts, saved)
     return Basis(snapshot, {}, own.values, own.warnings)
@@ -210,7 +210,7 @@ def _read_saved(path: str) -> Host:
     return host_json.load(document)
 
 
-def _unused_flags(flags: Mapping[str, str]) -> str:
+def _describe_unused(flags: Mapping[str, str]) -> str:
     """A line on flags without effect; that of the socket has led to the daemon."""
     unused = [config.BY_KEY[key].flag or key for key in flags if key != _SOCKET]
     return f"not used: {', '.join(unused)}; the settings of the running daemon count" if unused else ""
@@ -219,7 +219,7 @@ def _unused_flags(flags: Mapping[str, str]) -> str:
 # Requests by hand
 
 
-def request(path: str, wanted: Request, limit: float) -> Answer:
+def send_request(path: str, wanted: Request, limit: float) -> Answer:
     """The daemon's answer to a request by hand, within ``limit`` seconds.
 
     :raises ConnectionError: if no daemon answers.

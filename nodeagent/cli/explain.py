@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     if daemon_client.is_saved(options):
         snapshot = replace(basis.snapshot, machine_id="")  # this machine's id says nothing of a saved host
     else:
-        snapshot = oneshot.with_memory(args.root_of(options), basis.snapshot)
+        snapshot = oneshot.with_memory(args.find_root(options), basis.snapshot)
     subject = _with_status(name, options, turn.decide_first(snapshot, basis.matched))
     found = _explain(subject)
     kind = type(found).__name__
@@ -130,7 +130,7 @@ def _with_status(name: str, options: argparse.Namespace, decision: Decision) -> 
 
 def _read_status(options: argparse.Namespace) -> Status | None:
     try:
-        return plain.load(Status, daemon_client.status_or_none(options))
+        return plain.load(Status, daemon_client.find_status(options))
     except (TypeError, ValueError):
         return None
 
@@ -229,7 +229,7 @@ def _explain_passthrough_rule(subject: _Subject) -> RuleExplanation | None:
     if not daemon_client.is_saved(subject.options):
         units = bindings.find_groups(passthrough.selected(rule, snapshot), snapshot.host)
         functions = [each.address for members in units for each in members]
-        root = args.root_of(subject.options)
+        root = args.find_root(subject.options)
         snapshot = anyio.run(oneshot.with_close_uses, root, snapshot, functions, subject.options.timeouts)
     return passthrough.explain_rule(rule, snapshot)
 

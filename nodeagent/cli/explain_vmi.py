@@ -108,11 +108,11 @@ def _choose_cr(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> Us
 
 def _cr_of_daemon(options: argparse.Namespace) -> UsedCR:
     """The CR that the daemon goes by, or would: its record has it, for root alone."""
-    root = args.root_of(options)
+    root = args.find_root(options)
     cr = state.SECTION.peek(root.prefix).config.kubevirt
-    status = daemon_client.status_or_none(options)
+    status = daemon_client.find_status(options)
     if status is None:
-        follows = is_followed(args.settings(options, root).configuration.following)
+        follows = is_followed(args.load_settings(options, root).configuration.following)
         return UsedCR(cr, "record") if cr is not None and follows else UsedCR()
     used = UsedCR(cr, "daemon")
     return used if used.cr is not None and used.name == _name_in_force(status) else UsedCR()

@@ -47,12 +47,12 @@ def fetch(options: argparse.Namespace, namespace: str, name: str) -> Fetched:
 
 
 def _choose_credentials(options: argparse.Namespace) -> Credentials:
-    settings, _ = daemon_client.settings_in_force(options)
+    settings, _ = daemon_client.read_settings(options)
     named = settings.configuration.kubeconfig
     own = os.environ.get("KUBECONFIG", "")
     if own and "kubeconfig" not in config.flags_from(options):
         return Credentials(own)
-    return Credentials(named and args.root_of(options).path(named))
+    return Credentials(named and args.find_root(options).path(named))
 
 
 async def _read_vm(session: Session, namespace: str, name: str, credentials: Credentials) -> Object:

@@ -39,5 +39,5 @@ def _complain(error: NodeagentError, code: int) -> int:
     """Below systemd with the priority of an error: a daemon that does not start is found with ``-p err``."""
     from nodeagent.base.systemd import is_journal
 
-    output.say(f"nodeagent: {error.lines()}", "<3>" if is_journal(os.environ, sys.stderr) else "")
+    output.print_message(f"nodeagent: {error.lines()}", "<3>" if is_journal(os.environ, sys.stderr) else "")
     return code

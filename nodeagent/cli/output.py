@@ -37,16 +37,16 @@ def emit(
 ) -> int:
     """Print an answer in the form that ``-o`` asks for: ``text``, or ``record`` as a document of the kind.
 
-    Prints the messages first; returns FINE. Raises as ``answer`` does.
+    Prints the messages first; returns FINE. Raises as ``print_answer`` does.
     """
     if options.output == TEXT:
-        return answer(people(text()), *messages)
+        return print_answer(fold_text(text()), *messages)
     return emit_document(options, kind, record, *messages)
 
 
 def emit_document(options: argparse.Namespace, kind: str, record: object, *messages: str) -> int:
     """Print a record as JSON or YAML. Otherwise as ``emit``."""
-    return answer(formed(options.output, document(kind, record)), *messages)
+    return print_answer(format_document(options.output, document(kind, record)), *messages)
 
 
 def document(kind: str, record: object) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def heading(kind: str) -> dict[str, str]:
     return {"apiVersion": API_VERSION, "kind": kind}
 
 
-def formed(form: str, document: Mapping[str, Any]) -> str:
+def format_document(form: str, document: Mapping[str, Any]) -> str:
     """A document as JSON, or as YAML."""
     text = json.dumps(document, indent=2)
     if form == "json":
@@ -86,30 +86,30 @@ def problem_section(heading: str, problems: Sequence[Problem]) -> list[str]:
     return lines
 
 
-def answer(text: str, *messages: str) -> int:
+def print_answer(text: str, *messages: str) -> int:
     """Print the messages that say anything, then the answer; return the exit code.
 
     :raises NodeagentError: if standard output is closed, or takes no more.
     :raises BrokenPipeError: if its reader has gone.
     """
     for message in filter(None, messages):
-        say(f"nodeagent: {message}")
+        print_message(f"nodeagent: {message}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our signs gets escapes
     _write(text)
     return FINE
 
 
-def say(message: str, prefix: str = "") -> None:
+def print_message(message: str, prefix: str = "") -> None:
     """Print lines on stderr, each behind the prefix."""
-    for line in people(message, sys.stderr).splitlines():
+    for line in fold_text(message, sys.stderr).splitlines():
         print(f"{prefix}{line}", file=sys.stderr)
 
 
-def people(text: str, stream: TextIO | None = None, *, wide: bool = False) -> str:
+def fold_text(text: str, stream: TextIO | None = None, *, wide: bool = False) -> str:
     """The text as the stream shows it; the default is stdout."""
     if not wide:
-        text = terminal.folded(text, terminal.columns(stream or sys.stdout, os.environ))
+        text = terminal.fold(text, terminal.find_width(stream or sys.stdout, os.environ))
     return text.encode("ascii", "backslashreplace").decode() if _is_plain() else text
 
 

@@ -44,7 +44,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the mistake and the possible words. :raises SystemExit: always."""
         what, hint = _mistake(message, self.prog)
-        output.say(f"nodeagent: {what}\n{hint}")
+        output.print_message(f"nodeagent: {what}\n{hint}")
         self.exit(output.USAGE)
 
     def format_help(self) -> str:

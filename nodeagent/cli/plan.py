@@ -108,7 +108,9 @@ def run(options: argparse.Namespace) -> int:
     snapshot, unknown = complete_snapshot(basis.snapshot, options)
     planned, managed = changes.plan(snapshot), snapshot.spec.mdevs.manage
     messages = (first_line, *basis.warnings, unknown)
-    return output.emit(options, "Plan", answer(planned, managed), lambda: text(planned, managed), *messages)
+    return output.emit(
+        options, "Plan", as_document(planned, managed), lambda: text(planned, managed), *messages
+    )
 
 
 def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot, str]:
@@ -119,7 +121,7 @@ def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[
 
     :raises ConfigError: if the id given is none, or if none is known and mdevs are to be planned.
     """
-    root = args.root_of(options)
+    root = args.find_root(options)
     if daemon_client.is_saved(options):
         snapshot = _with_machine_id(snapshot, options.machine_id)
         missing = f"a saved host does not have its {MACHINE_ID}"
@@ -207,7 +209,7 @@ def _lines(alike: list[str], why: str) -> list[str]:
     return [*alike[:SHOWN], *more, f"      because {why}"]
 
 
-def answer(plan: Plan, managed: bool) -> PlanAnswer:
+def as_document(plan: Plan, managed: bool) -> PlanAnswer:
     """The document, with all steps, in the order in which the daemon carries them out."""
     return PlanAnswer(
         managed,

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     if options.config == options.host == STDIN:
         raise ConfigError("--config and --host both name standard input", "give one of them as a file")
     basis, first_line = daemon_client.read_named_basis(options)
-    root = args.root_of(options)
+    root = args.find_root(options)
     settings = config.load_candidate(options.config, root.prefix, basis.values)
     cr, labels = _cluster_config(options, root, basis.snapshot.spec)
     spec = merge.merge(settings.configuration, cr, labels)
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         differs.resources,
         differs.devices,
         differs.pods,
-        plan.answer(planned, spec.mdevs.manage),
+        plan.as_document(planned, spec.mdevs.manage),
     )
     messages = (first_line, *settings.warnings, unseen, unknown)
     return output.emit(options, "DryRun", found, lambda: text(found, planned), *messages)
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
 def _with_nodes(snapshot: Snapshot, spec: Spec, options: argparse.Namespace) -> tuple[Snapshot, str]:
     """The Snapshot with the nodes and CDI files of the rules; and a message if a saved host lacks some."""
     if not daemon_client.is_saved(options):
-        root = args.root_of(options)
+        root = args.find_root(options)
         seen = anyio.run(oneshot.with_nodes, root, snapshot, spec.node_paths)
         return anyio.run(oneshot.with_specs, root, seen, spec, options.timeouts), ""
     missing = ", ".join(_unsaved(spec, snapshot.host))
@@ -118,7 +118,7 @@ def _cluster_config(options: argparse.Namespace, root: Root, spec: Spec) -> Clus
     from nodeagent.agent.cluster import state  # here: a saved host needs no reader of a CR
     from nodeagent.base.state import CLUSTER
 
-    status = daemon_client.status_or_none(options)
+    status = daemon_client.find_status(options)
     if status is None:
         return ClusterConfig()
     cr_name = status.get("cluster", {}).get("kubevirt", "")

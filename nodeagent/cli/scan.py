@@ -65,13 +65,14 @@ def run(options: argparse.Namespace) -> int:
     noted = (*problems.find_problems(decision), *problem.of_settings(basis.warnings))
     if options.output not in _SHOWN:
         beside = {"fates": list(map(plain.dump, found)), "remarks": list(map(plain.dump, noted))}
-        return output.answer(output.formed(options.output, host_json.dump(host) | beside), first_line)
+        document = output.format_document(options.output, host_json.dump(host) | beside)
+        return output.print_answer(document, first_line)
     shown = tuple(_choose(found, host, options))
     if options.output == output.NAME:
-        return output.answer(names(shown), first_line) if shown else output.FINE
+        return output.print_answer(names(shown), first_line) if shown else output.FINE
     wide = options.output == output.WIDE
     lines = [text(host, shown, wide=wide), *([] if _is_narrowed(options) else output.problem_sections(noted))]
-    return output.answer(output.people("\n".join(lines), wide=wide), first_line)
+    return output.print_answer(output.fold_text("\n".join(lines), wide=wide), first_line)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -124,10 +125,12 @@ def names(shown: Iterable[DeviceRow]) -> str:
 def text(host: Host, shown: Sequence[DeviceRow], *, wide: bool = False) -> str:
     """The tables of the devices that are ``shown``, then the facts of the whole host."""
     known = {row.id: row for row in shown}
-    functions = [_function(each, known[each.id], host, wide) for each in _by_group(host) if each.id in known]
-    mdevs = [_mdev(each, known[each.uuid]) for each in _mdevs(host) if each.uuid in known]
-    usb = [_usb(each, known[each.id], wide) for each in host.usb.values() if each.id in known]
-    types = [_type(parent, each) for parent, some in _types(host, known).items() for each in some]
+    functions = [
+        _function_cells(each, known[each.id], host, wide) for each in _sort_by_group(host) if each.id in known
+    ]
+    mdevs = [_mdev_cells(each, known[each.uuid]) for each in _all_mdevs(host) if each.uuid in known]
+    usb = [_usb_cells(each, known[each.id], wide) for each in host.usb.values() if each.id in known]
+    types = [_type_cells(parent, each) for parent, some in _types(host, known).items() for each in some]
     tables = (
         (_WIDE if wide else _HEAD, functions),
         (_MDEV_WIDE if wide else _MDEV_HEAD, mdevs),
@@ -138,7 +141,7 @@ def text(host: Host, shown: Sequence[DeviceRow], *, wide: bool = False) -> str:
     return "\n\n".join([*(sections or ["no devices"]), "\n".join(_facts(host, len(functions)))])
 
 
-def _by_group(host: Host) -> list[PciFunction]:
+def _sort_by_group(host: Host) -> list[PciFunction]:
     far = 1 << 62
     return sorted(
         host.functions.values(),
@@ -146,7 +149,7 @@ def _by_group(host: Host) -> list[PciFunction]:
     )
 
 
-def _mdevs(host: Host) -> list[Mdev]:
+def _all_mdevs(host: Host) -> list[Mdev]:
     """The mdevs on their bus, then those that wait for their removal."""
     return [*host.mdevs.values(), *host.leaving.values()]
 
@@ -161,15 +164,15 @@ def _types(host: Host, known: Mapping[str, DeviceRow]) -> dict[str, tuple[MdevTy
     return {parent: types for parent, types in {**host.mdev_parents, **vfs}.items() if parent in known}
 
 
-def _function(function: PciFunction, row: DeviceRow, host: Host, wide: bool) -> Mapping[str, str]:
+def _function_cells(function: PciFunction, row: DeviceRow, host: Host, wide: bool) -> Mapping[str, str]:
     return {
-        **_device(function, row),
+        **_common_cells(function, row),
         "ADDRESS": function.address,
-        "GROUP": _shown(function.group),
+        "GROUP": _or_dash(function.group),
         "VIABLE": _viable(function, host),
         "ID": f"{function.vendor or '?'}:{function.device or '?'}",
         "CLASS": (function.pci_class or "?")[:4],
-        "NAME": _shown(row.name) if wide else _cut(_shown(row.name)),
+        "NAME": _or_dash(row.name) if wide else _cut(_or_dash(row.name)),
     }
 
 
@@ -181,41 +184,47 @@ def _viable(function: PciFunction, host: Host) -> str:
     return "no" if is_blocked(each.role for each in members_of(members, host)) else "-"
 
 
-def _mdev(mdev: Mdev, row: DeviceRow) -> Mapping[str, str]:
+def _mdev_cells(mdev: Mdev, row: DeviceRow) -> Mapping[str, str]:
     return {
-        **_device(mdev, row),
+        **_common_cells(mdev, row),
         "MDEV": mdev.uuid,
-        "GROUP": _shown(mdev.group),
-        "TYPE": _shown(mdev.type_id),
-        "NAME": _shown(mdev.type_name),
-        "PARENT": _shown(mdev.parent),
+        "GROUP": _or_dash(mdev.group),
+        "TYPE": _or_dash(mdev.type_id),
+        "NAME": _or_dash(mdev.type_name),
+        "PARENT": _or_dash(mdev.parent),
     }
 
 
-def _usb(device: UsbDevice, row: DeviceRow, wide: bool) -> Mapping[str, str]:
-    name = _shown(device.text) if wide else _cut(device.text or "-")
-    return {**_device(device, row), "USB": device.id, "PORT": device.name, "NODE": device.node, "NAME": name}
-
-
-def _device(host_device: HostDevice, row: DeviceRow) -> Mapping[str, str]:
+def _usb_cells(device: UsbDevice, row: DeviceRow, wide: bool) -> Mapping[str, str]:
+    name = _or_dash(device.text) if wide else _cut(device.text or "-")
     return {
-        "DRIVER": _shown(host_device.driver),
-        "NUMA": _shown(host_device.numa_node),
+        **_common_cells(device, row),
+        "USB": device.id,
+        "PORT": device.name,
+        "NODE": device.node,
+        "NAME": name,
+    }
+
+
+def _common_cells(host_device: HostDevice, row: DeviceRow) -> Mapping[str, str]:
+    return {
+        "DRIVER": _or_dash(host_device.driver),
+        "NUMA": _or_dash(host_device.numa_node),
         "BY": row.by or "-",
         _FATE: str(row),
     }
 
 
-def _type(parent: str, mdev_type: MdevType) -> Mapping[str, str]:
+def _type_cells(parent: str, mdev_type: MdevType) -> Mapping[str, str]:
     return {
         "PARENT": parent,
         "TYPE": mdev_type.type_id,
-        "NAME": _shown(mdev_type.name),
-        "AVAILABLE": _shown(mdev_type.available),
+        "NAME": _or_dash(mdev_type.name),
+        "AVAILABLE": _or_dash(mdev_type.available),
     }
 
 
-def _shown(value: object) -> str:
+def _or_dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 

@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
     """Ask the daemon how it is. :raises NodeagentError: if none answers, or its answer cannot be read."""
     if options.watch:
         return _watch(options)
-    document = daemon_client.status(options)
-    output.answer(_format(options, document))
+    document = daemon_client.read_status(options)
+    output.print_answer(_format(options, document))
     return output.WRONG if document.get("problems") else output.FINE
 
 
@@ -53,10 +53,10 @@ def _watch(options: argparse.Namespace) -> int:
     before, clear = "", sys.stdout is not None and sys.stdout.isatty()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            document = daemon_client.status(options)
+            document = daemon_client.read_status(options)
             now = text(_read(document, options), wide=True).partition("\n")[2]  # without the time of line 1
             if now != before:
-                output.answer(f"{_CLEAR if clear else ''}{_format(options, document)}")
+                output.print_answer(f"{_CLEAR if clear else ''}{_format(options, document)}")
             before = now
             time.sleep(options.timeouts.status_watch)
     return output.FINE
@@ -64,19 +64,19 @@ def _watch(options: argparse.Namespace) -> int:
 
 def _format(options: argparse.Namespace, document: Any) -> str:
     if options.output in ("json", "yaml") and isinstance(document, dict) and document:
-        return output.formed(options.output, {**output.heading("Status"), **document})
+        return output.format_document(options.output, {**output.heading("Status"), **document})
     status = _read(document, options)
     if options.output == output.NAME:
         return names(status)
     wide = options.output == output.WIDE
-    return output.people(text(status, wide=wide), wide=wide)
+    return output.fold_text(text(status, wide=wide), wide=wide)
 
 
 def _read(document: Any, options: argparse.Namespace) -> Status:
     try:
         return plain.load(Status, document)
     except (TypeError, ValueError) as error:
-        raise daemon_client.unreadable(error, args.root_of(options)) from error
+        raise daemon_client.describe_unreadable(error, args.find_root(options)) from error
 
 
 def names(status: Status) -> str:

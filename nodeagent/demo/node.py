@@ -89,7 +89,7 @@ class Screen:
 
     def do(self, action: str) -> None:
         """Say which action is taken now, and start the clock."""
-        self.say(terminal.folded(f"   do      {action}", self._columns))
+        self.say(terminal.fold(f"   do      {action}", self._columns))
         self._done_at = time.monotonic()
 
     @contextmanager
@@ -97,7 +97,7 @@ class Screen:
         """Say which effect the block waits for; the verdict follows on the same line."""
         self._expected = effect
         width = self._columns - _VERDICT if self._columns else _WIDTH
-        *others, last = terminal.folded(f"   expect  {effect}", self._columns and width).split("\n")
+        *others, last = terminal.fold(f"   expect  {effect}", self._columns and width).split("\n")
         self._write("\n".join([*others, last.ljust(width)]))
         try:
             yield
@@ -113,7 +113,7 @@ class Screen:
 
     def show(self, text: str) -> None:
         """Show a text of another program, below the last line."""
-        self.say(self._paint(terminal.folded(textwrap.indent(text.strip("\n"), _INDENT), self._columns), DIM))
+        self.say(self._paint(terminal.fold(textwrap.indent(text.strip("\n"), _INDENT), self._columns), DIM))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Show a table."""

@@ -87,7 +87,7 @@ def run(keep: bool, page: bool = False, patience: float = PATIENCE) -> int:
     not come counts as failed.
     """
     environ = dict(os.environ)
-    screen = Screen(sys.stdout, Paint.of(sys.stdout, environ), terminal.columns(sys.stdout, environ))
+    screen = Screen(sys.stdout, Paint.of(sys.stdout, environ), terminal.find_width(sys.stdout, environ))
     try:
         return anyio.run(_play, screen, keep, page, patience)
     except DemoFailed as failure:

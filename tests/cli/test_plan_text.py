@@ -73,7 +73,7 @@ def test_of_many_alike_only_a_few_are_shown_and_the_sum_counts_all() -> None:
 
 def test_the_plain_data_leaves_nothing_out() -> None:
     _, found = changed()
-    told = json.loads(json.dumps(output.document("Plan", plan.answer(found, True))))
+    told = json.loads(json.dumps(output.document("Plan", plan.as_document(found, True))))
     assert [step["kind"] for step in told["steps"]] == ["remove-mdev"] + ["create-mdev"] * 8
     assert told["steps"][1]["card"] == "0000:03:00.0"
     assert told["steps"][0]["undo"] == found.steps[0].action.text.replace("remove", "create").replace(
@@ -116,7 +116,7 @@ def test_the_plain_data_has_the_steps_in_the_order_of_the_daemon() -> None:
     address = "0000:3b:00.0"
     first = Step(set_num_vfs(address, 8), "it is to have 8 VFs")
     both = Plan((first, *found.steps), (*found.waiting, *found.waiting))
-    told = output.document("Plan", plan.answer(both, True))
+    told = output.document("Plan", plan.as_document(both, True))
     assert [step["kind"] for step in told["steps"][:2]] == ["set-num-vfs", "remove-mdev"]
     assert told["steps"][0]["details"] == {"address": address, "count": 8}
     assert len(told["waiting"]) == 2

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from nodeagent.cli import output, status
 from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
@@ -184,3 +186,22 @@ def test_what_only_the_node_still_has_is_told_and_is_no_problem() -> None:
     names(known, "Node", "the kubelet still knows it")
     assert "cluster.staleResources" not in known
     assert text[-1] == WELL_END
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.0, "0 s"),
+        (0.9, "0 s"),
+        (59.9, "59 s"),
+        (60.0, "1 min"),
+        (61.4, "1 min 1 s"),
+        (3600.0, "1 h"),
+        (3659.0, "1 h"),
+        (11_520.0, "3 h 12 min"),
+        (86_400.0, "1 d"),
+        (86_400.0 * 40 + 7200, "40 d 2 h"),
+    ],
+)
+def test_the_two_largest_units_are_said(seconds: float, words: str) -> None:
+    assert status.format_duration(seconds) == words

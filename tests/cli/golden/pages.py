@@ -199,7 +199,7 @@ def _plan() -> str:
 
 
 def _dry_run_text(differs: Comparison, *settings: SettingChange, managed: bool) -> str:
-    document = plan.answer(Plan(), managed)
+    document = plan.as_document(Plan(), managed)
     found = DryRun("new.yaml", settings, differs.resources, differs.devices, differs.pods, document)
     return plan_config.text(found, Plan())
 
