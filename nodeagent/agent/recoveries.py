@@ -1,29 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the states of PCI error recoveries on disk, and lets a recovery that does not end fail.
+"""Saves the states of PCI error recoveries, and lets a recovery that does not end fail.
 
-Only events of the kernel show them, so each state is written at once, and read before the first scan after a
-restart. Events set a state, and a scan clears it (``kernel.scan_requests``).
+Only events of the kernel show them, so each state is saved at once, and loaded before the first scan after a
+restart. It is saved with the binding of the device, and is void after another bind. Events set a state, and a
+scan clears it (``kernel.scan_requests``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import anyio
 
-from nodeagent.base import threads
+from nodeagent.base import state, threads
+from nodeagent.base.state import Section
 from nodeagent.kernel import aer
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Recovery
-from nodeagent.model.ids import PciAddress
+from nodeagent.model.ids import PciAddress, pci_address
 
 Verdicts = Mapping[PciAddress, Recovery]
 
 
+def _parse(document: dict[str, Any]) -> dict[PciAddress, tuple[Recovery, str]]:
+    known = {verdict.value: verdict for verdict in Recovery}
+    return {
+        PciAddress(key): (known[entry["verdict"]], entry["binding"])
+        for key, entry in document.items()
+        if pci_address(key) == key and entry["verdict"] in known
+    }
+
+
+def _plain(verdicts: Mapping[PciAddress, tuple[Recovery, str]]) -> dict[str, Any]:
+    return {
+        address: {"verdict": verdict, "binding": binding} for address, (verdict, binding) in verdicts.items()
+    }
+
+
+SECTION: Section[Mapping[PciAddress, tuple[Recovery, str]]] = Section(
+    state.RECOVERIES, {}, _parse, _plain, "without it a restart forgets which devices have failed"
+)
+
+
+def load(root: Root) -> Verdicts:
+    """The saved states of devices whose binding is the same. :raises KernelRefused: if none can be read."""
+    saved = SECTION.load(root.prefix).items()
+    return {each: verdict for each, (verdict, binding) in saved if aer.read_binding(root, each) == binding}
+
+
+def save(root: Root, verdicts: Verdicts) -> None:
+    """Save the states of devices that are there. :raises KernelRefused: if they cannot be written."""
+    bindings = {address: aer.read_binding(root, address) for address in verdicts}
+    SECTION.save(
+        root.prefix,
+        {each: (verdicts[each], binding) for each, binding in bindings.items() if binding is not None},
+    )
+
+
 async def restore(root: Root, scan_requests: ScanRequests) -> None:
     """Load the states that the last daemon wrote. :raises KernelRefused: if the file cannot be read."""
-    for address, verdict in (await threads.call(aer.load, root)).items():
+    for address, verdict in (await threads.call(load, root)).items():
         scan_requests.recovery(address, verdict)
 
 
@@ -70,5 +108,5 @@ class Recoveries:
 
     async def _save(self, verdicts: Verdicts) -> None:
         if verdicts != self._saved:
-            await threads.call(aer.save, self._root, verdicts)
+            await threads.call(save, self._root, verdicts)
             self._saved = verdicts

@@ -11,9 +11,8 @@ import anyio
 import pytest
 
 from nodeagent.agent import recoveries
-from nodeagent.agent.recoveries import Recoveries
+from nodeagent.agent.recoveries import Recoveries, load
 from nodeagent.base.errors import KernelRefused
-from nodeagent.kernel.aer import load
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import Recovery
