@@ -31,6 +31,7 @@ class UseKind(StrEnum):
     MOUNTED = "mounted"
     SWAP = "swap"
     STACKED = "stacked"  # below md, LVM or another device mapper of which nothing is mounted or swapped on
+    POOL = "pool"  # a ZFS pool is imported, and the kernel does not show whether this is one of its disks
     OPEN = "open"  # a process has the disk itself, or a character device below the function, open
     DISPLAY = "display"  # the firmware shows its messages there
     KEYBOARD = "keyboard"  # what is typed there goes to the console

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodeagent.model.host import Host, HostUses, PciFunction
+from nodeagent.model.host import Host, HostUses, PciFunction, UseKind
 
 _WORDS = {
     "0108": "an NVMe controller",
@@ -59,7 +59,10 @@ def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str
     """
     counting = uses.counting(forced)
     for use in counting.found:
-        yield f"in use by the host ({use})", "remove it from the rule, or end that use on the host"
+        hint = "remove it from the rule, or end that use on the host"
+        if use.kind is UseKind.POOL:
+            hint = f"zpool status shows the disks of the pool; if it is none of them, add {name} to force"
+        yield f"in use by the host ({use})", hint
     for unseen in counting.unseen:
         hint = (
             "run nodeagent in the host's PID and network namespaces; "

@@ -158,3 +158,31 @@ async def test_two_functions_that_prevent_a_bind_are_both_named(node: Node) -> N
     node.configure(HEAD + RULE)
     problems = " ".join((await planned(node))["problems"])
     names(problems, "0000:3b:00.2", "/srv/data", GPU, "renderD128", "4711")
+
+
+async def test_a_device_that_a_rule_binds_is_not_advised_to_be_bound_by_hand(node: Node) -> None:
+    add_card(node)
+    add_disk(node)
+    resource = f'resources: [{{name: example.com/gpu, pci: [{{addresses: ["{GPU}"]}}]}}]\n'
+    node.configure(HEAD + RULE + resource)
+    async with simulated(node.host, GPU, AUDIO), node.kubelet(), node.daemon() as daemon:
+        hint = (await daemon.logged("device-unhealthy", device=GPU))["hint"]
+        await node.until_told(lambda told: len(told["problems"]) == 2)
+        text = (await node.command("status")).stdout
+    names(hint, "nodeagent plan")
+    assert "bind it to" not in text
+    assert f"bind {GPU}" not in text
+
+
+async def test_a_disk_that_a_pool_of_zfs_may_be_on_is_refused_with_the_command_that_tells(node: Node) -> None:
+    node.host.add_function(GPU, vendor="2646", device="5024", pci_class="010802", driver="nvme", group=10)
+    below(node, GPU, "nvme/nvme0/nvme0n1", "sys/class/block/nvme0n1", dev="259:0")
+    node.host.write_file("/proc/1/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw")
+    node.host.write_file("/proc/spl/kstat/zfs/tank/state", "ONLINE")
+    add_process(node, "/dev/zero")
+    node.configure(HEAD + RULE)
+    plan = await planned(node)
+    (problem,) = plan["problems"]
+    names(problem, GPU, "nvme0n1", "ZFS", "tank")
+    names(plan["remedies"][problem], "zpool status")
+    assert "namespaces" not in plan["remedies"][problem]

@@ -71,9 +71,12 @@ def find_uses(root: Root, names: Iterable[str], storage: Storage) -> HostUses:
     found = tuple(use for name in names for use in _uses_of_disk(root, name, storage))
     if not names or found:
         return HostUses(found)
-    pools = tuple(f"whether the ZFS pool {pool} is on {', '.join(names)}" for pool in storage.pools)
+    pools = tuple(
+        HostUse(UseKind.POOL, ", ".join(names), f"may be part of the ZFS pool {pool}")
+        for pool in storage.pools
+    )
     mounts = f"what is mounted: {MOUNTS} is not that of the host, or cannot be read"
-    return HostUses((), pools if storage.whole else (mounts, *pools))
+    return HostUses(pools, () if storage.whole else (mounts,))
 
 
 def find_open(root: Root, names: Iterable[str], storage: Storage) -> HostUses:

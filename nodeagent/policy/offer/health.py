@@ -52,6 +52,7 @@ class Unit(NamedTuple):
     nodes: frozenset[str] = frozenset()
     no_iommu: Missing | None = None
     no_vfio: Missing | None = None
+    ruled: frozenset[str] = frozenset()  # functions that a passthrough rule is to bind
     split: frozenset[str] = frozenset()  # functions with desired vGPUs
     firmware: bool = False
     loans: Loans = MappingProxyType({})
@@ -227,11 +228,14 @@ def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
 
 def advise_bind(function: PciFunction, unit: Unit, also: str = "", leave: str = classes.LEAVE) -> str:
     """The fix for a function that is not on VFIO; a bind only where it can succeed and removes nothing."""
-    if function.address in unit.split and not classes.describe_uses(function):
+    used = classes.describe_uses(function)
+    if function.address in unit.ruled and not used:
+        return "a passthrough rule is to bind it: nodeagent plan shows what prevents that"
+    if function.address in unit.split and not used:
         return "leave it on its driver, which creates the desired vGPUs (mdevs); or remove their types"
     mdevs = unit.mdevs.get(function.address, 0)
     advice = classes.advise_bind(function, also, mdevs, leave)
-    if unit.no_vfio is None or classes.describe_uses(function) or classes.describe_children(function, mdevs):
+    if unit.no_vfio is None or used or classes.describe_children(function, mdevs):
         return advice
     return unit.no_vfio.to_do
 

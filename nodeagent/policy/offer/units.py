@@ -15,8 +15,8 @@ from nodeagent.model.host import Group, Host, HostDevice, Loans, Mdev, PciFuncti
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_order
 from nodeagent.model.resource import Device, Isolation
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.spec import UsbRule
-from nodeagent.policy import groups
+from nodeagent.model.spec import Spec, UsbRule
+from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer import health, matches
 from nodeagent.policy.offer.health import Unit, Use
 from nodeagent.policy.offer.matches import Match
@@ -123,6 +123,7 @@ def build_unit(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         nodes=host.nodes,
         no_iommu=host.no_iommu,
         no_vfio=None if host.vfio_loaded else host.vfio_missing,
+        ruled=_find_ruled(functions, snapshot.spec) if snapshot.spec.passthrough else frozenset(),
         split=_find_split(functions, snapshot) if snapshot.spec.mdevs.manage else frozenset(),
         firmware=groups.is_kept_by_firmware(group, host),
         loans=loans,
@@ -140,6 +141,17 @@ def _count_mdevs(functions: Iterable[PciFunction], host: Host) -> Mapping[str, i
     splitting = [each.address for each in functions if _is_on_host_driver(each)] if host.mdevs else []
     counts = ((parent, sum(mdev.parent == parent for mdev in host.mdevs.values())) for parent in splitting)
     return {parent: count for parent, count in counts if count}
+
+
+def _find_ruled(functions: Iterable[PciFunction], spec: Spec) -> frozenset[str]:
+    """All of a group of which passthrough rules select a function."""
+    selected = any(
+        selectors.is_match(selector, each, selectors.NO_NAMES)
+        for rule in spec.passthrough
+        for selector in rule.selectors
+        for each in functions
+    )
+    return frozenset(each.address for each in functions) if selected else frozenset()
 
 
 def _find_split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[str]:
