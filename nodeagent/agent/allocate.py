@@ -163,12 +163,12 @@ class Allocator:
         :raises AllocationRefused: if that takes too long, or another pod has a part of them.
         """
         released, name = self._usage.released, request.resource.name
-        suspected = released.at(anyio.current_time())
+        suspected = released.find_recent(anyio.current_time())
         allocating.check_unused(request, admission.owned, admission.pods)
         while (opened := await self._find_open(request, admission, suspected)) is not None:
             now = anyio.current_time()
             if now >= deadline:
-                released.renew(opened.device_id, now)
+                released.restart(opened.device_id, now)
                 by = f": see {opened.process}" if opened.process else ""
                 raise AllocationRefused(
                     f"{name}: {opened.device_id}: it is open, and no pod of this node has it{by}",
@@ -197,7 +197,7 @@ class Allocator:
                 continue
             state = groups.find_open_state(each)
             unclear = state is OpenState.UNKNOWN
-            if unclear and (each.enable is None or self._usage.released.has(each, now)):
+            if unclear and (each.enable is None or self._usage.released.is_recent(each, now)):
                 state = OpenState.OPEN
             if state is OpenState.OPEN:
                 return _Opened(each.id, each.sight.process if each.sight is not None else None)
@@ -264,7 +264,7 @@ class Allocator:
         if self._reservations.is_admitting or allocating.is_part_in_use(request):
             admission = self._reservations.identify(await self._usage.request_in_allocate())
             same_pod, request = bool(admission.allocated), self._renew(request)
-        released = self._usage.released.at(anyio.current_time())
+        released = self._usage.released.find_recent(anyio.current_time())
         places = prefer.find_places(
             request.device_ids, request.resource, request.decision, released, same_pod=same_pod
         )

@@ -27,7 +27,7 @@ def find_unlisted(file: Checkpoint, listed: PodList) -> frozenset[Entry]:
     )
 
 
-def pods_by_uid(file: Checkpoint, listed: Table, before: Mapping[str, Holder]) -> dict[str, Holder]:
+def find_pods(file: Checkpoint, listed: Table, before: Mapping[str, Holder]) -> dict[str, Holder]:
     """The uids of the file → their pods, by a device that is listed now or was listed ``before``."""
     pods: dict[str, Holder] = {}
     for entry in file.entries:
@@ -44,11 +44,11 @@ def join(file: Checkpoint, listed: Table, pods: Mapping[str, Holder]) -> Table:
     if not unlisted:
         return listed
     return merge(
-        by_resource((each.device_id, _holder(each, pods.get(each.uid))) for each in unlisted), listed
+        by_resource((each.device_id, _build_holder(each, pods.get(each.uid))) for each in unlisted), listed
     )
 
 
-def _holder(entry: Entry, pod: Holder | None) -> Holder:
+def _build_holder(entry: Entry, pod: Holder | None) -> Holder:
     if pod is None:
         return unnamed(entry.resource, entry.numa)
     return replace(pod, resource=entry.resource, numa=entry.numa)
@@ -62,7 +62,7 @@ def merge(first: Table, then: Table) -> Table:
     return {name: {**first.get(name, {}), **then.get(name, {})} for name in names}
 
 
-def with_answers(
+def add_responses(
     allocations: Allocations, file: Checkpoint, before: Allocations, *, outdated: bool
 ) -> Allocations:
     """The allocations with the groups, nodes and CDI devices of each id, by the responses in the file.
@@ -90,15 +90,15 @@ def with_answers(
     written = frozenset() if outdated else file.listed_devices
     return replace(
         allocations,
-        table=_same(before.table, allocations.table),
-        came_with=_same(before.came_with, came_with),
-        groups=_same(before.groups, groups),
-        nodes=_same(before.nodes, nodes),
-        cdi=_same(before.cdi, cdi),
+        table=_keep_equal(before.table, allocations.table),
+        came_with=_keep_equal(before.came_with, came_with),
+        groups=_keep_equal(before.groups, groups),
+        nodes=_keep_equal(before.nodes, nodes),
+        cdi=_keep_equal(before.cdi, cdi),
         written=written if file.stamp is not None else None,
     )
 
 
-def _same(before: T, now: T) -> T:
+def _keep_equal(before: T, now: T) -> T:
     """The object of before if it is equal: readers compare by identity."""
     return before if before == now else now

@@ -113,8 +113,8 @@ class Observer:
                 paths = snapshot.spec.node_paths
                 self._events.watch_rule_nodes(paths)
                 self._scan_requests.add(None)
-            given = snapshot.allocations.nodes is not before.allocations.nodes
-            if (given or snapshot.loans is not before.loans) and not snapshot.allocated_nodes_scanned:
+            nodes_changed = snapshot.allocations.nodes is not before.allocations.nodes
+            if (nodes_changed or snapshot.loans is not before.loans) and not snapshot.allocated_nodes_scanned:
                 self._scan_requests.add(snapshot.allocated_nodes_beyond_rules[0])
             before = snapshot
 
@@ -135,15 +135,15 @@ class Observer:
         for address in fallen:
             self._scan_requests.recovery(address, Recovery.FALLEN)
         if fallen or not unchanged:
-            await self._next_scan(keys)
+            await self._wait_for_scan(keys)
             if (error := self.scanned.get().error) is not None:
                 raise error
         with anyio.move_on_after(self._timeouts.device_read):
-            await self._readable(keys)
+            await self._wait_until_readable(keys)
 
-    async def _readable(self, keys: frozenset[str]) -> None:
+    async def _wait_until_readable(self, keys: frozenset[str]) -> None:
         """Wait for a scan that began before the recheck, in which these devices did not answer."""
-        while any(_unanswered(self._snapshots.now.host, key) for key in keys):
+        while any(_is_unanswered(self._snapshots.now.host, key) for key in keys):
             await self.scanned.newer(self.scanned.version)
 
     async def refresh(self, ids: Collection[str]) -> None:
@@ -156,18 +156,18 @@ class Observer:
     async def rescan(self, keys: frozenset[str] | frozenset[None]) -> None:
         """Scan the devices of these keys (None: everything), and wait for that scan, with a limit."""
         with anyio.move_on_after(2 * self._timeouts.device_read):
-            await self._next_scan(keys)
+            await self._wait_for_scan(keys)
 
-    async def _next_scan(self, keys: frozenset[str] | frozenset[None]) -> None:
+    async def _wait_for_scan(self, keys: frozenset[str] | frozenset[None]) -> None:
         self.wake(keys)
-        wanted = self._gathering.taken + 1
+        wanted = self._gathering.started + 1
         while self.scanned.get().number < wanted:
             await self.scanned.newer(self.scanned.version)
 
     async def scan(self) -> None:
         """Scan for all requests until now. Two scans at a time are not allowed."""
         self._events.log_losses()
-        keys, number, before = self._gathering.take(), self._gathering.taken, self._snapshots.now
+        keys, number, before = self._gathering.take(), self._gathering.started, self._snapshots.now
         specs, error, began = self._scan_requests.specs, None, anyio.current_time()
         nodes = (
             *before.spec.node_paths,
@@ -194,7 +194,7 @@ class Observer:
         self.heartbeat.turned()
 
 
-def _unanswered(host: Host, key: str) -> bool:
+def _is_unanswered(host: Host, key: str) -> bool:
     host_device = host.device(key)
     return host_device is not None and host_device.unreadable == NOT_READABLE
 
@@ -203,13 +203,13 @@ async def warn_of_old_errors(root: Root, snapshots: Snapshots, limit: float) -> 
     """Report fatal errors counted before the start, if they can be read within ``limit`` seconds."""
     with anyio.move_on_after(limit):
         host = snapshots.now.host
-        for address, count in await threads.call(_fatal_errors, root, host):
+        for address, count in await threads.call(_find_fatal_errors, root, host):
             text = f"{count} fatal ones were counted before nodeagent started"
             group = host.functions[address].group
             log.event(log.AER_WARNING, pci_address=address, text=text, device=address, group=group)
 
 
-def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
+def _find_fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
     bound: list[PciFunction] = [
         function for function in host.functions.values() if function.vfio and function.recovery is None
     ]
@@ -218,17 +218,17 @@ def _fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
 
 
 class Gathering:
-    """Gathers scan requests into scans; ``taken`` counts the scans that were started."""
+    """Gathers scan requests into scans; ``started`` counts the scans that were started."""
 
     def __init__(self, scan_requests: ScanRequests, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
-        self.taken = 0
+        self.started = 0
         self._scan_requests = scan_requests
         self._everything = -math.inf  # when the last scan of everything was started
 
     def take(self) -> frozenset[str] | None:
         """The keys to scan now, None for everything; later requests are for the next scan."""
-        self.taken += 1
+        self.started += 1
         keys = self._scan_requests.take()
         if keys is None:
             self._everything = anyio.current_time()
@@ -240,16 +240,16 @@ class Gathering:
         Requests for single devices do not delay that: a release may be polled every two seconds, for days.
         """
         began = anyio.current_time()
-        await self._first(self._everything + slow - began)
+        await self._wait_for_first(self._everything + slow - began)
         if anyio.current_time() - began < self._timeouts.event_burst_gap:
             await self._gather()
 
-    async def _first(self, left: float) -> None:
+    async def _wait_for_first(self, remaining: float) -> None:
         """Wait for the first request, or until a scan of everything is due."""
         seen = self._scan_requests.version
-        if left > 0 and self._scan_requests.due:
+        if remaining > 0 and self._scan_requests.due:
             return
-        with anyio.move_on_after(max(left, 0)):
+        with anyio.move_on_after(max(remaining, 0)):
             await self._scan_requests.newer(seen)
             return
         self._scan_requests.add(None)

@@ -73,13 +73,13 @@ class Offering:
         snapshot = self._snapshots.now
         if not snapshot.rule_nodes_scanned:
             snapshot = replace(snapshot, spec=self._decision.snapshot.spec)
-        if not _same(snapshot, self._decision.snapshot):
+        if not _is_same(snapshot, self._decision.snapshot):
             self._decision = turn.decide_next(self._decision, snapshot)
             self.resources.set(self._decision.resources)
         return self._decision
 
 
-def _same(one: Snapshot, other: Snapshot) -> bool:
+def _is_same(one: Snapshot, other: Snapshot) -> bool:
     """True if offers depend on no changed part: unchanged parts are the same objects."""
     return one is other or (
         one.host is other.host

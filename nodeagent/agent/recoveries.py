@@ -82,12 +82,12 @@ class Recoveries:
         """Keep the record, for ever. :raises KernelRefused: if it cannot be written."""
         while True:
             seen = self._scan_requests.verdicts.version
-            self._end(self._overdue())
+            self._end_recoveries(self._find_overdue())
             await self._save(self._scan_requests.recoveries)
-            with anyio.move_on_after(self._rest()):
+            with anyio.move_on_after(self._time_left()):
                 await self._scan_requests.verdicts.newer(seen)
 
-    def _overdue(self) -> list[PciAddress]:
+    def _find_overdue(self) -> list[PciAddress]:
         now = anyio.current_time()
         running = [
             each for each, verdict in self._scan_requests.recoveries.items() if verdict is Recovery.RUNNING
@@ -95,12 +95,12 @@ class Recoveries:
         self._since = {each: self._since.get(each, now) for each in running}
         return [each for each, since in self._since.items() if now - since >= self._patience]
 
-    def _end(self, overdue: list[PciAddress]) -> None:
+    def _end_recoveries(self, overdue: list[PciAddress]) -> None:
         for address in overdue:
             del self._since[address]
             self._scan_requests.recovery(address, Recovery.UNHEARD)
 
-    def _rest(self) -> float | None:
+    def _time_left(self) -> float | None:
         """Seconds until the next recovery is overdue; None if none is running."""
         if not self._since:
             return None

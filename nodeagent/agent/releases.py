@@ -70,7 +70,7 @@ class RecentReleases:
         self._container_end = container_end
         self._since: dict[str, float] = {}
 
-    def note(self, before: Allocations, now: Allocations, at: float) -> None:
+    def add(self, before: Allocations, now: Allocations, at: float) -> None:
         """Add the ids, groups, nodes and CDI names that are in the first table, but not in the second."""
         ids = {each for each, _ in before.held()} - {each for each, _ in now.held()}
         ids |= before.came_with.keys() - now.came_with.keys()
@@ -81,17 +81,17 @@ class RecentReleases:
             if now.holder_of(holder.resource, device_id) is None
             for each in (device_id, *before.answer(holder.resource, device_id))
         }
-        self._since = {each: self._since[each] for each in self.at(at)}
+        self._since = {each: self._since[each] for each in self.find_recent(at)}
         self._since |= dict.fromkeys((*ids, *groups, *answers), at)
 
-    def renew(self, device_id: str, at: float) -> None:
+    def restart(self, device_id: str, at: float) -> None:
         """Start the time again for a device that is still open."""
         self._since[device_id] = at
 
-    def at(self, now: float) -> frozenset[str]:
+    def find_recent(self, now: float) -> frozenset[str]:
         """The ids, group numbers, nodes and CDI names that a container may still have open."""
         return frozenset(each for each, since in self._since.items() if now < since + self._container_end)
 
-    def has(self, host_device: HostDevice, now: float) -> bool:
+    def is_recent(self, host_device: HostDevice, now: float) -> bool:
         """True if a pod had the device, or its whole group, until a moment ago."""
-        return not self.at(now).isdisjoint((host_device.id, str(host_device.group)))
+        return not self.find_recent(now).isdisjoint((host_device.id, str(host_device.group)))

@@ -43,13 +43,13 @@ class Admission(NamedTuple):
 
 
 class PodsAnswer(NamedTuple):
-    """The pods listed by PodResources, with their devices, when it was queried at the time ``asked``.
+    """The pods listed by PodResources, with their devices, when it was queried at the time ``requested_at``.
 
     ``in_allocate``: it was queried inside an Allocate, so the kubelet had read all former responses.
     """
 
     pods: Pods
-    asked: float
+    requested_at: float
     in_allocate: bool = False
 
 
@@ -105,7 +105,7 @@ class ReservationBook:
 
         False, and no mark, if one of them was allocated a moment ago.
         """
-        if not self._marks.pending.keys().isdisjoint(ids) or not self._behind.isdisjoint(moving):
+        if not self._marks.pending.keys().isdisjoint(ids) or not self._functions.isdisjoint(moving):
             return False
         self._moving = self._moving.union(moving)
         self._mark(replace(self._marks, withdrawn=self._marks.withdrawn.union(ids)))
@@ -148,7 +148,7 @@ class ReservationBook:
 
     # Answers of the kubelet
 
-    def missing(self, file: Checkpoint, answer: PodsAnswer) -> frozenset[ResourceDevice]:
+    def find_missing(self, file: Checkpoint, answer: PodsAnswer) -> frozenset[ResourceDevice]:
         """The pending ids that the kubelet should know by now, but neither the answer nor the file has.
 
         The kubelet knows an id as soon as it has read the response, and before it sends another request.
@@ -158,35 +158,35 @@ class ReservationBook:
         return frozenset(
             each
             for each, one in self._pending.items()
-            if each not in known and answer.asked >= one.at + delay
+            if each not in known and answer.requested_at >= one.at + delay
         )
 
-    def observe(self, file: Checkpoint, answer: PodsAnswer | None = None) -> None:
+    def update(self, file: Checkpoint, answer: PodsAnswer | None = None) -> None:
         """Update the pending ids from the kubelet's checkpoint, and from its answer, if there is one."""
         now, written = anyio.current_time(), file.listed_devices
         shown = frozenset[ResourceDevice]() if answer is None else listed_devices(answer.pods)
-        missing = frozenset[ResourceDevice]() if answer is None else self.missing(file, answer)
+        missing = frozenset[ResourceDevice]() if answer is None else self.find_missing(file, answer)
         pending: dict[ResourceDevice, Pending] = {}
         for each, one in self._pending.items():
             holders = {} if each in shown or each in missing else one.holders
             if each not in written and (holders or (one.functions and now < self._latest_entry(one))):
                 pending[each] = one._replace(holders=holders)
         self._pending = pending
-        if answer is not None and self._check_at is not None and answer.asked >= self._check_at:
+        if answer is not None and self._check_at is not None and answer.requested_at >= self._check_at:
             self._check_at = None
         if self._admission is not None:
             self._entered = self._admission.allocated <= written
-            left = self._admission.allocated & (written | shown | pending.keys())
-            self._observe_admission(self._admission, answer, is_known=bool(left))
+            remaining = self._admission.allocated & (written | shown | pending.keys())
+            self._update_admission(self._admission, answer, is_known=bool(remaining))
         self._publish()
 
     def _latest_entry(self, one: Pending) -> float:
         """Until when the checkpoint may lack an allocated node: the container may need other plugins, too."""
         return one.at + self._timeouts.foreign_allocate
 
-    def _observe_admission(self, admission: Admission, answer: PodsAnswer | None, *, is_known: bool) -> None:
+    def _update_admission(self, admission: Admission, answer: PodsAnswer | None, *, is_known: bool) -> None:
         """``is_known``: a device of the admission is pending, or the kubelet has it."""
-        newer = answer if answer is not None and answer.asked > self._last else None
+        newer = answer if answer is not None and answer.requested_at > self._last else None
         over = newer is not None and (self._is_other(newer.pods) or not is_known)
         if over or anyio.current_time() >= self._latest_end:
             self._admission = None
@@ -217,7 +217,7 @@ class ReservationBook:
         return self._snapshots.now.reservations
 
     @property
-    def _behind(self) -> frozenset[str]:
+    def _functions(self) -> frozenset[str]:
         return frozenset[str]().union(*(one.functions for one in self._pending.values()))
 
     def _publish(self) -> None:
@@ -229,5 +229,5 @@ class ReservationBook:
 
     def _mark(self, marks: Reservations) -> None:
         self._snapshots.publish(
-            replace(self._snapshots.now, reservations=marks, recently_allocated=self._behind)
+            replace(self._snapshots.now, reservations=marks, recently_allocated=self._functions)
         )

@@ -147,7 +147,7 @@ class Usage:
         """Use the checkpoint alone, without PodResources: a rewritten one has all devices in use."""
         async with self._lock:
             before = await self._read()
-            file = await self._written_again(before, self._timeouts.checkpoint_write)
+            file = await self._rewrite_file(before, self._timeouts.checkpoint_write)
             if file is not before and file.readable:
                 written = file.listed_devices
                 self._listed = {
@@ -160,22 +160,22 @@ class Usage:
         """``rewritten``: the checkpoint must have been written after the answer."""
         if self._snapshots.now.allocations == Allocations():
             await self._publish(await self._read(), Knowledge.UNKNOWN)
-        self._requested = asked = anyio.current_time()
+        self._requested = requested_at = anyio.current_time()
         try:
             listed = await self._list_pods()
         except KubeletUnavailable as error:
-            await self._note_silence(error)
+            await self._publish_without_answer(error)
             return None
-        answer = PodsAnswer(listed.pods, asked, in_allocate)
+        answer = PodsAnswer(listed.pods, requested_at, in_allocate)
         if self.error is not None:
             log.event(log.HOLDERS_KNOWN)
         self.error = None
-        file = await self._decisive_file(listed, answer, rewritten=rewritten)
+        file = await self._choose_file(listed, answer, rewritten=rewritten)
         self._listed, self._names = self._with_last_known(listed), frozenset(listed.pods)
         known = Knowledge.COMPLETE if self._absence_counts else Knowledge.PARTIAL
         await self._publish(file, known, answer)
         if rewritten:
-            self._requested_rewritten = asked
+            self._requested_rewritten = requested_at
         self._failures.set(0)
         return listed.pods or None
 
@@ -184,17 +184,17 @@ class Usage:
 
         Not again after a timeout: an Allocate may wait for the lock.
         """
-        asked, repeat = anyio.current_time(), self._timeouts.pod_resources_repeat
+        requested_at, repeat = anyio.current_time(), self._timeouts.pod_resources_repeat
         try:
             return await self._kubelet.list_pods()
         except KubeletUnavailable:
-            was_silent = anyio.current_time() > asked + repeat
+            was_silent = anyio.current_time() > requested_at + repeat
             if was_silent or self._failures.get() or not self._kubelet.is_present():
                 raise
         await anyio.sleep(repeat)
         return await self._kubelet.list_pods()
 
-    async def _note_silence(self, error: KubeletUnavailable) -> None:
+    async def _publish_without_answer(self, error: KubeletUnavailable) -> None:
         """Publish without an answer: the last listed devices and those in the checkpoint are in use."""
         if self.error is None:
             log.event(log.HOLDERS_UNKNOWN, error=error.what)
@@ -205,7 +205,7 @@ class Usage:
 
     # The checkpoint
 
-    async def _decisive_file(self, listed: PodList, answer: PodsAnswer, *, rewritten: bool) -> Checkpoint:
+    async def _choose_file(self, listed: PodList, answer: PodsAnswer, *, rewritten: bool) -> Checkpoint:
         """The file; rewritten after the answer if the two differ, and the difference is new or old enough.
 
         The kubelet frees the devices of ended pods at each List, so the rewritten file has only live pods.
@@ -216,13 +216,13 @@ class Usage:
         repeated = unlisted <= self._unlisted and self._names == listed.pods.keys()
         recent = anyio.current_time() < self._list_sent + timeouts.checkpoint_rewrite
         news = bool(unlisted) and not (repeated and recent)
-        if rewritten or news or self._reservations.missing(file, answer):
+        if rewritten or news or self._reservations.find_missing(file, answer):
             limit = timeouts.checkpoint_write_before_change if rewritten else timeouts.checkpoint_write
-            file = await self._written_again(file, limit, listed)
+            file = await self._rewrite_file(file, limit, listed)
         self._unlisted = joining.find_unlisted(file, listed)
         return file
 
-    async def _written_again(
+    async def _rewrite_file(
         self, before: Checkpoint, limit: float, listed: PodList | None = None
     ) -> Checkpoint:
         """The file after one list was sent again; the old one if the kubelet does not write in time.
@@ -275,18 +275,18 @@ class Usage:
         """Publish the table of the last listed devices and this file."""
         self._file = file
         before = self._snapshots.now.allocations
-        self._pod_of = joining.pods_by_uid(file, self._listed, self._pod_of)
+        self._pod_of = joining.find_pods(file, self._listed, self._pod_of)
         if answer is not None:
             self._named |= {uid for uid, pod in self._pod_of.items() if str(pod) in answer.pods}
         table = joining.join(file, self._listed, self._pod_of)
         outdated = file.stamp is not None and file.stamp == self._outdated
-        allocations = joining.with_answers(Allocations(table, knowledge), file, before, outdated=outdated)
+        allocations = joining.add_responses(Allocations(table, knowledge), file, before, outdated=outdated)
         released = {each for each, _ in before.held()} - {each for each, _ in allocations.held()}
         if released:
             await self._reader.refresh(released)
-        self.released.note(before, allocations, anyio.current_time())
+        self.released.add(before, allocations, anyio.current_time())
         self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
-        self._reservations.observe(file, answer)
+        self._reservations.update(file, answer)
 
     # The component
 
@@ -337,31 +337,31 @@ class Usage:
             group.start_soon(pending.follow, lambda _: self._wakes.touch(), name="pending")
             group.start_soon(self._failures.follow, lambda _: self._wakes.touch(), name="silence")
             while True:
-                wakes, asked = self._wakes.get(), anyio.current_time()
+                wakes, requested_at = self._wakes.get(), anyio.current_time()
                 await self.request()
                 await anyio.sleep(self._timeouts.pod_resources_spacing)
-                await self._until_due(asked, wakes)
+                await self._wait_until_due(requested_at, wakes)
 
-    async def _until_due(self, asked: float, wakes: int) -> None:
-        """Wait for a wake, or for the due time of the next request after one at ``asked``."""
+    async def _wait_until_due(self, requested_at: float, wakes: int) -> None:
+        """Wait for a wake, or for the due time of the next request after one at ``requested_at``."""
         while self._wakes.get() == wakes:
             seen = self._wakes.version
-            left = self._due(asked) - anyio.current_time()
-            if left <= 0:
+            remaining = self._next_due(requested_at) - anyio.current_time()
+            if remaining <= 0:
                 return
-            with anyio.move_on_after(left):
+            with anyio.move_on_after(remaining):
                 await self._wakes.newer(seen)
 
-    def _due(self, asked: float) -> float:
+    def _next_due(self, requested_at: float) -> float:
         """When the next request is due without a wake."""
         timing, timeouts = self._settings.get().timing, self._timeouts
-        times = [asked + timing.resync]
+        times = [requested_at + timing.resync]
         if (failures := self._failures.get()) > 0:
-            times.append(asked + timeouts.pod_resources_retry.delay(failures - 1))
+            times.append(requested_at + timeouts.pod_resources_retry.delay(failures - 1))
         elif (due := self._reservations.due) is not None:
             times.append(due)
         if self._releases.awaited.get():
-            times.append(asked + timing.holders)
+            times.append(requested_at + timing.holders)
         if not self._absence_counts and self._unreadable is not None:
             times.append(self._unreadable + timeouts.unreadable_checkpoint)
         return min(times)

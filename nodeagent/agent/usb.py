@@ -122,8 +122,8 @@ class UsbNodes:
         now = anyio.current_time()
         if now < self._began + self._timeouts.forgotten_container_end:
             return True
-        had = usb_sets.find_formerly_in_containers(self._released.at(now), self._snapshots.now)
-        return any(each.id in had or self._released.has(each, now) for each in devices)
+        had = usb_sets.find_formerly_in_containers(self._released.find_recent(now), self._snapshots.now)
+        return any(each.id in had or self._released.is_recent(each, now) for each in devices)
 
     def _members(self, device_ids: Sequence[str]) -> Members:
         decision = self._offering.one_turn()

@@ -32,10 +32,10 @@ SWITCH = "set mediatedDevicesConfiguration.enabled: false in the KubeVirt CR"
 
 def build_spec(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevSpec:
     """The desired mdevs of a node with these labels; ``manage`` is off where there is an obstacle."""
-    wishes = _build_unguarded(configuration, cr, labels)
+    spec = _build_unguarded(configuration, cr, labels)
     for problem in find_obstacles(configuration, cr, labels):
-        return wishes._replace(manage=False, obstacle=problem.line)
-    return wishes
+        return spec._replace(manage=False, obstacle=problem.line)
+    return spec
 
 
 def find_obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> Iterator[Problem]:
@@ -48,8 +48,8 @@ def find_obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: 
         text = "virt-handler creates and removes mdevs itself, so nodeagent creates and removes none"
         yield misconfigured("kubevirt.manageMdevs", text, SWITCH)
         return
-    wishes = _build_unguarded(configuration, cr, labels)
-    for name in _find_unprotected(wishes, cr, labels) if wishes.manage else ():
+    spec = _build_unguarded(configuration, cr, labels)
+    for name in _find_unprotected(spec, cr, labels) if spec.manage else ():
         text = f'virt-handler would remove mdevs of the type "{name}", so nodeagent creates and removes none'
         hint = f"{SWITCH}, or list all types there as external, spelled as here"
         yield misconfigured("mdevs.manage", text, hint)
@@ -134,7 +134,7 @@ def _find_external(cr: KubeVirtCR) -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.selector for entry in mdevs if entry.external))
 
 
-def _find_unprotected(wishes: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[str]:
+def _find_unprotected(spec: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[str]:
     """The desired types that virt-handler would remove: its lists do not have them in this spelling."""
     from nodeagent.policy.change import wanted_types  # here: not needed on a node without changes
 
@@ -142,11 +142,11 @@ def _find_unprotected(wishes: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Itera
     asked = wanted_types.list_for_node(MdevSpec(types=section.types, nodes=section.nodes), labels)
     kept = {naming.normalize_type(name) for name in (*_find_external(cr), *(each.name for each in asked))}
     listed = (
-        *wanted_types.list_for_node(wishes, labels),
-        *(wish for card in wishes.cards for wish in card.types),
-        *(WantedType(definition.type_id) for definition in wishes.definitions),
+        *wanted_types.list_for_node(spec, labels),
+        *(each for card in spec.cards for each in card.types),
+        *(WantedType(definition.type_id) for definition in spec.definitions),
     )
     words = {name.rpartition("_")[2] for name in kept}  # the short names
-    for wish in listed:
-        if naming.normalize_type(wish.name) not in (words if wish.short else kept):
-            yield wish.name
+    for each in listed:
+        if naming.normalize_type(each.name) not in (words if each.short else kept):
+            yield each.name

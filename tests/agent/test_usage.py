@@ -263,8 +263,8 @@ async def test_what_was_released_a_moment_ago_is_known_for_a_while() -> None:
     kubelet.end("ns/one")
     await node.usage.request()
     now = anyio.current_time()
-    assert node.usage.released.at(now) == {"0"}
-    assert node.usage.released.at(now + Timeouts().forgotten_container_end) == set()
+    assert node.usage.released.find_recent(now) == {"0"}
+    assert node.usage.released.find_recent(now + Timeouts().forgotten_container_end) == set()
 
 
 async def test_the_kubelet_is_asked_when_its_checkpoint_has_other_entries_and_not_when_it_is_written() -> (

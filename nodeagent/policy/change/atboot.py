@@ -37,12 +37,12 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
     entries = {each.address: each for each in known}
     results: list[Result] = []
     for members in bindings.find_groups(named, host):
-        asked = [each for each in members if each.address in named]
-        refusals = dict(_find_refusals(members, asked, snapshot))
-        taken = () if refusals else tuple(_build_entries(members, asked, request.driver))
-        new = [each for each in taken if entries.get(each.address) != each]
-        entries.update({each.address: each for each in taken})
-        addresses = tuple(each.address for each in taken or asked)
+        requested = [each for each in members if each.address in named]
+        refusals = dict(_find_refusals(members, requested, snapshot))
+        built = () if refusals else tuple(_build_entries(members, requested, request.driver))
+        new = [each for each in built if entries.get(each.address) != each]
+        entries.update({each.address: each for each in built})
+        addresses = tuple(each.address for each in built or requested)
         became = Outcome.REFUSED if refusals else Outcome.PLANNED if new else Outcome.NOTHING
         results.append(Result(addresses, became, _describe(addresses, request.driver), refusals))
     return BootPlan(tuple(results), tuple(entries[address] for address in sorted(entries)))
@@ -69,14 +69,14 @@ def _find_named(names: Sequence[str], host: Host) -> Sequence[PciAddress]:
 
 
 def _find_refusals(
-    members: Sequence[PciFunction], asked: Sequence[PciFunction], snapshot: Snapshot
+    members: Sequence[PciFunction], requested: Sequence[PciFunction], snapshot: Snapshot
 ) -> Iterator[tuple[str, str]]:
-    head, host = asked[0], snapshot.host
+    head, host = requested[0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
     found = [(head, each) for each in guards.refuse_group(group, (), host)]
     found += [(head, each) for each in guards.refuse_bridges(members)]
     for member in members:
-        if member in asked or not _is_kept(member):
+        if member in requested or not _is_kept(member):
             judged = member._replace(uses=_find_lasting_uses(member.uses))
             found += [(member, each) for each in guards.refuse_function(judged, host, forced=False)]
             found += [(member, each) for each in bindings.refuse_vf_parent(member, snapshot)]
@@ -97,12 +97,12 @@ def _is_kept(function: PciFunction) -> bool:
 
 
 def _build_entries(
-    members: Sequence[PciFunction], asked: Sequence[PciFunction], driver: str
+    members: Sequence[PciFunction], requested: Sequence[PciFunction], driver: str
 ) -> Iterator[AtBoot]:
     """The entries of a group; a variant driver is for the named devices, the rest gets vfio-pci."""
-    alike = {(each.vendor, each.device) for each in asked}
+    alike = {(each.vendor, each.device) for each in requested}
     for each in members:
-        if (each in asked or not _is_kept(each)) and each.vendor and each.device:
+        if (each in requested or not _is_kept(each)) and each.vendor and each.device:
             to = driver if (each.vendor, each.device) in alike else VFIO_PCI
             yield AtBoot(each.address, each.vendor, each.device, to)
 

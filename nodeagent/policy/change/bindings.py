@@ -48,9 +48,9 @@ def plan(snapshot: Snapshot) -> Plan:
     ruled = spec.passthrough or any(rule.driver is not None for rule in spec.sriov)
     if not ruled and not ledger.drivers and not ledger.asked:
         return Plan()
-    wanted = find_desired_drivers(snapshot)
-    touched = {*wanted, *map(PciAddress, ledger.drivers)} & snapshot.host.functions.keys()
-    parts = [plan_group(members, wanted, snapshot) for members in find_groups(touched, snapshot.host)]
+    targets = find_desired_drivers(snapshot)
+    touched = {*targets, *map(PciAddress, ledger.drivers)} & snapshot.host.functions.keys()
+    parts = [plan_group(members, targets, snapshot) for members in find_groups(touched, snapshot.host)]
     return Plan(
         tuple(step for part in parts for step in part.steps),
         tuple(step for part in parts for step in part.waiting),
@@ -71,13 +71,13 @@ def find_groups(addresses: Iterable[PciAddress], host: Host) -> Sequence[Sequenc
     return [_list_members(unit, host) for unit in sorted(found, key=lambda unit: address_key(unit[1]))]
 
 
-def plan_group(members: Sequence[PciFunction], wanted: DesiredDrivers, snapshot: Snapshot) -> Plan:
+def plan_group(members: Sequence[PciFunction], targets: DesiredDrivers, snapshot: Snapshot) -> Plan:
     """The plan for one group."""
     steps: list[Step] = []
     waiting: list[Step] = []
     problems: list[Problem] = []
-    restoring = _plan_restore(members, wanted, snapshot)
-    binding = _plan_bind(members, wanted, snapshot, problems)
+    restoring = _plan_restore(members, targets, snapshot)
+    binding = _plan_bind(members, targets, snapshot, problems)
     for step in restoring, binding, _plan_rebind(members, binding, snapshot):
         if step is not None:
             obstacle = _find_obstacle(step, members, snapshot)
@@ -94,7 +94,7 @@ def find_desired_drivers(snapshot: Snapshot) -> DesiredDrivers:
     A rule takes precedence over a manual request, because it is visible in a file.
     """
     host, ledger = snapshot.host, snapshot.ledger
-    wishes: dict[PciAddress, DesiredDriver] = {}
+    targets: dict[PciAddress, DesiredDriver] = {}
     for address in sorted(host.functions, key=address_key):
         function = host.functions[address]
         rule = (
@@ -103,12 +103,12 @@ def find_desired_drivers(snapshot: Snapshot) -> DesiredDrivers:
             or _find_request(function, ledger)
         )
         if rule is not None:
-            wishes[address] = DesiredDriver(rule.driver, rule, picked=True)
-    for address, wish in tuple(wishes.items()):
-        if wish.rule.group is GroupScope.WHOLE and not guards.is_bridge(host.functions[address]):
+            targets[address] = DesiredDriver(rule.driver, rule, picked=True)
+    for address, target in tuple(targets.items()):
+        if target.rule.group is GroupScope.WHOLE and not guards.is_bridge(host.functions[address]):
             for member in host.members(host.functions[address].group):
-                wishes.setdefault(member.address, _follow_group(host.functions[address], member, wish))
-    return wishes
+                targets.setdefault(member.address, _follow_group(host.functions[address], member, target))
+    return targets
 
 
 def _with_own_driver(function: PciFunction, ledger: Ledger) -> PciFunction:
@@ -134,20 +134,20 @@ def _find_vf_rule(function: PciFunction, snapshot: Snapshot) -> PassthroughRule 
 
 
 def _find_request(function: PciFunction, ledger: Ledger) -> PassthroughRule | None:
-    asked = ledger.asked.get(function.address)
-    if asked is None or (asked.vendor, asked.device) != (function.vendor, function.device):
+    request = ledger.asked.get(function.address)
+    if request is None or (request.vendor, request.device) != (function.vendor, function.device):
         return None
-    return PassthroughRule((PciSelector(addresses=(function.address,)),), asked.driver, place=MANUAL)
+    return PassthroughRule((PciSelector(addresses=(function.address,)),), request.driver, place=MANUAL)
 
 
 def _is_matched(rule: PassthroughRule, function: PciFunction) -> bool:
     return any(selectors.is_match(each, function, selectors.NO_NAMES) for each in rule.selectors)
 
 
-def _follow_group(picked: PciFunction, member: PciFunction, wish: DesiredDriver) -> DesiredDriver:
+def _follow_group(picked: PciFunction, member: PciFunction, target: DesiredDriver) -> DesiredDriver:
     """The desired driver of another member: a variant driver is for its devices, others get vfio-pci."""
     alike = (picked.vendor, picked.device) == (member.vendor, member.device)
-    return DesiredDriver(wish.driver if alike else VFIO_PCI, wish.rule, picked=False)
+    return DesiredDriver(target.driver if alike else VFIO_PCI, target.rule, picked=False)
 
 
 def _find_group(address: PciAddress, host: Host) -> _GroupKey:
@@ -161,27 +161,27 @@ def _list_members(unit: _GroupKey, host: Host) -> Sequence[PciFunction]:
 
 
 def _plan_bind(
-    members: Sequence[PciFunction], wishes: DesiredDrivers, snapshot: Snapshot, problems: list[Problem]
+    members: Sequence[PciFunction], targets: DesiredDrivers, snapshot: Snapshot, problems: list[Problem]
 ) -> Step | None:
     """The step that binds the functions of a group; None if all have their desired drivers.
 
     Refusals are added to ``problems``; then the step restores the drivers of functions bound already.
     """
-    due = [(member, wishes[member.address]) for member in members if member.address in wishes]
-    due = [(member, wish) for member, wish in due if _is_to_be_bound(member, wish, snapshot.ledger)]
+    due = [(member, targets[member.address]) for member in members if member.address in targets]
+    due = [(member, target) for member, target in due if _is_to_be_bound(member, target, snapshot.ledger)]
     if not due:
         return None
     refusals = _find_refusals(due, members, snapshot)
     if refusals:
         problems += refusals
-        ours = [each for each in members if each.address in wishes]
+        ours = [each for each in members if each.address in targets]
         return _build_restore(members, ours, snapshot, "the rest of its group cannot be bound")
     moves = tuple(
-        _move_to_vfio(each, wishes[each.address], snapshot.ledger)
+        _move_to_vfio(each, targets[each.address], snapshot.ledger)
         for each in reversed(members)
-        if (each, wishes.get(each.address)) in due or _is_bound_by_us(each, wishes, snapshot.ledger)
+        if (each, targets.get(each.address)) in due or _is_bound_by_us(each, targets, snapshot.ledger)
     )
-    forced = tuple(member.address for member, wish in due if member.address in wish.rule.force)
+    forced = tuple(member.address for member, target in due if member.address in target.rule.force)
     rule = due[0][1].rule
     action = bind_drivers(_first_address(members), moves, _find_allocatable(members), forced)
     return Step(action, describe_origin(rule))
@@ -194,18 +194,18 @@ def describe_origin(rule: PassthroughRule) -> str:
     return f"required by a rule{f' ({rule.place})' if rule.place else ''}"
 
 
-def _is_to_be_bound(function: PciFunction, wish: DesiredDriver, ledger: Ledger) -> bool:
+def _is_to_be_bound(function: PciFunction, target: DesiredDriver, ledger: Ledger) -> bool:
     """False if it is on a VFIO driver already, unless nodeagent bound it and another one is desired."""
     if groups.is_vfio_bound(function):
-        return function.address in ledger.drivers and function.driver != wish.driver
+        return function.address in ledger.drivers and function.driver != target.driver
     beside = guards.is_bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
-    return wish.picked or not beside
+    return target.picked or not beside
 
 
-def _is_bound_by_us(function: PciFunction, wishes: DesiredDrivers, ledger: Ledger) -> bool:
+def _is_bound_by_us(function: PciFunction, targets: DesiredDrivers, ledger: Ledger) -> bool:
     """True if it is bound already: it is restored with the rest of its group if that cannot be bound."""
     return (
-        function.address in wishes and function.address in ledger.drivers and groups.is_vfio_bound(function)
+        function.address in targets and function.address in ledger.drivers and groups.is_vfio_bound(function)
     )
 
 
@@ -215,30 +215,30 @@ def _find_refusals(
     """The reasons for not binding the group."""
     head, host = due[0][0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
-    named = [(head, each) for each in guards.refuse_group(group, {wish.driver for _, wish in due}, host)]
-    if any(wish.rule.group is GroupScope.WHOLE for _, wish in due):
+    named = [(head, each) for each in guards.refuse_group(group, {target.driver for _, target in due}, host)]
+    if any(target.rule.group is GroupScope.WHOLE for _, target in due):
         named += [(head, each) for each in guards.refuse_bridges(members)]
-    for member, wish in due:
-        forced = member.address in wish.rule.force
+    for member, target in due:
+        forced = member.address in target.rule.force
         named += [(member, each) for each in guards.refuse_function(member, host, forced)]
         named += [(member, each) for each in refuse_vf_parent(member, snapshot)]
-    asked = [member.address for member, wish in due if wish.picked]
+    requested = [member.address for member, target in due if target.picked]
     return [
         wrong(
             ProblemCode.NOT_BOUND,
             each.address,
-            f"{each.address} is not bound: {refusal.what}{_describe_group(each, asked, len(due))}",
+            f"{each.address} is not bound: {refusal.what}{_describe_group(each, requested, len(due))}",
             refusal.hint,
         )
         for each, refusal in named
     ]
 
 
-def _describe_group(blocker: PciFunction, asked: Sequence[str], due: int) -> str:
+def _describe_group(blocker: PciFunction, requested: Sequence[str], due: int) -> str:
     """The text for the group that is not bound because of one member, with the requested addresses."""
     if due == 1:
         return ""
-    others = naming.shorten([address for address in asked if address != blocker.address])
+    others = naming.shorten([address for address in requested if address != blocker.address])
     group = f"group {blocker.group}"
     return f", so {f'{others} ({group})' if others else group} is unchanged"
 
@@ -251,13 +251,13 @@ def refuse_vf_parent(function: PciFunction, snapshot: Snapshot) -> Iterator[Prob
         yield wrong(ProblemCode.NOT_BOUND, function.address, "a rule of sriov creates VFs of it", hint)
 
 
-def _move_to_vfio(function: PciFunction, wish: DesiredDriver, ledger: Ledger) -> Move:
-    return Move(function.address, function.driver, wish.driver, _find_own_driver(function, ledger))
+def _move_to_vfio(function: PciFunction, target: DesiredDriver, ledger: Ledger) -> Move:
+    return Move(function.address, function.driver, target.driver, _find_own_driver(function, ledger))
 
 
-def _plan_restore(members: Sequence[PciFunction], wishes: DesiredDrivers, snapshot: Snapshot) -> Step | None:
+def _plan_restore(members: Sequence[PciFunction], targets: DesiredDrivers, snapshot: Snapshot) -> Step | None:
     """The step that restores the drivers of functions without a rule or request."""
-    unwanted = [each for each in members if each.address not in wishes]
+    unwanted = [each for each in members if each.address not in targets]
     return _build_restore(members, unwanted, snapshot, "no rule matches it any more")
 
 

@@ -172,15 +172,15 @@ def _plan_bind(
     together with others of its group.
     """
     driver = request.driver
-    wanted, ours = bindings.find_desired_drivers(snapshot), snapshot.ledger.drivers
+    targets, ours = bindings.find_desired_drivers(snapshot), snapshot.ledger.drivers
     why: dict[str, str] = {}
     asked: dict[str, Asked | None] = {}
     foreign: set[str] = set()
     for each in named:
-        wish = wanted.get(each.address)
-        if wish is not None and wish.rule.place != MANUAL:
-            if wish.picked and wish.driver != driver:
-                text = f"{wish.driver} is {bindings.describe_origin(wish.rule)}"
+        target = targets.get(each.address)
+        if target is not None and target.rule.place != MANUAL:
+            if target.picked and target.driver != driver:
+                text = f"{target.driver} is {bindings.describe_origin(target.rule)}"
                 why[f"{each.address} is not bound to {driver}: {text}"] = "change that rule instead"
             continue
         asked[each.address] = Asked(driver, each.vendor, each.device)
@@ -203,12 +203,12 @@ def _plan_release(
     """The plan to release a group as a whole: a part of it is of no use for VFIO."""
     forgotten: dict[str, Asked | None] = {each.address: None for each in members}
     without = _with_changes(snapshot, forgotten)
-    wanted, ledger = bindings.find_desired_drivers(without), snapshot.ledger
+    targets, ledger = bindings.find_desired_drivers(without), snapshot.ledger
     ours = {*ledger.drivers, *ledger.asked, *request.at_boot}
     why: dict[str, str] = {}
     for each in named:
-        if each.address in wanted and not guards.is_bridge(each):
-            origin = bindings.describe_origin(wanted[each.address].rule)
+        if each.address in targets and not guards.is_bridge(each):
+            origin = bindings.describe_origin(targets[each.address].rule)
             why[f"{each.address} is not released: its driver is {origin}"] = (
                 "remove it from that rule; its own driver is then restored"
             )

@@ -95,7 +95,7 @@ class Card:
         return known
 
     @property
-    def left_alone(self) -> bool:
+    def has_foreign(self) -> bool:
         """True if the card has foreign instances: then nothing is created beside them.
 
         With definitions, instances of a defined type are allowed: mdevctl usually created them.

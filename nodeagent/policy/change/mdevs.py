@@ -99,7 +99,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
 def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot) -> list[CardPlan]:
     """The plan of each card, by the round or, with a list of its own or foreign instances, by itself."""
-    in_round = [card for card in found if card.spec.shared and not card.left_alone]
+    in_round = [card for card in found if card.spec.shared and not card.has_foreign]
     assigned = assign_types(types, in_round)
     plans = [
         _plan_card(card, assigned.get(card.address) if card in in_round else _choose_type(card), snapshot)
@@ -121,15 +121,15 @@ def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot)
 def assign_types(types: Sequence[str], open_cards: Sequence[Card]) -> dict[str, str]:
     """Assign types to cards round-robin: card → type, for the cards that get one."""
     assigned: dict[str, str] = {}
-    left = list(open_cards)
+    remaining = list(open_cards)
     while True:
-        before = len(left)
+        before = len(remaining)
         for type_id in types:
-            card = next((each for each in left if _can_assign(each, type_id)), None)
+            card = next((each for each in remaining if _can_assign(each, type_id)), None)
             if card is not None:
                 assigned[card.address] = type_id
-                left.remove(card)
-        if len(left) == before:
+                remaining.remove(card)
+        if len(remaining) == before:
             return assigned
 
 
@@ -156,7 +156,7 @@ def _choose_type(card: Card) -> str | None:
     if card.spec.definitions:
         return next(iter(card.spec.types))
     there = _find_present_type(card)
-    return there if there is not None or card.left_alone else next(iter(_find_fitting_types(card)), None)
+    return there if there is not None or card.has_foreign else next(iter(_find_fitting_types(card)), None)
 
 
 # One card
@@ -177,9 +177,9 @@ def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
     in_the_way = any(instance.type_id != type_id for instance, _ in going)
     coming = () if type_id is None or in_the_way else tuple(_plan_creations(card, type_id, snapshot))
     limit = None if card.spec.definitions else card.spec.types.get(type_id or "")
-    left = None if limit is None else max(0, limit - card.count(type_id))
-    creations = [step for step in coming if step.action.attempt not in snapshot.failures][:left]
-    if left is None or len(creations) < left:
+    remaining = None if limit is None else max(0, limit - card.count(type_id))
+    creations = [step for step in coming if step.action.attempt not in snapshot.failures][:remaining]
+    if remaining is None or len(creations) < remaining:
         waiting += _list_retried(coming, snapshot)
     shortfalls = () if in_the_way or going else _find_shortfalls(card, type_id)
     notes = _build_notes(card, type_id, in_the_way)
@@ -198,7 +198,7 @@ def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
 def _find_surplus(card: Card, type_id: str | None) -> Iterator[tuple[Instance, str]]:
     """The own instances to remove, and why; of a surplus those that no pod has, the highest ids first."""
     spec, kept = card.spec, list[Instance]()
-    if spec.as_is is not None or (spec.definitions and card.left_alone):
+    if spec.as_is is not None or (spec.definitions and card.has_foreign):
         return
     for instance in card.instances:
         if not instance.own:
@@ -247,11 +247,11 @@ def _find_obstacle(instance: Instance, card: Card, action: Action, snapshot: Sna
 
 def _plan_creations(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[Step]:
     """The steps that fill the card with instances of the type."""
-    if card.left_alone or card.unread is not None:
+    if card.has_foreign or card.unread is not None:
         return
-    taken = snapshot.host.mdevs.keys() | snapshot.host.leaving.keys()
+    used = snapshot.host.mdevs.keys() | snapshot.host.leaving.keys()
     if card.spec.definitions:
-        yield from _plan_defined(card, type_id, taken)
+        yield from _plan_defined(card, type_id, used)
         return
     why = f"{type_id} is desired on this card"
     if card.count(type_id):
@@ -260,30 +260,30 @@ def _plan_creations(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[St
         why = f"{type_id} is assigned to this card (round-robin over mdevs.types)"
     for parent in card.parents:
         if not parent.vgpu:
-            for uuid in _new_uuids(parent, type_id, taken, snapshot.machine_id):
+            for uuid in _new_uuids(parent, type_id, used, snapshot.machine_id):
                 yield Step(create_mdev(card.address, parent.address, type_id, uuid), why)
         elif parent.available(type_id):
             yield Step(set_vgpu_type(card.address, parent.address, type_id), why)
 
 
-def _new_uuids(parent: Parent, type_id: str, taken: Set[str], machine_id: str) -> Iterator[str]:
+def _new_uuids(parent: Parent, type_id: str, used: Set[str], machine_id: str) -> Iterator[str]:
     """The UUIDs for as many instances as the parent has room for, with the lowest free indexes."""
-    left = parent.available(type_id)
-    for index in range(ownership.INDEXES if left else 0):
+    remaining = parent.available(type_id)
+    for index in range(ownership.INDEXES if remaining else 0):
         uuid = ownership.build_uuid(machine_id, parent.address, type_id, index)
-        if uuid in taken:
+        if uuid in used:
             continue
         yield uuid
-        left -= 1
-        if not left:
+        remaining -= 1
+        if not remaining:
             return
 
 
-def _plan_defined(card: Card, type_id: str, taken: Set[str]) -> Iterator[Step]:
+def _plan_defined(card: Card, type_id: str, used: Set[str]) -> Iterator[Step]:
     """The defined instances that do not exist yet, while there is room."""
     room = {parent.address: parent.available(type_id) for parent in card.parents}
     for definition in card.spec.definitions:
-        if definition.type_id != type_id or definition.uuid in taken or room.get(definition.parent, 0) < 1:
+        if definition.type_id != type_id or definition.uuid in used or room.get(definition.parent, 0) < 1:
             continue
         room[definition.parent] -= 1
         action = create_mdev(card.address, definition.parent, type_id, definition.uuid)
@@ -306,7 +306,7 @@ def _build_notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str
         notes.append(f"it gets {type_id} when it is empty")
     if card.unread is not None:
         notes.append(f"{card.unread}: nothing is created or removed")
-    elif card.left_alone:
+    elif card.has_foreign:
         reasons = dict.fromkeys(each.foreign for each in card.instances if not each.own)
         notes += [f"skipped: it has vGPUs {foreign}" for foreign in reasons]
     elif card.spec.as_is is not None:
@@ -322,7 +322,7 @@ def _build_notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str
 
 def _find_shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
     """Counts and definitions that the card cannot meet."""
-    if type_id is None or card.left_alone or card.unread is not None:
+    if type_id is None or card.has_foreign or card.unread is not None:
         return ()
     present, wanted, defined = card.count(type_id), card.spec.types.get(type_id), card.spec.definitions
     if defined:

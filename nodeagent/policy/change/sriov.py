@@ -46,8 +46,8 @@ def plan(snapshot: Snapshot) -> Plan:
             continue
         refused = _find_refusal(rule, function, lost.get(address, ()), snapshot.host)
         if refused is not None:
-            what, hint = refused
-            problems.append(wrong(ProblemCode.CHANGE, address, f"{address}: {what}", hint))
+            text, hint = refused
+            problems.append(wrong(ProblemCode.CHANGE, address, f"{address}: {text}", hint))
             continue
         action = _build_action(rule, function, snapshot.spec)
         obstacle = _explain_impossible(rule, function) or _find_obstacle(action, function, snapshot)
@@ -147,10 +147,10 @@ def _find_obstacle(action: Action, function: PciFunction, snapshot: Snapshot) ->
 def _describe_use(address: PciAddress, snapshot: Snapshot) -> str | None:
     """The use of a VF, as a text; None if it may be removed."""
     function = snapshot.host.functions.get(address)
-    taken = guards.describe_user(address, snapshot) or guards.describe_indirect_user(address, snapshot)
-    taken = taken or _describe_mdevs(address, snapshot.host)
-    if taken is not None or function is None:
-        return taken
+    user = guards.describe_user(address, snapshot) or guards.describe_indirect_user(address, snapshot)
+    user = user or _describe_mdevs(address, snapshot.host)
+    if user is not None or function is None:
+        return user
     if function.vgpu_type is not None:
         return f"{address} has the vGPU type {function.vgpu_type}"
     if function.driver is not None and not function.vfio and not _is_by_tool(function):

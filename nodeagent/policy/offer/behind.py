@@ -31,8 +31,8 @@ def find_reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
                 return _describe_vfio_node(node, function)
         if (device := _find_offered_usb(node, snapshot)) is not None:
             return _describe_usb_node(node, *device)
-        if (lent := _find_allocated_usb(node, snapshot)) is not None:
-            return lent
+        if (in_use := _find_allocated_usb(node, snapshot)) is not None:
+            return in_use
         if node.vacant:
             return Reason(
                 ReasonCode.NODE_MISSING,

@@ -27,19 +27,19 @@ _OF_VFIO = {CONTAINER_NODE, IOMMUFD_NODE}
 class Changed(NamedTuple):
     """The units to decide again, and the ids whose holder has changed.
 
-    In ``rebuilt`` units devices of the host have changed. In ``judged`` units devices and matches are as
+    In ``rebuilt`` units devices of the host have changed. In ``rechecked`` units devices and matches are as
     before, and only health may differ. Both keep the order in which units are decided.
     """
 
     rebuilt: Mapping[UnitId, None]
-    judged: Mapping[UnitId, None]
+    rechecked: Mapping[UnitId, None]
     held: frozenset[str]
 
     @property
     def units(self) -> Iterator[UnitId]:
         """All units to decide again."""
         yield from self.rebuilt
-        yield from self.judged
+        yield from self.rechecked
 
 
 def find_changes(before: Snapshot, now: Snapshot) -> Changed:
@@ -48,20 +48,20 @@ def find_changes(before: Snapshot, now: Snapshot) -> Changed:
     held = _find_changed_tables(before.allocations.table, now.allocations.table)
     held |= _find_changed_holders(before.allocations.came_with, now.allocations.came_with)
     held |= _find_changed_holders(before.reservations.pending, now.reservations.pending)
-    judged = _find_all(before.host, now.host)
-    if judged is None:
+    rechecked = _find_all(before.host, now.host)
+    if rechecked is None:
         marked = before.reservations.admitting ^ now.reservations.admitting
         marked |= before.reservations.withdrawn ^ now.reservations.withdrawn
         marked |= before.unwanted ^ now.unwanted
-        judged = _find_units(marked | held, now.host)
-        judged |= dict.fromkeys(_find_unplugged(before, now, held) & now.host.groups.keys())
+        rechecked = _find_units(marked | held, now.host)
+        rechecked |= dict.fromkeys(_find_unplugged(before, now, held) & now.host.groups.keys())
         if before.allocations.complete != now.allocations.complete:
-            judged |= _find_open_units(now.host)
+            rechecked |= _find_open_units(now.host)
         if before.loans != now.loans or (now.host.usb and (held or _is_node_changed(before, now))):
-            judged[units.USB] = None
+            rechecked[units.USB] = None
     if rebuilt:
-        judged = {unit: None for unit in judged if unit not in rebuilt}
-    return Changed(rebuilt, judged, held)
+        rechecked = {unit: None for unit in rechecked if unit not in rebuilt}
+    return Changed(rebuilt, rechecked, held)
 
 
 def is_affected(rule: DirectRule, before: Host, now: Host) -> bool:

@@ -83,15 +83,15 @@ def _find_changes(before: Decision, after: Decision) -> Iterator[DeviceChange]:
     """The changes of devices; an id that moves from one resource to another is one change."""
     old, new = _list_devices(before), _list_devices(after)
     for device_id in dict.fromkeys((*old, *new)):
-        left, came = dict(old.get(device_id, {})), dict(new.get(device_id, {}))
+        removed, added = dict(old.get(device_id, {})), dict(new.get(device_id, {}))
         allocation = after.snapshot.holder(device_id)
         holder = None if allocation is None else str(allocation)
-        for name in [name for name in left if name in came]:
-            was, now = left.pop(name), came.pop(name)
+        for name in [name for name in removed if name in added]:
+            was, now = removed.pop(name), added.pop(name)
             if _verdict(was) != _verdict(now):
                 yield DeviceChange(device_id, _build_listed(name, was), _build_listed(name, now), holder)
-        gone = [_build_listed(name, device) for name, device in left.items()]
-        fresh = [_build_listed(name, device) for name, device in came.items()]
+        gone = [_build_listed(name, device) for name, device in removed.items()]
+        fresh = [_build_listed(name, device) for name, device in added.items()]
         for place in range(max(len(gone), len(fresh))):
             one, other = (each[place] if place < len(each) else None for each in (gone, fresh))
             yield DeviceChange(device_id, one, other, holder)

@@ -166,14 +166,14 @@ def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
 
 def _find_leaders(rule: NodeRule, snapshot: Snapshot) -> list[DevNode]:
     """The leading nodes of this rule: those that do not lead a unit of an earlier rule."""
-    taken: set[str] = set()
+    used: set[str] = set()
     for earlier in snapshot.spec.rules:
         if earlier.name == rule.name:
             break
         if isinstance(earlier, NodeRule) and earlier.per_path:
-            taken |= {node.real for node in _find_nodes(earlier.entries[0].path, snapshot.host)}
+            used |= {node.real for node in _find_nodes(earlier.entries[0].path, snapshot.host)}
     found = _find_nodes(rule.entries[0].path, snapshot.host)
-    return [node for node in found if node.real not in taken]
+    return [node for node in found if node.real not in used]
 
 
 def _build_led_units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:

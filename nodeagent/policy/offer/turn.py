@@ -109,11 +109,15 @@ def _all_names(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]
 def _find_direct_changes(before: Decision, snapshot: Snapshot) -> dict[ResourceName, None]:
     """The resources of rules for nodes or CDI devices whose devices may have changed."""
     old, new = before.snapshot.host, snapshot.host
-    lent = before.snapshot.loans != snapshot.loans  # nodes of a USB device in use are unavailable
-    if old is new and not lent:
+    loans_changed = before.snapshot.loans != snapshot.loans  # nodes of a USB device in use are unavailable
+    if old is new and not loans_changed:
         return {}
     rules = (rule for rule in snapshot.spec.rules if isinstance(rule, DirectRule))
-    return {ResourceName(rule.name): None for rule in rules if lent or changes.is_affected(rule, old, new)}
+    return {
+        ResourceName(rule.name): None
+        for rule in rules
+        if loans_changed or changes.is_affected(rule, old, new)
+    }
 
 
 def _keep_matches(before: Decision, host: Host) -> Mapping[str, Match]:
@@ -154,9 +158,9 @@ def _find_changes(
 ) -> list[Change]:
     """The units whose offers differ now. Without a change of the host the matches remain."""
     rebuilt = ((unit, units.build_offers(unit, snapshot, matched)) for unit in changed.rebuilt)
-    judged = ((unit, units.update_health(unit, snapshot, matched)) for unit in changed.judged)
+    rechecked = ((unit, units.update_health(unit, snapshot, matched)) for unit in changed.rechecked)
     decided = (
-        Change(unit, before.offers.get(unit, ()), new) for each in (rebuilt, judged) for unit, new in each
+        Change(unit, before.offers.get(unit, ()), new) for each in (rebuilt, rechecked) for unit, new in each
     )
     return [change for change in decided if change.old != change.new]
 
@@ -225,15 +229,15 @@ def _find_ids_to_check(before: Decision, now: Decision, changed: Changed) -> fro
 
     A function leaves its group before it leaves the host: then no unit has it, so it is added by itself.
     """
-    holders, given = now.snapshot.allocations.holders, now.snapshot.reservations.pending
-    mostly = len(changed.rebuilt) + len(changed.judged) > len(holders) + len(given)
+    holders, pending = now.snapshot.allocations.holders, now.snapshot.reservations.pending
+    mostly = len(changed.rebuilt) + len(changed.rechecked) > len(holders) + len(pending)
     if mostly or len(now.by_resource) > len(before.by_resource):  # a new resource may lack devices in use
-        return changed.held.union(holders, given)
+        return changed.held.union(holders, pending)
     old, new = before.snapshot.host, now.snapshot.host
     hosts = (new,) if old is new else (old, new)
     inside = (each for unit in changed.units for host in hosts for each in units.find_ids(unit, host))
     return changed.held.union(
-        each for each in chain(new.changes_since(old).devices, inside) if each in holders or each in given
+        each for each in chain(new.changes_since(old).devices, inside) if each in holders or each in pending
     )
 
 

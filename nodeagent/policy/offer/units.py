@@ -57,13 +57,13 @@ def build_offers(
     unit = build_unit(unit_id, snapshot)
     if unit_id == USB:
         return _build_usb_offers(unit, snapshot)
-    taken: list[_Matched] = []
+    pairs: list[_Matched] = []
     for host_device in unit.devices:
         match = matches.find_match(host_device, unit.group, snapshot.spec, snapshot.names)
         match = match or matched.get(host_device.id)
         if match is not None:
-            taken.append((host_device, match))
-    return _build_bundles(taken, unit, snapshot)
+            pairs.append((host_device, match))
+    return _build_bundles(pairs, unit, snapshot)
 
 
 def update_health(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> tuple[Offer, ...]:
@@ -71,8 +71,8 @@ def update_health(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Mat
     unit = build_unit(unit_id, snapshot)
     if unit_id == USB:  # sets that were allocated are kept, so their holders matter
         return _build_usb_offers(unit, snapshot)
-    taken = [(each, matched[each.id]) for each in unit.devices if each.id in matched]
-    return _build_bundles(taken, unit, snapshot)
+    pairs = [(each, matched[each.id]) for each in unit.devices if each.id in matched]
+    return _build_bundles(pairs, unit, snapshot)
 
 
 def _build_usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
@@ -86,10 +86,10 @@ def _build_usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
     )
 
 
-def _build_bundles(taken: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
+def _build_bundles(pairs: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
     offers: list[Offer] = []
     bundles: dict[ResourceName, list[_Matched]] = {}
-    for each in taken:
+    for each in pairs:
         match = each[1]
         if match.rule.isolation is Isolation.BUNDLE:
             bundles.setdefault(match.resource, []).append(each)
@@ -226,10 +226,10 @@ def _find_devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[Hos
     return (host_device,)
 
 
-def _build_offer(taken: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> Offer:
-    ids = tuple(host_device.id for host_device, _ in taken)
-    first, match = taken[0]
-    reasons = (health.reason(host_device, unit, _build_use(match, ids)) for host_device, match in taken)
+def _build_offer(pairs: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> Offer:
+    ids = tuple(host_device.id for host_device, _ in pairs)
+    first, match = pairs[0]
+    reasons = (health.reason(host_device, unit, _build_use(match, ids)) for host_device, match in pairs)
     device = Device(
         id=DeviceId(first.id),
         reason=next((reason for reason in reasons if reason is not None), None),

@@ -31,11 +31,11 @@ def find_matches(
 ) -> Iterator[UsbMatch]:
     """All matches of rules with these devices; pods have nodes of those ``in_containers``."""
     free = {each.id: each for each in sorted(devices, key=_plug_order) if _is_offerable(each)}
-    had = _find_allocated(free, snapshot).union(in_containers)
+    in_use = _find_allocated(free, snapshot).union(in_containers)
     for rule in snapshot.spec.rules:
         if isinstance(rule, UsbRule):
             match = Match(ResourceName(rule.name), rule)
-            for members in _find_sets(rule, free, had, snapshot):
+            for members in _find_sets(rule, free, in_use, snapshot):
                 for each in members:
                     del free[each.id]
                 yield members, match
@@ -52,20 +52,20 @@ def find_in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
     by_rule = _find_nodes_by_rule(snapshot)
     found: dict[str, Holder] = {}
     for device_id, holder in snapshot.held() if by_rule or answered else ():
-        lent = device_id in snapshot.loans  # with the numbers of the allocated devices
-        given = () if lent else answered.get(holder.resource, {}).get(device_id, ())
+        has_loan = device_id in snapshot.loans  # with the numbers of the allocated devices
+        answered_paths = () if has_loan else answered.get(holder.resource, {}).get(device_id, ())
         by_now = by_rule.get(holder.resource, {}).get(device_id, ())
-        nodes = [each for each in by_now if not given or each.real in given]
-        nodes += [host.dev_nodes.get(path) or DevNode(path) for path in given]
+        nodes = [each for each in by_now if not answered_paths or each.real in answered_paths]
+        nodes += [host.dev_nodes.get(path) or DevNode(path) for path in answered_paths]
         found |= {each.id: holder for node in nodes for each in behind.find_usb_devices(node, host)}
     return found
 
 
-def find_formerly_in_containers(had: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
-    """The USB devices of which pods had nodes; ``had`` are ids of their devices and paths of their nodes."""
+def find_formerly_in_containers(in_use: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
+    """The USB devices of which pods had nodes; ``in_use`` are ids of their devices and paths of nodes."""
     by_rule = _find_nodes_by_rule(snapshot).values()
-    nodes = [DevNode(each) for each in had]
-    nodes += [node for each in had for known in by_rule for node in known.get(each, ())]
+    nodes = [DevNode(each) for each in in_use]
+    nodes += [node for each in in_use for known in by_rule for node in known.get(each, ())]
     return frozenset(device.id for node in nodes for device in behind.find_usb_devices(node, snapshot.host))
 
 
@@ -105,22 +105,22 @@ def _is_offerable(device: UsbDevice) -> bool:
 
 
 def _find_sets(
-    rule: UsbRule, left: Mapping[str, UsbDevice], had: Collection[str], snapshot: Snapshot
+    rule: UsbRule, free: Mapping[str, UsbDevice], in_use: Collection[str], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
-    """The sets of a rule, one after the other; the caller removes each from ``left`` before the next."""
+    """The sets of a rule, one after the other; the caller removes each from ``free`` before the next."""
     if not rule.bundle:
-        yield from [(each,) for each in left.values() if selectors.is_matched_by_rule(rule, each)]
+        yield from [(each,) for each in free.values() if selectors.is_matched_by_rule(rule, each)]
         return
-    yield from _find_allocated_sets(rule, left, snapshot)
+    yield from _find_allocated_sets(rule, free, snapshot)
     while members := _find_next_set(
-        rule, sorted(left.values(), key=lambda each: not _is_usable(each, rule, had))
+        rule, sorted(free.values(), key=lambda each: not _is_usable(each, rule, in_use))
     ):
         yield members
 
 
-def _is_usable(device: UsbDevice, rule: UsbRule, had: Collection[str]) -> bool:
+def _is_usable(device: UsbDevice, rule: UsbRule, in_use: Collection[str]) -> bool:
     """True if neither a pod nor the host uses it."""
-    return device.id not in had and device.present and usb_health.find_host_use(device, rule.force) is None
+    return device.id not in in_use and device.present and usb_health.find_host_use(device, rule.force) is None
 
 
 def _find_allocated_sets(
@@ -149,9 +149,9 @@ def _is_match(rule: UsbRule, members: Sequence[UsbDevice]) -> bool:
 def _find_next_set(rule: UsbRule, free: Iterable[UsbDevice]) -> tuple[UsbDevice, ...]:
     """The first free device for each selector; () if one matches none."""
     members: dict[str, UsbDevice] = {}
-    left = list(free)
+    free = list(free)
     for selector in rule.selectors:
-        fitting = (each for each in left if each.id not in members and selectors.is_match(selector, each, {}))
+        fitting = (each for each in free if each.id not in members and selectors.is_match(selector, each, {}))
         found = next(fitting, None)
         if found is None:
             return ()
