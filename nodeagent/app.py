@@ -174,7 +174,7 @@ class Daemon:
         gc.freeze()  # objects of the start stay: no collection visits them again
         gc.enable()
         log.event(log.READY, resources=len(resources), devices=devices)
-        self.notifier.ready()
+        self.notifier.notify("READY=1")
 
     def _use_settings(self, _: Settings) -> None:
         """Other settings are in force: scan and ask the kubelet at once, for pauses may be others."""
@@ -276,7 +276,7 @@ class Daemon:
                 group.start_soon(systemd.reload, self.notifier, self.config.reload, limit, name="reload")
                 continue
             log.event(log.STOPPING, why=signal.Signals(number).name)
-            self.notifier.stopping()
+            self.notifier.notify("STOPPING=1")
             self.kubelet.plugins.shorten_grace(self.core.timeouts.allocate_at_shutdown)
             group.cancel_scope.cancel()
             return

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-HOST_PIDS = "pid:[4026531836]"  # /proc/self/ns/pid of the host: PROC_PID_INIT_INO in linux/proc_ns.h
+_HOST_PIDS = "pid:[4026531836]"  # of the host: PROC_PID_INIT_INO in linux/proc_ns.h
 _START, _THREADS = 19, 17  # fields of /proc/self/stat after the name, which may hold anything
 
 
@@ -51,6 +51,14 @@ def read_numbers() -> Numbers:
         int(fields[_THREADS]),
         capabilities(),
     )
+
+
+def has_host_pids() -> bool:
+    """True if our process ids are the host's; False in another namespace, and if that cannot be read."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == _HOST_PIDS
+    except OSError:
+        return False
 
 
 def capabilities() -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,31 +71,11 @@ class Notifier:
 
     @property
     def watchdog_interval(self) -> float | None:
-        """Seconds between two ``alive`` calls: half of what systemd allows; None without a watchdog."""
+        """Seconds between two ``WATCHDOG=1``: half of what systemd allows; None without a watchdog."""
         return None if self._watchdog is None or not self.listening else self._watchdog / 2
 
-    def ready(self) -> bool:
-        """The service is up."""
-        return self._send(b"READY=1")
-
-    def reloading(self) -> bool:
-        """The settings are read again; ``ready`` ends that. systemd 253 and newer want the time, too."""
-        return self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}".encode())
-
-    def status(self, line: str) -> bool:
-        """How the service is, in one line."""
-        return self._send(f"STATUS={line}".encode())
-
-    def stopping(self) -> bool:
-        """The service is going down."""
-        return self._send(b"STOPPING=1")
-
-    def alive(self) -> bool:
-        """Feed the watchdog."""
-        return self._send(b"WATCHDOG=1")
-
-    def _send(self, message: bytes) -> bool:
-        """Send one message; False if there is no socket, or it could not be sent."""
+    def notify(self, *assignments: str) -> bool:
+        """Send one message, such as ``READY=1``; False if there is no socket, or it could not be sent."""
         if self._address is None:
             return False
         address = self._address
@@ -104,7 +83,7 @@ class Notifier:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                 sock.setblocking(False)
-                sock.sendto(message, target)
+                sock.sendto("\n".join(assignments).encode(), target)
         except OSError:
             return False
         return True

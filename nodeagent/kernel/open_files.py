@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nodeagent.base import threads
-from nodeagent.base.process import HOST_PIDS
+from nodeagent.base.process import has_host_pids
 from nodeagent.kernel.root import Root, raise_if_out_of_resources
 from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.host import Host, PciFunction, Sight
@@ -115,8 +115,7 @@ def sees_all_processes(root: Root) -> bool:
     With ``hidepid=invisible`` (proc(5)) a process that may not trace process 1, and has not the group of that
     option, does not see it, nor most others.
     """
-    whole = root.target("/proc/self/ns/pid") == HOST_PIDS and root.exists("/proc/1")
-    return whole or not root.is_host
+    return not root.is_host or (has_host_pids() and root.exists("/proc/1"))
 
 
 def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:

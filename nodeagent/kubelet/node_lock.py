@@ -17,8 +17,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from nodeagent.base import process
 from nodeagent.base.errors import AlreadyRunning
-from nodeagent.base.process import HOST_PIDS
 
 LOCK = "nodeagent.lock"
 POD, UNIT, CONTAINER, PROCESS = "pod", "systemd unit", "container", "process"
@@ -53,7 +53,7 @@ class NodeLock:
                 self._release(path)
                 self._locked[path] = taken = _lock(path)
                 if taken is not None:
-                    _write_owner(taken, f"{owner(os.environ, _control_groups(), _pids())}\n")
+                    _write_owner(taken, f"{owner(os.environ, _control_groups(), process.has_host_pids())}\n")
 
     def release(self) -> None:
         """Give all locks back."""
@@ -110,12 +110,12 @@ def refusal(path: str, text: str) -> tuple[str, str]:
     return f"{what}; it goes on undisturbed", _HINTS[kind].format(name=name)
 
 
-def owner(environ: Mapping[str, str], control_groups: str, pids: str) -> str:
+def owner(environ: Mapping[str, str], control_groups: str, host_pids: bool) -> str:
     """The name by which people know this process: its pod, its systemd unit, its container or its process id.
 
     A pod's host name is its own unless it uses the host's network; every container of a pod gets the address
-    of the API server. systemd puts a service into a control group of its name. ``pids`` is the namespace in
-    which process ids mean something: elsewhere ours, often 1, would be read as another process.
+    of the API server. systemd puts a service into a control group of its name. Process ids mean
+    something in the host's namespace only: elsewhere ours, often 1, would be read as another process.
     """
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return f"{POD} {os.uname().nodename}"
@@ -123,20 +123,12 @@ def owner(environ: Mapping[str, str], control_groups: str, pids: str) -> str:
         unit = line.rpartition("/")[2]
         if unit.endswith(".service"):
             return f"{UNIT} {unit}"
-    return f"{PROCESS} {os.getpid()}" if pids == HOST_PIDS else f"{CONTAINER} {os.uname().nodename}"
+    return f"{PROCESS} {os.getpid()}" if host_pids else f"{CONTAINER} {os.uname().nodename}"
 
 
 def _control_groups() -> str:
     """The lines of cgroups(7), "" if they cannot be read."""
     try:
         return Path("/proc/self/cgroup").read_text()
-    except OSError:
-        return ""
-
-
-def _pids() -> str:
-    """This process's namespace of process ids, "" if it cannot be seen."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""

@@ -43,8 +43,8 @@ def notifier(peer: socket.socket, **more: str) -> Notifier:
 
 
 def test_each_state_is_one_message(systemd: socket.socket) -> None:
-    notify = notifier(systemd)
-    assert all((notify.ready(), notify.stopping(), notify.alive()))
+    service = notifier(systemd)
+    assert all((service.notify("READY=1"), service.notify("STOPPING=1"), service.notify("WATCHDOG=1")))
     assert [systemd.recv(4096) for _ in range(3)] == [b"READY=1", b"STOPPING=1", b"WATCHDOG=1"]
 
 
@@ -53,32 +53,32 @@ def test_an_abstract_socket_is_reached() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
         peer.bind(f"\0{name}")
         peer.settimeout(5)
-        assert Notifier.from_environ({"NOTIFY_SOCKET": f"@{name}"}).ready()
+        assert Notifier.from_environ({"NOTIFY_SOCKET": f"@{name}"}).notify("READY=1")
         assert peer.recv(4096) == b"READY=1"
 
 
 @pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}])
 def test_without_systemd_every_call_does_nothing(environ: dict[str, str]) -> None:
-    notify = Notifier.from_environ({**environ, "WATCHDOG_USEC": "1000000"})
-    assert not notify.listening
-    assert not any((notify.ready(), notify.stopping(), notify.alive()))
-    assert notify.watchdog_interval is None
+    service = Notifier.from_environ({**environ, "WATCHDOG_USEC": "1000000"})
+    assert not service.listening
+    assert not any((service.notify("READY=1"), service.notify("STOPPING=1"), service.notify("WATCHDOG=1")))
+    assert service.watchdog_interval is None
 
 
 def test_a_systemd_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    assert not Notifier(str(tmp_path / "absent")).ready()
+    assert not Notifier(str(tmp_path / "absent")).notify("READY=1")
 
 
 def test_without_a_free_descriptor_nothing_is_said_and_nothing_fails(systemd: socket.socket) -> None:
-    notify = notifier(systemd)
+    service = notifier(systemd)
     with free_descriptors(0):
-        assert not notify.stopping()
-    assert notify.stopping()
+        assert not service.notify("STOPPING=1")
+    assert service.notify("STOPPING=1")
 
 
 def test_a_full_socket_never_blocks(systemd: socket.socket) -> None:
-    notify = notifier(systemd)
-    assert not all(notify.alive() for _ in range(5000))
+    service = notifier(systemd)
+    assert not all(service.notify("WATCHDOG=1") for _ in range(5000))
 
 
 @pytest.mark.parametrize(

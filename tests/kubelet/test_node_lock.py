@@ -14,7 +14,6 @@ from nodeagent.kubelet.node_lock import NodeLock
 from tests.facts import names
 
 HERE = os.uname().nodename
-HOST = "pid:[4026531836]"
 IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
 HYBRID = "8:pids:/system.slice/other.scope\n1:name=systemd:/system.slice/nodeagent.service\n0::/\n"
 UNIFIED = "0::/system.slice/nodeagent@blue.service\n"
@@ -23,21 +22,21 @@ BELOW_A_SERVICE = "0::/system.slice/containerd.service/kubepods-burstable.slice/
 
 
 @pytest.mark.parametrize(
-    ("environ", "groups", "pids", "name"),
+    ("environ", "groups", "host_pids", "name"),
     [
-        pytest.param(IN_A_POD, "0::/\n", "", f"pod {HERE}", id="pod"),
-        pytest.param(IN_A_POD, UNIFIED, HOST, f"pod {HERE}", id="pod of a kubelet in a service"),
-        pytest.param({}, HYBRID, HOST, "systemd unit nodeagent.service", id="two hierarchies"),
-        pytest.param({}, UNIFIED, HOST, "systemd unit nodeagent@blue.service", id="version two"),
-        pytest.param({}, IN_A_SESSION, HOST, f"process {os.getpid()}", id="by hand"),
-        pytest.param({}, BELOW_A_SERVICE, "pid:[1]", f"container {HERE}", id="a container that is no pod"),
-        pytest.param({"KUBERNETES_SERVICE_HOST": ""}, "", "", f"container {HERE}", id="nothing is known"),
+        pytest.param(IN_A_POD, "0::/\n", False, f"pod {HERE}", id="pod"),
+        pytest.param(IN_A_POD, UNIFIED, True, f"pod {HERE}", id="pod of a kubelet in a service"),
+        pytest.param({}, HYBRID, True, "systemd unit nodeagent.service", id="two hierarchies"),
+        pytest.param({}, UNIFIED, True, "systemd unit nodeagent@blue.service", id="version two"),
+        pytest.param({}, IN_A_SESSION, True, f"process {os.getpid()}", id="by hand"),
+        pytest.param({}, BELOW_A_SERVICE, False, f"container {HERE}", id="a container that is no pod"),
+        pytest.param({"KUBERNETES_SERVICE_HOST": ""}, "", False, f"container {HERE}", id="nothing is known"),
     ],
 )
 def test_people_know_the_owner_by_its_name(
-    environ: dict[str, str], groups: str, pids: str, name: str
+    environ: dict[str, str], groups: str, host_pids: bool, name: str
 ) -> None:
-    assert node_lock.owner(environ, groups, pids) == name
+    assert node_lock.owner(environ, groups, host_pids) == name
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ The status line is sent when it has changed. Called by ``app``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import anyio
@@ -50,7 +51,7 @@ class Watchdog:
             if not was_stopped:
                 self.check()
             if not self.problems.get():
-                self._notifier.alive()
+                self._notifier.notify("WATCHDOG=1")
             began = anyio.current_time()
             await anyio.sleep(self._interval)
             was_stopped = anyio.current_time() > began + 2 * self._interval  # and so were the loops
@@ -94,19 +95,19 @@ class StatusLine:
         while True:
             seen, _ = await self._snapshots.newer(seen)
             text = line(self._status(), self._watchdog.problem())
-            if text != told and self._notifier.status(text):
+            if text != told and self._notifier.notify(f"STATUS={text}"):
                 told = text
             await anyio.sleep(self._pause)
 
 
 async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]], limit: float) -> None:
     """Read the settings again, between two words to systemd: after ``limit`` seconds the reload is over."""
-    notifier.reloading()
+    notifier.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")  # systemd 253 wants it
     try:
         with anyio.move_on_after(limit):
             await read_again()
     finally:
-        notifier.ready()
+        notifier.notify("READY=1")
 
 
 def line(status: Status, stopped: str | None = None) -> str:
