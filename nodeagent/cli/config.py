@@ -62,11 +62,22 @@ def run(options: argparse.Namespace) -> int:
         return convert.run(options)
     basis, first_line = daemon_client.find_basis(options)
     effective = basis or args.load_settings(options, args.find_root(options))
-    wrong = daemon_client.describe_refusal(options) if basis else ""
+    wrong = _describe_refusal(options) if basis else ""
     found = as_document(effective.values, effective.warnings)
     messages = (first_line, wrong, *effective.warnings)
     output.emit(options, "Settings", found, lambda: text(effective.values), *messages)
     return output.WRONG if wrong else output.FINE
+
+
+def _describe_refusal(options: argparse.Namespace) -> str:
+    """A line if the newest configuration is not in force in the daemon; else ""."""
+    from nodeagent.policy.diagnose import not_in_force  # here: only a daemon refuses a configuration
+
+    try:
+        error = daemon_client.find_status(options)["configuration"]["error"]
+    except (KeyError, TypeError):
+        return ""
+    return f"{not_in_force(error.splitlines()[0])}; what follows is older" if error else ""
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from nodeagent.agent.tell.basis import Basis
     from nodeagent.model.host import Host
-    from nodeagent.model.ids import PciAddress
     from nodeagent.model.kubevirt import KubeVirtCR
 
 _SOCKET = "status.socket"
@@ -77,17 +76,6 @@ def describe_unreadable(error: Exception, root: Root) -> NodeagentError:
         restart = f"end it, and start another with: nodeagent run --root {root.prefix}"
     what = f"the daemon's answer cannot be read: {error}"
     return NodeagentError(what, f"it is of another version than this command: {restart}")
-
-
-def describe_refusal(options: argparse.Namespace) -> str:
-    """A line if the newest configuration is not in force in the daemon; "" if it is, or no daemon answers."""
-    from nodeagent.policy.diagnose import not_in_force
-
-    try:
-        error = find_status(options)["configuration"]["error"]
-    except (KeyError, TypeError):
-        return ""
-    return f"{not_in_force(error.splitlines()[0])}; what follows is older" if error else ""
 
 
 def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
@@ -160,19 +148,6 @@ def read_named_basis(options: argparse.Namespace) -> tuple[Basis, str]:
     if not is_saved(options):
         snapshot = anyio.run(oneshot.with_usb, root, snapshot)
     return basis._replace(snapshot=snapshot), first_line
-
-
-def with_hints(basis: Basis, options: argparse.Namespace, address: PciAddress) -> Basis:
-    """The same with the costly facts of one function; a saved host has them or not."""
-    import anyio
-
-    from nodeagent.agent import oneshot
-
-    if is_saved(options):
-        return basis
-    root = args.find_root(options)
-    snapshot = anyio.run(oneshot.with_hints, root, basis.snapshot, address, options.timeouts)
-    return basis._replace(snapshot=snapshot)
 
 
 def is_saved(options: argparse.Namespace) -> bool:

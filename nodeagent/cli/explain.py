@@ -23,7 +23,8 @@ from nodeagent.base.terminal import table
 from nodeagent.cli import args, daemon_client, output
 from nodeagent.model import plain
 from nodeagent.model.host import Host, Kind
-from nodeagent.model.ids import mdev_uuid, pci_address, usb_id
+from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address, usb_id
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import Status
 from nodeagent.policy import naming
 from nodeagent.policy.change import bindings
@@ -103,19 +104,26 @@ def run(options: argparse.Namespace) -> int:
     if options.machine is not None or options.cr is not None:
         raise ConfigError("FILE and --cr are for machines", "write: nodeagent explain vmi FILE --cr FILE")
     name = " ".join(options.subject.split())
-    if (address := pci_address(name)) is None:
-        basis, first_line = daemon_client.read_named_basis(options)
-    else:
-        basis, first_line = daemon_client.read_basis(options)
-        basis = daemon_client.with_hints(basis, options, address)
-    if daemon_client.is_saved(options):
-        snapshot = replace(basis.snapshot, machine_id="")  # this machine's id says nothing of a saved host
-    else:
-        snapshot = oneshot.with_memory(args.find_root(options), basis.snapshot)
+    address = pci_address(name)
+    read = daemon_client.read_named_basis if address is None else daemon_client.read_basis
+    basis, first_line = read(options)
+    snapshot = _complete_snapshot(basis.snapshot, address, options)
     subject = _with_status(name, options, turn.decide_first(snapshot, basis.matched))
     found = _explain(subject)
     kind = type(found).__name__
     return output.emit(options, kind, found, lambda: text(found), first_line, _describe_others(subject))
+
+
+def _complete_snapshot(
+    snapshot: Snapshot, address: PciAddress | None, options: argparse.Namespace
+) -> Snapshot:
+    """The Snapshot with the memory of this machine, and with the costly facts of the function."""
+    if daemon_client.is_saved(options):
+        return replace(snapshot, machine_id="")  # this machine's id says nothing of a saved host
+    root = args.find_root(options)
+    if address is not None:
+        snapshot = anyio.run(oneshot.with_hints, root, snapshot, address, options.timeouts)
+    return oneshot.with_memory(root, snapshot)
 
 
 def _with_status(name: str, options: argparse.Namespace, decision: Decision) -> _Subject:
