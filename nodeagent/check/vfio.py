@@ -102,9 +102,15 @@ def _is_for_vms(group: Group, node: Node) -> bool:
 
 def _is_ready_alone(group: Group, node: Node) -> bool:
     usable = not group.no_iommu and not groups.is_kept_by_firmware(group, node.host)
-    return (
-        usable and len(group.members) == 1 and all(map(groups.is_assignable, node.host.members(group.number)))
-    )
+    members = node.host.members(group.number)
+    usable = usable and _find_boot_framebuffer(members, node) is None
+    return usable and len(group.members) == 1 and all(map(groups.is_assignable, members))
+
+
+def _find_boot_framebuffer(members: Sequence[PciFunction], node: Node) -> tuple[PciFunction, str] | None:
+    """Return the function in whose memory the firmware's framebuffer is, and the owner of that."""
+    owners = dict(node.host.boot_framebuffers)
+    return next(((each, owners[each.address]) for each in members if each.address in owners), None)
 
 
 def _check_group(group: Group, node: Node) -> Finding:
@@ -120,6 +126,9 @@ def _check_group(group: Group, node: Node) -> Finding:
         return wrong(
             f"{kept}: {seen}", _explain(ready or members[0], "where to look in the firmware's setup")
         )
+    if ready is not None and (shown := _find_boot_framebuffer(members, node)) is not None:
+        held = f"the framebuffer of the firmware ({shown[1]}) holds memory of {shown[0].address}"
+        return wrong(f"{held}: {seen}", _explain(shown[0], "what to do"))
     if not blocking:
         return ok(f"viable: {seen}")
     if ready is not None:

@@ -386,6 +386,7 @@ class Host:
     release: str | None = None  # of the kernel, as far as the tree tells
     iommu_missing: Missing | None = None  # why no IOMMU is active
     vfio_missing: Missing | None = None  # why vfio-pci is not there
+    boot_framebuffers: tuple[tuple[PciAddress, str], ...] = ()  # functions in whose memory the firmware shows
     generation: Annotated[int, UNSAVED] = field(default=0, compare=False)
     changes: Annotated[Changes | None, UNSAVED] = field(default=None, compare=False)
 

@@ -38,7 +38,7 @@ class ReasonCode(StrEnum):
     EXCLUDED = "excluded-by-rule"
     CDI_CONFLICT = "cdi-name-conflict"
     RE_ENUMERATED = "re-enumerated"  # of a USB device that a pod has by its former number
-    USED_BY_HOST = "used-by-host"  # of a USB device
+    USED_BY_HOST = "used-by-host"  # a USB device, or a GPU in whose memory the firmware shows
 
 
 WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})

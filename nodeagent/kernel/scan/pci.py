@@ -32,6 +32,7 @@ _BELOW_ZERO = 1 << 31
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
 EGM = "/sys/class/egm"
+_FRAMEBUFFERS = re.compile("BOOTFB|simpledrm|simplefb|simple-framebuffer|efifb|vesafb|vesadrm|efidrm")
 NVIDIA_MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 
@@ -319,6 +320,26 @@ def _egm_nodes(root: Root) -> Iterator[tuple[str, tuple[PciAddress, ...]]]:
         gpus = {address for address in map(pci_address, words) if address is not None}
         if name.startswith("egm") and gpus and root.exists(f"/dev/{name}"):
             yield f"/dev/{name}", tuple(sorted(gpus, key=pci_order))
+
+
+def read_boot_framebuffers(root: Root) -> tuple[tuple[PciAddress, str], ...]:
+    """The functions with a framebuffer of the firmware in their memory, each with the names of its owners.
+
+    /proc/iomem shows a region that is claimed in another one by more blanks before it. "BOOTFB" is claimed by
+    drivers/firmware/sysfb_simplefb.c, the others by their drivers.
+    """
+    text = root.text("/proc/iomem") or ""
+    found: dict[PciAddress, list[str]] = {}
+    above: list[tuple[int, PciAddress | None]] = []
+    for line in text.splitlines() if _FRAMEBUFFERS.search(text) else ():
+        depth, name = len(line) - len(line.lstrip()), line.partition(" : ")[2]
+        while above and above[-1][0] >= depth:
+            above.pop()
+        address = next((each for _, each in reversed(above) if each is not None), None)
+        if address is not None and _FRAMEBUFFERS.fullmatch(name):
+            found.setdefault(address, []).append(name)
+        above.append((depth, pci_address(name)))
+    return tuple((address, ", ".join(names)) for address, names in found.items())
 
 
 def _list(root: Root) -> list[PciAddress]:

@@ -296,6 +296,7 @@ def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool)
             iommu=bool(iommus),
             vtd=any(name.startswith("dmar") for name in iommus),
             release=root.text("/proc/sys/kernel/osrelease"),
+            boot_framebuffers=pci.read_boot_framebuffers(root),
         )
         if not iommus or not vfio_loaded:
             lasting = _with_missing(root, lasting, vfio_loaded=vfio_loaded)
@@ -309,6 +310,7 @@ def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool)
         sriov_manage=root.exists(pci.SRIOV_MANAGE),
         egm=pci.egm_nodes(root),
         release=lasting.release,
+        boot_framebuffers=lasting.boot_framebuffers,
         iommu_missing=lasting.iommu_missing,
         vfio_missing=None if vfio_loaded else lasting.vfio_missing,
     )

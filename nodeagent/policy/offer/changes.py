@@ -108,7 +108,7 @@ def _find_all(before: Host, now: Host) -> dict[UnitId, None] | None:
 
 def _host_properties(host: Host) -> tuple[object, ...]:
     lasting = (host.no_iommu, host.vfio_loaded, host.vfio_missing, host.vtd, host.release, host.numa_nodes)
-    return host.nodes & _OF_VFIO, *lasting, host.mdev_parents.keys()
+    return host.nodes & _OF_VFIO, *lasting, host.boot_framebuffers, host.mdev_parents.keys()
 
 
 def _find_rebuilt(before: Host, now: Host) -> dict[UnitId, None]:

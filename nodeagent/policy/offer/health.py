@@ -52,6 +52,7 @@ class Unit(NamedTuple):
     nodes: frozenset[str] = frozenset()
     no_iommu: Missing | None = None
     no_vfio: Missing | None = None
+    boot_framebuffers: tuple[tuple[str, str], ...] = ()
     ruled: frozenset[str] = frozenset()  # functions that a passthrough rule is to bind
     split: frozenset[str] = frozenset()  # functions with desired vGPUs
     firmware: bool = False
@@ -109,6 +110,7 @@ def _of_function(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
         or _domain(function)
         or _token(function)
         or _driver(function, unit, use)
+        or _boot_framebuffer(function, unit)
         or _withdrawn(unit)
         or _unwanted(function.address, unit)
         or _type_changed(groups.find_vgpu_type(function), use)
@@ -223,6 +225,22 @@ def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
         ReasonCode.DRIVER_CHANGED,
         discovery.describe_driver(function),
         advise_bind(function, unit),
+    )
+
+
+def _boot_framebuffer(function: PciFunction, unit: Unit) -> Reason | None:
+    """vfio-pci cannot claim a memory region in which the firmware's framebuffer still is.
+
+    So reads and mappings of it fail (``vfio_pci_core_setup_barmap`` in drivers/vfio/pci/vfio_pci_core.c).
+    """
+    owner = dict(unit.boot_framebuffers).get(function.address)
+    if owner is None or not function.vfio:
+        return None
+    return Reason(
+        ReasonCode.USED_BY_HOST,
+        f"the framebuffer of the firmware ({owner}) holds its memory region: a VM cannot use it",
+        "let the firmware show on another display, or add initcall_blacklist=sysfb_init to the kernel's "
+        "command line, which ends the console on this one; then drain the node and reboot",
     )
 
 

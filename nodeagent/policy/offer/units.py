@@ -125,6 +125,7 @@ def build_unit(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         no_vfio=None if host.vfio_loaded else host.vfio_missing,
         ruled=_find_ruled(functions, snapshot.spec) if snapshot.spec.passthrough else frozenset(),
         split=_find_split(functions, snapshot) if snapshot.spec.mdevs.manage else frozenset(),
+        boot_framebuffers=host.boot_framebuffers,
         firmware=groups.is_kept_by_firmware(group, host),
         loans=loans,
     )

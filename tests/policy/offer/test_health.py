@@ -52,6 +52,13 @@ CAUSES: list[tuple[str, ReasonCode, PciFunction, dict[str, Any], tuple[object, .
     ("no IOMMU", ReasonCode.NO_GROUP, CARD, {"group": None, "no_iommu": NO_IOMMU}, ("IOMMU",)),
     ("noiommu", ReasonCode.NO_GROUP, CARD, {"group": GROUP._replace(name="vfio-noiommu")}, ("vfio-noiommu",)),
     ("firmware", ReasonCode.FIRMWARE_MAPPED, CARD, {"firmware": True}, ("firmware", "IOMMU group 1")),
+    (
+        "boot framebuffer",
+        ReasonCode.USED_BY_HOST,
+        CARD,
+        {"boot_framebuffers": ((A, "BOOTFB, simpledrm"),)},
+        ("BOOTFB", "simpledrm"),
+    ),
     ("domain", ReasonCode.EXCLUDED, function("10000:65:00.0"), {}, ("PCI domain", "virt-launcher")),
     (
         "token",
@@ -168,7 +175,7 @@ def test_only_where_no_iommu_is_active_a_missing_group_is_the_firmwares_matter()
 
 def test_the_table_shows_every_reason_that_a_function_can_have() -> None:
     elsewhere = {ReasonCode.APPLY_FAILED, ReasonCode.TYPE_NAME_UNKNOWN, ReasonCode.CDI_CONFLICT}
-    elsewhere |= {ReasonCode.RE_ENUMERATED, ReasonCode.USED_BY_HOST}  # of USB devices
+    elsewhere |= {ReasonCode.RE_ENUMERATED}  # of USB devices
     assert {row[1] for row in CAUSES} == set(ReasonCode) - elsewhere
 
 
