@@ -40,7 +40,7 @@ class Host(Protocol):
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
         """Read these devices again, their groups, and a word of these functions' configuration space.
 
-        :raises KernelRefused: if what has changed could not be read.
+        :raises KernelRefused: if changed devices could not be read.
         """
         ...
 
@@ -112,7 +112,7 @@ class Allocator:
         """The response for one container, whose pod has the devices from now on.
 
         :raises AllocationRefused: if one of them cannot be allocated, with the Reason.
-        :raises KernelRefused: if what has changed about them could not be read.
+        :raises KernelRefused: if changed devices could not be read.
         """
         with self.tally.counted(name):
             deadline = anyio.current_time() + self._timeouts.former_holder_close
@@ -144,7 +144,7 @@ class Allocator:
 
         A device may be in another group by now: then that group is read as well.
 
-        :raises KernelRefused: if what has changed could not be read.
+        :raises KernelRefused: if changed devices could not be read.
         """
         known: frozenset[str] | None = None
         sources = allocating.find_sources(request)
@@ -184,11 +184,11 @@ class Allocator:
     async def _find_open(
         self, request: Request, admission: Admission, suspected: frozenset[str]
     ) -> _Opened | None:
-        """One of the devices, or of the rest of their groups, that is open; None if there is none.
+        """An open device among the devices and the rest of their groups; None if there is none.
 
-        The kernel's count tells for functions. One that was never lower may be a former driver's: it counts
-        for a moment after the release. Mdevs, vGPUs and nodes of groups have none: the processes that have
-        the ``suspected`` ones open are looked for, which a pod had until a moment ago.
+        For functions the kernel's open count decides. A count that was never lower may be left by a former
+        driver: it counts only for a moment after a release. Mdevs, vGPUs and group nodes have no count: for
+        the ``suspected`` ones, which were released a moment ago, the processes are scanned.
         """
         members = allocating.find_closed(request, admission.pods or {})
         now = anyio.current_time()

@@ -61,7 +61,7 @@ def check_iommufd(node: Node) -> Finding:
     for rule in node.spec.rules:
         if isinstance(rule, PciRule | MdevRule) and rule.iommufd is Iommufd.ONLY:
             return wrong(
-                f"no {IOMMUFD_NODE}, and {rule.name} says iommufd: only",
+                f"no {IOMMUFD_NODE}, and {rule.name} has iommufd: only",
                 "modprobe iommufd if this kernel has it (CONFIG_IOMMUFD); else say iommufd: auto or never",
             )
     return note(f"no {IOMMUFD_NODE}; no resource requires it")

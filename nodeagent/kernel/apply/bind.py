@@ -72,7 +72,7 @@ def _check_allowed(root: Root, move: Move, forced: bool) -> None:
     """
     device = f"{pci.DEVICES}/{move.address}"
     if not root.exists(device):
-        raise _refusal(move, "it is gone", "plug it in again, or leave it out")
+        raise _refusal(move, "it is no longer on the host", "re-plug it, or remove it from the rule")
     if (now := _driver(root, move.address)) != move.now:
         what = f"it was on {move.now or 'no driver'} a moment ago, and is on {now or 'no driver'}"
         raise _refusal(move, what, "the next look at the host shows what it is now")
@@ -87,27 +87,29 @@ def _check_allowed(root: Root, move: Move, forced: bool) -> None:
 
 
 def _check_unused(root: Root, move: Move, forced: bool) -> None:
-    """:raises KernelRefused: if the host uses it, or that cannot be seen, or it has VFs, mdevs or a vGPU."""
+    """:raises KernelRefused: if the host uses it, its use is unknown, or it has VFs, mdevs or a vGPU."""
     address = PciAddress(move.address)
     children = [name for name in root.names(f"{pci.DEVICES}/{address}") if name.startswith("virtfn")]
     if children or mdevs.instances_on(root, (address,)):
-        raise _refusal(move, "it has VFs or mdevs", "remove them first, once nobody uses them")
+        raise _refusal(move, "it has VFs or mdevs", "remove them first, once they are not in use")
     vgpu_type = root.text(f"{pci.DEVICES}/{address}/{pci.VGPU_TYPE}")
     if vgpu_type not in (None, "", pci.NO_VGPU):
-        raise _refusal(move, f"it has the vGPU type {vgpu_type}", "clear the type first, once nobody uses it")
+        hint = "clear the type first, once it is not in use"
+        raise _refusal(move, f"it has the vGPU type {vgpu_type}", hint)
     counting = host_use.find_uses(root, (address,), closely=True)[address].counting(forced)
     for use in counting.found:
-        what = f"in use by the host ({use})"
-        raise _refusal(move, what, "leave it out, or have the host give it up")
+        text = f"in use by the host ({use})"
+        raise _refusal(move, text, "remove it from the rule, or end that use on the host")
     for unseen in counting.unseen:
-        hint = "run nodeagent where it can be seen, or name the function in force if you know better"
-        raise _refusal(move, f"it cannot be seen from here: {unseen}", hint)
+        hint = (
+            "run nodeagent in the host's PID and network namespaces; "
+            f"or add {address} to force if you know that it is not in use"
+        )
+        raise _refusal(move, f"its use cannot be read from here: {unseen}", hint)
 
 
 def _refusal(move: Move, why: str, hint: str) -> KernelRefused:
-    return KernelRefused(
-        f"{move.address} is left as it is: {why}", hint, path=f"{pci.DEVICES}/{move.address}"
-    )
+    return KernelRefused(f"{move.address} is unchanged: {why}", hint, path=f"{pci.DEVICES}/{move.address}")
 
 
 def _release(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what is wanted to what is done about it: cards, VFs, one Plan of Actions. Pure; knows no offer."""
+"""From the Spec to one Plan of Actions: drivers, VFs, mdevs and vGPUs. Pure; knows no offer."""

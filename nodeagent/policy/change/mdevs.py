@@ -403,8 +403,8 @@ def _find_types_without_card(
         offering = [card.address for card in found if card.spec.shared and type_id in card.types]
         if offering and type_id not in types_of.values() and all(types_of[each] for each in offering):
             have = naming.shorten([f"{each} has {types_of[each]}" for each in offering])
-            what = f"{type_id} is desired, and no card is free for it: {have}"
-            yield note(ProblemCode.NO_CARD, what, _DEAL, type_id)
+            text = f"{type_id} is desired, but no card is free: {have}"
+            yield note(ProblemCode.NO_CARD, text, _DEAL, type_id)
 
 
 def _describe_unoffered(wanted: WantedType) -> str:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Snapshot to what the kubelet is offered: matches, health, resources, grants. Pure."""
+"""From a Snapshot to the resources for the kubelet: matches, health, resources, grants. Pure."""

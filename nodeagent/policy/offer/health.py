@@ -248,7 +248,7 @@ def advise_bind(function: PciFunction, unit: Unit, also: str = "", leave: str = 
     """The fix for a function that is not on VFIO; a bind only where it can succeed and removes nothing."""
     used = classes.describe_uses(function)
     if function.address in unit.ruled and not used:
-        return "a passthrough rule is to bind it: nodeagent plan shows what prevents that"
+        return "a passthrough rule matches it: nodeagent plan shows why it is not bound"
     if function.address in unit.split and not used:
         return "leave it on its driver, which creates the desired vGPUs (mdevs); or remove their types"
     mdevs = unit.mdevs.get(function.address, 0)
@@ -441,7 +441,7 @@ def _no_iommufd() -> Reason:
     """The kernel has iommufd from 6.2 on, as a build option; Debian's kernels up to 7.2 lack it."""
     return Reason(
         ReasonCode.NODE_MISSING,
-        f"this host has no iommufd ({IOMMUFD_NODE} does not exist), and its resource says iommufd: only",
+        f"this host has no iommufd ({IOMMUFD_NODE} does not exist), and its resource has iommufd: only",
         "load the module iommufd if the kernel has it (CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV), "
         "or say iommufd: auto or never for the resource",
     )

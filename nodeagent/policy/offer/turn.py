@@ -58,7 +58,7 @@ class Decision:
         return offer if offer is not None and offer.device.id == device_id else None
 
     def offer_with(self, device_id: str) -> Offer | None:
-        """The offer of a Device that stands for this HostDevice, maybe among others; or None."""
+        """The offer of the Device that contains this HostDevice, or None."""
         if device_id not in self.matched:
             return None
         host_device = self.snapshot.host.device(device_id)

@@ -156,7 +156,7 @@ def _find_ruled(functions: Iterable[PciFunction], spec: Spec) -> frozenset[str]:
 
 
 def _find_split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[str]:
-    """Those of which their driver makes mdevs, or VFs with vGPUs."""
+    """The functions whose driver creates mdevs on them, or vGPUs on their VFs."""
     parents = snapshot.host.mdev_parents
     return frozenset(
         each.address
