@@ -35,11 +35,16 @@ def add_common(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.
     parser.description = f"{parser.description}\n{_SETTINGS}"
 
 
+def is_saved(options: argparse.Namespace) -> bool:
+    """True if the command is about a saved host."""
+    return getattr(options, "host", None) is not None
+
+
 def find_root(options: argparse.Namespace) -> Root:
     """The root of all host paths. :raises ConfigError: if there is no host below it, and none is saved."""
     prefix = str(options.root)
     try:
-        wrong = _describe_no_root(prefix, saved=getattr(options, "host", None) is not None)
+        wrong = _describe_no_root(prefix, saved=is_saved(options))
     except OSError as error:
         what = f'--root "{prefix}": {hints.strerror(error)}'
         raise ConfigError(what, hints.for_errno(error, "read")) from error
@@ -64,11 +69,11 @@ def _is_directory(path: str) -> bool:
         return False
 
 
-def find_sources(options: argparse.Namespace, root: Root) -> config.Sources:
-    """Where the settings of this shell come from."""
-    return config.Sources(root.prefix, config.flags_from(options), os.environ)
+def find_sources(options: argparse.Namespace) -> config.Sources:
+    """The sources of the settings of this shell."""
+    return config.Sources(find_root(options).prefix, config.flags_from(options), os.environ)
 
 
-def load_settings(options: argparse.Namespace, root: Root) -> config.Settings:
-    """The settings of this shell. :raises ConfigError: if they cannot be meant."""
-    return config.load(find_sources(options, root))
+def load_settings(options: argparse.Namespace) -> config.Settings:
+    """The settings of this shell. :raises ConfigError: if they are wrong."""
+    return config.load(find_sources(options))

@@ -128,7 +128,7 @@ def _obtain_answer(options: argparse.Namespace, request: Request) -> tuple[Answe
 def _carry_out_here(options: argparse.Namespace, root: Root, request: Request) -> Answer:
     """:raises AlreadyRunning: if there is a daemon all the same. :raises ConfigError: if it is not root."""
     _check_root(root, request)
-    settings = args.load_settings(options, root)
+    settings = args.load_settings(options)
     from nodeagent.agent.changing import requests  # here: not needed where a daemon answers
 
     logging.getLogger(log.LOGGER).addHandler(logging.NullHandler())  # the answer has it all

@@ -66,7 +66,7 @@ def summarize(lines: tuple[ReadinessLine, ...]) -> Readiness:
 def _node(options: argparse.Namespace, basis: Basis) -> Node:
     root = args.find_root(options)
     values = {value.key: value.value for value in basis.values}
-    saved = daemon_client.is_saved(options)
+    saved = args.is_saved(options)
     return Node(
         Root(os.devnull) if saved else root,  # this machine's files say nothing of a saved host
         basis.snapshot.host,

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
         return convert.run(options)
     basis, first_line = daemon_client.find_basis(options)
-    effective = basis or args.load_settings(options, args.find_root(options))
+    effective = basis or args.load_settings(options)
     wrong = _describe_refusal(options) if basis else ""
     found = as_document(effective.values, effective.warnings)
     messages = (first_line, wrong, *effective.warnings)
@@ -81,10 +81,7 @@ def _describe_refusal(options: argparse.Namespace) -> str:
 
 
 def _check(options: argparse.Namespace) -> int:
-    if options.check:
-        effective = config.check_file(options.check)
-    else:
-        effective = args.load_settings(options, args.find_root(options))
+    effective = config.check_file(options.check) if options.check else args.load_settings(options)
     fine = f"{options.check or 'the settings of this node'}: fine"
     if options.output == output.TEXT:
         return output.print_answer(fine, *effective.warnings)  # a path is not folded

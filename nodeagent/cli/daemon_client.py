@@ -38,8 +38,7 @@ _MAKE = "make one with: nodeagent scan -o json > FILE"
 
 def socket_path(options: argparse.Namespace) -> str:
     """The path of the daemon's socket. :raises ConfigError: if the flag for it is wrong."""
-    root = args.find_root(options)
-    return root.path(config.load_one(_SOCKET, args.find_sources(options, root)))
+    return args.find_root(options).path(config.load_one(_SOCKET, args.find_sources(options)))
 
 
 # The Status
@@ -81,7 +80,7 @@ def describe_unreadable(error: Exception, root: Root) -> NodeagentError:
 def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
     """The hint where no daemon answers: with a wrong configuration a start may fail again."""
     try:
-        args.load_settings(options, root)
+        args.load_settings(options)
     except ConfigError as error:
         return f"mend the configuration first: {error.what}: {error.hint}"
     if not root.is_host:  # the service of this machine is for another host
@@ -120,7 +119,7 @@ def read_settings(options: argparse.Namespace) -> tuple[config.Settings, str]:
     """
     basis, first_line = find_basis(options)
     if basis is None:
-        return args.load_settings(options, args.find_root(options)), first_line
+        return args.load_settings(options), first_line
     return config.from_values(basis.values, config.flags_from(options)), ""
 
 
@@ -130,7 +129,7 @@ def read_basis(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tup
     And a line to print first, or "". ``cr`` is a KubeVirt CR to go with the settings of this shell; a daemon
     goes by its own. :raises ConfigError: if the file holds no saved host.
     """
-    if is_saved(options):
+    if args.is_saved(options):
         return _scan(options, cr, _read_saved(options.host)), ""
     basis, first_line = find_basis(options)
     return basis or _scan(options, cr), first_line
@@ -145,14 +144,9 @@ def read_named_basis(options: argparse.Namespace) -> tuple[Basis, str]:
     basis, first_line = read_basis(options)
     root = args.find_root(options)
     snapshot = anyio.run(oneshot.with_names, root, basis.snapshot)
-    if not is_saved(options):
+    if not args.is_saved(options):
         snapshot = anyio.run(oneshot.with_usb, root, snapshot)
     return basis._replace(snapshot=snapshot), first_line
-
-
-def is_saved(options: argparse.Namespace) -> bool:
-    """True if the command is about a saved host."""
-    return getattr(options, "host", None) is not None
 
 
 def _scan(options: argparse.Namespace, cr: KubeVirtCR | None, saved: Host | None = None) -> Basis:
@@ -164,7 +158,7 @@ def _scan(options: argparse.Namespace, cr: KubeVirtCR | None, saved: Host | None
     from nodeagent.policy import merge
 
     root = args.find_root(options)
-    own = args.load_settings(options, root)
+    own = args.load_settings(options)
     spec = merge.merge(own.configuration, cr)
     snapshot = anyio.run(oneshot.snapshot, root, spec, options.timeouts, saved)
     return Basis(snapshot, {}, own.values, own.warnings)

@@ -118,7 +118,7 @@ def _complete_snapshot(
     snapshot: Snapshot, address: PciAddress | None, options: argparse.Namespace
 ) -> Snapshot:
     """The Snapshot with the memory of this machine, and with the costly facts of the function."""
-    if daemon_client.is_saved(options):
+    if args.is_saved(options):
         return replace(snapshot, machine_id="")  # this machine's id says nothing of a saved host
     root = args.find_root(options)
     if address is not None:
@@ -234,7 +234,7 @@ def _explain_passthrough_rule(subject: _Subject) -> RuleExplanation | None:
     snapshot = subject.decision.snapshot
     if (rule := passthrough.find_rule(subject.name, snapshot)) is None:
         return None
-    if not daemon_client.is_saved(subject.options):
+    if not args.is_saved(subject.options):
         units = bindings.find_groups(passthrough.selected(rule, snapshot), snapshot.host)
         functions = [each.address for members in units for each in members]
         root = args.find_root(subject.options)

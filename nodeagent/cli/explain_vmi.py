@@ -103,7 +103,7 @@ def _choose_cr(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> Us
     cr = None if chosen is None else kubevirt.cr(chosen)
     if cr is not None and cr.fault is None:
         return UsedCR(cr, "api-server")
-    return UsedCR() if daemon_client.is_saved(options) else _cr_of_daemon(options)
+    return UsedCR() if args.is_saved(options) else _cr_of_daemon(options)
 
 
 def _cr_of_daemon(options: argparse.Namespace) -> UsedCR:
@@ -112,7 +112,7 @@ def _cr_of_daemon(options: argparse.Namespace) -> UsedCR:
     cr = state.SECTION.peek(root.prefix).config.kubevirt
     status = daemon_client.find_status(options)
     if status is None:
-        follows = is_followed(args.load_settings(options, root).configuration.following)
+        follows = is_followed(args.load_settings(options).configuration.following)
         return UsedCR(cr, "record") if cr is not None and follows else UsedCR()
     used = UsedCR(cr, "daemon")
     return used if used.cr is not None and used.name == _name_in_force(status) else UsedCR()

@@ -122,7 +122,7 @@ def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[
     :raises ConfigError: if the id given is none, or if none is known and mdevs are to be planned.
     """
     root = args.find_root(options)
-    if daemon_client.is_saved(options):
+    if args.is_saved(options):
         snapshot = _with_machine_id(snapshot, options.machine_id)
         missing = f"a saved host does not have its {MACHINE_ID}"
     else:
@@ -135,7 +135,7 @@ def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[
     message = f"{missing}: which mdevs are ours cannot be told"
     if not _must_be_known(snapshot):
         return snapshot, message
-    if root.is_host and not daemon_client.is_saved(options):
+    if root.is_host and not args.is_saved(options):
         raise ConfigError(message, "make it with: sudo systemd-machine-id-setup; or give --machine-id")
     raise ConfigError(message, f"give what stands in {MACHINE_ID} of that host with --machine-id")
 

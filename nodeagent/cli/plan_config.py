@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _with_nodes(snapshot: Snapshot, spec: Spec, options: argparse.Namespace) -> tuple[Snapshot, str]:
     """The Snapshot with the nodes and CDI files of the rules; and a message if a saved host lacks some."""
-    if not daemon_client.is_saved(options):
+    if not args.is_saved(options):
         root = args.find_root(options)
         seen = anyio.run(oneshot.with_nodes, root, snapshot, spec.node_paths)
         return anyio.run(oneshot.with_specs, root, seen, spec, options.timeouts), ""
@@ -113,7 +113,7 @@ def _cluster_config(options: argparse.Namespace, root: Root, spec: Spec) -> Clus
 
     :raises NodeagentError: if it goes by a KubeVirt CR that its record does not have.
     """
-    if daemon_client.is_saved(options):
+    if args.is_saved(options):
         return ClusterConfig()
     from nodeagent.agent.cluster import state  # here: a saved host needs no reader of a CR
     from nodeagent.base.state import CLUSTER

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
             "nodeagent run must be root: it serves sockets that only root may use",
             "start it with sudo, or try it out with: nodeagent demo",
         )
-    settings, refused = last_good.at_start(args.find_sources(options, root), strict=options.strict)
+    settings, refused = last_good.at_start(args.find_sources(options), strict=options.strict)
     from nodeagent.base import log, log_handlers
 
     gc.collect()
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if refused is not None:
         log.event(log.CONFIG_LAST_GOOD, error=refused.what, hint=f"{refused.hint}{config.more(refused)}")
     try:
-        app.run(settings, args.find_sources(options, root), options.timeouts, set_log, refused)
+        app.run(settings, args.find_sources(options), options.timeouts, set_log, refused)
     finally:
         lines.finish(options.timeouts.last_log_lines)
     app.leave(output.FINE)
