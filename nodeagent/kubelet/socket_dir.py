@@ -63,7 +63,7 @@ class SocketDir:
         self._lock = NodeLock(path, own) if exclusive else None
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._listeners: set[Listener] = set()
-        self._directory: tuple[int, int] | None = None
+        self._directory: tuple[int, ...] = ()  # device and inode; () if it is absent
         self._born = 0.0
 
     @property
@@ -74,7 +74,7 @@ class SocketDir:
     @property
     def exists(self) -> bool:
         """True if the directory was there when it was read last."""
-        return self._directory is not None
+        return bool(self._directory)
 
     @property
     def kubelet_path(self) -> str:
@@ -122,7 +122,7 @@ class SocketDir:
         """
         if self._lock is not None:
             self._lock.take()
-        directory = _directory(self.path)
+        directory = (_identity(self.path) or ())[:2]  # an entry that comes changes the time
         if directory != self._directory:
             self._directory = directory
             _clear_leftovers(self.path)
@@ -148,32 +148,16 @@ class SocketDir:
             listener(name)
 
 
-def leftovers(path: str) -> tuple[str, ...]:
-    """Our own socket files that no process serves any more."""
-    try:
-        names = os.listdir(path)
-    except OSError:
-        return ()
-    return tuple(name for name in names if _is_ours(name) and not sockets.is_served(f"{path}/{name}"))
-
-
 def _clear_leftovers(path: str) -> None:
-    for name in leftovers(path):
-        with contextlib.suppress(OSError):  # a directory may be read-only
-            Path(path, name).unlink()
+    """Remove our own socket files that no process serves any more."""
+    with contextlib.suppress(OSError):  # there may be no directory, or a read-only one
+        for name in os.listdir(path):
+            if _is_ours(name) and not sockets.is_served(f"{path}/{name}"):
+                Path(path, name).unlink(missing_ok=True)
 
 
 def _is_ours(name: str) -> bool:
     return name.startswith(PREFIX) and name.endswith(SUFFIX)
-
-
-def _directory(path: str) -> tuple[int, int] | None:
-    """Device and inode: the roots of two file systems may have one number."""
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _identity(path: str) -> Identity | None:
