@@ -35,8 +35,8 @@ _VARIABLES = ("PCI_RESOURCE_", "MDEV_PCI_RESOURCE_")
 _GROUP = re.compile(r"/dev/vfio/(?P<number>[0-9]+)")
 
 
-class Answer(NamedTuple):
-    """The host devices that it names, the IOMMU groups whose nodes it has, all other nodes, and CDI names."""
+class AllocatedDevices(NamedTuple):
+    """An answer: host devices in its variables, IOMMU groups of its nodes, all other nodes, and CDI names."""
 
     host_devices: tuple[str, ...] = ()
     groups: frozenset[GroupNumber] = frozenset()
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
     resource: ResourceName
     device_id: str
     numa: int | None
-    answer: Answer = Answer()
+    answer: AllocatedDevices = AllocatedDevices()
 
 
 class Checkpoint(NamedTuple):
@@ -167,18 +167,18 @@ def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
 
 
 @lru_cache(maxsize=4096)  # the file is read after each Allocate, and most of its answers are those of before
-def parse_allocate_response(text: str) -> Answer:
+def parse_allocate_response(text: str) -> AllocatedDevices:
     """The devices in a ContainerAllocateResponse in base64; none, if it cannot be read."""
     try:
         return _from_message(v1beta1.ContainerAllocateResponse.parse(base64.b64decode(text)))
     except Exception:  # noqa: BLE001 - the file is no API: bytes of any kind
-        return Answer()
+        return AllocatedDevices()
 
 
-def _from_message(response: v1beta1.ContainerAllocateResponse) -> Answer:
+def _from_message(response: v1beta1.ContainerAllocateResponse) -> AllocatedDevices:
     paths = dict.fromkeys(node.host_path for node in response.devices)
     groups = {path: found["number"] for path in paths if (found := _GROUP.fullmatch(path)) is not None}
-    return Answer(
+    return AllocatedDevices(
         tuple(dict.fromkeys(_find_device_ids(response.envs))),
         frozenset(GroupNumber(int(each)) for each in groups.values()),
         tuple(path for path in paths if path not in groups),

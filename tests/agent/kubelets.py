@@ -17,7 +17,7 @@ from nodeagent.agent.usage import Usage
 from nodeagent.base.errors import KubeletUnavailable
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
-from nodeagent.kubelet.checkpoint import Answer, Checkpoint, Entry
+from nodeagent.kubelet.checkpoint import AllocatedDevices, Checkpoint, Entry
 from nodeagent.kubelet.grpc import KubeletAway
 from nodeagent.model.allocation import Allocations, Holder, PodList, ResourceDevice, by_resource, unnamed
 from nodeagent.model.ids import GroupNumber, ResourceName
@@ -73,7 +73,7 @@ class Kubelet:
         """Write the checkpoint."""
         number = 0 if self.written.stamp is None else self.written.stamp[0]
         entries = tuple(
-            Entry(uid, *possession, None, Answer((), self.groups.get(possession[1], frozenset())))
+            Entry(uid, *possession, None, AllocatedDevices((), self.groups.get(possession[1], frozenset())))
             for uid, possession in sorted(self.entries)
         )
         self.written = Checkpoint((number + 1, 0, 0), entries, readable=True)

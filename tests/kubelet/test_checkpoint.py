@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.checkpoint import Answer, Checkpoint, CheckpointFile, Entry, known_resources
+from nodeagent.kubelet.checkpoint import AllocatedDevices, Checkpoint, CheckpointFile, Entry, known_resources
 from nodeagent.kubelet.socket_dir import CHECKPOINT
 from nodeagent.model.ids import GroupNumber, ResourceName
 from nodeagent.sim.kubelet.state import Pod
@@ -155,7 +155,7 @@ def group(number: str, node: str) -> dict[str, object]:
                     ]
                 }
             },
-            (Entry("u", R, "14", None, Answer((), frozenset({GroupNumber(14)}))),),
+            (Entry("u", R, "14", None, AllocatedDevices((), frozenset({GroupNumber(14)}))),),
         ),
     ],
 )

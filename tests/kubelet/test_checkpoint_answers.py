@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
-from nodeagent.kubelet.checkpoint import Answer, parse_allocate_response
+from nodeagent.kubelet.checkpoint import AllocatedDevices, parse_allocate_response
 from nodeagent.model.ids import GroupNumber
 
 A, B = "0000:65:00.0", "10000:01:00.1"
@@ -43,9 +43,9 @@ def test_it_names_host_devices_and_groups(
 
 @given(st.binary())
 def test_any_bytes_are_borne(data: bytes) -> None:
-    assert isinstance(parse_allocate_response(base64.b64encode(data).decode()), Answer)
+    assert isinstance(parse_allocate_response(base64.b64encode(data).decode()), AllocatedDevices)
 
 
 @pytest.mark.parametrize("text", ["=", "no base64 ä", "Cg=="])
 def test_any_text_is_borne(text: str) -> None:
-    assert parse_allocate_response(text) == Answer()
+    assert parse_allocate_response(text) == AllocatedDevices()
