@@ -41,9 +41,9 @@ class Effective:
         self._origins: dict[str, tuple[str, ...]] = {}
         self._members: dict[tuple[str, str], str] = {}
 
-    def take(self, given: Iterable[Assignment]) -> Effective:
+    def read(self, assignments: Iterable[Assignment]) -> Effective:
         """Read sources, the weakest first; one that cannot be read leaves the weaker value."""
-        for setting, entry, place in given:
+        for setting, entry, place in assignments:
             key = setting.key
             read = codec.read(setting.shape, entry, key, self.problems)
             if read is None:
@@ -63,17 +63,17 @@ class Effective:
         """Return the strongest value of a setting, as records hold it."""
         return self._values[key].value if key in self._values else BY_KEY[key].default
 
-    def fill(self, record: type[R], section: str = "", **given: Any) -> R:
-        """Return a record of the settings of a section, or of a whole file, with some fields ``given``."""
+    def fill(self, record: type[R], section: str = "", **known: Any) -> R:
+        """Return a record of the settings of a section, or of a whole file, with some fields ``known``."""
         keys = {setting.field: setting.key for setting in SETTINGS if setting.section == section}
         for field in plain.fields_of(record):
-            if field.name in given:
+            if field.name in known:
                 continue
             if field.name in keys:
-                given[field.name] = self.value(keys[field.name])
+                known[field.name] = self.value(keys[field.name])
             elif not section and plain.is_record(field.type):
-                given[field.name] = self.fill(field.type, field.key)
-        return record(**given)
+                known[field.name] = self.fill(field.type, field.key)
+        return record(**known)
 
     def place(self, key: str) -> str | None:
         """Return where the strongest value of a setting stands; None for a default and for other keys."""
@@ -85,15 +85,15 @@ class Effective:
             Alias(name, target, self._members["aliases", name]) for name, target in self.value("aliases")
         )
 
-    def given(self, home: str) -> tuple[Value, ...]:
+    def list_set_values(self, home: str) -> tuple[Value, ...]:
         """Return the values that are set until now, for people: places are without the directory of files."""
-        return tuple(value for value in self.shown(home) if value.key in self._origins)
+        return tuple(value for value in self.list_values(home) if value.key in self._origins)
 
-    def shown(self, home: str) -> tuple[Value, ...]:
-        """Return all values, in the order of the settings; places as in ``given``."""
-        return tuple(self._shown(setting, home) for setting in SETTINGS)
+    def list_values(self, home: str) -> tuple[Value, ...]:
+        """Return all values, in the order of the settings; places as in ``list_set_values``."""
+        return tuple(self._show(setting, home) for setting in SETTINGS)
 
-    def _shown(self, setting: Setting, home: str) -> Value:
+    def _show(self, setting: Setting, home: str) -> Value:
         read = self._values.get(setting.key)
         if read is None:
             return Value(setting.key, codec.written(setting.shape, setting.default), "default")
@@ -108,8 +108,8 @@ def load(origin: Sources) -> Settings:
     """
     problems, warnings = Problems(), list[str]()
     home = sources.below(origin.prefix, sources.DIRECTORY)
-    files = Effective(problems).take(sources.files(home, problems, warnings))
-    return _in_full(origin.prefix, files, _shell(origin, problems, warnings), None, warnings)
+    files = Effective(problems).read(sources.read_files(home, problems, warnings))
+    return _build_in_full(origin.prefix, files, _read_shell(origin, problems, warnings), None, warnings)
 
 
 def load_cached(
@@ -120,8 +120,8 @@ def load_cached(
     ``place`` stands for the files; they are watched all the same. :raises ConfigError: as ``load``.
     """
     problems = Problems()
-    files = Effective(problems).take(sources.values(values, place))
-    return _in_full(origin.prefix, files, _shell(origin, problems, warnings), imported, warnings)
+    files = Effective(problems).read(sources.read_values(values, place))
+    return _build_in_full(origin.prefix, files, _read_shell(origin, problems, warnings), imported, warnings)
 
 
 def load_candidate(path: str, prefix: str, present: Iterable[Value]) -> Settings:
@@ -134,9 +134,9 @@ def load_candidate(path: str, prefix: str, present: Iterable[Value]) -> Settings
     """
     problems, warnings = Problems(), list[str]()
     home = sources.below(prefix, sources.DIRECTORY)
-    given = (*_named(path, problems), *sources.parts(home, problems, warnings))
-    outside = sources.outside(present, warnings)
-    return _in_full(prefix, Effective(problems).take(given), outside, None, warnings)
+    assignments = (*_read_named(path, problems), *sources.read_parts(home, problems, warnings))
+    outside = sources.read_values_of_shell(present, warnings)
+    return _build_in_full(prefix, Effective(problems).read(assignments), outside, None, warnings)
 
 
 def check_file(path: str) -> Settings:
@@ -148,7 +148,7 @@ def check_file(path: str) -> Settings:
     """
     problems = Problems()
     directory, slash, _ = path.rpartition("/")
-    return _alone(Effective(problems).take(_named(path, problems)), f"{directory}{slash}")
+    return _build_alone(Effective(problems).read(_read_named(path, problems)), f"{directory}{slash}")
 
 
 def from_values(values: Iterable[Value], flags: Mapping[str, str]) -> Settings:
@@ -159,8 +159,8 @@ def from_values(values: Iterable[Value], flags: Mapping[str, str]) -> Settings:
     :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
     """
     problems = Problems()
-    given = (*sources.values(values), *sources.flags(flags, problems))
-    return _alone(Effective(problems).take(given), "")
+    assignments = (*sources.read_values(values), *sources.read_flags(flags, problems))
+    return _build_alone(Effective(problems).read(assignments), "")
 
 
 def load_one(key: str, origin: Sources) -> Any:
@@ -172,40 +172,40 @@ def load_one(key: str, origin: Sources) -> Any:
     """
     ignored, problems = Problems(), Problems()
     home = sources.below(origin.prefix, sources.DIRECTORY)
-    weaker = (*sources.files(home, ignored, []), *sources.environment(origin.environ, ignored, []))
+    weaker = (*sources.read_files(home, ignored, []), *sources.read_environment(origin.environ, ignored, []))
     own = {name: text for name, text in origin.flags.items() if name == key}
-    flag = Effective(problems).take(sources.flags(own, problems))
+    flag = Effective(problems).read(sources.read_flags(own, problems))
     problems.raise_any()
     if flag.place(key) is not None:
         return flag.value(key)
-    return Effective(ignored).take(each for each in weaker if each.setting.key == key).value(key)
+    return Effective(ignored).read(each for each in weaker if each.setting.key == key).value(key)
 
 
-def _shell(origin: Sources, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
+def _read_shell(origin: Sources, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
     """Yield all that is given beside the files, weakest first."""
-    yield from sources.environment(origin.environ, problems, warnings)
-    yield from sources.flags(origin.flags, problems)
+    yield from sources.read_environment(origin.environ, problems, warnings)
+    yield from sources.read_flags(origin.flags, problems)
 
 
-def _named(path: str, problems: Problems) -> list[Assignment]:
+def _read_named(path: str, problems: Problems) -> list[Assignment]:
     """Return the settings of a file named on the command line. :raises ConfigError: if it is absent."""
-    given = sources.file(path, problems)
-    if not given and not problems.errors:
+    assignments = sources.read_file(path, problems)
+    if not assignments and not problems.errors:
         from nodeagent.config import yaml_lines
 
         if yaml_lines.read(path) is None:  # an empty one is fine
             raise ConfigError(f"{path}: no such file", "give the path of a configuration file")
-    return given
+    return assignments
 
 
-def _alone(effective: Effective, home: str) -> Settings:
+def _build_alone(effective: Effective, home: str) -> Settings:
     """Return settings without the files of other tools, and without a watch of files."""
-    configuration = _configuration(effective, home)
+    configuration = _build_configuration(effective, home)
     _check(configuration, effective)
-    return _settings(effective, configuration, merge.warnings(configuration), ())
+    return _build_settings(effective, configuration, merge.warnings(configuration), ())
 
 
-def _in_full(
+def _build_in_full(
     prefix: str,
     effective: Effective,
     outside: Iterable[Assignment],
@@ -217,21 +217,21 @@ def _in_full(
     ``imported`` None: files of other tools are read.
     """
     home = sources.below(prefix, sources.DIRECTORY)
-    filed = effective.given(f"{home}/")
-    effective.take(outside)
-    configuration, watched = _with_imported(_configuration(effective, f"{home}/"), prefix, warnings)
+    filed = effective.list_set_values(f"{home}/")
+    effective.read(outside)
+    configuration, watched = _with_other_tools(_build_configuration(effective, f"{home}/"), prefix, warnings)
     if imported is None:
-        _look_for_names(configuration.discovery.pci_ids, prefix, effective)
+        _check_pci_ids(configuration.discovery.pci_ids, prefix, effective)
     else:
         configuration = replace(configuration, imported=imported)
     _check(configuration, effective)
-    watched = (*sources.watched_paths(home), *watched)
+    watched = (*sources.list_watched(home), *watched)
     warnings += merge.warnings(configuration)
-    settings = _settings(effective, configuration, warnings, tuple(dict.fromkeys(watched)))
+    settings = _build_settings(effective, configuration, warnings, tuple(dict.fromkeys(watched)))
     return replace(settings, filed=filed)
 
 
-def _with_imported(
+def _with_other_tools(
     written: Configuration, prefix: str, warnings: list[str]
 ) -> tuple[Configuration, tuple[str, ...]]:
     """Return the configuration with the mdevs that files of other tools define, and their directories.
@@ -248,12 +248,12 @@ def _with_imported(
         watched += mdevctl.directories(directory)
     if written.mdevs.vgpu_config_file:
         path = sources.below(prefix, written.mdevs.vgpu_config_file)
-        vgpu = _vgpu_file(path)
+        vgpu = _read_vgpu_file(path)
         watched += [os.path.dirname(file) for file in (path, os.path.realpath(path))]  # noqa: PTH120
     return replace(written, imported=Imported(definitions, vgpu)), tuple(watched)
 
 
-def _vgpu_file(path: str) -> VgpuFile:
+def _read_vgpu_file(path: str) -> VgpuFile:
     from nodeagent.config import vgpu_device_manager  # here: few nodes have such a file
 
     try:
@@ -262,7 +262,7 @@ def _vgpu_file(path: str) -> VgpuFile:
         return VgpuFile(path, fault=misconfigured("", error.what, error.hint))
 
 
-def _look_for_names(path: str, prefix: str, effective: Effective) -> None:
+def _check_pci_ids(path: str, prefix: str, effective: Effective) -> None:
     """Note it if the operator's own pci.ids is no file: without it devices would get other names."""
     if path and not os.path.isfile(sources.below(prefix, path)):  # noqa: PTH113  text in, answer out
         place = effective.place("discovery.pciIds") or ""
@@ -279,12 +279,12 @@ def _check(configuration: Configuration, effective: Effective) -> None:
         place = effective.place(finding.about)
         if place is None:
             effective.problems.add(finding.about, "", finding.what, finding.hint)
-        else:  # a key that was given somewhere
+        else:  # a key that some source has
             effective.problems.add(place, finding.about, finding.what, finding.hint)
     effective.problems.raise_any()
 
 
-def _configuration(effective: Effective, home: str) -> Configuration:
+def _build_configuration(effective: Effective, home: str) -> Configuration:
     """Return the operator's settings, without files of other tools; ``home`` as in Configuration."""
     found = effective.fill(Configuration, aliases=effective.aliases(), home=home)
     if found.node.name:
@@ -297,16 +297,16 @@ def _default_node_name() -> str:
     return os.uname().nodename.strip().lower()
 
 
-def _settings(
+def _build_settings(
     effective: Effective, configuration: Configuration, warnings: Sequence[str], watched: Sequence[str]
 ) -> Settings:
     """Return the Settings: the configuration, and the sections of the daemon itself."""
-    values = effective.shown(configuration.home)
+    values = effective.list_values(configuration.home)
     found = effective.fill(Settings, configuration=configuration, values=values, watched=tuple(watched))
-    return replace(found, warnings=(*warnings, *_unfollowed(found.cluster, configuration)))
+    return replace(found, warnings=(*warnings, *_warn_unfollowed(found.cluster, configuration)))
 
 
-def _unfollowed(cluster: Cluster, configuration: Configuration) -> tuple[str, ...]:
+def _warn_unfollowed(cluster: Cluster, configuration: Configuration) -> tuple[str, ...]:
     """Return a warning for each write to a cluster that is not followed."""
     wanted = {
         "cluster.condition is true": cluster.condition,

@@ -167,13 +167,13 @@ _KINDS: Mapping[str, Callable[..., Rule]] = {
 }
 
 
-def _rule(**given: Any) -> Rule:
+def _rule(**written: Any) -> Rule:
     """Return the rule of the kind whose key is written; without one it matches no PCI function."""
-    kind = next((kind for kind in _KINDS if kind in given), None)
+    kind = next((kind for kind in _KINDS if kind in written), None)
     if kind is None:
-        return PciRule(**given)
-    own = given.pop(kind)
-    return _KINDS[kind](**(own if isinstance(own, dict) else {"selectors": own}), **given)
+        return PciRule(**written)
+    own = written.pop(kind)
+    return _KINDS[kind](**(own if isinstance(own, dict) else {"selectors": own}), **written)
 
 
 def _check_resource(written: Mapping[str, Any]) -> None:

@@ -56,32 +56,32 @@ def below(root_prefix: str, path: str) -> str:
     return f"{root_prefix.rstrip('/')}{path}"
 
 
-def watched_paths(home: str) -> tuple[str, ...]:
+def list_watched(home: str) -> tuple[str, ...]:
     """Return the directories in which a change means "load again": also those that links lead to."""
     parts = f"{home}/conf.d"
-    files = [f"{home}/config.yaml", *_parts(parts, Problems(), [])]
+    files = [f"{home}/config.yaml", *_list_parts(parts, Problems(), [])]
     targets = [os.path.dirname(os.path.realpath(path)) for path in files]  # noqa: PTH120  text in, text out
     return tuple(dict.fromkeys([home, parts, *targets]))
 
 
-def files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
+def read_files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
     """Yield the settings in the files of the host; ``home`` is their directory."""
-    yield from file(f"{home}/config.yaml", problems)
+    yield from read_file(f"{home}/config.yaml", problems)
     warnings += [
         f"{home}/{name} is not read: the file must be named config.yaml"
         for name in _MISNAMED
         if os.path.lexists(f"{home}/{name}")
     ]
-    yield from parts(home, problems, warnings)
+    yield from read_parts(home, problems, warnings)
 
 
-def parts(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
+def read_parts(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
     """Yield the settings in the files of ``conf.d``."""
-    for path in _parts(f"{home}/conf.d", problems, warnings):
-        yield from file(path, problems)
+    for path in _list_parts(f"{home}/conf.d", problems, warnings):
+        yield from read_file(path, problems)
 
 
-def file(path: str, problems: Problems) -> list[Assignment]:
+def read_file(path: str, problems: Problems) -> list[Assignment]:
     """Return the settings in one file; [] if it is absent or cannot be read (then with an error)."""
     if path != STDIN and not os.path.lexists(path):
         return []
@@ -95,7 +95,7 @@ def file(path: str, problems: Problems) -> list[Assignment]:
     return [] if tables is None else list(_split(tables, problems))
 
 
-def values(shown: Iterable[Value], place: str = "the daemon") -> Iterator[Assignment]:
+def read_values(shown: Iterable[Value], place: str = "the daemon") -> Iterator[Assignment]:
     """Yield the settings of another process, from the values that it shows; ``place`` stands for the file.
 
     A key that there is no more is passed over.
@@ -106,20 +106,20 @@ def values(shown: Iterable[Value], place: str = "the daemon") -> Iterator[Assign
             yield Assignment(setting, entry_of(value.value, place), place)
 
 
-def outside(shown: Iterable[Value], warnings: list[str]) -> Iterator[Assignment]:
-    """Yield, as ``values`` does, those that environment and flags alone have set, not files."""
-    given = [(value, [_outside(place) for place in value.source.split(", ")]) for value in shown]
-    for value, places in given:
+def read_values_of_shell(shown: Iterable[Value], warnings: list[str]) -> Iterator[Assignment]:
+    """Yield, as ``read_values`` does, those that environment and flags alone have set, not files."""
+    found = [(value, [_is_of_shell(place) for place in value.source.split(", ")]) for value in shown]
+    for value, places in found:
         if any(places) and not all(places):
             warnings.append(f"{value.key} is from {value.source}: of these only files count in this answer")
-    return values(value for value, places in given if all(places))
+    return read_values(value for value, places in found if all(places))
 
 
-def _outside(place: str) -> bool:
+def _is_of_shell(place: str) -> bool:
     return place.startswith(("env ", "flag "))
 
 
-def _parts(directory: str, problems: Problems, warnings: list[str]) -> list[str]:
+def _list_parts(directory: str, problems: Problems, warnings: list[str]) -> list[str]:
     """The files of ``conf.d``; names with a leading dot belong to ConfigMap volumes and editors."""
     try:
         names = sorted(os.listdir(directory))
@@ -169,14 +169,16 @@ def _section(
             yield Assignment(setting, member.entry, member.place)
 
 
-def environment(environ: Mapping[str, str], problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
+def read_environment(
+    environ: Mapping[str, str], problems: Problems, warnings: list[str]
+) -> Iterator[Assignment]:
     """Yield the settings in ``NODEAGENT_*``."""
     by_name = {setting.env: setting for setting in SETTINGS if setting.env}
     for name, setting in by_name.items():
         text = environ.get(name, "")
         if text:
             place = f"env {name}"
-            yield from _given(setting, text, place, problems)
+            yield from _read_text(setting, text, place, problems)
     warnings += _unknown_variables(environ, tuple(by_name))
 
 
@@ -191,18 +193,18 @@ def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> li
     ]
 
 
-def flags(given: Mapping[str, str], problems: Problems) -> Iterator[Assignment]:
+def read_flags(flags: Mapping[str, str], problems: Problems) -> Iterator[Assignment]:
     """Yield the settings of flags; the keys are those of the settings ("timing.settle")."""
-    for key, text in given.items():
+    for key, text in flags.items():
         setting = BY_KEY.get(key)
         if setting is None or setting.flag is None:
             problems.add("flag", key, "unknown key", naming.suggest(key, BY_KEY))
         else:
             place = f"flag {setting.flag}"
-            yield from _given(setting, text, place, problems)
+            yield from _read_text(setting, text, place, problems)
 
 
-def _given(setting: Setting, text: str, place: str, problems: Problems) -> Iterator[Assignment]:
+def _read_text(setting: Setting, text: str, place: str, problems: Problems) -> Iterator[Assignment]:
     try:
         yield Assignment(setting, from_text(setting.shape, text, place), place)
     except Invalid as invalid:
@@ -224,15 +226,17 @@ def add_flags(parser: argparse.ArgumentParser, note: str = "") -> None:
                 setting.flag,
                 dest=setting.key,
                 metavar=setting.name.upper(),
-                help=_shown(setting) if note else argparse.SUPPRESS,
+                help=_describe(setting) if note else argparse.SUPPRESS,
             )
 
 
-def _shown(setting: Setting) -> str:
+def _describe(setting: Setting) -> str:
     return f"{setting.help} ({setting.shape.words})".replace("%", "%%")
 
 
 def flags_from(namespace: argparse.Namespace) -> dict[str, str]:
     """The settings given as flags, as texts by key; what was not given is left out."""
-    given = vars(namespace)
-    return {setting.key: given[setting.key] for setting in SETTINGS if given.get(setting.key) is not None}
+    arguments = vars(namespace)
+    return {
+        setting.key: arguments[setting.key] for setting in SETTINGS if arguments.get(setting.key) is not None
+    }

@@ -233,7 +233,7 @@ def _optional_file(scalar: Scalar) -> object:
 
 
 def _listen(scalar: Scalar) -> str:
-    import socket  # here: given by few
+    import socket  # here: few set it
 
     host, colon, port = scalar.text.rpartition(":")
     if not scalar.text:

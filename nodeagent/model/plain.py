@@ -92,8 +92,10 @@ def load(wanted: type[T], data: Any, path: str = "") -> T:
     for field in fields_of(wanted):
         if not field.has_default and field.key not in data:
             raise TypeError(f"{prefix}{field.key} is missing")
-    given = (field for field in fields_of(wanted) if field.key in data)
-    return wanted(**{field.name: _field_value(field, data[field.key], prefix + field.key) for field in given})
+    present = (field for field in fields_of(wanted) if field.key in data)
+    return wanted(
+        **{field.name: _field_value(field, data[field.key], prefix + field.key) for field in present}
+    )
 
 
 def _field_value(field: RecordField, data: Any, path: str) -> Any:
