@@ -51,14 +51,14 @@ class _Subscription:
     __slots__ = ("parts", "refused", "subscribers")
 
     def __init__(self) -> None:
-        self.subscribers: list[tuple[OnChange, bool]] = []  # with True for changes of contents as well
+        self.subscribers: dict[OnChange, bool] = {}  # → True for changes of contents as well
         self.parts: frozenset[_Part] = frozenset()
         self.refused = False  # the kernel allows no more watches
 
     @property
     def contents(self) -> bool:
         """True if a subscriber asks for changes of contents."""
-        return any(contents for _, contents in self.subscribers)
+        return any(self.subscribers.values())
 
     @property
     def directory(self) -> int | None:
@@ -106,7 +106,7 @@ class DirectoryWatcher:
         directory after this call, not before.
         """
         subscription = self._subscriptions.setdefault(directory, _Subscription())
-        subscription.subscribers.append((on_change, contents))
+        subscription.subscribers[on_change] = contents
         self._place(directory, subscription, {})
 
     def unwatch(self, directory: str, on_change: OnChange) -> None:
@@ -114,11 +114,8 @@ class DirectoryWatcher:
         subscription = self._subscriptions.get(directory)
         if subscription is None:
             return
-        subscribers = subscription.subscribers
-        found = next((each for each in subscribers if each[0] == on_change), None)
-        if found is not None:
-            subscribers.remove(found)
-        if not subscribers:
+        subscription.subscribers.pop(on_change, None)
+        if not subscription.subscribers:
             del self._subscriptions[directory]
             self._replace_parts(directory, subscription, frozenset())
 
@@ -127,11 +124,7 @@ class DirectoryWatcher:
     ) -> frozenset[str]:
         """Watch these directories for ``on_change``, and no others; return those that are new to it."""
         wanted = frozenset(directories)
-        before = {
-            path
-            for path, each in self._subscriptions.items()
-            if any(known == on_change for known, _ in each.subscribers)
-        }
+        before = {path for path, each in self._subscriptions.items() if on_change in each.subscribers}
         for directory in sorted(wanted - before):
             self.watch(directory, on_change, contents=contents)
         for directory in before - wanted:
@@ -207,7 +200,7 @@ class DirectoryWatcher:
     def _notify(self, change: Change, *, contents: bool = False) -> None:
         """Call the subscribers, if there are any yet; for a change of contents only those that asked."""
         subscription = self._subscriptions.get(change.directory)
-        for on_change, with_contents in tuple(subscription.subscribers if subscription else ()):
+        for on_change, with_contents in tuple(subscription.subscribers.items() if subscription else ()):
             if with_contents or not contents:
                 on_change(change)
 
