@@ -63,7 +63,7 @@ def build_offers(
         match = match or matched.get(host_device.id)
         if match is not None:
             pairs.append((host_device, match))
-    return _build_bundles(pairs, unit, snapshot)
+    return _build_offers(pairs, unit, snapshot)
 
 
 def update_health(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> tuple[Offer, ...]:
@@ -72,7 +72,7 @@ def update_health(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Mat
     if unit_id == USB:  # sets that were allocated are kept, so their holders matter
         return _build_usb_offers(unit, snapshot)
     pairs = [(each, matched[each.id]) for each in unit.devices if each.id in matched]
-    return _build_bundles(pairs, unit, snapshot)
+    return _build_offers(pairs, unit, snapshot)
 
 
 def _build_usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
@@ -86,7 +86,7 @@ def _build_usb_offers(unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
     )
 
 
-def _build_bundles(pairs: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
+def _build_offers(pairs: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> tuple[Offer, ...]:
     offers: list[Offer] = []
     bundles: dict[ResourceName, list[_Matched]] = {}
     for each in pairs:
