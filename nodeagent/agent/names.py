@@ -73,9 +73,9 @@ class TypeNames:
 
     def _look_up(self, host: Host, shown: Mapping[str, str]) -> dict[str, str]:
         from nodeagent.agent.changing import ledger  # here, as in _vgpus
-        from nodeagent.kernel.scan import vgpus
+        from nodeagent.kernel.scan import nvidia
 
-        marks = vgpus.read_stamps(self._root)
+        marks = nvidia.read_stamps(self._root)
         listed = any(name and not self._names.get(number) for number, name in shown.items())
         if self._names.keys() >= shown.keys() and marks == self._marks and not listed:
             return {}
@@ -88,9 +88,9 @@ def _vgpus(host: Host) -> dict[str, str]:
     """Number → name of the vGPU types that the host shows; "" where it shows the number only."""
     if not any(function.vgpu for function in host.functions.values()):
         return {}
-    from nodeagent.kernel.scan import vgpus  # here: few nodes have NVIDIA's vGPUs
+    from nodeagent.kernel.scan import nvidia  # here: few nodes have NVIDIA's vGPUs
 
-    return vgpus.find_types(host)
+    return nvidia.find_vgpu_types(host)
 
 
 def _to_name(host: Host) -> frozenset[tuple[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 
 from nodeagent.agent.names import NameKeeper
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import vgpus
+from nodeagent.kernel.scan import nvidia
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Names
@@ -90,7 +90,7 @@ async def test_a_type_without_a_name_is_looked_up_again_when_the_files_are_other
     life = Life(host)
     assert "vgpu:1147" not in await life.sees(vgpu("1147"))
     assert await life.keeper.names(life.host, life.names) is life.names
-    host.write_file(vgpus.FILES[1], CONFIG)
+    host.write_file(nvidia.FILES[1], CONFIG)
     assert (await life.sees(vgpu("1147")))["vgpu:1147"] == "NVIDIA A40-1B"
-    host.write_file(vgpus.FILES[1], CONFIG.replace("A40", "A41"))
+    host.write_file(nvidia.FILES[1], CONFIG.replace("A40", "A41"))
     assert (await life.sees(vgpu("1147")))["vgpu:1147"] == "NVIDIA A40-1B"

@@ -13,7 +13,7 @@ import pytest
 from nodeagent.agent.changing import ledger
 from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.cli import main
-from nodeagent.kernel.scan import vgpus
+from nodeagent.kernel.scan import nvidia
 from nodeagent.model import host_json
 from nodeagent.model.snapshot import Ledger
 from nodeagent.sim import files
@@ -167,7 +167,7 @@ def test_names_of_vgpu_types_that_no_vf_lists_come_from_the_vgpu_managers_file(r
     config = "mdevs: {manage: true, adopt: true, types: [NVIDIA A40-24Q]}\n"
     (root / "etc/nodeagent/config.yaml").write_text(config)
     without = json.loads(run("plan", "-o", "json")[1])
-    files.write(f"{root}{vgpus.FILE}", '<vgpuType id="1" name="NVIDIA A40-24Q"/>')
+    files.write(f"{root}{nvidia.FILE}", '<vgpuType id="1" name="NVIDIA A40-24Q"/>')
     found = json.loads(run("plan", "-o", "json")[1])
     assert (without["steps"], found["steps"], found["problems"]) == ([], [], [])
     assert {each["own"] for each in without["cards"][0]["exists"]} == {False}

@@ -27,7 +27,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.state import Section
 from nodeagent.kernel.apply import sriov
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import vgpus
+from nodeagent.kernel.scan import nvidia
 from nodeagent.kernel.scan.mdevs import read_machine_id
 from nodeagent.model import plain
 from nodeagent.model.change import Action, ActionKind
@@ -47,7 +47,9 @@ SECTION = Section(
 def named(root: Root, host: Host) -> dict[str, str]:
     """Number → name of the vGPU types on the host, also as VFs once listed it; "" if it is not known."""
     known = SECTION.peek(root.prefix).names
-    return {number: name or known.get(number, "") for number, name in vgpus.name_types(root, host).items()}
+    return {
+        number: name or known.get(number, "") for number, name in nvidia.name_vgpu_types(root, host).items()
+    }
 
 
 class LedgerKeeper:

@@ -15,7 +15,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import bind, sriov, write
 from nodeagent.kernel.apply.write import write_verified
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import mdevs, pci
+from nodeagent.kernel.scan import mdevs, nvidia, pci
 from nodeagent.model.change import Action, ActionKind
 
 
@@ -69,13 +69,13 @@ def _set_vgpu_type(root: Root, action: Action, timeouts: Timeouts) -> None:
     :raises KernelRefused: as ``write_verified``; at once if the VF does not offer the type now.
     """
     address = action.address
-    type_id = pci.NO_VGPU if action.kind is ActionKind.CLEAR_VGPU_TYPE else action.type_id or ""
+    type_id = nvidia.NO_VGPU if action.kind is ActionKind.CLEAR_VGPU_TYPE else action.type_id or ""
     device = f"{pci.DEVICES}/{address}"
-    path = f"{device}/{pci.VGPU_TYPE}"
+    path = f"{device}/{nvidia.VGPU_TYPE}"
     if root.text(path) == type_id:
         return
-    listed = dict(pci.parse_vgpu_types(root.text(f"{device}/{pci.VGPU_TYPES}") or ""))
-    if type_id not in (pci.NO_VGPU, *listed):
+    listed = dict(nvidia.parse_vgpu_types(root.text(f"{device}/{nvidia.VGPU_TYPES}") or ""))
+    if type_id not in (nvidia.NO_VGPU, *listed):
         raise write.refusal(errno.ENOSPC, path)
     otherwise = f"the type of {address} is another"
     write_verified(root, timeouts, path, type_id, lambda: root.text(path) == type_id, otherwise)

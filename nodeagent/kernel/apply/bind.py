@@ -18,7 +18,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply.write import write_verified
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import host_use, mdevs, pci
+from nodeagent.kernel.scan import host_use, mdevs, nvidia, pci
 from nodeagent.model.change import Action, Move
 from nodeagent.model.ids import PciAddress, vfio_driver
 
@@ -92,8 +92,8 @@ def _check_unused(root: Root, move: Move, forced: bool) -> None:
     children = [name for name in root.names(f"{pci.DEVICES}/{address}") if name.startswith("virtfn")]
     if children or mdevs.instances_on(root, (address,)):
         raise _refusal(move, "it has VFs or mdevs", "remove them first, once they are not in use")
-    vgpu_type = root.text(f"{pci.DEVICES}/{address}/{pci.VGPU_TYPE}")
-    if vgpu_type not in (None, "", pci.NO_VGPU):
+    vgpu_type = root.text(f"{pci.DEVICES}/{address}/{nvidia.VGPU_TYPE}")
+    if vgpu_type not in (None, "", nvidia.NO_VGPU):
         hint = "clear the type first, once it is not in use"
         raise _refusal(move, f"it has the vGPU type {vgpu_type}", hint)
     counting = host_use.find_uses(root, (address,), closely=True)[address].counting(forced)

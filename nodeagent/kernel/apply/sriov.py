@@ -24,7 +24,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write
 from nodeagent.kernel.apply.write import write_verified
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import pci
+from nodeagent.kernel.scan import nvidia, pci
 from nodeagent.model.change import Action
 
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
@@ -101,7 +101,7 @@ def run_sriov_manage(root: Root, action: Action, timeouts: Timeouts) -> None:
     :raises KernelRefused: as ``run_tool``, and if there is another number of VFs afterwards.
     """
     address, count = action.address, action.count or 0
-    path = pci.SRIOV_MANAGE
+    path = nvidia.SRIOV_MANAGE
     if not _is_done(root, address, count, path):
         run_tool(root, address, make=count > 0)
         if not write.wait_for_effect(lambda: len(_vfs(root, address)) == count, timeouts):
@@ -136,20 +136,20 @@ def run_tool(root: Root, address: str, *, make: bool) -> None:
     """
     if _has_gpu_instances(root, address):
         raise KernelRefused(
-            f"{pci.SRIOV_MANAGE} is not run: {address} has GPU instances of MIG, which it would take away",
+            f"{nvidia.SRIOV_MANAGE} is not run: {address} has GPU instances of MIG, which it would take away",
             "remove them first if nobody needs them, or make the VFs by hand before MIG is set up",
-            path=pci.SRIOV_MANAGE,
+            path=nvidia.SRIOV_MANAGE,
         )
     order = "-e" if make else "-d"
     try:
-        code, output = _run([root.path(pci.SRIOV_MANAGE), order, address])
+        code, output = _run([root.path(nvidia.SRIOV_MANAGE), order, address])
     except OSError as error:
-        what = f"{pci.SRIOV_MANAGE} cannot be run: {hints.strerror(error)}"
-        raise KernelRefused(what, hints.for_errno(error, "run"), path=pci.SRIOV_MANAGE) from error
+        what = f"{nvidia.SRIOV_MANAGE} cannot be run: {hints.strerror(error)}"
+        raise KernelRefused(what, hints.for_errno(error, "run"), path=nvidia.SRIOV_MANAGE) from error
     if code:
         last = output.strip().rpartition("\n")[2][:200]
-        what = f"{pci.SRIOV_MANAGE} {order} {address} ended with {code}: {last or 'no word'}"
-        raise KernelRefused(what, _TOOL_HINT, path=pci.SRIOV_MANAGE)
+        what = f"{nvidia.SRIOV_MANAGE} {order} {address} ended with {code}: {last or 'no word'}"
+        raise KernelRefused(what, _TOOL_HINT, path=nvidia.SRIOV_MANAGE)
 
 
 def _run(command: list[str]) -> tuple[int, str]:
@@ -172,5 +172,5 @@ def _run(command: list[str]) -> tuple[int, str]:
 
 def _has_gpu_instances(root: Root, address: str) -> bool:
     """True if the GPU is divided by MIG (NVIDIA, MIG User Guide: device nodes and capabilities)."""
-    number = pci.nvidia_minor(root, address)
+    number = nvidia.read_minor(root, address)
     return any(name.startswith("gi") for name in root.names(f"{_CAPABILITIES}/gpu{number}/mig"))

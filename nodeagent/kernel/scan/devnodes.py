@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 
 from nodeagent.kernel.root import Root, read_with_timeout
-from nodeagent.kernel.scan.pci import NVIDIA_GPUS, NVIDIA_MAJOR, nvidia_minor
+from nodeagent.kernel.scan import nvidia
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.nodes import DevNode, fits, is_pattern
 
@@ -133,7 +133,7 @@ class _NodeReader:
         if kind is None:
             return DevNode("")
         major, low = os.major(status.st_rdev), os.minor(status.st_rdev)
-        if kind == "char" and major == NVIDIA_MAJOR:
+        if kind == "char" and major == nvidia.MAJOR:
             if low < _NVIDIA_SHARED and not self._nvidia and self._is_registered(major):
                 return DevNode("", guessed=True)  # its driver lists no GPU here
             return _find_nvidia_hardware(low, self._nvidia)
@@ -197,9 +197,10 @@ class _NodeReader:
     @cached_property
     def _nvidia(self) -> dict[PciAddress, list[str | None]]:
         """The GPUs that its driver has → their numbers; empty for one that does not answer."""
-        gpus = [PciAddress(name) for name in self._root.names(NVIDIA_GPUS)]
+        gpus = [PciAddress(name) for name in self._root.names(nvidia.GPUS)]
         return {
-            gpu: read_with_timeout(f"number of {gpu}", partial(nvidia_minor, self._root, gpu)) for gpu in gpus
+            gpu: read_with_timeout(f"number of {gpu}", partial(nvidia.read_minor, self._root, gpu))
+            for gpu in gpus
         }
 
 

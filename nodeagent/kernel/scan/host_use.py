@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root, raise_if_out_of_resources
-from nodeagent.kernel.scan import disks, netdevs
-from nodeagent.kernel.scan.pci import DEVICES, NVIDIA_MAJOR, nvidia_minor
+from nodeagent.kernel.scan import disks, netdevs, nvidia
+from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.host import FIRM, HostUse, HostUses, UsbDevice, UseKind
 from nodeagent.model.ids import PciAddress, pci_address
 
@@ -130,9 +130,9 @@ def open_character_devices(root: Root, address: str) -> HostUses:
 
 def _character_devices(root: Root, address: str) -> Iterator[tuple[str, str]]:
     """Name and number (``226:0``) of each."""
-    number = nvidia_minor(root, address)
+    number = nvidia.read_minor(root, address)
     if number is not None and number.isdecimal():
-        yield f"nvidia{number}", f"{NVIDIA_MAJOR}:{number}"
+        yield f"nvidia{number}", f"{nvidia.MAJOR}:{number}"
     top = root.path(f"{DEVICES}/{address}/")
     for directory, names, files in os.walk(top, onerror=raise_if_out_of_resources):
         deep = directory.count("/") - top.count("/") >= _DEPTH

@@ -13,28 +13,22 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from nodeagent.kernel.root import Directory, Root, is_gone, read_with_timeout
+from nodeagent.kernel.scan import nvidia
 from nodeagent.kernel.scan.readers import NOT_READABLE, Item, Reader, group_of
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
 
 DEVICES = "/sys/bus/pci/devices"
-VGPU_TYPE = "nvidia/current_vgpu_type"  # below a function, with NVIDIA's vendor-specific VFIO framework
-VGPU_TYPES = "nvidia/creatable_vgpu_types"
-NO_VGPU = "0"  # what VGPU_TYPE says where no type is set
 AUTOPROBE = "sriov_drivers_autoprobe"  # of a PF: 0 keeps drivers from VFs that no driver_override names
-SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # comes with NVIDIA's vGPU manager
 _HEADER = 64  # bytes of the configuration space; the first four of a VF's are ones always
 _DIGITS = 19  # a number of more is none of the kernel's
 _BELOW_ZERO = 1 << 31
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
-EGM = "/sys/class/egm"
 _FRAMEBUFFERS = re.compile("BOOTFB|simpledrm|simplefb|simple-framebuffer|efifb|vesafb|vesadrm|efidrm")
-NVIDIA_MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in the kernel module of NVIDIA's driver
-NVIDIA_GPUS = "/proc/driver/nvidia/gpus"
 
 _TEXTS = ("modalias", "numa_node", "enable", "power_state")
 # of modalias_show in drivers/pci/pci-sysfs.c, which takes no lock: one file has the content of five
@@ -105,7 +99,7 @@ def reads_as_known(root: Root, known: PciFunction) -> bool:
                 and (known.physfn is None or at.link(_PF_DRIVER) == known.pf_driver)
                 and (known.vfio_device is None) == (not at.exists("vfio-dev"))
                 and known.cdev == (known.vfio_device is not None and has_cdev(root, at, known.vfio_device))
-                and (not known.vgpu or _vgpu_type(at) == (True, known.vgpu_type))
+                and (not known.vgpu or nvidia.read_vgpu_type(at) == (True, known.vgpu_type))
             )
     except OSError:
         return False
@@ -126,7 +120,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     sriov = at.exists("sriov_totalvfs")
     total, vf_device, offset, stride, probed = at.texts(_OF_PF) if sriov else _NO_PF
     vfio, opens = _vfio_bound(driver, vfio_devices is not None), _count(enable)
-    vgpu, vgpu_type = (False, None) if driver in _NO_VGPU_DRIVERS else _vgpu_type(at)
+    vgpu, vgpu_type = (False, None) if driver in _NO_VGPU_DRIVERS else nvidia.read_vgpu_type(at)
     physfn = _address(at.link("physfn"))
     awake = vfio and opens and power == _AWAKE
     return PciFunction(
@@ -160,7 +154,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         answers=config_space_answers(root, address) if awake else None,
         vgpu=vgpu,
         vgpu_type=vgpu_type,
-        vgpu_types=parse_vgpu_types(at.text(VGPU_TYPES) or "") if vgpu else (),
+        vgpu_types=nvidia.parse_vgpu_types(at.text(nvidia.VGPU_TYPES) or "") if vgpu else (),
     )
 
 
@@ -177,27 +171,6 @@ def _parse_modalias(text: str | None) -> tuple[str, ...] | None:
 def _read_ids(at: Directory) -> tuple[str | None, ...]:
     """The same of a function without modalias: it is going away, or its host was saved without."""
     return tuple(hexadecimal(at.text(name), digits) for name, digits in _ID_FILES)
-
-
-def _vgpu_type(at: Directory) -> tuple[bool, str | None]:
-    """Whether it takes vGPU types, and the one that is set."""
-    text = at.text(VGPU_TYPE)
-    return text is not None, None if text in ("", NO_VGPU) else text
-
-
-def parse_vgpu_types(text: str) -> tuple[tuple[str, str], ...]:
-    """(id, name) of each type that ``VGPU_TYPES`` lists.
-
-    It has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
-    vendor-specific VFIO framework).
-    """
-    types = (_type(line) for line in text.splitlines())
-    return tuple(found for found in types if found is not None)
-
-
-def _type(line: str) -> tuple[str, str] | None:
-    number, _, name = (part.strip() for part in line.partition(":"))
-    return (number, name) if number.isdecimal() and name else None
 
 
 def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:
@@ -294,32 +267,6 @@ def find_left_behind(
 
 def _does_not_list(physical: PciFunction, vf: PciAddress) -> bool:
     return physical.sriov_capable and physical.unreadable is None and vf not in physical.vfs
-
-
-def nvidia_minor(root: Root, address: str) -> str | None:
-    """The number of NVIDIA's node for a GPU: 0 for /dev/nvidia0; None where its driver tells none."""
-    lines = (root.text(f"{NVIDIA_GPUS}/{address}/information") or "").splitlines()
-    pairs = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in pairs if name.strip() == "Device Minor"), None)
-
-
-def egm_nodes(root: Root) -> tuple[tuple[str, tuple[PciAddress, ...]], ...]:
-    """The nodes of Extended GPU Memory (GH200 and GB200), each with the GPUs that share it, by name.
-
-    One node for each socket, made by nvgrace-egm. Its class directory has the GPUs in a file
-    ``gpu_devices`` (the driver that NVIDIA ships), or as links with their addresses as names (the one
-    proposed to Linux in 2026).
-    """
-    return tuple(_egm_nodes(root))
-
-
-def _egm_nodes(root: Root) -> Iterator[tuple[str, tuple[PciAddress, ...]]]:
-    for name in root.names(EGM):
-        listed = root.text(f"{EGM}/{name}/gpu_devices")
-        words = root.names(f"{EGM}/{name}") if listed is None else listed.split()
-        gpus = {address for address in map(pci_address, words) if address is not None}
-        if name.startswith("egm") and gpus and root.exists(f"/dev/{name}"):
-            yield f"/dev/{name}", tuple(sorted(gpus, key=pci_order))
 
 
 def read_boot_framebuffers(root: Root) -> tuple[tuple[PciAddress, str], ...]:

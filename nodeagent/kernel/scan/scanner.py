@@ -29,7 +29,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import assembly, groups, mdevs, pci, usb
+from nodeagent.kernel.scan import assembly, groups, mdevs, nvidia, pci, usb
 from nodeagent.kernel.scan.readers import Item, Reader
 from nodeagent.kernel.scan_requests import ScanRequests
 from nodeagent.model.host import NODES, Host, HostUses, PciFunction, Recovery
@@ -307,8 +307,8 @@ def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool)
         iommu=lasting.iommu,
         vtd=lasting.vtd,
         vfio_loaded=vfio_loaded,
-        sriov_manage=root.exists(pci.SRIOV_MANAGE),
-        egm=pci.egm_nodes(root),
+        sriov_manage=root.exists(nvidia.SRIOV_MANAGE),
+        egm=nvidia.find_egm_nodes(root),
         release=lasting.release,
         boot_framebuffers=lasting.boot_framebuffers,
         iommu_missing=lasting.iommu_missing,

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from nodeagent.agent.changing import ledger
-from nodeagent.kernel.scan import vgpus
+from nodeagent.kernel.scan import nvidia
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.spec import MdevSpec, Spec, WantedType
 from nodeagent.sim import files
@@ -75,7 +75,7 @@ async def test_a_vgpu_type_that_somebody_else_has_set_is_adopted_by_its_name(tmp
         for vf in vfs:
             changing.cards.kernel.set_vgpu_type(vf, "1")
         changing.cards.show()
-        files.write(f"{tmp_path}{vgpus.FILE}", '<vgpuType id="1" name="NVIDIA A40-12Q"/>')
+        files.write(f"{tmp_path}{nvidia.FILE}", '<vgpuType id="1" name="NVIDIA A40-12Q"/>')
         types = (WantedType("NVIDIA A40-12Q"),)
         changing.publish(spec=Spec(mdevs=MdevSpec(manage=True, types=types, adopt=True)))
         async with restarted(changing):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import host_use, pci
+from nodeagent.kernel.scan import host_use, nvidia
 from nodeagent.model.host import HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim.host import SimulatedHost
@@ -72,8 +72,8 @@ def test_what_is_below_another_function_is_not_its_own(host: SimulatedHost) -> N
 
 def test_nvidias_own_nodes_are_found_by_what_its_driver_says(host: SimulatedHost) -> None:
     host.write_file(f"/proc/driver/nvidia/gpus/{GPU}/information", "Model: \t A40\nDevice Minor: \t 3")
-    assert pci.nvidia_minor(Root(host.directory), GPU) == "3"
-    assert pci.nvidia_minor(Root(host.directory), "0000:00:00.0") is None
+    assert nvidia.read_minor(Root(host.directory), GPU) == "3"
+    assert nvidia.read_minor(Root(host.directory), "0000:00:00.0") is None
 
 
 def test_where_no_process_can_be_seen_that_is_said(tmp_path: Path, host: SimulatedHost) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.kernel.root import Root
-from nodeagent.kernel.scan import vgpus
+from nodeagent.kernel.scan import nvidia
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.sim.host import SimulatedHost
@@ -120,35 +120,35 @@ CONFIG = """<?xml version="1.0"?>
 
 def test_names_come_from_vfs_and_from_the_file_of_the_vgpu_manager(host: SimulatedHost) -> None:
     give(host, "1149\n", "ID : vGPU Name\n1147 : as the driver says\n")
-    path = Path(host.path(vgpus.FILE))
+    path = Path(host.path(nvidia.FILE))
     path.parent.mkdir(parents=True)
     path.write_text(CONFIG)
     root = Root(host.directory)
-    assert vgpus.name_types(root, scanned(host)) == {"1149": "A & B", "1147": "as the driver says"}
+    assert nvidia.name_vgpu_types(root, scanned(host)) == {"1149": "A & B", "1147": "as the driver says"}
     give(host, "1150\n", "")
-    assert vgpus.name_types(root, scanned(host)) == {"1150": ""}
+    assert nvidia.name_vgpu_types(root, scanned(host)) == {"1150": ""}
     path.write_text("<vgpuType id=")
-    assert vgpus.name_types(root, scanned(host)) == {"1150": ""}
+    assert nvidia.name_vgpu_types(root, scanned(host)) == {"1150": ""}
 
 
 def test_names_come_from_the_driver_container_as_well(host: SimulatedHost) -> None:
     give(host, "1149\n", "")
     root = Root(host.directory)
-    before = vgpus.read_stamps(root)
-    host.write_file(vgpus.FILES[1], CONFIG.replace("A &amp; B", "of the container"))
-    assert vgpus.name_types(root, scanned(host)) == {"1149": "of the container"}
-    assert before != vgpus.read_stamps(root) == vgpus.read_stamps(root)
-    host.write_file(vgpus.FILE, CONFIG)
-    assert vgpus.name_types(root, scanned(host)) == {"1149": "A & B"}
+    before = nvidia.read_stamps(root)
+    host.write_file(nvidia.FILES[1], CONFIG.replace("A &amp; B", "of the container"))
+    assert nvidia.name_vgpu_types(root, scanned(host)) == {"1149": "of the container"}
+    assert before != nvidia.read_stamps(root) == nvidia.read_stamps(root)
+    host.write_file(nvidia.FILE, CONFIG)
+    assert nvidia.name_vgpu_types(root, scanned(host)) == {"1149": "A & B"}
 
 
 def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
-    path = Path(host.path(vgpus.FILE))
+    path = Path(host.path(nvidia.FILE))
     path.parent.mkdir(parents=True)
     os.mkfifo(path)
     found: list[dict[str, str]] = []
     here, root = scanned(host), Root(host.directory)
-    thread = threading.Thread(target=lambda: found.append(vgpus.name_types(root, here)), daemon=True)
+    thread = threading.Thread(target=lambda: found.append(nvidia.name_vgpu_types(root, here)), daemon=True)
     thread.start()
     thread.join(timeout=10)
     assert found == [{}]
@@ -158,7 +158,7 @@ def test_a_host_without_vgpus_reads_no_file(host: SimulatedHost) -> None:
 def test_lists_of_types_that_never_come_to_an_end_of_a_line_cost_no_time(host: SimulatedHost) -> None:
     give(host, "1147", "1:a" + " " * 400_000 + "b\n2 : c\n")
     assert read(host).vgpu_types[-1] == ("2", "c")
-    file = Path(host.path(vgpus.FILE))
+    file = Path(host.path(nvidia.FILE))
     file.parent.mkdir(parents=True)
     file.write_text("<vgpuType " * 400_000 + '<vgpuType id="1147" name="NVIDIA A40-1B">')
-    assert vgpus.name_types(Root(host.directory), scanned(host))["1147"] == "NVIDIA A40-1B"
+    assert nvidia.name_vgpu_types(Root(host.directory), scanned(host))["1147"] == "NVIDIA A40-1B"
