@@ -125,10 +125,16 @@ class DevicePlugins:
     @property
     def status(self) -> tuple[ResourceStatus, ...]:
         """The resources, and how each is registered with the kubelet."""
-        endpoints, tally = self.endpoints, self._allocator.tally
+        endpoints, tally, registered = self.endpoints, self._allocator.tally, self._usage.registered
         resources = self._offering.resources.get().values()
         return tuple(
-            _status(resource, endpoints.get(resource.name), tally.of(resource.name)) for resource in resources
+            _status(
+                resource,
+                endpoints.get(resource.name),
+                tally.of(resource.name),
+                registered.get(resource.name, ()),
+            )
+            for resource in resources
         )
 
     @property
@@ -236,9 +242,18 @@ class DevicePlugins:
             await self.states.newer(seen)
 
 
-def _status(resource: Resource, endpoint: Endpoint | None, allocations: AllocationsStatus) -> ResourceStatus:
+def _status(
+    resource: Resource,
+    endpoint: Endpoint | None,
+    allocations: AllocationsStatus,
+    registered: Sequence[str],
+) -> ResourceStatus:
+    """``registered``: the healthy ids that the kubelet has; while it has one of ours, they are all ours."""
     state = endpoint.state if endpoint is not None else RegistrationState()
     listed = endpoint is not None and endpoint.listed
+    ours = {device.id for device in resource.devices}
+    ids = map(str, registered)  # the file is no API: anything may be in it
+    others = tuple(map(str, registered)) if listed and ours and ours.isdisjoint(ids) else ()
     return ResourceStatus.of(
-        resource, state.registered, state.registrations, state.last_error, listed, allocations
+        resource, state.registered, state.registrations, state.last_error, listed, allocations, others
     )

@@ -12,6 +12,7 @@ One request at a time. Writes ``allocations`` of the Snapshot. Times are those o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -85,6 +86,7 @@ class Usage:
     ) -> None:
         """``reader``: a released device is read again before the release is published."""
         self.error: str | None = None  # of the last request
+        self.registered: Mapping[str, Sequence[str]] = {}  # healthy ids by resource, by the checkpoint
         self.released = RecentReleases(timeouts.forgotten_container_end)
         self._kubelet = kubelet
         self._snapshots = snapshots
@@ -248,6 +250,7 @@ class Usage:
     async def _read(self) -> Checkpoint:
         """The file; it may be missing until the kubelet has allocated a device."""
         file = await threads.call(self._kubelet.read_checkpoint)
+        self.registered = file.registered
         not_yet = file.missing and self._file.missing and self._unreadable is None
         if file.readable or not_yet:
             self._unreadable = None
@@ -311,6 +314,7 @@ class Usage:
         while True:
             seen, _ = await changes.newer(seen)
             file = await threads.call(self._kubelet.read_checkpoint)
+            self.registered = file.registered
             if (file.entries, file.readable) != (self._file.entries, self._file.readable):
                 self.request_soon()
 

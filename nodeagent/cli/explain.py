@@ -453,7 +453,7 @@ def resource_text(explanation: ResourceExplanation) -> str:
     lines = [f"{explanation.resource}  {numbers}"]
     if explanation.registered is not None:
         error = f": {explanation.registration_error}" if explanation.registration_error else ""
-        lines.append(f"  the kubelet {'knows it' if explanation.registered else f'does not know it{error}'}")
+        lines.append(f"  the kubelet {'knows it' if explanation.registered else 'does not know it'}{error}")
     for part in (_held(explanation), _unhealthy(explanation), _free(explanation)):
         lines += _below(part)
     for rule in explanation.rules:

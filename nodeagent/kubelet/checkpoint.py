@@ -17,10 +17,11 @@ import base64
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
@@ -58,12 +59,16 @@ class Entry(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The entries of the file. Unless all of it is ``readable``, an entry that is missing proves nothing."""
+    """The entries of the file. Unless all of it is ``readable``, an entry that is missing proves nothing.
+
+    ``registered``: the healthy ids of each resource, by the last list of whichever plugin.
+    """
 
     stamp: Stamp | None = None  # None: there is no file, or it cannot be read
     entries: tuple[Entry, ...] = ()
     readable: bool = False
     missing: bool = False
+    registered: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     @property
     def listed_devices(self) -> frozenset[ResourceDevice]:
@@ -95,10 +100,9 @@ class CheckpointFile:
             stamp = _stamp(file)  # of this file: the kubelet may put another one in its place
             if _is_same(stamp, self._last.stamp):
                 return self._last
-            entries, readable = _entries(file)
-        if (stamp, entries, readable) == (self._last.stamp, self._last.entries, self._last.readable):
-            return self._last
-        return Checkpoint(stamp, entries, readable)
+            entries, readable, registered = _entries(file)
+        found = Checkpoint(stamp, entries, readable, registered=registered)
+        return self._last if found == self._last else found
 
 
 def known_resources(path: str) -> frozenset[str] | None:
@@ -125,13 +129,14 @@ def _is_same(one: Stamp, other: Stamp | None) -> bool:
     return one == other and one[1] % 10**9 != 0
 
 
-def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool]:
-    """The entries that can be parsed, and whether these are all."""
+def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool, Mapping[str, Sequence[str]]]:
+    """The entries that can be parsed, whether these are all, and the registered ids."""
     try:
-        document = json.loads(file.read())
-        pods = tuple(document["Data"]["PodDeviceEntries"] or ())
+        data = json.loads(file.read())["Data"]
+        pods = tuple(data["PodDeviceEntries"] or ())
     except _UNREADABLE:
-        return (), False
+        return (), False, {}
+    registered = data.get("RegisteredDevices") or {}
     found: dict[Entry, None] = {}
     readable = True
     for pod in pods:
@@ -139,7 +144,9 @@ def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool]:
             found |= dict.fromkeys(_of_pod(pod))
         except _UNREADABLE:
             readable = False
-    return tuple(found), readable
+    if not isinstance(registered, dict):
+        registered = {}
+    return tuple(found), readable, {name: ids for name, ids in registered.items() if isinstance(ids, list)}
 
 
 def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:

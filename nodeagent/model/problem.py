@@ -32,6 +32,7 @@ class ProblemCode(StrEnum):
     CHANGE = "change"
     NO_KUBELET = "no-kubelet"
     NOT_REGISTERED = "not-registered"
+    OTHER_PLUGIN = "other-plugin"
     SHORTFALL = "shortfall"  # about a card with less than it is to have
     NO_CARD = "no-card"  # a desired type for which no card is free
     NOT_MADE = "type-not-made"  # one that the KubeVirt CR permits, and that a card here could have

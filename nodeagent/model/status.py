@@ -171,7 +171,8 @@ NO_ALLOCATIONS = AllocationsStatus()
 class ResourceStatus(NamedTuple):
     """A Resource, and how it stands with the kubelet; ``error`` is why it is not registered.
 
-    ``listed``: the kubelet reads its list.
+    ``listed``: the kubelet reads its list. ``others``: the ids of another plugin that the kubelet has under
+    this name instead of these.
     """
 
     name: ResourceName
@@ -182,6 +183,7 @@ class ResourceStatus(NamedTuple):
     error: str | None
     listed: bool = False
     allocations: AllocationsStatus = NO_ALLOCATIONS
+    others: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -192,11 +194,13 @@ class ResourceStatus(NamedTuple):
         error: str | None,
         listed: bool = False,
         allocations: AllocationsStatus = NO_ALLOCATIONS,
+        others: tuple[str, ...] = (),
     ) -> ResourceStatus:
         """The status of a Resource, of which the endpoint knows the rest."""
         devices = tuple(map(DeviceStatus.of, resource.devices))
         healthy = sum(device.healthy for device in devices)
-        return cls(resource.name, devices, healthy, registered, registrations, error, listed, allocations)
+        counts = (registered, registrations, error, listed, allocations, others)
+        return cls(resource.name, devices, healthy, *counts)
 
 
 class MemberStatus(NamedTuple):

@@ -12,10 +12,15 @@ from collections.abc import Iterator
 from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.resource import waits
 from nodeagent.model.status import ANSWERS, RUNNING_AGAIN, DeviceStatus, ResourceStatus, Status
+from nodeagent.policy import naming
 
 _KUBELET_LOG = "look for its reason in the kubelet's log, on the host: journalctl -u kubelet --since -10min"
 _NOT_ASKED = (
     "see that the kubelet runs and that kubelet.podResources names its socket; what was held counts as held"
+)
+_ONE_PLUGIN = (
+    "let one plugin serve it: set externalResourceProvider: true in the KubeVirt CR if virt-handler does, "
+    "else stop the other plugin or rename the resource in one of the two"
 )
 _START_KUBELET = "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
 API_SERVER = (ProblemCode.CLUSTER, "")
@@ -78,6 +83,14 @@ def _of_kubelet(status: Status) -> Iterator[Problem]:
         yield _problem(ProblemCode.NO_KUBELET, "", text, _START_KUBELET)
 
 
+def describe_other_plugin(resource: ResourceStatus) -> str:
+    """The devices that the kubelet has under this name instead of those listed here, "" if it has none."""
+    if not resource.others:
+        return ""
+    others = naming.shorten(resource.others)
+    return f"another device plugin registers it: the kubelet has its devices ({others})"
+
+
 def _of_resource(resource: ResourceStatus, status: Status) -> Iterator[Problem]:
     """Not registered; and each Unhealthy device, unless it only waits for a pod to end."""
     if resource.error:
@@ -87,6 +100,8 @@ def _of_resource(resource: ResourceStatus, status: Status) -> Iterator[Problem]:
             f"{resource.name}: not registered: {resource.error}",
             _KUBELET_LOG,
         )
+    if text := describe_other_plugin(resource):
+        yield _problem(ProblemCode.OTHER_PLUGIN, resource.name, f"{resource.name}: {text}", _ONE_PLUGIN)
     for device in resource.devices:
         if device.healthy:
             continue

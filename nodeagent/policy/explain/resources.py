@@ -12,6 +12,7 @@ from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resou
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, DirectRule, Rule
 from nodeagent.model.status import DeviceStatus, ResourceStatus, Status
+from nodeagent.policy import diagnose
 from nodeagent.policy.explain import rules
 from nodeagent.policy.explain.rules import RuleExplanation
 from nodeagent.policy.explain.suggestions import Suggestion, suggestions
@@ -56,7 +57,10 @@ def explain(name: str, decision: Decision, status: Status | None = None) -> Reso
     if resource is None:
         return None
     served = (each for each in (status.resources if status else ()) if each.name == name)
-    registered, error = next(((each.registered, each.error) for each in served), (None, None))
+    registered, error = next(
+        ((each.registered, each.error or diagnose.describe_other_plugin(each) or None) for each in served),
+        (None, None),
+    )
     devices = tuple(_list(device, name, snapshot) for device in resource.devices)
     free = sum(device.healthy and device.holder is None for device in devices)
     return ResourceExplanation(
