@@ -157,7 +157,7 @@ def _path(given: Any, place: str, notes: list[str]) -> Rule | None:
 
 
 def _unit(entries: list[Rule], count: Any) -> Rule:
-    """A pattern leads, if there is one; what each may be used for beside it is what its limit says."""
+    """Return the node of a rule: a pattern leads, if there is one; the limit of each other path stays."""
     leading = next((entry for entry in entries if is_pattern(entry["path"])), None)
     shares = count if isinstance(count, int) and count > 0 else 1
     if leading is None:

@@ -73,7 +73,7 @@ def _recalled(origin: Sources, wrong: ConfigError) -> Settings:
         content = SECTION.read(origin.prefix)
         if content:
             return _settings(origin, content)
-    except (Damaged, TypeError, ValueError, LookupError, AttributeError):
+    except (Damaged, TypeError, ValueError, LookupError, AttributeError, RecursionError):
         lost = ConfigError(f"{path}: is damaged, so the last good settings are lost", "mend the files")
         raise ConfigErrors((*_all(wrong), lost)) from wrong
     except ConfigError as error:

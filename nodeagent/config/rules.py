@@ -5,7 +5,7 @@ A key of the file is a field whose type is annotated with ``plain.Key``; its sha
 the table of a resource has no record of its own: each kind of rule has one, and ``_rule`` makes it.
 
 A list of selectors is OR, the keys of one selector are AND, the values of a key are OR. A selector without
-any value would match every function of the host; nobody means that, so it is an error.
+any value would match every function of the host, so it is an error.
 """
 
 from __future__ import annotations

@@ -143,7 +143,19 @@ def test_a_damaged_copy_is_told_and_replaced_by_the_next_good_one(node: Node, co
     assert node.starts()[1] is not None
 
 
-@pytest.mark.parametrize("content", [{}, {"values": [], "imported": None}, {"values": {}, "imported": 5}])
+DEEP = json.loads("[" * 800 + "]" * 800)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"values": [], "imported": None},
+        {"values": {}, "imported": 5},
+        {"values": {"resources": DEEP}, "imported": None},
+    ],
+    ids=range(4),
+)
 def test_a_copy_of_another_kind_is_as_a_damaged_one(node: Node, content: dict[str, Any]) -> None:
     node.lived(GOOD)
     Path(node.kept).write_text(json.dumps({"settings": content}))
