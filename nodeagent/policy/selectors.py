@@ -56,15 +56,15 @@ def explain_mismatch(rule: Rule, host_device: HostDevice, names: Names = NO_NAME
     return "; or ".join(find_mismatch(each, host_device, names) or "" for each in selectors) or NO_SELECTORS
 
 
-def explain_mismatch_alike(rule: DeviceRule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
+def explain_unmatched_key(rule: DeviceRule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
     """The same without the values of the device, so that devices refused for one cause have one text."""
     if is_matched_by_rule(rule, host_device, names):
         return None
-    texts = (_explain_alike(each, host_device, names) for each in rule.selectors)
+    texts = (_explain_key(each, host_device, names) for each in rule.selectors)
     return "; or ".join(dict.fromkeys(texts)) or NO_SELECTORS
 
 
-def _explain_alike(selector: Selector, host_device: HostDevice, names: Names) -> str:
+def _explain_key(selector: Selector, host_device: HostDevice, names: Names) -> str:
     for_kind, checks = _CHECKS[type(selector)]
     failed = _find_failed(checks(selector, host_device, names)) if isinstance(host_device, for_kind) else None
     return OTHER_KIND if failed is None else f"{failed[0]}: not {' or '.join(map(str, failed[1]))}"

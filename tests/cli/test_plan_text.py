@@ -34,7 +34,7 @@ def excluded() -> Plan:
 
 
 VFS = Plan(
-    (Step(set_num_vfs("0000:3b:00.0", 8), "it is to have 8 VFs"),),
+    (Step(set_num_vfs("0000:3b:00.0", 8), "8 VFs are configured"),),
     (Step(set_num_vfs("0000:3c:00.0", 0), "held"),),
 )
 
@@ -96,7 +96,7 @@ def test_virtual_functions_have_a_part_of_their_own() -> None:
     heading, step, why, waiting, why_not = part.splitlines()
     assert not heading.startswith(" ")
     assert step.strip() == VFS.steps[0].action.text
-    names(why, "it is to have 8 VFs")
+    names(why, "8 VFs are configured")
     names(waiting, "WAITS", VFS.waiting[0].action.text)
     names(why_not, "held")
     assert [word for word in re.split(r"\W+", end) if word.isdigit()] == ["1", "1"]
@@ -114,7 +114,7 @@ def test_a_change_that_belongs_to_no_card_is_shown_too() -> None:
 def test_the_plain_data_has_the_steps_in_the_order_of_the_daemon() -> None:
     _, found = changed()
     address = "0000:3b:00.0"
-    first = Step(set_num_vfs(address, 8), "it is to have 8 VFs")
+    first = Step(set_num_vfs(address, 8), "8 VFs are configured")
     both = Plan((first, *found.steps), (*found.waiting, *found.waiting))
     told = output.document("Plan", plan.as_document(both, True))
     assert [step["kind"] for step in told["steps"][:2]] == ["set-num-vfs", "remove-mdev"]

@@ -73,12 +73,12 @@ def _find_refusals(
 ) -> Iterator[tuple[str, str]]:
     head, host = requested[0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
-    found = [(head, each) for each in guards.refuse_group(group, (), host)]
-    found += [(head, each) for each in guards.refuse_bridges(members)]
+    found = [(head, each) for each in guards.find_group_refusals(group, (), host)]
+    found += [(head, each) for each in guards.find_bridge_refusals(members)]
     for member in members:
         if member in requested or not _is_kept(member):
             judged = member._replace(uses=_find_lasting_uses(member.uses))
-            found += [(member, each) for each in guards.refuse_function(judged, host, forced=False)]
+            found += [(member, each) for each in guards.find_function_refusals(judged, host, forced=False)]
             found += [(member, each) for each in bindings.refuse_vf_parent(member, snapshot)]
     for member, problem in found:
         yield f"{member.address} is not bound at boot: {problem.what}", problem.hint

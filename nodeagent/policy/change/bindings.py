@@ -215,12 +215,14 @@ def _find_refusals(
     """The reasons for not binding the group."""
     head, host = due[0][0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
-    named = [(head, each) for each in guards.refuse_group(group, {target.driver for _, target in due}, host)]
+    named = [
+        (head, each) for each in guards.find_group_refusals(group, {target.driver for _, target in due}, host)
+    ]
     if any(target.rule.group is GroupScope.WHOLE for _, target in due):
-        named += [(head, each) for each in guards.refuse_bridges(members)]
+        named += [(head, each) for each in guards.find_bridge_refusals(members)]
     for member, target in due:
         forced = member.address in target.rule.force
-        named += [(member, each) for each in guards.refuse_function(member, host, forced)]
+        named += [(member, each) for each in guards.find_function_refusals(member, host, forced)]
         named += [(member, each) for each in refuse_vf_parent(member, snapshot)]
     requested = [member.address for member, target in due if target.picked]
     return [

@@ -29,7 +29,7 @@ def is_bridge(function: PciFunction) -> bool:
     return code.startswith("06") and (function.vendor, code[:4]) != _NVSWITCH
 
 
-def refuse_group(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
+def find_group_refusals(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
     """The refusals for a whole group to be bound to these drivers."""
     if (missing := groups.find_missing_isolation(group, host.no_iommu)) is not None:
         yield _not_bound(*missing)
@@ -40,14 +40,14 @@ def refuse_group(group: Group | None, drivers: Iterable[str], host: Host) -> Ite
         yield _not_bound(*host.no_vfio)
 
 
-def refuse_bridges(members: Iterable[PciFunction]) -> Iterator[Problem]:
+def find_bridge_refusals(members: Iterable[PciFunction]) -> Iterator[Problem]:
     """The refusals for bridges whose driver VFIO does not allow in the group: bridges are never bound."""
     for blocker in groups.find_blockers(each for each in members if is_bridge(each)):
         text = f"{blocker.address} of the same group is a bridge on the driver {blocker.driver}"
         yield _not_bound(text, "remove the group from the rule: bridges are never bound")
 
 
-def refuse_function(function: PciFunction, host: Host, forced: bool) -> Iterator[Problem]:
+def find_function_refusals(function: PciFunction, host: Host, forced: bool) -> Iterator[Problem]:
     """The refusals for one function; ``forced``: the operator has confirmed uses that can be confirmed."""
     if is_bridge(function):
         yield _not_bound("it is a bridge", "remove it from the rule: bridges are never bound")
@@ -58,10 +58,10 @@ def refuse_function(function: PciFunction, host: Host, forced: bool) -> Iterator
         yield _not_bound(f"it has {parts}", f"remove its {parts} first, once they are not in use")
     if (vgpu_type := groups.find_vgpu_type(function)) is not None:
         yield _not_bound(f"it has the vGPU type {vgpu_type}", "clear the type first, once it is not in use")
-    yield from _refuse_uses(function, forced)
+    yield from _find_use_refusals(function, forced)
 
 
-def _refuse_uses(function: PciFunction, forced: bool) -> Iterator[Problem]:
+def _find_use_refusals(function: PciFunction, forced: bool) -> Iterator[Problem]:
     if function.uses is not None:
         for refusal in classes.find_refusals(function.uses, function.address, forced):
             yield _not_bound(*refusal)

@@ -95,7 +95,7 @@ def _devices_for(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
 
 def _refusal(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> str | None:
     """Return why the rule does not match the device, in the same words for all alike; None if it does."""
-    unwanted = selectors.explain_mismatch_alike(rule, host_device, decision.snapshot.names)
+    unwanted = selectors.explain_unmatched_key(rule, host_device, decision.snapshot.names)
     if unwanted is not None:
         return unwanted
     for other, refusal in why.verdicts(host_device, decision):

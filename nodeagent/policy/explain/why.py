@@ -125,7 +125,7 @@ def _bind_with_card(audio: PciFunction, card: PciFunction, unit: Unit) -> str:
         return f"ask for its card: nodeagent explain {card.address}"
     if not groups.find_blockers((audio,)):
         return ""
-    return health.advise_bind(audio, unit, f" as well as {card.address}")
+    return health.advise_vfio(audio, unit, f" as well as {card.address}")
 
 
 def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:

@@ -18,7 +18,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import UsbRule
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer.health import WITH_ITS_POD
-from nodeagent.policy.offer.units import check_numa
+from nodeagent.policy.offer.units import find_announced_numa
 
 
 def find_reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
@@ -102,7 +102,7 @@ def _describe_vfio_node(node: DevNode, function: PciFunction) -> Reason:
 def find_numa(nodes: Iterable[DevNode], host: Host) -> int | None:
     """The NUMA node of the functions behind the nodes, if all have the same one."""
     found = {function.numa_node for function in find_functions(nodes, host) if function.numa_node is not None}
-    return check_numa(found.pop(), host.numa_nodes) if len(found) == 1 else None
+    return find_announced_numa(found.pop(), host.numa_nodes) if len(found) == 1 else None
 
 
 def find_functions(nodes: Iterable[DevNode], host: Host) -> Iterator[PciFunction]:

@@ -224,7 +224,7 @@ def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         discovery.describe_driver(function),
-        advise_bind(function, unit),
+        advise_vfio(function, unit),
     )
 
 
@@ -244,7 +244,7 @@ def _boot_framebuffer(function: PciFunction, unit: Unit) -> Reason | None:
     )
 
 
-def advise_bind(function: PciFunction, unit: Unit, also: str = "", leave: str = classes.LEAVE) -> str:
+def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = classes.LEAVE) -> str:
     """The fix for a function that is not on VFIO; a bind only where it can succeed and removes nothing."""
     used = classes.describe_uses(function)
     if function.address in unit.ruled and not used:
@@ -396,7 +396,7 @@ def _viability(unit: Unit) -> Reason | None:
         return None
     used = next((blocker for blocker in blocking if classes.describe_uses(blocker)), None)
     chosen = used or blocking[0]  # a function in use by the host cannot be bound, so the advice is about it
-    advice = advise_bind(
+    advice = advise_vfio(
         chosen, unit, " as well, or unbind it", "leave all of its IOMMU group out of the rules"
     )
     named = ", ".join(f"{blocker.address} ({blocker.driver})" for blocker in blocking)
@@ -458,7 +458,7 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     """
     own_id = use.device_id(host_device)
     own = unit.holders.get(own_id)
-    elsewhere = find_other_resource(own, use)
+    elsewhere = explain_other_resource(own, use)
     if elsewhere is not None or use.isolation is Isolation.NONE:
         return elsewhere
     for device_id, holder in unit.holders.items():
@@ -478,7 +478,7 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     return None
 
 
-def find_other_resource(holder: Holder | None, use: Use) -> Reason | None:
+def explain_other_resource(holder: Holder | None, use: Use) -> Reason | None:
     """The kubelet counts ids by resource: under this one it would allocate the device a second time."""
     if holder is None or not (holder.came_with or use.resource not in ("", holder.resource)):
         return None

@@ -250,10 +250,10 @@ def find_numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
     if isinstance(host_device, Mdev) and host_device.leaving:
         holder = snapshot.holder(host_device.uuid)
         return holder.numa if holder is not None else None
-    return check_numa(host_device.numa_node, snapshot.host.numa_nodes)
+    return find_announced_numa(host_device.numa_node, snapshot.host.numa_nodes)
 
 
-def check_numa(node: int | None, present: frozenset[int]) -> int | None:
+def find_announced_numa(node: int | None, present: frozenset[int]) -> int | None:
     """The NUMA node to announce; None if the host lacks it, as a wrong one makes pods unschedulable."""
     return node if node is not None and node in present else None
 

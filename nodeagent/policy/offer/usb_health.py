@@ -14,7 +14,7 @@ from nodeagent.model.host import Loan, UsbDevice
 from nodeagent.model.ids import DeviceId
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.policy import classes
-from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, find_other_resource, unreadable
+from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, explain_other_resource, unreadable
 
 
 def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
@@ -71,7 +71,7 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     """A pod has it under another resource, as a part of another set, or by its device node."""
     own_id = use.device_id(device)
     own = unit.holders.get(own_id)
-    elsewhere = find_other_resource(own, use)
+    elsewhere = explain_other_resource(own, use)
     if elsewhere is not None:
         return elsewhere
     container = unit.in_containers.get(device.id)
