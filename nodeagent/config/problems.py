@@ -78,10 +78,6 @@ class Problems:
         words = [part for part in (place, key, what) if part]
         self.errors.append(ConfigError(": ".join(words), hint))
 
-    def add_error(self, error: ConfigError) -> None:
-        """Add an error that already has its two lines."""
-        self.errors.append(error)
-
     def raise_any(self) -> None:
         """Raise the gathered errors as a ConfigError or ConfigErrors, if there are any."""
         if len(self.errors) == 1:

@@ -90,7 +90,7 @@ def read_file(path: str, problems: Problems) -> list[Assignment]:
     try:
         tables = yaml_lines.read(path)
     except ConfigError as error:
-        problems.add_error(error)
+        problems.errors.append(error)
         return []
     return [] if tables is None else list(_split(tables, problems))
 

@@ -15,7 +15,18 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    NewType,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 T = TypeVar("T")
 
@@ -40,14 +51,9 @@ class Key(NamedTuple):
     obsolete: bool = False
 
 
-class Saved(Enum):
-    """Annotates the type of a field whose plain form is another one than its type's."""
-
-    LISTED = "listed"
-    UNSAVED = "unsaved"
-
-
-LISTED, UNSAVED = Saved.LISTED, Saved.UNSAVED
+LISTED: Final = "listed"
+UNSAVED: Final = "unsaved"
+"""These two annotate the type of a field whose plain form is another one than its type's."""
 
 
 class RecordField(NamedTuple):
@@ -199,10 +205,10 @@ def _fields_of(of: Any) -> tuple[RecordField, ...]:
 
 def _field(name: str, hint: Any, default: Any) -> RecordField | None:
     wanted, mark = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
-    if mark is UNSAVED:
+    if mark == UNSAVED:
         return None
     key = mark if isinstance(mark, Key) else None
-    return RecordField(name, camel(name), wanted, default, _tagged(wanted), mark is LISTED, key)
+    return RecordField(name, camel(name), wanted, default, _tagged(wanted), mark == LISTED, key)
 
 
 def is_record(of: Any) -> bool:
