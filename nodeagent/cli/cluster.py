@@ -89,7 +89,7 @@ def text(report: AccessReport, credentials: str) -> str:
     lines = [f"the API server answers{user}, with {credentials}"]
     lines += [line for check in report.checks for line in _lines(check)]
     missing = sum(not check.well and check.required for check in report.checks)
-    return "\n".join([*lines, "", f"to look at: {missing}" if missing else "all is well"])
+    return "\n".join([*lines, "", f"problems: {missing}" if missing else "all is well"])
 
 
 def _lines(check: Check) -> Iterator[str]:

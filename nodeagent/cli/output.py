@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FINE, FAILED, USAGE, WRONG = 0, 1, 2, 3
 TEXT, WIDE, NAME = "text", "wide", "name"
 FORMS = (TEXT, "json", "yaml")
-PROBLEMS, NOTES = "to look at:", "notes:"
+PROBLEMS, NOTES = "problems:", "notes:"
 
 
 def emit(

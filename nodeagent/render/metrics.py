@@ -98,7 +98,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("nodeagent_build_info", "gauge", "Always 1; what runs here.", _build, ("version", "python")),
     _gauge(
         "nodeagent_problems",
-        "Things that need a person: the lines below 'to look at' of nodeagent status.",
+        "Problems that need action, as nodeagent status lists them.",
         lambda status: len(status.problems),
     ),
     _gauge(

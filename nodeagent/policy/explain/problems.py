@@ -40,7 +40,7 @@ def _without_iommu(host: Host, spec: Spec) -> Iterator[Problem]:
     missing = host.no_iommu
     missed = [each.address for each in host.functions.values() if expected(each, host, spec)]
     if missed and missing is not None:
-        what = f"{missing.seen}: {naming.shorten(missed)} cannot be assigned to a VM"
+        what = f"{naming.shorten(missed)} cannot be assigned to a VM: {missing.seen}"
         yield wrong(ProblemCode.NO_IOMMU, "", what, f"{missing.to_do}; {_NOT_WANTED}")
 
 
@@ -56,7 +56,7 @@ def _without_vfio(host: Host, spec: Spec) -> Iterator[Problem]:
         and (_is_wanted(each, spec) or (each.driver is None and _is_discoverable(each, spec)))
     ]
     if missed:
-        what = f"{missing.seen}: {naming.shorten(missed)} cannot be assigned to a VM"
+        what = f"{naming.shorten(missed)} cannot be assigned to a VM: {missing.seen}"
         yield wrong(ProblemCode.NO_VFIO, "", what, missing.to_do)
 
 
