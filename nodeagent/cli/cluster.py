@@ -15,7 +15,7 @@ import anyio
 
 from nodeagent.agent.cluster import inspection
 from nodeagent.agent.cluster.follow import Connection
-from nodeagent.agent.cluster.inspection import AccessReport, Check
+from nodeagent.agent.cluster.inspection import Check
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import args, daemon_client, output
 from nodeagent.cluster.api import Session
@@ -57,15 +57,21 @@ def run(options: argparse.Namespace) -> int:
         off = ClusterCheck(False, "", "", True, ())
         enabled = settings.configuration.kubevirt.enabled
         return output.emit(options, "ClusterCheck", off, lambda: not_followed(enabled), first_line)
-    report = ask(
+    user, checks = ask(
         credentials,
         options.timeouts,
         lambda session: inspection.inspect(session, settings, connection.node),
     )
-    checks = tuple(check._replace(hint="" if check.well else check.hint) for check in report.checks)
-    found = ClusterCheck(True, report.user, str(credentials), report.well, checks)
-    output.emit(options, "ClusterCheck", found, lambda: text(report, str(credentials)), first_line)
-    return output.FINE if report.well else output.WRONG
+    found = summarize(user, str(credentials), checks)
+    output.emit(options, "ClusterCheck", found, lambda: text(found), first_line)
+    return output.FINE if found.well else output.WRONG
+
+
+def summarize(user: str, credentials: str, checks: tuple[Check, ...]) -> ClusterCheck:
+    """The checks with their verdict; ``credentials`` in words."""
+    well = all(check.well for check in checks if check.required)
+    shown = tuple(check._replace(hint="") if check.well else check for check in checks)
+    return ClusterCheck(True, user, credentials, well, shown)
 
 
 def ask(credentials: Credentials, timeouts: Timeouts, question: Callable[[Session], Awaitable[T]]) -> T:
@@ -83,12 +89,12 @@ def not_followed(enabled: str) -> str:
     return f"{_WHY_NOT[enabled]}\n{_TRY}"
 
 
-def text(report: AccessReport, credentials: str) -> str:
-    """The report; ``credentials`` in words."""
-    user = f" as {report.user}" if report.user else ""
-    lines = [f"the API server answers{user}, with {credentials}"]
-    lines += [line for check in report.checks for line in _lines(check)]
-    missing = sum(not check.well and check.required for check in report.checks)
+def text(found: ClusterCheck) -> str:
+    """A line for each check, a second one with a hint; and the number of problems."""
+    user = f" as {found.user}" if found.user else ""
+    lines = [f"the API server answers{user}, with {found.credentials}"]
+    lines += [line for check in found.checks for line in _lines(check)]
+    missing = sum(not check.well and check.required for check in found.checks)
     return "\n".join([*lines, "", f"problems: {missing}" if missing else "all is well"])
 
 

@@ -72,18 +72,6 @@ class Check(NamedTuple):
     required: bool = True
 
 
-class AccessReport(NamedTuple):
-    """All of it, and as whom it was asked for ("" where the API server does not tell)."""
-
-    user: str = ""
-    checks: tuple[Check, ...] = ()
-
-    @property
-    def well(self) -> bool:
-        """True if nothing is missing that is required."""
-        return all(check.well for check in self.checks if check.required)
-
-
 def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
     """The rights at the API server that the settings ask for; the last is for the command line.
 
@@ -109,8 +97,11 @@ def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
     yield Right("get", "kubevirt.io", "virtualmachineinstances", purpose=_FOR_EXPLAIN, required=False)
 
 
-async def inspect(session: Session, settings: Settings, node: str) -> AccessReport:
-    """The report. :raises ClusterUnavailable: if the API server does not answer, or does not know us."""
+async def inspect(session: Session, settings: Settings, node: str) -> tuple[str, tuple[Check, ...]]:
+    """The user that the API server knows this node as ("" if it does not say), and the checks.
+
+    :raises ClusterUnavailable: if the API server does not answer, or does not know us.
+    """
     user = await read_user(session)
     found = [await check_right(session, right) for right in needed_rights(settings, node)]
     known = await serves(session, VERSION, PLURAL)
@@ -124,7 +115,7 @@ async def inspect(session: Session, settings: Settings, node: str) -> AccessRepo
     if crs is not None:
         labels = state.update(ClusterState(), None, nodes, node).config.labels
         found += _of_crs(crs, settings.configuration, labels)
-    return AccessReport(user, tuple(found))
+    return user, tuple(found)
 
 
 async def listed(session: Session, path: str, parameters: Parameters = ()) -> dict[str, Object] | None:

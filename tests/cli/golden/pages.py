@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nodeagent.agent.cluster.inspection import AccessReport, Check
+from nodeagent.agent.cluster.inspection import Check
 from nodeagent.check.findings import ReadinessLine, Verdict
 from nodeagent.cli import bind, check, cluster, explain, explain_vmi, output, plan, plan_config, scan, status
 from nodeagent.cli.plan_config import DryRun, SettingChange
@@ -265,10 +265,10 @@ def _cluster_check() -> str:
         Check("right", "watch nodes", False, "Forbidden", 'add {verbs: ["watch"]}'),
         Check("right", "get virtualmachineinstances.kubevirt.io", False, "for explain vmi", required=False),
     )
-    report = AccessReport("system:node:a", checks)
+    credentials = "the kubeconfig /etc/kubeconfig"
     return _sections(
-        with_problems=cluster.text(report, "the kubeconfig /etc/kubeconfig"),
-        healthy=cluster.text(AccessReport(checks=checks[:1]), "the kubeconfig /etc/kubeconfig"),
+        with_problems=cluster.text(cluster.summarize("system:node:a", credentials, checks)),
+        healthy=cluster.text(cluster.summarize("", credentials, checks[:1])),
         off=cluster.not_followed("false"),
         without_credentials=cluster.not_followed("auto"),
     )
