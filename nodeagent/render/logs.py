@@ -29,20 +29,13 @@ _HEADERS = (
 
 
 class Explained(NamedTuple):
-    """An event as people are told of it: what it means, what to do, and commands to look further."""
+    """An event with its explanation: the meaning, what to do, and commands to look further."""
 
     event: log.Event
     subject: str
     means: str
     do: str
     run: tuple[str, ...]
-
-    @property
-    def placeholders(self) -> frozenset[str]:
-        """The fields that the texts speak of."""
-        return frozenset(
-            name.lower() for text in (self.subject, self.means, self.do, *self.run) for name in _names(text)
-        )
 
 
 def explained() -> tuple[Explained, ...]:
@@ -66,10 +59,6 @@ def _explained(event: log.Event, text: Mapping[str, object]) -> Explained:
     run = text.get("run", [])
     assert isinstance(run, list)
     return Explained(event, str(text["subject"]), str(text["means"]), str(text["do"]), tuple(map(str, run)))
-
-
-def _names(text: str) -> list[str]:
-    return PLACEHOLDER.findall(text)
 
 
 def _entry(one: Explained) -> str:
