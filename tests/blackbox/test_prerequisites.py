@@ -115,6 +115,19 @@ async def test_a_card_whose_vgpus_are_wanted_is_not_advised_to_be_bound(node: No
     assert "bind" not in told["toDo"]
 
 
+async def test_vfs_with_vgpus_are_not_advised_to_be_removed_for_their_pf(node: Node) -> None:
+    vf = "0000:3b:00.4"
+    node.add_gpu(GPU, 10, sriov=4)
+    node.add_gpu(vf, 11, physfn=GPU)
+    for address in (GPU, vf):
+        node.host.bind(address, "nvidia")
+    node.configure(RULES.partition("\n")[2])
+    told = await explained(node)
+    names(told["toDo"], "vGPUs")
+    assert "remove its" not in told["toDo"]
+    assert "bind" not in told["toDo"]
+
+
 async def test_a_driver_that_this_kernel_lacks_is_not_advised_to_be_loaded(node: Node) -> None:
     without_module(node)
     node.configure(RULES)

@@ -54,7 +54,7 @@ class Unit(NamedTuple):
     no_vfio: Missing | None = None
     boot_framebuffers: tuple[tuple[str, str], ...] = ()
     ruled: frozenset[str] = frozenset()  # functions that a passthrough rule is to bind
-    split: frozenset[str] = frozenset()  # functions with desired vGPUs
+    split: frozenset[str] = frozenset()  # functions with vGPUs
     firmware: bool = False
     loans: Loans = MappingProxyType({})
     in_containers: Mapping[str, Holder] = MappingProxyType({})
@@ -250,7 +250,7 @@ def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = 
     if function.address in unit.ruled and not used:
         return "a passthrough rule matches it: nodeagent plan shows why it is not bound"
     if function.address in unit.split and not used:
-        return "leave it on its driver, which creates the desired vGPUs (mdevs); or remove their types"
+        return "leave it on its driver, which creates vGPUs (mdevs); remove it from rules for whole GPUs"
     mdevs = unit.mdevs.get(function.address, 0)
     advice = classes.advise_bind(function, also, mdevs, leave)
     if unit.no_vfio is None or used or classes.describe_children(function, mdevs):

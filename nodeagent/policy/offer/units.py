@@ -124,7 +124,7 @@ def build_unit(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         no_iommu=host.no_iommu,
         no_vfio=None if host.vfio_loaded else host.vfio_missing,
         ruled=_find_ruled(functions, snapshot.spec) if snapshot.spec.passthrough else frozenset(),
-        split=_find_split(functions, snapshot) if snapshot.spec.mdevs.manage else frozenset(),
+        split=_find_split(functions, snapshot),
         boot_framebuffers=host.boot_framebuffers,
         firmware=groups.is_kept_by_firmware(group, host),
         loans=loans,
@@ -156,8 +156,8 @@ def _find_ruled(functions: Iterable[PciFunction], spec: Spec) -> frozenset[str]:
 
 
 def _find_split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[str]:
-    """The functions whose driver creates mdevs on them, or vGPUs on their VFs."""
-    parents = snapshot.host.mdev_parents
+    """The functions with desired mdevs, and those with VFs of NVIDIA's driver, which are for vGPUs alone."""
+    parents = snapshot.host.mdev_parents if snapshot.spec.mdevs.manage else {}
     return frozenset(
         each.address
         for each in functions
