@@ -12,19 +12,10 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 
-if TYPE_CHECKING:
-    pass
-
-T = TypeVar("T")
-
-ASIDE = ".broken"
-_WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of a parser
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # say nothing of the file
 STDIN = "-"  # in place of a path
 
 

@@ -5,8 +5,6 @@ Each file is a JSON object with sections, and each section has one writer. Save 
 once, so a crash loses no section; one daemon or command at a time writes (``kubelet.node_lock``). A file or
 section that cannot be read counts as none: its writer sets it aside and logs that, and others leave it
 alone. There is no checksum: operators may edit the files. All functions block.
-
-Until nodeagent 0.1.0 each section was a file of its own. That is read as long as the section was not saved.
 """
 
 from __future__ import annotations
@@ -55,34 +53,29 @@ LASTING = StateFile("/var/lib/nodeagent/last.json", 0o600)
 
 
 class SectionId(NamedTuple):
-    """The file and the key of a section, and its ``former`` files, until nodeagent 0.1.0."""
+    """The file and the key of a section."""
 
     file: StateFile
     key: str
-    former: tuple[str, ...]
 
     def path(self, prefix: str) -> str:
         """The path of its file."""
         return f"{prefix.rstrip('/')}{self.file.path}"
 
-    def former_paths(self, prefix: str) -> list[str]:
-        """The paths of its former files."""
-        return [f"{prefix.rstrip('/')}{path}" for path in self.former]
-
     def exists(self, prefix: str) -> bool:
         """True if there may be a value to read."""
         try:
-            return self.key in _read(self.path(prefix)) or any(map(os.path.exists, self.former_paths(prefix)))
+            return self.key in _read(self.path(prefix))
         except (Damaged, KernelRefused):
             return True
 
 
-LEDGER = SectionId(BOOT, "ledger", ("/run/nodeagent/vgpu-types.json", "/run/nodeagent/drivers.json"))
-USB = SectionId(BOOT, "usb", ("/run/nodeagent/usb-loans.json",))
-RECOVERIES = SectionId(BOOT, "recoveries", ("/run/nodeagent/recoveries.json",))
-SETTINGS = SectionId(LASTING, "settings", ("/var/lib/nodeagent/settings.json",))
-CLUSTER = SectionId(LASTING, "cluster", ("/var/lib/nodeagent/cluster.json",))
-OFFERED = SectionId(LASTING, "offered", ("/var/lib/nodeagent/offered.json",))
+LEDGER = SectionId(BOOT, "ledger")
+USB = SectionId(BOOT, "usb")
+RECOVERIES = SectionId(BOOT, "recoveries")
+SETTINGS = SectionId(LASTING, "settings")
+CLUSTER = SectionId(LASTING, "cluster")
+OFFERED = SectionId(LASTING, "offered")
 
 
 class Section(Generic[T]):
@@ -113,16 +106,10 @@ class Section(Generic[T]):
         """
         path = self._id.path(prefix)
         sections = _read(path)
-        if self._id.key in sections:
-            document = sections[self._id.key]
-        else:
-            document = {}
-            for path in self._id.former_paths(prefix):
-                document |= _read(path)
-            if not document:
-                return self._empty
+        if self._id.key not in sections:
+            return self._empty
         try:
-            return self._parse(document)
+            return self._parse(sections[self._id.key])
         except _WRONG as error:
             raise Damaged(path, self._id.key) from error
 
@@ -135,13 +122,12 @@ class Section(Generic[T]):
 
     def load(self, prefix: str) -> T:
         """As ``peek``, by the writer: a damaged value is set aside, and logged."""
-        for _ in (self._id.file, *self._id.former):  # each may be damaged
-            try:
-                return self.read(prefix)
-            except Damaged as error:
-                with self._id.file.lock:
-                    self._set_aside(error)
-        return self.peek(prefix)
+        try:
+            return self.read(prefix)
+        except Damaged as error:
+            with self._id.file.lock:
+                self._set_aside(error)
+            return self._empty
 
     def save(self, prefix: str, value: T) -> None:
         """Replace the section; remove it for the empty value. :raises KernelRefused: if that fails."""
@@ -153,29 +139,18 @@ class Section(Generic[T]):
                 self._set_aside(error)
                 before = {}
             others = {key: section for key, section in before.items() if key != self._id.key}
-            if value == self._empty:
-                self._remove_former(prefix)  # first: without the section they would count again
-                self._write(path, before, others)
-            else:
-                self._write(path, before, {**others, self._id.key: self._plain(value)})
-                self._remove_former(prefix)
+            sections = others if value == self._empty else {**others, self._id.key: self._plain(value)}
+            self._write(path, before, sections)
 
     def _write(self, path: str, before: dict[str, Any], sections: dict[str, Any]) -> None:
         if sections:
             files.put(path, json.dumps(sections, sort_keys=True), self._hint, mode=self._id.file.mode)
         elif before:
-            self._remove(path)
-
-    def _remove_former(self, prefix: str) -> None:
-        for path in self._id.former_paths(prefix):
-            self._remove(path)
-
-    def _remove(self, path: str) -> None:
-        try:
-            Path(path).unlink(missing_ok=True)
-        except OSError as error:
-            what = f"{path} cannot be removed: {hints.strerror(error)}"
-            raise KernelRefused(what, self._hint, errno=error.errno or 0, path=path) from error
+            try:
+                Path(path).unlink(missing_ok=True)
+            except OSError as error:
+                what = f"{path} cannot be removed: {hints.strerror(error)}"
+                raise KernelRefused(what, self._hint, errno=error.errno or 0, path=path) from error
 
     def _set_aside(self, damaged: Damaged) -> None:
         """Rename a damaged file, and log that; with other good sections: copy it and remove this one."""
@@ -188,7 +163,7 @@ class Section(Generic[T]):
             except Damaged:
                 sections = {}
             others = {key: section for key, section in sections.items() if key != self._id.key}
-            if others and path.endswith(self._id.file.path):
+            if others:
                 files.replace(path + ASIDE, Path(path).read_text(encoding="utf-8"), mode=self._id.file.mode)
                 self._write(path, sections, others)
             else:

@@ -22,14 +22,13 @@ from tests.conftest import Said
 from tests.facts import names
 
 FILE = StateFile("/lib/state.json", 0o600)
-FORMER = "/lib/number.json", "/lib/more.json"
 
 
 def _number(data: dict[str, Any]) -> int:
     return int(data["number"]) + int(data.get("more", 0))
 
 
-NUMBER_ID = SectionId(FILE, "number", FORMER)
+NUMBER_ID = SectionId(FILE, "number")
 NUMBER = Section(
     NUMBER_ID,
     0,
@@ -37,7 +36,7 @@ NUMBER = Section(
     lambda number: {"number": number},
     "without it all is lost",
 )
-OTHER: Section[dict[str, Any]] = Section(SectionId(FILE, "other", ()), {}, dict, dict, "")
+OTHER: Section[dict[str, Any]] = Section(SectionId(FILE, "other"), {}, dict, dict, "")
 BROKEN_FILES = ["", "{", "[]", "null", "[" * 100_000, '"\\udcff"']
 BROKEN_SECTIONS = ['{"number": "x"}', "{}", "[]", "7"]
 
@@ -75,7 +74,7 @@ def test_without_a_section_it_is_the_empty_value_and_a_file_without_sections_is_
 
 def test_sections_that_are_saved_at_the_same_time_are_all_there(tmp_path: Path) -> None:
     sections: list[Section[dict[str, Any]]] = [
-        Section(SectionId(FILE, str(number), ()), {}, dict, dict, "") for number in range(8)
+        Section(SectionId(FILE, str(number)), {}, dict, dict, "") for number in range(8)
     ]
 
     def save(section: Section[dict[str, Any]]) -> None:
@@ -163,32 +162,3 @@ def test_a_place_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path
 
 
 # The files of the release before
-
-
-def test_the_files_of_the_release_before_count_until_the_section_is_saved(tmp_path: Path) -> None:
-    prefix = str(tmp_path)
-    put(tmp_path, '{"number": 7}', FORMER[0])
-    put(tmp_path, '{"more": 1}', FORMER[1])
-    assert NUMBER_ID.exists(prefix)
-    assert (NUMBER.peek(prefix), NUMBER.load(prefix)) == (8, 8)
-    NUMBER.save(prefix, 9)
-    assert os.listdir(tmp_path / "lib") == ["state.json"]
-    assert NUMBER.load(prefix) == 9
-
-
-def test_a_section_counts_and_not_a_former_file_that_a_crash_has_left(tmp_path: Path) -> None:
-    prefix = str(tmp_path)
-    NUMBER.save(prefix, 9)
-    put(tmp_path, '{"number": 7}', FORMER[0])
-    assert NUMBER.load(prefix) == 9
-    NUMBER.save(prefix, 0)
-    assert (NUMBER.load(prefix), os.listdir(tmp_path / "lib")) == (0, [])
-
-
-def test_a_damaged_former_file_is_set_aside_and_the_other_one_counts(tmp_path: Path, said: Said) -> None:
-    prefix = str(tmp_path)
-    put(tmp_path, '{"number": 7}', FORMER[0])
-    path = put(tmp_path, "{", FORMER[1])
-    assert NUMBER.load(prefix) == 7
-    assert Path(f"{path}{ASIDE}").read_text() == "{"
-    assert len(said(log.STATE_DAMAGED)) == 1

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -55,22 +54,6 @@ async def test_a_damaged_record_of_own_drivers_is_set_aside_and_told_and_nothing
             await node.until_told(lambda told: not told["changes"]["underWay"])
             assert drivers_of(drivers) == BOUND
         assert record(node).with_suffix(".json.broken").read_bytes() == damaged
-
-
-async def test_drivers_are_restored_from_the_files_of_the_release_before(node: Node) -> None:
-    add_card(node)
-    node.configure(RESOURCE + RULE)
-    async with simulated(node.host, GPU, AUDIO) as drivers, node.kubelet():
-        async with node.daemon():
-            await eventually(lambda: drivers_of(drivers) == BOUND, PATIENCE)
-        ledger = node.state("ledger")
-        record(node).unlink()
-        former = record(node).with_name("drivers.json")
-        former.write_text(json.dumps({"drivers": ledger["drivers"]}))
-        node.configure(RESOURCE)
-        async with node.daemon():
-            await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
-            await eventually(lambda: not former.exists() and not node.has_former_drivers(), PATIENCE)
 
 
 async def test_what_came_back_on_another_driver_gets_that_one_back(node: Node) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.state import LEDGER
 from nodeagent.kernel.root import Root
-from nodeagent.model import plain
 from nodeagent.model.change import set_num_vfs
-from nodeagent.model.snapshot import Asked, Ledger, Snapshot
+from nodeagent.model.snapshot import Ledger, Snapshot
 from tests.facts import names
 
 RECORD = Ledger({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"}, {"0000:3b:00.4": ("556", "557")})
@@ -56,25 +54,6 @@ def test_a_write_that_breaks_off_leaves_the_ledger_as_it_was(tmp_path: Path) -> 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert ledger.SECTION.load(prefix) == RECORD
-
-
-def test_the_two_files_of_the_release_before_are_taken_over(tmp_path: Path) -> None:
-    """Without the former drivers, functions would stay on vfio-pci until the next boot."""
-    drivers = Ledger(
-        drivers={"0000:3b:00.0": "nouveau"},
-        asked={"0000:3b:00.0": Asked("vfio-pci", "10de", "1eb8")},
-        unprobed=frozenset({"0000:5e:00.0"}),
-    )
-    at = path(tmp_path)
-    at.parent.mkdir(parents=True)
-    (at.parent / "vgpu-types.json").write_text(json.dumps(plain.dump(RECORD)))
-    (at.parent / "drivers.json").write_text(json.dumps(plain.dump(drivers)))
-    both = RECORD._replace(drivers=drivers.drivers, asked=drivers.asked, unprobed=drivers.unprobed)
-    assert LEDGER.exists(str(tmp_path))
-    assert ledger.SECTION.load(str(tmp_path)) == both
-    ledger.SECTION.save(str(tmp_path), both._replace(asked={}))
-    assert [each.name for each in at.parent.iterdir()] == ["state.json"]
-    assert ledger.SECTION.load(str(tmp_path)) == both._replace(asked={})
 
 
 @pytest.mark.parametrize(("now", "ours"), [("1", True), ("0", False)])
