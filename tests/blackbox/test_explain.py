@@ -220,13 +220,18 @@ async def test_help_names_what_can_be_asked_for() -> None:
     assert "UUID, resource, path, pod, rule, or vmi" in (await run("explain", "--help")).stdout
 
 
+def pods_of(told: dict[str, Any]) -> dict[str, str]:
+    """Return the pod by the device that it has, once PodResources names it."""
+    return {device: holder["pod"] for device, holder in told["holders"].items()}
+
+
 async def test_a_resource_whose_last_device_has_gone_is_told_as_the_daemon_lists_it(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (_, kubelet):
         await kubelet.admit(Pod("ns", "vm", [{T4: 1}]))
-        await node.until_told(lambda told: address in told["holders"])
+        await node.until_told(lambda told: pods_of(told) == {address: "ns/vm"})
         node.host.unplug(address)
-        status = await node.until_told(lambda told: told["resources"][0]["healthy"] == 0)
+        status = await node.until_told(lambda told: told["resources"][0]["devices"][0]["reason"] == "gone")
         told = await answer(node, "ResourceExplanation", T4)
         (part,) = (await answer(node, "PodExplanation", "ns/vm"))["resources"]
     (listed,) = status["resources"][0]["devices"]
