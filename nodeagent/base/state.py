@@ -12,8 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
-import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +25,7 @@ T = TypeVar("T")
 ASIDE = ".broken"
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of a parser
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # say nothing of the file
-_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.EINVAL)
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR)
 
 
 class Damaged(ValueError):
@@ -178,7 +176,9 @@ def _read(path: str, *, to_replace: bool = False) -> dict[str, Any]:
     :raises KernelRefused: if it cannot be read at present.
     """
     try:
-        data = _content(path)
+        data = files.read_regular(path)
+    except files.NotRegular:
+        return {}
     except OSError as error:
         if error.errno in _OUT_OF_RESOURCES or (to_replace and error.errno not in _NO_FILE):
             what = f"{path} cannot be read: {hints.strerror(error)}"
@@ -191,12 +191,3 @@ def _read(path: str, *, to_replace: bool = False) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise Damaged(path)
     return document
-
-
-def _content(path: str) -> bytes:
-    """:raises OSError: if it is no file that can be read; a pipe without a writer must not be waited for."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        return file.read()
