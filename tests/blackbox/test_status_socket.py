@@ -60,7 +60,7 @@ async def test_one_socket_gives_status_and_snapshot_and_takes_requests(node: Nod
         assert [path.name for path in (node.root / SOCKET).parent.iterdir() if path.is_socket()] == [
             "status.sock"
         ]
-        assert (await document(node, "GET", "/status")).keys() == status.keys()
+        assert status.keys() - {"pciIds"} <= (await document(node, "GET", "/status")).keys()
         assert (await document(node, "GET", "/snapshot"))["format"] == "nodeagent-snapshot/v1"
         request = json.dumps({"asking": "bind", "names": [GPU]}).encode()
         (result,) = (await document(node, "POST", "/requests", request))["results"]
