@@ -30,7 +30,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.change import Answer, BindAction, BootFile, BootFiles, Outcome, Request, Result
 from nodeagent.model.ids import VFIO_PCI, vfio_driver
 from nodeagent.policy import naming
-from nodeagent.policy.change import atboot, byhand
+from nodeagent.policy.change import at_boot, manual_requests
 
 if TYPE_CHECKING:
     from nodeagent.model.snapshot import Snapshot
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 def parse_request(options: argparse.Namespace, asking: BindAction, driver: str) -> Request:
     """The request of these options. :raises ConfigError: if a name means nothing."""
     for name in options.names:
-        byhand.parse_name(name)
+        manual_requests.parse_name(name)
     return Request(asking, tuple(options.names), driver, options.dry_run)
 
 
@@ -158,7 +158,7 @@ def _bind_at_boot(options: argparse.Namespace, request: Request) -> int:
     root = args.find_root(options)
     _check_root(root, request)
     snapshot, first_line = _scan(options, root)
-    found = atboot.plan(request, snapshot, boot_files.read(root))
+    found = at_boot.plan(request, snapshot, boot_files.read(root))
     change = boot_files.changes(root, found.entries)
     if not request.dry_run:
         boot_files.put(root, change)
@@ -186,7 +186,7 @@ def remove_from_boot(options: argparse.Namespace, request: Request) -> tuple[Req
         return request, BootFiles()
     _check_root(root, request)
     snapshot, _ = _scan(options, root)
-    kept = atboot.remove_entries(request, snapshot, known)
+    kept = at_boot.remove_entries(request, snapshot, known)
     change = boot_files.changes(root, kept)
     if not request.dry_run:
         boot_files.put(root, change)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from nodeagent.model.spec import NO_RULES, DirectRule, PassthroughRule, Rule, Spec, SriovRule
-from nodeagent.policy import contradictions, mdev_wishes
+from nodeagent.policy import contradictions, mdev_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -49,7 +49,7 @@ def merge(
         rules=rules if entries is None else (*rules, *entries.rules),
         kubevirt_rules=NO_RULES if entries is None else entries.served,
         virt_handler_rules=NO_RULES if entries is None else entries.foreign,
-        mdevs=mdev_wishes.build_spec(configuration, cr, here),
+        mdevs=mdev_spec.build_spec(configuration, cr, here),
         sriov=_relative(configuration.sriov, home),
         passthrough=_relative(configuration.passthrough, home),
         labels=tuple(here.items()),
@@ -64,13 +64,13 @@ def _relative(rules: Iterable[R], home: str) -> tuple[R, ...]:
 
 def findings(configuration: Configuration) -> tuple[Problem, ...]:
     """The contradictions between parts of a configuration, in the order of the file."""
-    _, unusable = mdev_wishes.choose_vgpu(configuration, _labels(configuration, None))
+    _, unusable = mdev_spec.choose_vgpu(configuration, _labels(configuration, None))
     return (*contradictions.contradictions(configuration), *unusable)
 
 
 def warnings(configuration: Configuration) -> tuple[str, ...]:
     """Parts of a configuration that are suspicious, but no error: whole lines to show."""
-    unchosen = mdev_wishes.warn_of_unchosen(configuration, _labels(configuration, None))
+    unchosen = mdev_spec.warn_of_unchosen(configuration, _labels(configuration, None))
     return (*unchosen, *_warn_of_rules(configuration), *_warn_of_sources(configuration))
 
 
@@ -86,8 +86,8 @@ def objections(
     return (
         *(() if cr is None else cr.refused),
         *(() if entries is None else entries.findings),
-        *mdev_wishes.find_obstacles(configuration, cr, _labels(configuration, labels)),
-        *mdev_wishes.find_ignored(configuration, cr),
+        *mdev_spec.find_obstacles(configuration, cr, _labels(configuration, labels)),
+        *mdev_spec.find_ignored(configuration, cr),
     )
 
 

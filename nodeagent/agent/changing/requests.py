@@ -5,9 +5,9 @@ A request becomes part of the Ledger, and the plan does the rest. ``ManualReques
 daemon, whose loop makes the changes. ``carry_out_alone`` does the same in the process of the command where no
 daemon runs: under the daemon's lock, for the named groups only, and no resource is served.
 
-Before a request is planned (``policy.change.byhand``) the host is scanned, mounts and open files too, and the
-kubelet is asked, for these change without an event. A refused request is forgotten: its answer says so. A
-write that the kernel still holds up after a while is left to the loop, and reported as such.
+Before a request is planned (``policy.change.manual_requests``) the host is scanned, mounts and open files
+too, and the kubelet is asked, for these change without an event. A refused request is forgotten: its answer
+says so. A write that the kernel still holds up after a while is left to the loop, and reported as such.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from nodeagent.model.change import Answer, Outcome, Request, Result, Step, occup
 from nodeagent.model.host import HostUses
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Asked
-from nodeagent.policy.change import byhand
-from nodeagent.policy.change.byhand import GroupPlan
+from nodeagent.policy.change import manual_requests
+from nodeagent.policy.change.manual_requests import GroupPlan
 
 
 class ManualRequests:
@@ -72,7 +72,10 @@ class ManualRequests:
         """The outcome for each group; where a write does not end, what has become of it by then."""
         try:
             groups = await self._plan(request)
-            results = {each.functions: byhand.build_result(each, self._snapshots.now.host) for each in groups}
+            results = {
+                each.functions: manual_requests.build_result(each, self._snapshots.now.host)
+                for each in groups
+            }
             due = [] if request.dry_run else [each for each in groups if each.due]
             _log_accepted(request, due, asker)
             if due:
@@ -105,11 +108,13 @@ class ManualRequests:
 
     def _plan_now(self, request: Request, found: Mapping[PciAddress, HostUses]) -> Sequence[GroupPlan]:
         now = self._snapshots.now
-        return byhand.plan(request, replace(now, host=now.host.with_uses(found, now.host)))
+        return manual_requests.plan(request, replace(now, host=now.host.with_uses(found, now.host)))
 
     async def _host_uses(self, request: Request) -> Mapping[PciAddress, HostUses]:
         """A close look, as far as it comes in time: it is repeated before the write."""
-        wanted = [each.address for each in byhand.find_members(request, self._snapshots.now) if each.usable]
+        wanted = [
+            each.address for each in manual_requests.find_members(request, self._snapshots.now) if each.usable
+        ]
         with anyio.move_on_after(self._core.timeouts.host_use_read):
             return await threads.call(host_use.find_uses, self._core.root, wanted, closely=True)
         return {}
@@ -142,8 +147,8 @@ class ManualRequests:
         while left:
             seen = self._snapshots.version
             for each in [group for group in left if not self._is_in_progress(group)]:
-                plan = byhand.plan_now(each, self._snapshots.now)
-                refusals = self._failure(each) or byhand.find_refusals(plan)
+                plan = manual_requests.plan_now(each, self._snapshots.now)
+                refusals = self._failure(each) or manual_requests.find_refusals(plan)
                 if plan.steps and not refusals:
                     self._start(plan.steps)
                     continue
@@ -170,12 +175,12 @@ class ManualRequests:
         for each in refused:
             self._request({address: before.get(address) for address in each.asked})
         for each in refused:
-            plan = byhand.plan_now(each, self._snapshots.now)
-            if not byhand.find_refusals(plan):
+            plan = manual_requests.plan_now(each, self._snapshots.now)
+            if not manual_requests.find_refusals(plan):
                 self._start(plan.steps)
 
     def _request(self, changes: Mapping[str, Asked | None]) -> None:
-        self._runner.ledger.request(byhand.with_requests(self._snapshots.now.ledger.asked, changes))
+        self._runner.ledger.request(manual_requests.with_requests(self._snapshots.now.ledger.asked, changes))
 
     def _start(self, steps: Sequence[Step]) -> None:
         """Make the steps of one group now, unless the loop does."""

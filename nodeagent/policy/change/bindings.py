@@ -22,7 +22,7 @@ from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector
 from nodeagent.policy import groups, naming, selectors
-from nodeagent.policy.change import guards, prospects
+from nodeagent.policy.change import future_vfs, guards
 from nodeagent.policy.change.cards import address_key
 
 
@@ -130,7 +130,7 @@ def _find_rule(function: PciFunction, rules: Iterable[PassthroughRule]) -> Passt
 def _find_vf_rule(function: PciFunction, snapshot: Snapshot) -> PassthroughRule | None:
     """The driver rule of a VF, by the ``sriov`` rule that created it."""
     physical = None if function.physfn is None else snapshot.host.functions.get(function.physfn)
-    return None if physical is None else prospects.find_driver_rule(physical, snapshot.spec)
+    return None if physical is None else future_vfs.find_driver_rule(physical, snapshot.spec)
 
 
 def _find_request(function: PciFunction, ledger: Ledger) -> PassthroughRule | None:
@@ -247,7 +247,7 @@ def _describe_group(blocker: PciFunction, requested: Sequence[str], due: int) ->
 
 def refuse_vf_parent(function: PciFunction, snapshot: Snapshot) -> Iterator[Problem]:
     """Refuse a PF of an ``sriov`` rule: unbinding its driver may leave VFs behind, and crash the kernel."""
-    rule = prospects.find_rule(function, snapshot.spec.sriov)
+    rule = future_vfs.find_rule(function, snapshot.spec.sriov)
     if rule is not None and rule.num_vfs:
         hint = "remove it from one of the two rules; its VFs can be bound by passthrough"
         yield wrong(ProblemCode.NOT_BOUND, function.address, "a rule of sriov creates VFs of it", hint)

@@ -26,7 +26,7 @@ from nodeagent.model.ids import PciAddress, pci_address, pci_order
 from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import CardTypes, MdevDefinition, MdevSpec, WantedType
 from nodeagent.policy import groups
-from nodeagent.policy.change import ownership, wanted_types
+from nodeagent.policy.change import desired_types, ownership
 
 _GPU_CLASSES = ("0300", "0302")
 _UNMET = "its desired types cannot be created"
@@ -115,17 +115,17 @@ class Card:
 def find_cards(snapshot: Snapshot) -> tuple[Card, ...]:
     """All cards in address order, with their desired types; parents that are no PCI function come last."""
     host, wanted = snapshot.host, snapshot.spec.mdevs
-    listed = wanted_types.list_for_node(wanted, dict(snapshot.spec.labels))
+    listed = desired_types.list_for_node(wanted, dict(snapshot.spec.labels))
     cards = _read_cards(host, snapshot.ledger)
     mdev_types = [mdev_type for card in cards for mdev_type in card.types.values()]
     rules = {card.address: find_rules(card, wanted.cards, host) for card in cards}
     asked = (*listed, *(each for fitting in rules.values() for rule in fitting for each in rule.types))
-    excluded = wanted_types.find_ids(wanted.excluded, mdev_types)
-    unclear = wanted_types.find_unclear(wanted, asked, mdev_types)
+    excluded = desired_types.find_ids(wanted.excluded, mdev_types)
+    unclear = desired_types.find_unclear(wanted, asked, mdev_types)
     foreign = dict.fromkeys(unclear, "of a type whose name is not known") | dict.fromkeys(
         excluded, "of an excluded type"
     )
-    protected = wanted_types.find_ids(wanted.protected, mdev_types)
+    protected = desired_types.find_ids(wanted.protected, mdev_types)
     unread = {function.address for function in host.functions.values() if _is_unread(function)}
     found = []
     for card in cards:
@@ -280,7 +280,7 @@ def _build_card_spec(
 
 
 def _type_ids(wanted: Sequence[WantedType], card: Card, excluded: Set[str]) -> dict[str, int | None]:
-    counts = wanted_types.count_by_id(wanted, tuple(card.types.values()))
+    counts = desired_types.count_by_id(wanted, tuple(card.types.values()))
     return {type_id: count for type_id, count in counts.items() if type_id not in excluded}
 
 
@@ -351,7 +351,7 @@ def _explain_idle(card: Card, spec: CardSpec, listed: Sequence[WantedType]) -> s
         return "its list of types is empty"
     if not listed:
         return "no types are configured for this node"
-    if wanted_types.count_by_id(listed, tuple(card.types.values())):
+    if desired_types.count_by_id(listed, tuple(card.types.values())):
         return "its configured types are excluded"
     if card.partial:
         return "the types that it offers are not known while its VFs have one"

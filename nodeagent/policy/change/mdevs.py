@@ -37,7 +37,7 @@ from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy import naming
-from nodeagent.policy.change import cards, guards, ownership, wanted_types
+from nodeagent.policy.change import cards, desired_types, guards, ownership
 from nodeagent.policy.change.cards import Card, Parent
 
 NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither created nor removed without one"
@@ -66,9 +66,9 @@ def plan(snapshot: Snapshot) -> Plan:
         return Plan(problems=find_obstacles(wanted))
     if not snapshot.machine_id:
         return Plan(problems=(wrong(ProblemCode.CHANGE, "", NO_MACHINE, _NEW_MACHINE_ID),))
-    listed = wanted_types.list_for_node(wanted, dict(snapshot.spec.labels))
+    listed = desired_types.list_for_node(wanted, dict(snapshot.spec.labels))
     found = cards.find_cards(snapshot)
-    types = tuple(wanted_types.count_by_id(listed, _mdev_types(found)))
+    types = tuple(desired_types.count_by_id(listed, _mdev_types(found)))
     plans = _plan_cards(found, types, snapshot)
     problems = [
         wrong(ProblemCode.CHANGE, "", text, _CHANGE_TYPES)
@@ -352,8 +352,8 @@ def _find_problems(
         asked = listed or wanted.definitions or any(rule.types for rule in wanted.cards)
         return ["no card of this node offers mediated devices or vGPU types"] if asked else []
     asked = (*listed, *(each for card in found for each in card.spec.unmet))
-    excluded = wanted_types.find_ids(wanted.excluded, mdev_types)
-    meant = {each: wanted_types.count_by_id([each], mdev_types).keys() for each in asked}
+    excluded = desired_types.find_ids(wanted.excluded, mdev_types)
+    meant = {each: desired_types.count_by_id([each], mdev_types).keys() for each in asked}
     others = _find_types_of_others(listed, found)
     unknown = [
         text for each in asked if not meant[each] and (text := _describe_unoffered(each)) not in others
@@ -386,7 +386,7 @@ def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -
     So one list can be written for cards of several families.
     """
     mdev_types = _mdev_types(found)
-    missing = [each for each in listed if not wanted_types.count_by_id([each], mdev_types)]
+    missing = [each for each in listed if not desired_types.count_by_id([each], mdev_types)]
     return (
         () if len(missing) == len(listed) or _is_partial(found) else tuple(map(_describe_unoffered, missing))
     )

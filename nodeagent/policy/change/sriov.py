@@ -19,7 +19,7 @@ from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec, SriovRule
 from nodeagent.policy import groups, naming
-from nodeagent.policy.change import guards, prospects
+from nodeagent.policy.change import future_vfs, guards
 from nodeagent.policy.change.cards import address_key
 
 _SHOWN = 4  # VFs that one line names
@@ -39,7 +39,7 @@ def plan(snapshot: Snapshot) -> Plan:
     functions = snapshot.host.functions
     for address in sorted(functions, key=address_key):
         function = functions[address]
-        rule = prospects.find_rule(function, snapshot.spec.sriov)
+        rule = future_vfs.find_rule(function, snapshot.spec.sriov)
         if address in snapshot.ledger.unprobed and not _is_unprobed(rule, function, snapshot.spec):
             _restore(function, snapshot, steps, waiting)
         if rule is None or len(function.vfs) == rule.num_vfs:
@@ -76,7 +76,7 @@ def _is_unprobed(rule: SriovRule | None, function: PciFunction, spec: Spec) -> b
     """True if no host driver may bind the VFs; not supported with NVIDIA's tool."""
     if rule is None or _is_by_tool(function):
         return False
-    return prospects.is_for_vfio(function, rule, spec.passthrough)
+    return future_vfs.is_for_vfio(function, rule, spec.passthrough)
 
 
 def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiting: list[Step]) -> None:

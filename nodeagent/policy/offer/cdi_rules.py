@@ -18,7 +18,7 @@ from nodeagent.model.nodes import CdiEntry, DevNode, is_node_path
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule
-from nodeagent.policy.offer import behind
+from nodeagent.policy.offer import backing_devices
 
 _ID_LIMIT = 63
 
@@ -30,7 +30,7 @@ def resource(rule: CdiRule, snapshot: Snapshot) -> Resource:
         Device(
             device_id(entry.name),
             _find_reason(entry, snapshot),
-            behind.find_numa(_find_nodes(entry, host), host),
+            backing_devices.find_numa(_find_nodes(entry, host), host),
         )
         for entry in _find_entries(rule, snapshot)
     )
@@ -66,7 +66,9 @@ def find_sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -
     chosen = [known[each] for each in device_ids if each in known]
     paths = (path for entry in chosen for path in entry.device.paths if is_node_path(path))
     functions = (
-        each.address for entry in chosen for each in behind.find_functions(_find_nodes(entry, host), host)
+        each.address
+        for entry in chosen
+        for each in backing_devices.find_functions(_find_nodes(entry, host), host)
     )
     return tuple(dict.fromkeys((*paths, *functions)))
 
@@ -123,7 +125,7 @@ def _find_reason(entry: CdiEntry, snapshot: Snapshot) -> Reason | None:
             f"{entry.name} is in {file.path} and in {', '.join(entry.rivals)}: runtimes reject both",
             "remove one of the files, or the name from it; /var/run/cdi takes precedence over /etc/cdi",
         )
-    return _find_missing(entry, host) or behind.find_reason(_find_nodes(entry, host), snapshot)
+    return _find_missing(entry, host) or backing_devices.find_reason(_find_nodes(entry, host), snapshot)
 
 
 def _find_missing(entry: CdiEntry, host: Host) -> Reason | None:

@@ -23,7 +23,7 @@ from nodeagent.model.nodes import DevNode, fits, is_pattern
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import NodePath, NodeRule
-from nodeagent.policy.offer import behind
+from nodeagent.policy.offer import backing_devices
 
 _ID_LIMIT = 54  # characters of a name in an id: with a mark, or the number of a share, at most 63
 _DIGITS = re.compile(r"(\d+)")
@@ -46,7 +46,7 @@ def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
     """The resource of a rule: ``count`` shares of each unit, Healthy while all of its nodes are available."""
     devices: list[Device] = []
     for unit in build_units(rule, snapshot):
-        reason, numa = _find_reason(unit, snapshot), behind.find_numa(unit.nodes, snapshot.host)
+        reason, numa = _find_reason(unit, snapshot), backing_devices.find_numa(unit.nodes, snapshot.host)
         devices += [Device(each, reason, numa) for each in _ids(rule, unit)]
     return Resource(ResourceName(rule.name), rule.kind, tuple(devices))
 
@@ -98,7 +98,7 @@ def find_sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) 
     """The node paths of these shares, and the addresses of the functions behind them."""
     chosen = _find_units(rule, device_ids, snapshot)
     found = [node for unit in chosen for node in unit.nodes]
-    functions = [each.address for each in behind.find_functions(found, snapshot.host)]
+    functions = [each.address for each in backing_devices.find_functions(found, snapshot.host)]
     return tuple(dict.fromkeys((*(node.path for node in found), *functions)))
 
 
@@ -127,7 +127,7 @@ def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
 def _find_reason(unit: NodeUnit, snapshot: Snapshot) -> Reason | None:
     if unit.missing:
         return _describe_missing(unit.missing)
-    return behind.find_reason(unit.nodes, snapshot)
+    return backing_devices.find_reason(unit.nodes, snapshot)
 
 
 def _describe_missing(paths: tuple[str, ...]) -> Reason:

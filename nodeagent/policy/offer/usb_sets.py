@@ -18,7 +18,7 @@ from nodeagent.model.nodes import DevNode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, NodeRule, UsbRule
 from nodeagent.policy import selectors
-from nodeagent.policy.offer import behind, usb_health
+from nodeagent.policy.offer import backing_devices, usb_health
 from nodeagent.policy.offer.matches import Match
 
 NO_HOLDERS: Mapping[str, Holder] = MappingProxyType({})
@@ -57,7 +57,7 @@ def find_in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
         by_now = by_rule.get(holder.resource, {}).get(device_id, ())
         nodes = [each for each in by_now if not answered_paths or each.real in answered_paths]
         nodes += [host.dev_nodes.get(path) or DevNode(path) for path in answered_paths]
-        found |= {each.id: holder for node in nodes for each in behind.find_usb_devices(node, host)}
+        found |= {each.id: holder for node in nodes for each in backing_devices.find_usb_devices(node, host)}
     return found
 
 
@@ -66,7 +66,9 @@ def find_formerly_in_containers(in_use: Iterable[str], snapshot: Snapshot) -> fr
     by_rule = _find_nodes_by_rule(snapshot).values()
     nodes = [DevNode(each) for each in in_use]
     nodes += [node for each in in_use for known in by_rule for node in known.get(each, ())]
-    return frozenset(device.id for node in nodes for device in behind.find_usb_devices(node, snapshot.host))
+    return frozenset(
+        device.id for node in nodes for device in backing_devices.find_usb_devices(node, snapshot.host)
+    )
 
 
 def _find_nodes_by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[DevNode]]]:

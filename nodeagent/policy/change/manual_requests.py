@@ -4,7 +4,7 @@
 A request counts beside the rules, so its answer is the plan of the group with the request on record: with the
 same refusals and the same steps. A plan that has to wait is refused as well, and dropped: the user can repeat
 the command. A release does not override a rule, which would apply again at the next turn. Called by
-``agent.changing.requests``; the commands and ``atboot`` parse names with it.
+``agent.changing.requests``; the commands and ``at_boot`` parse names with it.
 """
 
 from __future__ import annotations

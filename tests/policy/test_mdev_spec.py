@@ -23,7 +23,7 @@ from nodeagent.model.kubevirt import KubeVirtCR
 from nodeagent.model.problem import misconfigured
 from nodeagent.model.spec import CardTypes, MdevDefinition, MdevSpec, NodeTypes, WantedType
 from nodeagent.policy import merge
-from nodeagent.policy.change import wanted_types
+from nodeagent.policy.change import desired_types
 from tests.cluster.crs import VGPU, external, read
 from tests.facts import each_names, names
 from tests.policy.change.splitting import listed, planned, settle, short, t4
@@ -57,7 +57,7 @@ def types_of(cr: KubeVirtCR, labels: dict[str, str]) -> list[str]:
     """What is wanted on a node with these labels, in order."""
     found = merge.merge(MANAGED, cr, labels)
     assert found.mdevs.manage
-    return [wish.name for wish in wanted_types.list_for_node(found.mdevs, dict(found.labels))]
+    return [wish.name for wish in desired_types.list_for_node(found.mdevs, dict(found.labels))]
 
 
 @pytest.mark.parametrize(

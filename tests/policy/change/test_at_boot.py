@@ -10,8 +10,8 @@ import pytest
 from nodeagent.model.change import AtBoot, BindAction, Outcome, Request
 from nodeagent.model.host import Host, HostUse, HostUses, UseKind
 from nodeagent.model.ids import PciAddress
-from nodeagent.policy.change import atboot
-from nodeagent.policy.change.atboot import BootPlan
+from nodeagent.policy.change import at_boot
+from nodeagent.policy.change.at_boot import BootPlan
 from tests.facts import each_names, names
 from tests.policy.change.test_bindings import AUDIO, GPU, KNOWN, audio, gpu, here
 from tests.policy.samples import function
@@ -22,7 +22,7 @@ KNOWN_ONE = AtBoot(OTHER, "8086", "10d3", "vfio-pci")
 
 
 def planned(on: Host, request: Request = BIND, *known: AtBoot) -> BootPlan:
-    return atboot.plan(request, replace(KNOWN, host=on), known)
+    return at_boot.plan(request, replace(KNOWN, host=on), known)
 
 
 def used(kind: UseKind) -> HostUses:
@@ -61,7 +61,7 @@ def test_without_an_iommu_nothing_is_taken() -> None:
 def test_a_release_takes_the_group_and_leaves_the_others_also_of_what_has_gone() -> None:
     known = (*planned(here(gpu(), audio())).entries, KNOWN_ONE)
     snapshot = replace(KNOWN, host=here(gpu(), audio(), function(OTHER, 9)))
-    assert atboot.remove_entries(RELEASE._replace(names=(AUDIO,)), snapshot, known) == (KNOWN_ONE,)
-    assert atboot.remove_entries(RELEASE._replace(names=("8086:10d3",)), snapshot, known) == known[:2]
+    assert at_boot.remove_entries(RELEASE._replace(names=(AUDIO,)), snapshot, known) == (KNOWN_ONE,)
+    assert at_boot.remove_entries(RELEASE._replace(names=("8086:10d3",)), snapshot, known) == known[:2]
     gone = replace(KNOWN, host=here())
-    assert atboot.remove_entries(RELEASE._replace(names=("5e:00.0",)), gone, known) == known[:2]
+    assert at_boot.remove_entries(RELEASE._replace(names=("5e:00.0",)), gone, known) == known[:2]

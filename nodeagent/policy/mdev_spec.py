@@ -136,13 +136,13 @@ def _find_external(cr: KubeVirtCR) -> tuple[str, ...]:
 
 def _find_unprotected(spec: MdevSpec, cr: KubeVirtCR, labels: Labels) -> Iterator[str]:
     """The desired types that virt-handler would remove: its lists do not have them in this spelling."""
-    from nodeagent.policy.change import wanted_types  # here: not needed on a node without changes
+    from nodeagent.policy.change import desired_types  # here: not needed on a node without changes
 
     section = cr.mdevs or MdevsConfiguration()
-    asked = wanted_types.list_for_node(MdevSpec(types=section.types, nodes=section.nodes), labels)
+    asked = desired_types.list_for_node(MdevSpec(types=section.types, nodes=section.nodes), labels)
     kept = {naming.normalize_type(name) for name in (*_find_external(cr), *(each.name for each in asked))}
     listed = (
-        *wanted_types.list_for_node(spec, labels),
+        *desired_types.list_for_node(spec, labels),
         *(each for card in spec.cards for each in card.types),
         *(WantedType(definition.type_id) for definition in spec.definitions),
     )

@@ -14,9 +14,9 @@ from nodeagent.model.host import Host, HostUse, HostUses, UseKind
 from nodeagent.model.ids import VFIO_PCI, PciAddress
 from nodeagent.model.snapshot import Asked, Ledger, Snapshot
 from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector, Spec
-from nodeagent.policy.change import byhand
+from nodeagent.policy.change import manual_requests
 from nodeagent.policy.change.bindings import MANUAL
-from nodeagent.policy.change.byhand import GroupPlan
+from nodeagent.policy.change.manual_requests import GroupPlan
 from tests.facts import names
 from tests.policy.change.test_bindings import AUDIO, GPU, KNOWN, audio, gpu, here
 from tests.policy.samples import function, holders
@@ -38,16 +38,16 @@ def planned(
 ) -> GroupPlan:
     spec = Spec(passthrough=rules)
     snapshot = replace(known, host=on, spec=spec, ledger=ledger or Ledger())
-    (group,) = byhand.plan(request, snapshot)
+    (group,) = manual_requests.plan(request, snapshot)
     return group
 
 
 def became(group: GroupPlan, on: Host) -> Outcome:
-    return byhand.build_result(group, on).became
+    return manual_requests.build_result(group, on).became
 
 
 def refusals(group: GroupPlan) -> str:
-    result = byhand.build_result(group, Host())
+    result = manual_requests.build_result(group, Host())
     assert result.became is Outcome.REFUSED
     assert not group.due
     return " ".join(result.refusals)
@@ -64,19 +64,19 @@ def refusals(group: GroupPlan) -> str:
     ],
 )
 def test_a_name_is_an_address_a_pattern_or_ids(name: str, selector: PciSelector) -> None:
-    assert byhand.parse_name(name) == selector
+    assert manual_requests.parse_name(name) == selector
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "3b:00", "10de:1eb8:", "vfio*", "vendor=10de"])
 def test_what_is_neither_is_a_mistake(name: str) -> None:
     with pytest.raises(ConfigError) as error:
-        byhand.parse_name(name)
+        manual_requests.parse_name(name)
     assert name in str(error.value)
 
 
 def test_a_name_that_fits_nothing_is_told() -> None:
     with pytest.raises(NodeagentError) as error:
-        byhand.find_functions(["99:*"], FREE)
+        manual_requests.find_functions(["99:*"], FREE)
     names(str(error.value), "99:*")
 
 
@@ -134,7 +134,9 @@ def test_what_a_rule_wants_is_not_released_and_what_it_does_not_want_is() -> Non
     names(refusals(planned(RELEASE, BOUND, RULE, ledger=OURS)), GPU, "config.yaml:4")
     alone = replace(RULE, group=GroupScope.MATCHED)
     asked = OURS._replace(asked={AUDIO: Asked(VFIO_PCI, audio().vendor, audio().device)})
-    result = byhand.build_result(planned(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked), BOUND)
+    result = manual_requests.build_result(
+        planned(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked), BOUND
+    )
     assert result.became is Outcome.PLANNED
     names(result.what, AUDIO, "snd_hda_intel")
 
@@ -162,7 +164,7 @@ def test_what_was_asked_for_another_device_does_not_count() -> None:
 def test_changes_of_manual_requests_replace_add_and_drop() -> None:
     before: dict[str, Asked] = {GPU: Asked("mlx5_vfio_pci"), AUDIO: Asked(VFIO_PCI)}
     changes = {GPU: Asked(VFIO_PCI), AUDIO: None, "0000:5e:00.0": None}
-    assert byhand.with_requests(before, changes) == {GPU: Asked(VFIO_PCI)}
+    assert manual_requests.with_requests(before, changes) == {GPU: Asked(VFIO_PCI)}
 
 
 def test_the_plan_of_now_has_what_is_left_or_is_in_the_way() -> None:
@@ -174,6 +176,6 @@ def test_the_plan_of_now_has_what_is_left_or_is_in_the_way() -> None:
         (here(gpu(uses=used), audio()), False, True),
         (here(), False, True),
     ):
-        plan = byhand.plan_now(group, replace(KNOWN, host=host, ledger=BY_HAND))
-        assert bool(byhand.find_refusals(plan)) is refused
+        plan = manual_requests.plan_now(group, replace(KNOWN, host=host, ledger=BY_HAND))
+        assert bool(manual_requests.find_refusals(plan)) is refused
         assert bool(plan.steps) is left or refused

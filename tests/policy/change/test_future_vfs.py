@@ -14,7 +14,7 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import PassthroughRule, PciSelector, Spec, SriovRule
-from nodeagent.policy.change import bindings, prospects, sriov
+from nodeagent.policy.change import bindings, future_vfs, sriov
 from tests.facts import names
 from tests.policy.samples import function, host
 
@@ -64,10 +64,10 @@ def rules(**keys: tuple[Any, ...]) -> tuple[PassthroughRule, ...]:
 def test_vfs_are_for_vfio_where_what_is_known_of_each_is_picked(
     passthrough: tuple[PassthroughRule, ...], all_of_them: bool
 ) -> None:
-    assert prospects.is_for_vfio(physical(), RULE, passthrough) is all_of_them
-    assert prospects.is_for_vfio(physical(), BY_RULE, passthrough)
-    assert not prospects.is_for_vfio(physical(), replace(BY_RULE, num_vfs=0), passthrough)
-    assert not prospects.is_for_vfio(physical(), replace(RULE, num_vfs=0), passthrough)
+    assert future_vfs.is_for_vfio(physical(), RULE, passthrough) is all_of_them
+    assert future_vfs.is_for_vfio(physical(), BY_RULE, passthrough)
+    assert not future_vfs.is_for_vfio(physical(), replace(BY_RULE, num_vfs=0), passthrough)
+    assert not future_vfs.is_for_vfio(physical(), replace(RULE, num_vfs=0), passthrough)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_the_addresses_are_those_that_the_kernel_will_give(
         ours = [f"0000:3{bus}:{slot:02x}.{part}" for bus in "bc" for slot in range(32) for part in range(8)]
         known = tuple(each for each in ours if each != address)
         wanted = replace(RULE, num_vfs=count)
-        return not prospects.is_for_vfio(physical(**told), wanted, rules(addresses=known))
+        return not future_vfs.is_for_vfio(physical(**told), wanted, rules(addresses=known))
 
     assert picked(1, first)
     assert picked(9, last)
@@ -97,8 +97,8 @@ def test_the_addresses_are_those_that_the_kernel_will_give(
     "told", [{"vf_offset": 0}, {"vf_offset": None}, {"vf_stride": 0}, {"vf_stride": None}]
 )
 def test_addresses_that_the_card_does_not_tell_before_pick_nothing(told: dict[str, int | None]) -> None:
-    assert not prospects.is_for_vfio(physical(**told), RULE, rules(addresses=("0000:3b:0?.?",)))
-    assert prospects.is_for_vfio(physical(**told), RULE, rules(devices=("1889",)))
+    assert not future_vfs.is_for_vfio(physical(**told), RULE, rules(addresses=("0000:3b:0?.?",)))
+    assert future_vfs.is_for_vfio(physical(**told), RULE, rules(devices=("1889",)))
 
 
 def planned(here: Host, spec: Spec, ledger: Ledger = NOTHING) -> Plan:

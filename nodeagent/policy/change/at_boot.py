@@ -17,7 +17,7 @@ from nodeagent.model.host import Host, HostUses, PciFunction, UseKind
 from nodeagent.model.ids import VFIO_PCI, PciAddress
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
-from nodeagent.policy.change import bindings, byhand, guards
+from nodeagent.policy.change import bindings, guards, manual_requests
 
 
 class BootPlan(NamedTuple):
@@ -33,7 +33,7 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
     :raises NodeagentError: if a name matches no function.
     """
     host = snapshot.host
-    named = frozenset(byhand.find_functions(request.names, host))
+    named = frozenset(manual_requests.find_functions(request.names, host))
     entries = {each.address: each for each in known}
     results: list[Result] = []
     for members in bindings.find_groups(named, host):
@@ -50,9 +50,13 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
 
 def remove_entries(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tuple[AtBoot, ...]:
     """The ``known`` entries without those of the named groups, whether on the host or not."""
-    wanted = [byhand.parse_name(name) for name in request.names]
+    wanted = [manual_requests.parse_name(name) for name in request.names]
     host = snapshot.host
-    named = [each for each in known if any(byhand.is_entry_selected(each, selector) for selector in wanted)]
+    named = [
+        each
+        for each in known
+        if any(manual_requests.is_entry_selected(each, selector) for selector in wanted)
+    ]
     here = [address for each in named if (address := PciAddress(each.address)) in host.functions]
     here += _find_named(request.names, host)
     beside = {each.address for members in bindings.find_groups(here, host) for each in members}
@@ -63,7 +67,7 @@ def remove_entries(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]
 def _find_named(names: Sequence[str], host: Host) -> Sequence[PciAddress]:
     """The named functions on the host; empty if a name matches none."""
     try:
-        return byhand.find_functions(names, host)
+        return manual_requests.find_functions(names, host)
     except NodeagentError:
         return ()
 
