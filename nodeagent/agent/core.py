@@ -79,7 +79,7 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
     names = NameKeeper(root, chosen)
     observer = Observer(root, snapshots, scan_requests, events, settings, names, timeouts)
     releases = Releases(settings)
-    releases.look_with(observer)
+    releases.add_reader(observer)
     reservations = ReservationBook(snapshots, timeouts)
     kubelet = KubeletView(root, settings.get(), snapshots, timeouts)
     usage = Usage(kubelet, snapshots, reservations, observer, releases, settings, timeouts)

@@ -46,7 +46,7 @@ class Releases:
         if ids and not before:
             self.began.touch()
 
-    def look_with(self, reader: DeviceReader) -> None:
+    def add_reader(self, reader: DeviceReader) -> None:
         """Add a reader to the poll."""
         self._readers = (*self._readers, reader)
 

@@ -27,7 +27,7 @@ class Rescans:
 async def test_what_waits_is_looked_for_after_each_pause_until_it_waits_no_more() -> None:
     releases = Releases(settings(holders=0.02))
     rescans = Rescans(releases)
-    releases.look_with(rescans)
+    releases.add_reader(rescans)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(releases.run)
         await anyio.wait_all_tasks_blocked()

@@ -83,7 +83,7 @@ class ChangeRunner:
         self._locks: dict[str, anyio.Lock] = {}  # by device
         self._writes: dict[str, PendingWrite] = {}  # in progress, by device
         self._unfinished: set[Step] = set()  # withdrawn, and not followed by a scan yet
-        core.releases.look_with(self)
+        core.releases.add_reader(self)
 
     @property
     def in_progress(self) -> tuple[Step, ...]:

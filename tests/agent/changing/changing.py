@@ -86,7 +86,7 @@ class Changing:
 
     def _of_daemon(self, eyes: Eyes) -> Core:
         releases = Releases(eyes.settings)
-        releases.look_with(eyes.observer)
+        releases.add_reader(eyes.observer)
         timeouts = Timeouts()
         reservations = ReservationBook(eyes.snapshots, timeouts)
         view = KubeletView(self.root, eyes.settings.get(), eyes.snapshots, timeouts)
