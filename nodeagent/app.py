@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon: its components are built and listed here; the only root task group, from its start to its end.
 
-Order of the start: lock the node, listen, scan the host and ask who holds what, decide, then serve. Order of
+Order of the start: lock the node, listen, scan the host and ask PodResources, decide, then serve. Order of
 the end: take no more events, end the endpoints (each in bounded time), remove the sockets, exit.
 """
 

@@ -162,7 +162,7 @@ class LastGood:
                 await self._settings.newer(seen)
 
     async def one_turn(self, settings: Settings) -> None:
-        """Put them on disk, if they are not there; a refusal is told once."""
+        """Put them on disk, if they are not there; a refusal is logged once."""
         try:
             await threads.call(last_good.keep, self._root.prefix, settings)
         except KernelRefused as error:

@@ -77,7 +77,7 @@ class ResourceAnswers:
         return await self._allocator.prefer(self._name, available, must, size)
 
     async def ready(self) -> None:
-        """Wait, but not long, until the kubelet has said who holds what; the list is made of that."""
+        """Wait, but not long, for the first answer of PodResources: the list depends on it."""
         await self._usage.ready()
         self._devices.update(self._offering.one_turn().resource(self._name).devices)
 

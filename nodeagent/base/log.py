@@ -152,9 +152,9 @@ ALLOCATE_REFUSED = _warning(
 DEVICE_HELD = _info("042b89b91b224c98abe8956ff9607365", "{resource}: {text}", "device", "group", "pod")
 DEVICE_RELEASED = _info("b16d194181124b88bae9cabba61fd823", "{resource}: {text}", "device", "group", "pod")
 HOLDERS_UNKNOWN = _warning(
-    "0bccc10d7c7446f4a8c63626e8e638b4", "cannot ask the kubelet who holds what, taking all as held: {error}"
+    "0bccc10d7c7446f4a8c63626e8e638b4", "PodResources does not answer, all devices count as in use: {error}"
 )
-HOLDERS_KNOWN = _info("5d5595fe3ac44eb4b9dc62bdaa192ecf", "the kubelet tells again who holds what")
+HOLDERS_KNOWN = _info("5d5595fe3ac44eb4b9dc62bdaa192ecf", "PodResources answers again")
 CONFIG_RELOADED = _info("20cd486520824c5bbb4202beff9b846d", "settings loaded again: {changed}")
 CONFIG_REFUSED = _error(
     "8a73431fc4394484beddab8866c0da56", "the new settings are wrong, the old ones stay: {error}", "hint"

@@ -105,7 +105,7 @@ class Supervisor:
 
         async def run() -> None:
             await component.run()
-            raise InternalError("it has ended, and nobody has asked for that")
+            raise InternalError("it has ended without a request to end")
 
         await self.keep(component.name, run)
 

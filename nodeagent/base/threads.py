@@ -34,7 +34,7 @@ def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asynci
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    future.add_done_callback(lambda ended: ended.exception())  # asyncio reports one that nobody has looked at
+    future.add_done_callback(lambda ended: ended.exception())  # asyncio reports one that was never retrieved
 
     def run() -> None:
         settle: Callable[[], None]

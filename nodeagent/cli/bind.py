@@ -39,7 +39,7 @@ SHOWN = 4  # functions that are named before the rest is only counted
 _WELL = (Outcome.DONE, Outcome.PLANNED, Outcome.NOTHING)
 _ELSEWHERE = "ask where it runs: as root on the host, or in its pod by kubectl exec; see nodeagent status"
 _BY_DAEMON = "nothing: the daemon goes on when the kernel lets it; nodeagent status tells of it"
-_BY_HAND = "ask again when whoever uses it has let go, or start the daemon: both end what was begun"
+_BY_HAND = "try again when the device is not in use any more, or start the daemon: both complete the change"
 _NO_TOOL = "make a new initramfs, if this host has one, with these files and vfio-pci in it"
 
 

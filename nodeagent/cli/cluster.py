@@ -24,7 +24,7 @@ from nodeagent.cluster.credentials import Credentials
 T = TypeVar("T")
 _WHY_NOT = {
     "false": "kubevirt.enabled is false: this node asks the API server for nothing",
-    "auto": "kubevirt.enabled is auto, and there are no credentials: nobody asks the API server for anything",
+    "auto": "kubevirt.enabled is auto, and there are no credentials: the API server is not used",
 }
 _TRY = "to see what it would need: nodeagent cluster check --kubevirt-enabled true --kubeconfig FILE"
 

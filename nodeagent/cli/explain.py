@@ -448,7 +448,7 @@ def group_text(found: GroupExplanation) -> str:
 
 def resource_text(explanation: ResourceExplanation) -> str:
     """The numbers, then the devices in use, Unhealthy and free, then the rules."""
-    free = "not known: who holds what was not asked" if explanation.free is None else explanation.free
+    free = "unknown: PodResources was not asked" if explanation.free is None else explanation.free
     numbers = f"capacity {explanation.capacity}, allocatable {explanation.allocatable}, free {free}"
     lines = [f"{explanation.resource}  {numbers}"]
     if explanation.registered is not None:

@@ -61,7 +61,8 @@ def _of_cluster(status: Status) -> Iterator[Problem]:
 def _of_host(status: Status) -> Iterator[Problem]:
     error, unread = status.kubelet.pod_resources, status.host.unread
     if error != ANSWERS:
-        yield _problem(ProblemCode.POD_RESOURCES, "", f"who holds what is not known: {error}", _NOT_ASKED)
+        what = f"the devices in use are not known: {error}"
+        yield _problem(ProblemCode.POD_RESOURCES, "", what, _NOT_ASKED)
     if unread is not None:
         yield _problem(ProblemCode.HOST_UNREAD, "", f"{unread}: what was seen last counts")
 

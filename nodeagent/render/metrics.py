@@ -147,7 +147,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "nodeagent_kubelet_answers",
-        "1 if the kubelet said who holds what when it was asked last.",
+        "1 if the last request to PodResources was answered.",
         lambda status: status.kubelet.pod_resources == ANSWERS,
     ),
     _gauge(

@@ -130,7 +130,7 @@ async def test_a_pod_waits_a_second_for_a_lone_device_where_the_kubelet_is_known
     async with started(node, *FOR_EVER, listed={T4: 3}) as (_, kubelet):
         kubelet.faults.set(*fault)
         running(await kubelet.admit(pod("first", {T4: 1})))
-        await node.until_told(lambda told: "who holds what" in str(told["problems"]))
+        await node.until_told(lambda told: "devices in use are not known" in str(told["problems"]))
         began = time.monotonic()
         running(await kubelet.admit(pod("second", {T4: 1})))
         assert time.monotonic() - began < 3.0

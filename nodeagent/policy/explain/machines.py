@@ -25,7 +25,7 @@ from nodeagent.policy.offer.turn import Decision
 
 _PASSING = frozenset({ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GOING_AWAY})
 NO_GRANT = Grant()
-_UNTOLD = "who holds what is not known: no kubelet was asked, so what looks free may be held"
+_UNTOLD = "the devices in use are not known: no kubelet was asked, so devices that look free may be in use"
 _UNCHECKED = "what is permitted is not checked: no KubeVirt CR is known"
 _UNRESTRICTED = "the KubeVirt CR has no permittedHostDevices, so KubeVirt permits everything"
 

@@ -28,7 +28,7 @@ from tests.facts import names
 UNHEALTHY = f"{GPU}: {GPU_AT} is Unhealthy: it is driver-changed"
 HELD = f"{GPU}: {GPU_AT} is Unhealthy: it is group-held"
 BROKEN = status(bad(), problems=(UNHEALTHY,))
-BROKEN_MORE = status(bad(), problems=(UNHEALTHY, "who holds what is not known: no answer"))
+BROKEN_MORE = status(bad(), problems=(UNHEALTHY, "the devices in use are not known: no answer"))
 MOMENT = Timeouts().condition_settle + 2.0
 
 

@@ -84,7 +84,9 @@ def test_the_line_counts_the_resources_that_are_not_registered() -> None:
 
 def test_the_line_says_what_is_wrong_first() -> None:
     away = status(
-        resource("a", registered=False), present=False, problems=("who holds what is not known: no answer",)
+        resource("a", registered=False),
+        present=False,
+        problems=("the devices in use are not known: no answer",),
     )
     wrong, numbers = systemd.line(away).split(" | ")
     names(wrong, "kubelet")
