@@ -194,7 +194,8 @@ def _update_matches(before: Mapping[str, Match], differing: Sequence[Change]) ->
 
 
 def _find_matches(offers: Iterable[Offer]) -> dict[str, Match]:
-    return {device_id: offer.match for offer in offers for device_id in offer.host_devices}
+    pairs = (pair for offer in offers for pair in zip(offer.host_devices, offer.matches, strict=True))
+    return dict(pairs)
 
 
 def _find_not_offered(

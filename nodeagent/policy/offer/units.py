@@ -31,11 +31,16 @@ NO_LOANS: Loans = {}
 
 
 class Offer(NamedTuple):
-    """A Device of a resource, and its HostDevices (several with ``isolation: bundle``)."""
+    """A Device of a resource, and its HostDevices, each with its match (several with ``isolation: bundle``)."""
 
-    match: Match
+    matches: tuple[Match, ...]
     device: Device
     host_devices: tuple[str, ...]
+
+    @property
+    def match(self) -> Match:
+        """The match of the first, which has the resource and the rule of all."""
+        return self.matches[0]
 
 
 def find_unit_id(host_device: HostDevice) -> UnitId:
@@ -229,14 +234,14 @@ def _find_devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[Hos
 
 def _build_offer(pairs: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> Offer:
     ids = tuple(host_device.id for host_device, _ in pairs)
-    first, match = pairs[0]
+    first = pairs[0][0]
     reasons = (health.reason(host_device, unit, _build_use(match, ids)) for host_device, match in pairs)
     device = Device(
         id=DeviceId(first.id),
         reason=next((reason for reason in reasons if reason is not None), None),
         numa=find_numa(first, snapshot),
     )
-    return Offer(match, device, ids)
+    return Offer(tuple(match for _, match in pairs), device, ids)
 
 
 def _build_use(match: Match, ids: tuple[str, ...]) -> Use:

@@ -14,7 +14,19 @@ from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 from tests.facts import names
-from tests.policy.samples import GPU, NODES, RULE, WISH, function, holders, host, ids, reserved, snapshot
+from tests.policy.samples import (
+    GPU,
+    NODES,
+    RULE,
+    WISH,
+    function,
+    holders,
+    host,
+    ids,
+    reserved,
+    snapshot,
+    vgpu,
+)
 
 A, B, C = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
 ALL = Spec()  # discovery alone
@@ -208,6 +220,18 @@ def test_a_holder_is_felt_by_the_whole_group_and_nowhere_else() -> None:
     assert listed(after) == {A: None, B: ReasonCode.GROUP_HELD, C: None}
     by_number = turn.decide_next(before, snapshot(here, holders=holders("2", resource="kubevirt/other")))
     assert listed(by_number) == {A: None, B: None, C: ReasonCode.GROUP_HELD}
+
+
+def test_each_device_of_a_bundle_keeps_its_own_vgpu_type_when_only_health_is_updated() -> None:
+    rule = PciRule(GPU, (PciSelector(vgpu_types=("1147", "1148")),), Isolation.BUNDLE)
+    wish = Spec(Discovery(enabled=False), rules=(rule,))
+    one, two = vgpu("0000:65:00.4"), vgpu("0000:65:00.5", vgpu_type="1148")
+    decision = turn.decide_first(snapshot(host(one, two), wish))
+    before = decision.snapshot
+    assert listed(decision) == {"0000:65:00.4": None}
+    admitting = replace(before, reservations=Reservations(frozenset({"0000:65:00.5"})))
+    decision = turn.decide_next(turn.decide_next(decision, admitting), before)
+    assert listed(decision) == {"0000:65:00.4": None}
 
 
 def test_the_pod_that_is_being_admitted_may_take_more_of_a_group_but_of_no_resource_twice() -> None:
