@@ -244,7 +244,7 @@ EVENTS_LEFT_OUT = _warning(
 )
 STALE_RESOURCE = _info(
     "f5d2a6c0b8134b6f9a7c3e51d0e42b96",
-    "{resource}: the Node still counts it, as 0: it was offered here once, and nobody gives it any more",
+    "{resource}: the Node still lists it with 0 devices; it was offered here, and no plugin offers it now",
     "hint",
 )
 STALE_RESOURCE_REMOVED = _info(

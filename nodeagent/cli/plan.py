@@ -164,8 +164,8 @@ def text(plan: Plan, managed: bool) -> str:
     steps = _steps_by_heading(plan)
     for card in plan.cards:
         exists = Counter(_described(each) for each in card.instances)
-        has = ", ".join(f"{count} x {words}" for words, count in exists.items()) or "nothing"
-        lines += [f"{card.address}  is for {card.type_id or 'nothing'}, has {has}"]
+        has = ", ".join(f"{count} x {words}" for words, count in exists.items()) or "none"
+        lines += [f"{card.address}  desired: {card.type_id or 'none'}; existing: {has}"]
         lines += [*steps.pop(card.address, ()), *(f"  note: {note}" for note in card.notes), ""]
     if managed and not plan.cards:
         lines += ["no cards", ""]
@@ -181,7 +181,7 @@ def text(plan: Plan, managed: bool) -> str:
 
 
 def _described(each: Instance) -> str:
-    possible = (each.foreign, "held" if each.holder else None, "leaving" if each.leaving else None)
+    possible = (each.foreign, "in use" if each.holder else None, "leaving" if each.leaving else None)
     marks = [mark for mark in possible if mark is not None]
     return f"{each.type_id or 'unknown type'}" + (f" ({', '.join(marks)})" if marks else "")
 

@@ -163,8 +163,8 @@ def _cluster(cluster: ClusterStatus) -> str:
 
 def _stale(stale: StaleStatus) -> str:
     """No problem: pods that request it wait as they would without it."""
-    why = stale.why or "cluster.staleResources: remove takes it away"
-    return f"{stale.resource}: the Node counts it as 0, and nobody gives it any more; {why}"
+    why = stale.why or "to remove it from the Node, set cluster.staleResources to remove"
+    return f"{stale.resource}: the Node lists it with 0 devices, and no plugin offers it; {why}"
 
 
 def _row(resource: ResourceStatus, holders: Mapping[str, HolderStatus]) -> tuple[str, ...]:

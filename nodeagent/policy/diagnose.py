@@ -16,7 +16,8 @@ from nodeagent.policy import naming
 
 _KUBELET_LOG = "look for its reason in the kubelet's log, on the host: journalctl -u kubelet --since -10min"
 _NOT_ASKED = (
-    "see that the kubelet runs and that kubelet.podResources names its socket; what was held counts as held"
+    "see that the kubelet runs and that kubelet.podResources names its socket;"
+    " devices that were in use last count as in use"
 )
 _ONE_PLUGIN = (
     "let one plugin serve it: set externalResourceProvider: true in the KubeVirt CR if virt-handler does, "
@@ -80,7 +81,7 @@ def _of_changes(status: Status) -> Iterator[Problem]:
 
 def _of_kubelet(status: Status) -> Iterator[Problem]:
     if not status.kubelet.present:
-        text = f"the kubelet is away: nobody is at {status.kubelet.socket}"
+        text = f"the kubelet is away: no listener on {status.kubelet.socket}"
         yield _problem(ProblemCode.NO_KUBELET, "", text, _START_KUBELET)
 
 

@@ -182,7 +182,7 @@ def test_what_only_the_node_still_has_is_told_and_is_no_problem() -> None:
     old, known = (
         next(line for line in text if line.startswith(f"{name}: ")) for name in ("a.b/old", "a.b/known")
     )
-    names(old, "Node", "cluster.staleResources: remove")
+    names(old, "Node", "cluster.staleResources to remove")
     names(known, "Node", "the kubelet still knows it")
     assert "cluster.staleResources" not in known
     assert text[-1] == WELL_END

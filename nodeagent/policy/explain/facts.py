@@ -62,9 +62,9 @@ def _opens(function: PciFunction) -> str | None:
         return None
     note = {
         OpenState.OPEN: f" in {function.sight.process}" if function.sight and function.sight.process else "",
-        OpenState.CLOSED: " by its count, which a former driver has left: no process has it open",
-        OpenState.UNKNOWN: " by its count, which a former driver may have left: who has it open cannot be"
-        " seen from here",
+        OpenState.CLOSED: " by the kernel's count, left by an earlier driver: no process has it open",
+        OpenState.UNKNOWN: " by the kernel's count, maybe left by an earlier driver: run this on the"
+        " host as root to see the process",
     }
     return f"{function.enable}{note[groups.find_open_state(function)]}"
 

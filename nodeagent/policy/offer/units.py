@@ -31,7 +31,7 @@ NO_LOANS: Loans = {}
 
 
 class Offer(NamedTuple):
-    """A Device of a resource, and its HostDevices, each with its match (several with ``isolation: bundle``)."""
+    """A Device of a resource, and its HostDevices with their matches (several with ``isolation: bundle``)."""
 
     matches: tuple[Match, ...]
     device: Device
