@@ -102,9 +102,9 @@ class CdiFiles:
                 self._stale = False
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """Raise Refused if the runtime could not find these devices, after one more try to write the file.
+        """Write the file once more if another program has removed or replaced it.
 
-        Somebody else may have removed or replaced it.
+        :raises AllocationRefused: if the runtime could not find these devices.
         """
         async with self._lock:
             if await threads.call(cdi.stamp, self._directory, name) != self._stamps.get(name):

@@ -67,7 +67,7 @@ class Reader:
         while True:
             progress = directory.progress
             with anyio.move_on_after(self._limit):
-                return await asyncio.shield(call)
+                return await threads.result(call)
             if directory.progress == progress and not directory.parsing:
                 self._hanging[rank] = directory, call
                 call.add_done_callback(lambda _: self.answers.touch())

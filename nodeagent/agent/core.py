@@ -110,7 +110,7 @@ def _load_cluster_config(root: Root, settings: Settings) -> ClusterConfig:
         return ClusterConfig()
     from nodeagent.agent.cluster.state import SECTION  # here: most nodes ask no cluster
 
-    return SECTION.load(root.prefix).config
+    return SECTION.peek(root.prefix).config  # the node is not locked yet: nothing is set aside
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Pending(NamedTuple):
 
 
 class ReservationBook:
-    """Writes ``reservations`` and ``behind`` of the Snapshot."""
+    """Writes ``reservations`` and ``recently_allocated`` of the Snapshot."""
 
     def __init__(self, snapshots: Snapshots, timeouts: Timeouts) -> None:
         self.began: Latest[None] = Latest(None)  # touched at each Allocate

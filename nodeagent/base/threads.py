@@ -20,6 +20,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import anyio
 
+from nodeagent.base.errors import InternalError
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -29,8 +31,7 @@ NAME = "nodeagent: "  # how the names of these threads begin
 def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
     """Start ``function`` in a daemon thread that is named after it.
 
-    The future belongs to the thread: await it by ``asyncio.shield`` or ``asyncio.wait``, which do not cancel
-    it with the caller.
+    The future belongs to the thread: ``result`` waits for it, and does not cancel it with the caller.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -40,6 +41,8 @@ def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asynci
         settle: Callable[[], None]
         try:
             settle = partial(future.set_result, function(*args, **kwargs))
+        except StopIteration as error:  # no future takes one, and its caller would wait for ever
+            settle = partial(future.set_exception, InternalError(f"StopIteration: {error}"))
         except BaseException as error:  # noqa: BLE001 - belongs to the caller
             settle = partial(future.set_exception, error)
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
@@ -52,7 +55,16 @@ def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asynci
 
 async def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run ``function`` in a daemon thread and return its result; when cancelled, drop a late one."""
-    return await asyncio.shield(start(function, *args, **kwargs))
+    return await result(start(function, *args, **kwargs))
+
+
+async def result(future: asyncio.Future[T]) -> T:
+    """Wait for a call that was started, and return its result; when cancelled, leave it alone.
+
+    Unlike ``asyncio.shield``, which in Python 3.14 logs an error that comes after that.
+    """
+    await asyncio.wait([future])
+    return future.result()
 
 
 class OneByOne:
@@ -75,5 +87,5 @@ class OneByOne:
             return None
         with anyio.move_on_after(seconds):
             call = self._last = start(function, *args, **kwargs)
-            return await asyncio.shield(call)
+            return await result(call)
         return None

@@ -23,11 +23,17 @@ _CHUNK = 4096
 
 
 class Connection:
-    """The connection of one client. ``time_limit``: seconds for its request, and again for each part sent."""
+    """The connection of one client. ``time_limit``: seconds for its request, and again for each part sent.
 
-    def __init__(self, stream: SocketStream, time_limit: float) -> None:
+    Its scope is in ``reading`` while it has no full request; it ends when that is cancelled.
+    """
+
+    def __init__(
+        self, stream: SocketStream, time_limit: float, reading: dict[anyio.CancelScope, None]
+    ) -> None:
         self._stream = stream
         self._time_limit = time_limit
+        self._reading = reading
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
         self._path = ""  # of the request, for the log
         self._head_only = False
@@ -38,13 +44,17 @@ class Connection:
         :raises TimeoutError: if the client is too slow.
         :raises BrokenResourceError: if the client has closed the connection.
         """
+        request, scope = None, anyio.CancelScope()
+        self._reading[scope] = None
         try:
-            with anyio.fail_after(self._time_limit):
+            with scope, anyio.fail_after(self._time_limit):
                 request = await self._read_request(body_limit)
         except HttpError as error:
             await self._send_response(error.response)
             await self._discard_rest()
             return
+        finally:
+            self._reading.pop(scope, None)
         if request is not None:
             await self._send_response(await self._call(handle, request))
 

@@ -150,9 +150,12 @@ class SocketDir:
 
 def _clear_leftovers(path: str) -> None:
     """Remove our own socket files that no process serves any more."""
-    with contextlib.suppress(OSError):  # there may be no directory, or a read-only one
-        for name in os.listdir(path):
-            if _is_ours(name) and not sockets.is_served(f"{path}/{name}"):
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # there may be no directory
+        names = os.listdir(path)
+    for name in names:
+        if _is_ours(name) and not sockets.is_served(f"{path}/{name}"):
+            with contextlib.suppress(OSError):  # another kind of file, or a read-only directory
                 Path(path, name).unlink(missing_ok=True)
 
 

@@ -181,7 +181,8 @@ NO_IOMMU = Missing(
 )
 NO_VFIO = Missing(
     "the driver vfio-pci is not loaded",
-    "load it on the host: modprobe vfio-pci; name it in /etc/modules-load.d/vfio-pci.conf for each boot",
+    "load vfio-pci on the host: modprobe vfio-pci; "
+    "name it in /etc/modules-load.d/vfio-pci.conf for each boot",
 )
 
 

@@ -59,14 +59,14 @@ def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str
     """
     counting = uses.counting(forced)
     for use in counting.found:
-        hint = "remove it from the rule, or end that use on the host"
+        hint = "leave it out, or end that use on the host"
         if use.kind is UseKind.POOL:
-            hint = f"zpool status shows the disks of the pool; if it is none of them, add {name} to force"
+            hint = f"zpool status shows its disks; if this is none of them, add {name} to force of a rule"
         yield f"in use by the host ({use})", hint
     for unseen in counting.unseen:
         hint = (
             "run nodeagent in the host's PID and network namespaces; "
-            f"or add {name} to force if you know that it is not in use"
+            f"or add {name} to force of a rule if you know that it is not in use"
         )
         yield f"its use cannot be read from here: {unseen}", hint
 

@@ -93,19 +93,20 @@ def find_blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
 
 def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Missing | None:
     """Why VFIO can assign no function of this group, or without a group; None if an IOMMU isolates it."""
-    if no_iommu is not None:
-        return no_iommu
-    if group is None:
-        return Missing(
-            "it has no IOMMU group, although an IOMMU is active on this host",
-            "check the kernel log for messages of the IOMMU, unless the device is just being removed",
-        )
-    if group.no_iommu:
+    if group is not None and group.no_iommu:
+        enable = "enable the IOMMU" if no_iommu is None else no_iommu.to_do
         return Missing(
             "VFIO runs without an IOMMU here (vfio-noiommu): a guest could write to all memory",
-            "enable the IOMMU, and disable enable_unsafe_noiommu_mode",
+            f"disable enable_unsafe_noiommu_mode of the module vfio; {enable}",
         )
-    return None
+    if group is not None:
+        return None
+    if no_iommu is not None:
+        return no_iommu
+    return Missing(
+        "it has no IOMMU group, although an IOMMU is active on this host",
+        "check the kernel log for messages of the IOMMU, unless the device is just being removed",
+    )
 
 
 def is_kept_by_firmware(group: Group | None, host: Host) -> bool:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final
 
-from nodeagent.model.host import HostDevice, Mdev, PciFunction, UsbDevice
+from nodeagent.model.host import HostDevice, Mdev, MdevType, PciFunction, UsbDevice
 from nodeagent.model.ids import vgpu_key
 from nodeagent.model.snapshot import Names
 from nodeagent.model.spec import (
@@ -22,6 +22,7 @@ from nodeagent.model.spec import (
     PciSelector,
     Rule,
     UsbSelector,
+    WantedType,
 )
 from nodeagent.policy import groups, naming
 
@@ -205,3 +206,10 @@ _CHECKS: Final[Mapping[type, tuple[type, Callable[[Any, Any, Names], Iterator[_C
         UsbSelector: (UsbDevice, _usb_checks),
     }
 )
+
+
+def is_type_match(wanted: WantedType, mdev_type: MdevType) -> bool:
+    """True if an entry of a list of types names this type."""
+    if wanted.short:
+        return bool(mdev_type.name) and (mdev_type.name or "").split()[-1:] == [wanted.name]
+    return naming.normalize_type(wanted.name) in naming.type_names(mdev_type.type_id, mdev_type.name)

@@ -20,7 +20,7 @@ from nodeagent.agent.core import Core
 from nodeagent.agent.tell import devices
 from nodeagent.base import log
 from nodeagent.base.supervise import Component, Heartbeat
-from nodeagent.model.change import CardPlan, Plan, Step, moved, occupied
+from nodeagent.model.change import ActionKind, CardPlan, Plan, Step, moved, occupied
 from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.snapshot import Snapshot
@@ -155,11 +155,15 @@ class ChangeLoop:
     def _await_releases(self) -> None:
         """Await the ids that waiting steps remove, and functions of which a pod has a node or a device.
 
-        Meanwhile these ids are allocated to no other pod, unless the kernel has refused the step before.
+        An id that a pod has, and that is removed or gets its own driver back after it, is allocated to no
+        other pod, unless the kernel has refused the step before.
         """
         actions, snapshot = [step.action for step in self.plan.waiting], self._snapshots.now
-        unwanted = frozenset(each for step in self._waiting_steps() for each in step.action.takes)
-        self._snapshots.publish(replace(snapshot, unwanted=unwanted))
+        removals = [
+            step.action for step in self._waiting_steps() if step.action.kind is not ActionKind.BIND_DRIVERS
+        ]
+        unwanted = {each for action in removals for each in action.takes if snapshot.holder(each) is not None}
+        self._snapshots.publish(replace(snapshot, unwanted=frozenset(unwanted)))
         ids = {each for action in actions for each in action.takes}
         functions = {each for action in actions for each in moved(action)}
         ids |= {each for each in functions if guards.describe_indirect_user(PciAddress(each), snapshot)}

@@ -273,7 +273,7 @@ class ChangeRunner:
         """Wait for the end of a write and note its result; a cancellation leaves it alone."""
         action = write.step.action
         try:
-            await asyncio.shield(write.call)
+            await threads.result(write.call)
         except Exception as error:
             self._note_return(action)
             if isinstance(error, KernelRefused):

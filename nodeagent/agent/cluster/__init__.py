@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster side: what the KubeVirt CR and the Node say becomes a part of what is spec of this node."""
+"""The cluster side: what the KubeVirt CR and the Node say becomes a part of the Spec of this node."""

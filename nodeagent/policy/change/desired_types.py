@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from nodeagent.model.host import MdevType
 from nodeagent.model.spec import MdevSpec, WantedType
-from nodeagent.policy import naming
+from nodeagent.policy import selectors
 
 _MIG_SUFFIX = re.compile(r"(MEALL|(NO)?ME|GFX)$")
 
@@ -36,23 +36,18 @@ def count_by_id(wanted: Iterable[WantedType], mdev_types: Sequence[MdevType]) ->
 
 def _find_types(wanted: WantedType, mdev_types: Sequence[MdevType]) -> list[MdevType]:
     """The matching types; a MIG suffix that no name has is dropped, as NVIDIA's tool does."""
-    found = [mdev_type for mdev_type in mdev_types if _is_match(wanted, mdev_type)]
+    found = [mdev_type for mdev_type in mdev_types if selectors.is_type_match(wanted, mdev_type)]
     plain = _MIG_SUFFIX.sub("", wanted.name) if wanted.short else wanted.name
     return found if found or plain == wanted.name else _find_types(replace(wanted, name=plain), mdev_types)
-
-
-def _is_match(wanted: WantedType, mdev_type: MdevType) -> bool:
-    """True if this type matches."""
-    if wanted.short:
-        return bool(mdev_type.name) and (mdev_type.name or "").split()[-1:] == [wanted.name]
-    return naming.normalize_type(wanted.name) in naming.type_names(mdev_type.type_id, mdev_type.name)
 
 
 def find_ids(type_names: Iterable[str], mdev_types: Iterable[MdevType]) -> frozenset[str]:
     """The ids of the types with one of these names or ids."""
     wanted = [WantedType(name) for name in type_names]
     return frozenset(
-        mdev_type.type_id for mdev_type in mdev_types if any(_is_match(each, mdev_type) for each in wanted)
+        mdev_type.type_id
+        for mdev_type in mdev_types
+        if any(selectors.is_type_match(each, mdev_type) for each in wanted)
     )
 
 

@@ -31,11 +31,12 @@ def is_bridge(function: PciFunction) -> bool:
 
 def find_group_refusals(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
     """The refusals for a whole group to be bound to these drivers."""
-    if (missing := groups.find_missing_isolation(group, host.no_iommu)) is not None:
+    missing = groups.find_missing_isolation(group, host.no_iommu) or host.no_iommu
+    if missing is not None:
         yield _not_bound(*missing)
     elif group is not None and groups.is_kept_by_firmware(group, host):
         text = f"firmware keeps memory of group {group.number} mapped (reserved_regions: direct)"
-        yield _not_bound(text, "VFIO refuses such a group: remove it from the rule, or update the firmware")
+        yield _not_bound(text, "VFIO refuses such a group: leave it out, or update the firmware")
     if VFIO_PCI in drivers and host.no_vfio is not None:
         yield _not_bound(*host.no_vfio)
 
@@ -44,13 +45,13 @@ def find_bridge_refusals(members: Iterable[PciFunction]) -> Iterator[Problem]:
     """The refusals for bridges whose driver VFIO does not allow in the group: bridges are never bound."""
     for blocker in groups.find_blockers(each for each in members if is_bridge(each)):
         text = f"{blocker.address} of the same group is a bridge on the driver {blocker.driver}"
-        yield _not_bound(text, "remove the group from the rule: bridges are never bound")
+        yield _not_bound(text, "leave the group out: bridges are never bound")
 
 
 def find_function_refusals(function: PciFunction, host: Host, forced: bool) -> Iterator[Problem]:
     """The refusals for one function; ``forced``: the operator has confirmed uses that can be confirmed."""
     if is_bridge(function):
-        yield _not_bound("it is a bridge", "remove it from the rule: bridges are never bound")
+        yield _not_bound("it is a bridge", "leave it out: bridges are never bound")
     if function.left_behind:
         yield _not_bound("its PF was removed without it", "drain and reboot the node")
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())

@@ -46,8 +46,9 @@ _CHANGE_TYPES = (
     "change the configuration (nodeagent scan lists the types), or leave it if it is for other nodes"
 )
 _DEAL = (
-    "a card keeps its type while that is desired; to have all types assigned again, set an empty list until "
-    "nodeagent plan shows no vGPUs, then this list"
+    "leave it if this node has fewer cards than types: a card keeps its type while that is desired; to have "
+    "all types assigned again, drain this node and set an empty list for it alone (mdevs.nodes) until "
+    "nodeagent plan shows no vGPUs on it, then this list"
 )
 
 

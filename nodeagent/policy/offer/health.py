@@ -14,7 +14,17 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import Group, HostDevice, Loans, Mdev, Missing, PciFunction, Recovery, VfioDevice
+from nodeagent.model.host import (
+    NO_VFIO,
+    Group,
+    HostDevice,
+    Loans,
+    Mdev,
+    Missing,
+    PciFunction,
+    Recovery,
+    VfioDevice,
+)
 from nodeagent.model.ids import pci_order
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
@@ -255,7 +265,7 @@ def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = 
     advice = classes.advise_bind(function, also, mdevs, leave)
     if unit.no_vfio is None or used or classes.describe_children(function, mdevs):
         return advice
-    return unit.no_vfio.to_do
+    return f"{unit.no_vfio.to_do}; then {advice}" if unit.no_vfio == NO_VFIO else unit.no_vfio.to_do
 
 
 def _dead(mdev: Mdev) -> Reason | None:
@@ -385,7 +395,7 @@ def _unwanted(device_id: str, unit: Unit) -> Reason | None:
     return Reason(
         ReasonCode.GOING_AWAY,
         f"{use}; nodeagent removes it, or restores its driver, when it is released",
-        WAITS_HINT,
+        "this ends when the VM that uses it stops, or when the configuration wants the device again",
     )
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import Group, Host, HostDevice, Loans, Mdev, PciFunction, UsbDevice
+from nodeagent.model.host import Group, Host, HostDevice, Loans, Mdev, MdevType, PciFunction, UsbDevice
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName, pci_order
 from nodeagent.model.resource import Device, Isolation
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.spec import Spec, UsbRule
+from nodeagent.model.spec import GroupScope, MdevSpec, Spec, UsbRule
 from nodeagent.policy import groups, selectors
 from nodeagent.policy.offer import health, matches
 from nodeagent.policy.offer.health import Unit, Use
@@ -150,24 +150,36 @@ def _count_mdevs(functions: Iterable[PciFunction], host: Host) -> Mapping[str, i
 
 
 def _find_ruled(functions: Iterable[PciFunction], spec: Spec) -> frozenset[str]:
-    """All of a group of which passthrough rules select a function."""
-    selected = any(
-        selectors.is_match(selector, each, selectors.NO_NAMES)
-        for rule in spec.passthrough
-        for selector in rule.selectors
-        for each in functions
-    )
-    return frozenset(each.address for each in functions) if selected else frozenset()
+    """The functions that passthrough rules select, and the rest of a group that a rule binds as a whole."""
+    members, ruled = list(functions), set[str]()
+    for rule in spec.passthrough:
+        selected = [
+            each.address
+            for each in members
+            if any(selectors.is_match(selector, each, selectors.NO_NAMES) for selector in rule.selectors)
+        ]
+        if selected and rule.group is GroupScope.WHOLE:
+            return frozenset(each.address for each in members)
+        ruled.update(selected)
+    return frozenset(ruled)
 
 
 def _find_split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[str]:
-    """The functions with desired mdevs, and those with VFs of NVIDIA's driver, which are for vGPUs alone."""
-    parents = snapshot.host.mdev_parents if snapshot.spec.mdevs.manage else {}
+    """The functions that offer desired types, and those with VFs of NVIDIA's driver, which are for vGPUs."""
+    parents, mdevs = snapshot.host.mdev_parents, snapshot.spec.mdevs
     return frozenset(
         each.address
         for each in functions
-        if each.address in parents or (each.vfs and each.driver == groups.VENDOR_DRIVER)
+        if (mdevs.manage and any(_is_desired(offered, mdevs) for offered in parents.get(each.address, ())))
+        or (each.vfs and each.driver == groups.VENDOR_DRIVER)
     )
+
+
+def _is_desired(mdev_type: MdevType, mdevs: MdevSpec) -> bool:
+    """True if a list of types, on whatever node or card, names this one."""
+    lists = (mdevs.types, *(node.types for node in mdevs.nodes), *(card.types for card in mdevs.cards))
+    listed = any(selectors.is_type_match(each, mdev_type) for types in lists for each in types)
+    return listed or any(each.type_id == mdev_type.type_id for each in mdevs.definitions)
 
 
 def _is_on_host_driver(function: PciFunction) -> bool:
