@@ -82,6 +82,28 @@ async def settled(node: Node) -> dict[str, Any]:
     return changes
 
 
+async def test_a_free_device_of_a_group_in_use_is_no_problem_while_drivers_are_to_be_restored(
+    node: Node,
+) -> None:
+    add_card(node)
+    both = RESOURCE.replace(f'"{GPU}"', f'"{GPU}", "{AUDIO}"')
+    node.configure(both + RULE)
+    async with simulated(node.host, GPU, AUDIO), node.running(listed={CARDS: 2}) as (_, kubelet):
+        for each in (GPU, AUDIO):
+            await until_health(kubelet, CARDS, each, "Healthy")
+        vm = await kubelet.admit(pod("vm", {CARDS: 1}))
+        (used,) = vm.result.ids[CARDS]
+        (free,) = {GPU, AUDIO} - {used}
+        node.configure(both)
+        told = await node.until_told(lambda told: reasons(told) == {used: "going-away", free: "group-held"})
+        assert told["problems"] == []
+
+
+def reasons(told: dict[str, Any]) -> dict[str, str | None]:
+    """Device → reason in the Status of the one resource."""
+    return {device["id"]: device.get("reason") for device in told["resources"][0]["devices"]}
+
+
 async def test_a_group_is_bound_as_a_whole_and_offered_and_given_back_without_its_rule(node: Node) -> None:
     add_card(node)
     node.configure(RESOURCE + RULE)

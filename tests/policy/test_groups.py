@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from nodeagent.model.host import Group, Host, PciFunction, Sight
+from nodeagent.model.host import Group, Host, Missing, PciFunction, Sight
 from nodeagent.model.ids import GroupNumber
 from nodeagent.policy import groups
 from nodeagent.policy.groups import OpenState
+from tests.facts import names
 from tests.policy.samples import function, vgpu
 
 VFIO = function()
@@ -151,3 +152,13 @@ def test_opens_count_only_while_a_vfio_driver_has_the_function() -> None:
     assert not groups.is_open(function(enable=0, idle=0))
     assert groups.find_open_state(function(enable=None)) is OpenState.UNKNOWN
     assert not groups.is_open(function(driver="e1000e", enable=1, idle=0))
+
+
+def test_a_group_of_vfio_noiommu_is_named_as_such_with_the_advice_for_this_host() -> None:
+    missing = Missing("no IOMMU is active", "switch VT-d on")
+    found = groups.find_missing_isolation(Group(GroupNumber(1), name="vfio-noiommu"), missing)
+    assert found is not None
+    names(found.seen, "vfio-noiommu")
+    names(found.to_do, "enable_unsafe_noiommu_mode", "VT-d")
+    assert groups.find_missing_isolation(Group(GroupNumber(1)), missing) is None
+    assert groups.find_missing_isolation(None, missing) == missing

@@ -8,9 +8,19 @@ from dataclasses import replace
 import pytest
 
 from nodeagent.model.allocation import Knowledge
+from nodeagent.model.host import MdevType
 from nodeagent.model.ids import DeviceId, GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Device, Isolation, ReasonCode
-from nodeagent.model.spec import Discovery, PciRule, PciSelector, Spec
+from nodeagent.model.spec import (
+    Discovery,
+    GroupScope,
+    MdevSpec,
+    PassthroughRule,
+    PciRule,
+    PciSelector,
+    Spec,
+    WantedType,
+)
 from nodeagent.policy.offer import turn, units
 from tests.facts import contains
 from tests.policy.samples import GPU, RULE, UUID, function, holders, host, ids, mdev, reserved, snapshot
@@ -143,3 +153,26 @@ def test_whoever_is_told_to_bind_a_function_hears_of_the_mdevs_that_it_carries_n
         if (offer := decision.offer_of(functions[-1].address)) is not None and offer.device.reason is not None
     ]
     assert [contains(hint, "1 mdev") for hint in hints] == [False, True, False]
+
+
+@pytest.mark.parametrize(("group", "advice"), [(GroupScope.WHOLE, "plan"), (GroupScope.MATCHED, "bind")])
+def test_the_plan_is_named_only_where_the_rule_binds_the_function(group: GroupScope, advice: str) -> None:
+    rule = PassthroughRule((PciSelector(addresses=("0000:65:00.0",)),), group=group)
+    other = function("0000:65:00.1", driver="e1000e", pci_class="020000")
+    spec = wish(Isolation.GROUP)._replace(passthrough=(rule,))
+    found = units.build_offers(ONE, snapshot(host(function("0000:65:00.0"), other), spec))
+    (reason,) = {offer.device.reason for offer in found[:1]}
+    assert reason is not None
+    assert reason.code is ReasonCode.GROUP_NOT_VIABLE
+    assert contains(reason.hint, advice)
+
+
+@pytest.mark.parametrize(("offered", "leave"), [("nvidia-222", True), ("i915-GVTg_V5_4", False)])
+def test_only_a_card_that_offers_a_desired_type_is_left_on_its_driver(offered: str, leave: bool) -> None:
+    card = function("0000:65:00.0", driver="i915")
+    parents = {card.address: (MdevType(offered),)}
+    mdevs = MdevSpec(manage=True, types=(WantedType("nvidia-222"),))
+    spec = wish(Isolation.GROUP)._replace(mdevs=mdevs)
+    (found,) = units.build_offers(ONE, snapshot(host(card, mdev_parents=parents), spec))
+    assert found.device.reason is not None
+    assert contains(found.device.reason.hint, "leave it on its driver") is leave
