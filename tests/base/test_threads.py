@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from nodeagent.base import threads
+from nodeagent.base.errors import InternalError
 
 
 async def test_a_call_gives_the_result_and_runs_in_a_daemon_thread() -> None:
@@ -100,3 +101,11 @@ async def test_calls_one_by_one_are_never_made_at_the_same_time() -> None:
         for _ in range(5):
             tasks.start_soon(calls.call, 60.0, work)
     assert most == 1
+
+
+async def test_a_call_that_raises_stop_iteration_ends_its_caller() -> None:
+    def take_one() -> int:
+        return next(iter(()))
+
+    with anyio.fail_after(5), pytest.raises(InternalError, match="StopIteration"):
+        await threads.call(take_one)
