@@ -74,7 +74,7 @@ async def test_a_resource_tells_how_many_there_are_who_has_them_and_what_cannot_
 async def test_without_a_daemon_nothing_is_said_to_be_free(node: Node) -> None:
     node.add_gpus(1)
     done = await node.command("explain", T4)
-    assert f"{T4}  capacity 1, allocatable 1, free not known" in done.stdout
+    assert f"{T4}  capacity 1, allocatable 1, free unknown" in done.stdout
     assert "status.sock" in done.stderr
 
 
