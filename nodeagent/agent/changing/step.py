@@ -197,9 +197,10 @@ class ChangeRunner:
     # What may be against it
 
     def _is_current(self, planned: Snapshot) -> bool:
-        """True if the operator still wants the plan, and no pod has got or released a device since.
+        """True if the operator still wants the plan, and no pod has got, lost or released a device since.
 
-        Parts that are equal stay the same objects (``agent.snapshot``), so identity tells.
+        Parts that are equal stay the same objects (``agent.snapshot``), so identity tells. A node that a pod
+        has may be of any function once it is gone.
         """
         now = self.snapshots.now
         return (
@@ -207,6 +208,7 @@ class ChangeRunner:
             and now.allocations is planned.allocations
             and now.recently_allocated == planned.recently_allocated
             and now.machine_id == planned.machine_id
+            and now.unknown_node == planned.unknown_node
         )
 
     def _withdraw(self, step: Step) -> bool:
