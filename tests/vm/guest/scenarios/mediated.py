@@ -80,7 +80,7 @@ async def an_instance_that_is_open_keeps_its_card_from_a_new_type_until_it_is_cl
 
 
 async def an_instance_of_a_pod_outlives_a_new_list_of_types_until_the_pod_has_gone(node: Node) -> None:
-    """The pod gets one instance, by variable and node; nothing has it open."""
+    """The pod gets one instance, by variable and node; nothing has it open. Later no other pod gets it."""
     await node.wish(["mdpy-xga"])
     await node.change(mdev.load, "mdpy")
     await _until_listed(node, _XGA, _FULL[_XGA])
@@ -93,9 +93,10 @@ async def an_instance_of_a_pod_outlives_a_new_list_of_types_until_the_pod_has_go
     with vfio.held(held, mdev.group(held)):
         pass  # what was given can be opened
     await node.wish(["mdpy-hd"])
-    await _until_listed(node, _XGA, 1)
+    lists = node.kubelet.statistics.lists[_XGA]
+    await node.kubelet.until(lambda: lists[-1].health == {held: UNHEALTHY}, PATIENCE)
     await _until_waiting(node, held, "in use by ns/vm")
-    assert _listed(node, _XGA) == set(mdev.instances("mdpy-xga")) == {held}
+    assert mdev.instances("mdpy-xga") == [held]
     assert mdev.instances("mdpy-hd") == []
     node.kubelet.delete(pod)
     await _becomes(node, _XGA, _HD)
