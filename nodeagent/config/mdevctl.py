@@ -61,18 +61,18 @@ def parse(parent: str, uuid: str, text: str) -> MdevDefinition | None:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"it is not valid JSON: {error}", "write it anew with: mdevctl define") from error
+        raise Invalid(f"it is not valid JSON: {error}", "define it again with: mdevctl define") from error
     if not isinstance(data, Mapping):
-        raise Invalid("it holds no JSON object", "write it anew with: mdevctl define")
+        raise Invalid("it holds no JSON object", "define it again with: mdevctl define")
     return _definition(uuid, parent, data)
 
 
 def _definition(uuid: str, parent: str, data: Mapping[str, Any]) -> MdevDefinition | None:
     type_id = data.get("mdev_type")
     if not isinstance(type_id, str) or not type_id.strip() or "/" in type_id:
-        raise Invalid("its mdev_type is no type", "write it anew with: mdevctl define")
+        raise Invalid("its mdev_type is no type", "define it again with: mdevctl define")
     if not isinstance(data.get("start"), str):
-        raise Invalid("it does not say how it starts", "write it anew with: mdevctl define")
+        raise Invalid("it does not say how it starts", "define it again with: mdevctl define")
     if data["start"] != "auto":
         return None
     if data.get("attrs"):
@@ -101,4 +101,4 @@ def _text(path: str) -> str:
             f"it cannot be read: {hints.strerror(error)}", hints.for_errno(error, "read")
         ) from error
     except UnicodeDecodeError as error:
-        raise Invalid("it is not valid UTF-8", "write it anew with: mdevctl define") from error
+        raise Invalid("it is not valid UTF-8", "define it again with: mdevctl define") from error

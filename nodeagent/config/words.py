@@ -280,7 +280,7 @@ def _filled(scalar: Scalar) -> str:
     if not scalar.text.strip():
         raise Invalid("an empty text", "write the text, or leave the entry out")
     odd = next(character for character in scalar.text if not character.isprintable())
-    hint = "write it anew: with copied texts a blank may come as another character"
+    hint = "type it again: copied text may have another character in place of a blank"
     raise Invalid(f"{scalar.text!a} holds {_called(odd)}", hint)
 
 

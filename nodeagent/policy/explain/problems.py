@@ -19,7 +19,7 @@ from nodeagent.policy.offer.turn import Decision
 
 VFIO_PCI = "vfio-pci"
 _NOT_WANTED = "where no device is to be assigned, set discovery.enabled: false"
-_ANEW = "have the tool that wrote it write it anew, or remove it; container runtimes refuse it as well"
+_WRITE_AGAIN = "write it again with the tool that made it, or remove it; container runtimes refuse it as well"
 _ONE_NAME_EACH = "give each type a resource name of its own, unless VMs may get either"
 _LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
 
@@ -64,7 +64,7 @@ def _faulty_cdi_files(host: Host) -> Iterator[Problem]:
     for file in host.cdi.values():
         if file.fault:
             what = f"CDI: {file.path} cannot be used: {file.fault}"
-            yield wrong(ProblemCode.CDI_FILE, file.path, what, _ANEW)
+            yield wrong(ProblemCode.CDI_FILE, file.path, what, _WRITE_AGAIN)
 
 
 def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
