@@ -80,6 +80,7 @@ class ChangeLoop:
         snapshot = self._snapshots.now
         before, self.plan = self.plan, self._with_known_shortfalls(planning.plan(snapshot), snapshot.spec)
         self._forget_unplanned()
+        self.runner.forget_open((*self.plan.steps, *self.plan.waiting))
         self._log_news(before)
         self._await_releases()
         for card, steps in self._batches().items():

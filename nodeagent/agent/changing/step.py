@@ -258,6 +258,15 @@ class ChangeRunner:
         self.snapshots.publish(replace(now, open=(now.open - asked) | found))
         return found
 
+    def forget_open(self, planned: Collection[Step]) -> None:
+        """Forget the open ids that no planned step takes: nothing probes them again.
+
+        A function that got its own driver back is "open" for a probe, and may be bound again all the same.
+        """
+        now = self.snapshots.now
+        takes = frozenset[str]().union(*(step.action.takes for step in planned))
+        self.snapshots.publish(replace(now, open=now.open & takes))
+
     async def refresh(self, ids: Collection[str]) -> None:
         """Probe the ids again that were open; called while their release is awaited (``agent.releases``)."""
         if opened := self.snapshots.now.open.intersection(ids):

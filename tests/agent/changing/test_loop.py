@@ -15,7 +15,7 @@ from nodeagent.base import log
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.snapshot import Ledger
-from nodeagent.model.spec import PciSelector, SriovRule
+from nodeagent.model.spec import PassthroughRule, PciSelector, Spec, SriovRule
 from nodeagent.sim import files
 from nodeagent.sim.mdev import Card, Type, fail_create, mend_create
 from tests.agent.changing.changing import (
@@ -35,6 +35,7 @@ from tests.sim.vfs import SimulatedVfs, add_sriov_manage, vf_addresses
 
 pytestmark = pytest.mark.usefixtures("loop_may_block")  # the simulated kernel works in the same loop
 
+NIC = "0000:05:00.0"
 FOREIGN = "00000000-0000-4000-8000-000000000001"
 VGPUS = (Type("1", 4, "NVIDIA A40-12Q"), Type("2", 2, "NVIDIA A40-24Q"))
 
@@ -147,6 +148,18 @@ async def test_what_a_process_has_open_waits_and_is_noticed_when_closed(tmp_path
         await changing.until(lambda: bool(changing.plan.waiting))
         changing.cards.release(opened)
         await changing.until_counts((FIRST, "nvidia-228", 2))
+
+
+async def test_a_function_is_bound_that_was_open_only_while_its_driver_was_restored(tmp_path: Path) -> None:
+    """A probe of a function on a driver of the host cannot exclude its use, and no step takes it again."""
+    async with node(tmp_path, []) as changing:
+        network = {"vendor": "8086", "device": "10d3", "pci_class": "020000"}
+        changing.eyes.host.add_function(NIC, **network, driver="e1000e", group=7)
+        await changing.eyes.observer.scan()
+        changing.publish(open=frozenset((NIC,)))
+        changing.publish(spec=Spec(passthrough=(PassthroughRule((PciSelector(addresses=(NIC,)),)),)))
+        async with changing.run():
+            await changing.until(lambda: changing.status.writes == 1)
 
 
 async def test_nothing_is_removed_while_nobody_knows_who_holds_what(tmp_path: Path) -> None:
