@@ -294,9 +294,11 @@ class Node:
                     return found
                 await anyio.sleep(POLL)
 
-    async def until_told(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until the daemon's status is as wanted."""
-        with anyio.fail_after(PATIENCE):
+    async def until_told(
+        self, condition: Callable[[dict[str, Any]], bool], seconds: float = PATIENCE
+    ) -> dict[str, Any]:
+        """Wait until the daemon's status is as wanted. Raises TimeoutError."""
+        with anyio.fail_after(seconds):
             while True:
                 document = await self.status()
                 if condition(document):

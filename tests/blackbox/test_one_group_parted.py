@@ -22,6 +22,7 @@ from tests.sim.usb import STICK
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 
 BY_PAIR = '{name: example.com/gpu, usb: [{vendors: ["46f4"]}, {vendors: ["46f4"]}], bundle: true}'
+CHECKPOINT_READ = 0.5  # seconds in which the kubelet writes the nodes of a pod it lists, and they are read
 
 
 async def known_for_long(kubelet: FakeKubelet) -> None:
@@ -52,6 +53,7 @@ async def test_a_part_of_a_set_that_a_pod_had_a_moment_ago_is_waited_for_in_anot
         old = await kubelet.admit(pod("old", {GPU: 1}))
         running(old)
         await named(node, "46f4:0001-A", old)
+        await stays(kubelet, lambda: old.phase == "Running", CHECKPOINT_READ)
         node.usb.unplug("1-1")
         node.usb.plug("1-3", third, 6)
         await until_health(kubelet, GPU, "46f4:0001-A", "Unhealthy")
