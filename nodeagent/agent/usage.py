@@ -221,7 +221,9 @@ class Usage:
         if rewritten or news or self._reservations.find_missing(file, answer):
             limit = timeouts.checkpoint_write_before_change if rewritten else timeouts.checkpoint_write
             file = await self._rewrite_file(file, limit, listed)
-        self._unlisted = joining.find_unlisted(file, listed)
+        known, self._unlisted = self._unlisted, joining.find_unlisted(file, listed)
+        if not self._unlisted <= known:
+            self.request_soon()  # of a pod that was admitted after the kubelet had answered
         return file
 
     async def _rewrite_file(

@@ -286,6 +286,16 @@ async def test_the_kubelet_is_asked_when_its_checkpoint_has_other_entries_and_no
     assert kubelet.requests.get() == 2
 
 
+async def test_the_kubelet_is_asked_again_for_a_pod_of_the_checkpoint_that_its_answer_lacks() -> None:
+    kubelet = Kubelet()
+    kubelet.add("ns/init", (A, "0"), listed=False)
+    node = Node(kubelet, BRIEF)
+    async with node.running():
+        await kubelet.until_asked(2)
+        await anyio.wait_all_tasks_blocked()
+    assert kubelet.requests.get() == 2
+
+
 async def test_while_a_release_is_awaited_the_kubelet_is_asked_more_often() -> None:
     kubelet = Kubelet()
     node = Node(kubelet, BRIEF, holders=0.01)
