@@ -31,8 +31,9 @@ DOCUMENTATION = "usr/share/doc/nodeagent"
 DOCUMENTS = {"changelog.gz": "CHANGES.md"} | {
     f"{page}.md.gz": f"{page}.md"
     for page in (
-        *("architecture", "commands", "configuration", "events", "host-preparation", "kubernetes"),
-        *("kubevirt", "logs", "metrics", "migrating", "packaging", "scale", "usb", "vgpu"),
+        *("architecture", "commands", "concepts", "configuration", "events"),
+        *("host-preparation", "kubernetes", "kubevirt", "logs", "metrics", "migrating", "packaging"),
+        *("scale", "testing", "usb", "vgpu"),
     )
 }
 CATALOG = "usr/lib/systemd/catalog/nodeagent.catalog"
