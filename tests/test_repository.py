@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import tomllib
@@ -11,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from nodeagent.base import log
@@ -172,6 +174,19 @@ def test_vfio_pci_is_loaded_at_boot_since_the_unit_may_load_no_module_later() ->
     unit = (ROOT / "packaging/nodeagent.service").read_text().splitlines()
     assert "ExecStartPre=+-/sbin/modprobe -qa vfio-pci" in unit
     assert "ProtectKernelModules=yes" in unit
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *("kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent", "k0scontroller", "k0sworker"),
+        *("snap.microk8s.daemon-kubelite", "snap.microk8s.daemon-kubelet"),
+    ],
+)
+def test_the_service_starts_before_each_unit_that_runs_a_kubelet(unit: str) -> None:
+    lines = (ROOT / "packaging/nodeagent.service").read_text().splitlines()
+    before = [line.partition("=")[2].split() for line in lines if line.startswith("Before=")]
+    assert f"{unit}.service" in itertools.chain.from_iterable(before)
 
 
 def read_names(pci_ids: str) -> dict[str, str]:

@@ -153,8 +153,9 @@ async def test_what_a_process_has_open_waits_and_is_noticed_when_closed(tmp_path
 async def test_a_function_is_bound_that_was_open_only_while_its_driver_was_restored(tmp_path: Path) -> None:
     """A probe of a function on a driver of the host cannot exclude its use, and no step takes it again."""
     async with node(tmp_path, []) as changing:
-        network = {"vendor": "8086", "device": "10d3", "pci_class": "020000"}
-        changing.eyes.host.add_function(NIC, **network, driver="e1000e", group=7)
+        changing.eyes.host.add_function(
+            NIC, vendor="8086", device="10d3", pci_class="020000", driver="e1000e", group=7
+        )
         await changing.eyes.observer.scan()
         changing.publish(open=frozenset((NIC,)))
         changing.publish(spec=Spec(passthrough=(PassthroughRule((PciSelector(addresses=(NIC,)),)),)))
