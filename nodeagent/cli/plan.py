@@ -20,6 +20,7 @@ from nodeagent.cli import args, daemon_client, output
 from nodeagent.kernel.scan.mdevs import parse_machine_id
 from nodeagent.model import plain
 from nodeagent.model.change import ActionKind, CardPlan, Instance, Plan, Step
+from nodeagent.model.problem import Problem
 from nodeagent.policy.change import bindings
 from nodeagent.policy.change import plan as changes
 
@@ -74,16 +75,15 @@ class StepAnswer(NamedTuple):
 class PlanAnswer(NamedTuple):
     """What would be done to the host, in that order, and what waits; ``manage``: mdevs are managed.
 
-    ``remedies`` are what to do about a problem, by the problem. ``notes`` are on wishes for other cards.
+    ``problems`` prevent changes that are configured. ``notes`` are on desired types that are for other cards.
     """
 
     manage: bool
     cards: tuple[CardAnswer, ...]
     steps: tuple[StepAnswer, ...]
     waiting: tuple[StepAnswer, ...]
-    problems: tuple[str, ...]
-    remedies: Mapping[str, str]
-    notes: tuple[str, ...] = ()
+    problems: tuple[Problem, ...]
+    notes: tuple[Problem, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -216,9 +216,8 @@ def as_document(plan: Plan, managed: bool) -> PlanAnswer:
         tuple(map(_card_answer, plan.cards)),
         tuple(map(_step_answer, plan.steps)),
         tuple(map(_step_answer, plan.waiting)),
-        tuple(problem.what for problem in plan.problems),
-        {problem.what: problem.hint for problem in plan.problems if problem.hint},
-        tuple(problem.what for problem in plan.notes),
+        plan.problems,
+        plan.notes,
     )
 
 

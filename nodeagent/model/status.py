@@ -12,7 +12,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.model.host import Host, HostDevice
@@ -267,23 +266,21 @@ class ResultsStatus(NamedTuple):
 
 
 class ChangesStatus(NamedTuple):
-    """What is made of the host.
+    """The changes of the host; ``late`` are those that the kernel does not answer.
 
-    ``problems`` are the plan's alone, and ``late`` are changes to which the kernel does not answer.
-    ``remedies`` says to some of the problems what to do; the others end with another configuration. ``notes``
-    are on wishes that are for other cards.
+    ``problems`` are those of the plan: why changes that are configured cannot be made. ``notes`` are the
+    plan's on desired types that are for other cards.
     """
 
     cards: tuple[CardStatus, ...]
     under_way: tuple[str, ...]
     waiting: tuple[WaitingStatus, ...]
     failing: tuple[FailingStatus, ...]
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
     writes: int
     late: tuple[str, ...] = ()
     results: tuple[ResultsStatus, ...] = ()
-    remedies: Mapping[str, str] = MappingProxyType({})
-    notes: tuple[str, ...] = ()
+    notes: tuple[Problem, ...] = ()
 
 
 NO_CHANGES = ChangesStatus((), (), (), (), (), 0)

@@ -69,8 +69,10 @@ def _of_host(status: Status) -> Iterator[Problem]:
 
 
 def _of_changes(status: Status) -> Iterator[Problem]:
-    """Writes that the kernel does not answer, and refusals: once per card and type."""
+    """Those of the plan, writes that the kernel does not answer, and refusals: once per card and type."""
     changes = status.changes
+    yield from changes.problems
+    yield from changes.notes
     for action in changes.late:
         yield _problem(ProblemCode.CHANGE, action, f"the kernel does not answer: {action}")
     first = {(failing.card, failing.type): failing for failing in reversed(changes.failing)}

@@ -90,6 +90,6 @@ async def test_what_a_killed_daemon_had_taken_goes_back_where_the_rest_may_not_f
             await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
             await daemon.logged("action-done")
             told = await node.until_told(lambda told: not told["changes"]["underWay"])
-            assert "boot display" in told["changes"]["problems"][0]
+            assert "boot display" in told["changes"]["problems"][0]["what"]
             assert told["changes"]["writes"] == 1
             await eventually(lambda: not node.has_former_drivers(), PATIENCE)

@@ -49,4 +49,4 @@ async def test_types_for_a_hostname_count_without_a_name_in_the_settings(node: N
     here = f"{{nodeSelector: {{kubernetes.io/hostname: {name}}}, types: [nvidia-222]}}"
     node.configure(f"mdevs: {{manage: true, nodes: [{here}]}}\n")
     (problem,) = (await planned(node))["problems"]
-    assert "no card" in problem
+    assert "no card" in problem["what"]

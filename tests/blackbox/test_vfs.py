@@ -66,7 +66,9 @@ async def test_nothing_is_written_to_a_function_that_left_its_vfs_behind(node: N
         said = await daemon.logged("plan-problem")
         names(said["text"], PF, VF)
         told = await node.until_told(lambda told: bool(told["changes"]["problems"]))
-        assert "reboot" in told["changes"]["remedies"][said["text"]]
+        (problem,) = told["changes"]["problems"]
+        assert problem["what"] == said["text"]
+        assert "reboot" in problem["hint"]
         assert said["text"] in told["problems"]
         assert (told["changes"]["writes"], asked_of(node)) == (0, "0")
         device = await node.command("explain", VF)
@@ -84,7 +86,7 @@ async def test_the_vfs_of_a_gpu_on_nvidias_driver_are_made_by_nvidias_tool(node:
         said = await daemon.logged("plan-problem")
         names(said["text"], PF, "2")
         node.configure(RULES + WISH)
-        await node.until_told(lambda told: any("sriov-manage -e" in each for each in remedies(told)))
+        await node.until_told(lambda told: any("sriov-manage -e" in each for each in hints(told)))
         assert (vfs.made, asked_of(node)) == ((), "0")
         add_sriov_manage(node.host)
         node.host.write(PF, "numa_node", "0")  # an event, as a driver's installation brings many
@@ -94,9 +96,8 @@ async def test_the_vfs_of_a_gpu_on_nvidias_driver_are_made_by_nvidias_tool(node:
         assert (len(vfs.made), told["changes"]["writes"]) == (2, 1)
 
 
-def remedies(told: dict[str, Any]) -> list[str]:
-    found: dict[str, str] = told["changes"]["remedies"]
-    return list(found.values())
+def hints(told: dict[str, Any]) -> list[str]:
+    return [problem["hint"] for problem in told["changes"]["problems"]]
 
 
 async def test_the_number_of_vfs_is_not_changed_while_a_pod_or_an_open_file_has_the_function(

@@ -11,6 +11,7 @@ from nodeagent.model import plain
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.status import (
     ANSWERS,
@@ -42,6 +43,7 @@ RESOURCE = Resource(
     Kind.PCI,
     (Device(ONE, numa=0), Device(TWO, Reason(ReasonCode.NODE_MISSING, "no node", "look"))),
 )
+PROBLEM = wrong(ProblemCode.CHANGE, ONE, "no card supports it", "use another type")
 FAILING = FailingStatus(ONE, "nvidia-222", "create mdev x", "no room", "wait", 2, 1.5)
 
 TIMES = Durations().and_one(0.5)
@@ -58,7 +60,7 @@ ALL = Status(
         ("create mdev y",),
         (WaitingStatus(ONE, "remove mdev z", "in use by ns/p"),),
         (FAILING, FAILING._replace(what="no room either"), FAILING._replace(type=None, what="other")),
-        ("cannot be meant",),
+        (PROBLEM,),
         4,
         ("set the number of VFs",),
         (ResultsStatus("create-mdev", 3, 1),),
@@ -150,7 +152,16 @@ def test_what_is_changed_is_told_as_it_has_always_been() -> None:
         "tries": 2,
         "nextTrySeconds": 1.5,
     }
-    assert (changes["problems"], changes["writes"]) == (["cannot be meant"], 4)
+    assert changes["writes"] == 4
+    assert changes["problems"] == [
+        {
+            "code": "change",
+            "about": ONE,
+            "what": "no card supports it",
+            "hint": "use another type",
+            "wrong": True,
+        }
+    ]
     assert plain.dump(ALL._replace(changes=NO_CHANGES))["changes"] == {
         "cards": [],
         "underWay": [],
@@ -188,6 +199,7 @@ def test_problems_come_in_one_order_and_a_card_with_one_type_only_once() -> None
         ("inotify", "no instance"),
         ("configuration", "config.yaml:1", "bad"),
         ("no answer in time",),
+        ("no card supports it",),
         ("kernel", "set the number of VFs"),
         (ONE, "no room"),
         (ONE, "other"),

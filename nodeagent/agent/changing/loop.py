@@ -96,12 +96,11 @@ class ChangeLoop:
             _texts(self.runner.in_progress),
             tuple(_waiting(step) for step in self._waiting_steps()),
             tuple(_failing(failure, now) for failure in self._retries.failures.values()),
-            tuple(problem.what for problem in plan.problems),
+            plan.problems,
             self.runner.writes,
             _texts(self.runner.late),
             tuple(self._retries.results.values()),
-            {problem.what: problem.hint for problem in plan.problems if problem.hint},
-            tuple(problem.what for problem in plan.notes),
+            plan.notes,
         )
 
     def _waiting_steps(self) -> Sequence[Step]:

@@ -182,8 +182,8 @@ def _changes(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
     for action in changes.late:
         yield ("late", action), NodeEvent(APPLY_FAILED, f"the kernel does not answer: {action}")
     for problem in changes.problems:
-        hint = changes.remedies.get(problem, "")
-        yield ("line", problem), NodeEvent(_reason_of_line(problem, WISH_UNMET), problem, hint)
+        reason = _reason_of_line(problem.what, WISH_UNMET)
+        yield ("line", problem.what), NodeEvent(reason, problem.what, problem.hint)
 
 
 def _settings(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:

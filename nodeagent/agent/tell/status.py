@@ -81,7 +81,6 @@ def collect(
             *kubelet.cdi.problems,
             *remarks.problems,
             *of_settings(core.settings.get().warnings),
-            *(() if changes is None else (*changes.plan.problems, *changes.plan.notes)),
         ),
     )
     return status.with_remarks(diagnose.problems(status))

@@ -11,6 +11,7 @@ from nodeagent.agent.cluster import node_events
 from nodeagent.agent.cluster.node_events import FEW, EventReason, NodeEvent, compare_cards
 from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.change import ActionKind
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import (
     NO_CHANGES,
@@ -41,6 +42,7 @@ FAILING = FailingStatus(
     "0000:3b:00.0", "nvidia-222", "create mdev x", "Input/output error", "look at dmesg", 1, 1.0
 )
 OBSTACLE = "kubevirt.manageMdevs: virt-handler makes and removes mdevs itself; set it to false"
+PROBLEM = wrong(ProblemCode.CHANGE, "", OBSTACLE)
 ENTRY = "KubeVirt CR: permittedHostDevices.pciHostDevices[0]: pciVendorSelector is empty; write one"
 GONE = "there is no deployed KubeVirt CR any more: what it said last stays in force"
 PAGE = Path(__file__).parents[3] / "docs/events.md"
@@ -159,12 +161,14 @@ CASES: dict[str, tuple[Status, Status, list[Told]]] = {
     ),
     "a wish cannot be met": (
         status(),
-        status(changes=NO_CHANGES._replace(problems=("no card has the type x",))),
+        status(
+            changes=NO_CHANGES._replace(problems=(wrong(ProblemCode.CHANGE, "", "no card has the type x"),))
+        ),
         [("WishUnmet", "", ("no card has the type x",))],
     ),
     "virt-handler makes mdevs, too": (
         status(),
-        status(changes=NO_CHANGES._replace(problems=(OBSTACLE,)), refused=(OBSTACLE,)),
+        status(changes=NO_CHANGES._replace(problems=(PROBLEM,)), refused=(OBSTACLE,)),
         [("VirtHandlerConflict", "", (OBSTACLE,))],
     ),
     "the configuration is wrong": (
