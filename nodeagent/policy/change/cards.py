@@ -48,17 +48,22 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class CardSpec:
-    """The desired types of one card: type id → count (None: all that fit), first choice first.
+    """The desired types of one card: type id → the entry that names it, first choice first.
 
     ``shared``: the list is the node's, and the round assigns the type. ``definitions``: these instances only.
     ``as_is``: why the card is unchanged, else None. ``unmet``: types of its list that it does not offer.
     """
 
-    types: Mapping[str, int | None] = field(default_factory=dict)
+    types: Mapping[str, WantedType] = field(default_factory=dict)
     shared: bool = False
     definitions: tuple[MdevDefinition, ...] = ()
     as_is: str | None = None
     unmet: tuple[WantedType, ...] = ()
+
+    def count(self, type_id: str | None) -> int | None:
+        """How many instances of the type are desired; None: as many as fit."""
+        wanted = self.types.get(type_id or "")
+        return None if wanted is None else wanted.count
 
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
@@ -271,7 +276,10 @@ def _build_card_spec(
     if defined:
         met = [each for each in defined if find_flaw(each, host, excluded) is None]
         met.sort(key=lambda definition: definition.uuid not in host.mdevs)  # existing ones come first
-        return CardSpec({met[0].type_id: None}, definitions=tuple(met)) if met else CardSpec(as_is=_UNMET)
+        if not met:
+            return CardSpec(as_is=_UNMET)
+        type_id = met[0].type_id
+        return CardSpec({type_id: WantedType(type_id)}, definitions=tuple(met))
     if any(find_card_address(host, each) == card.address for each in wanted.reserved):
         return CardSpec(as_is=_RESERVED)
     if rules:
@@ -279,9 +287,9 @@ def _build_card_spec(
     return CardSpec(_type_ids(listed, card, excluded), shared=True)
 
 
-def _type_ids(wanted: Sequence[WantedType], card: Card, excluded: Set[str]) -> dict[str, int | None]:
-    counts = desired_types.count_by_id(wanted, tuple(card.types.values()))
-    return {type_id: count for type_id, count in counts.items() if type_id not in excluded}
+def _type_ids(wanted: Sequence[WantedType], card: Card, excluded: Set[str]) -> dict[str, WantedType]:
+    matched = desired_types.match_by_id(wanted, tuple(card.types.values()))
+    return {type_id: each for type_id, each in matched.items() if type_id not in excluded}
 
 
 def find_flaw(definition: MdevDefinition, host: Host, excluded: Set[str]) -> str | None:
@@ -307,7 +315,7 @@ def _apply_rules(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> 
     So one entry may be for several models with the same ids, as in NVIDIA's own file. But the card is not
     emptied by an earlier rule if the last rule has only types that the card does not offer.
     """
-    chosen: dict[str, int | None] = {}
+    chosen: dict[str, WantedType] = {}
     for rule in reversed(rules):
         chosen = _type_ids(rule.types, card, excluded)
         if chosen or not rule.types:
@@ -351,7 +359,7 @@ def _explain_idle(card: Card, spec: CardSpec, listed: Sequence[WantedType]) -> s
         return "its list of types is empty"
     if not listed:
         return "no types are configured for this node"
-    if desired_types.count_by_id(listed, tuple(card.types.values())):
+    if desired_types.match_by_id(listed, tuple(card.types.values())):
         return "its configured types are excluded"
     if card.partial:
         return "the types that it offers are not known while its VFs have one"

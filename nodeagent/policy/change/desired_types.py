@@ -7,7 +7,6 @@ the operator's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from nodeagent.model.host import MdevType
 from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy import selectors
 
-_MIG_SUFFIX = re.compile(r"(MEALL|(NO)?ME|GFX)$")
+_GRAPHICS = "GFX"
 
 
 def list_for_node(wanted: MdevSpec, labels: Mapping[str, str]) -> tuple[WantedType, ...]:
@@ -25,20 +24,25 @@ def list_for_node(wanted: MdevSpec, labels: Mapping[str, str]) -> tuple[WantedTy
     return tuple(dict.fromkeys(override or wanted.types))
 
 
-def count_by_id(wanted: Iterable[WantedType], mdev_types: Sequence[MdevType]) -> dict[str, int | None]:
-    """Type id → count, in the order of the list; the first entry that matches a type counts."""
-    counts: dict[str, int | None] = {}
+def match_by_id(wanted: Iterable[WantedType], mdev_types: Sequence[MdevType]) -> dict[str, WantedType]:
+    """Type id → the first entry that names the type, in the order of the list."""
+    matched: dict[str, WantedType] = {}
     for each in wanted:
         for mdev_type in _find_types(each, mdev_types):
-            counts.setdefault(mdev_type.type_id, each.count)
-    return counts
+            matched.setdefault(mdev_type.type_id, each)
+    return matched
 
 
 def _find_types(wanted: WantedType, mdev_types: Sequence[MdevType]) -> list[MdevType]:
-    """The matching types; a MIG suffix that no name has is dropped, as NVIDIA's tool does."""
+    """The matching types; the suffix GFX is dropped where no type has it.
+
+    It asks for a GPU instance with the MIG attribute gfx, which no name of a type has (vgpu-device-manager,
+    pkg/vgpu). Other suffixes make another type: A100-1-5CME has media engines, A100-1-5C has none.
+    """
     found = [mdev_type for mdev_type in mdev_types if selectors.is_type_match(wanted, mdev_type)]
-    plain = _MIG_SUFFIX.sub("", wanted.name) if wanted.short else wanted.name
-    return found if found or plain == wanted.name else _find_types(replace(wanted, name=plain), mdev_types)
+    if found or not wanted.short or not wanted.name.endswith(_GRAPHICS):
+        return found
+    return _find_types(replace(wanted, name=wanted.name.removesuffix(_GRAPHICS)), mdev_types)
 
 
 def find_ids(type_names: Iterable[str], mdev_types: Iterable[MdevType]) -> frozenset[str]:

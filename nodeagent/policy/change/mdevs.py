@@ -69,7 +69,7 @@ def plan(snapshot: Snapshot) -> Plan:
         return Plan(problems=(wrong(ProblemCode.CHANGE, "", NO_MACHINE, _NEW_MACHINE_ID),))
     listed = desired_types.list_for_node(wanted, dict(snapshot.spec.labels))
     found = cards.find_cards(snapshot)
-    types = tuple(desired_types.count_by_id(listed, _mdev_types(found)))
+    types = tuple(desired_types.match_by_id(listed, _mdev_types(found)))
     plans = _plan_cards(found, types, snapshot)
     problems = [
         wrong(ProblemCode.CHANGE, "", text, _CHANGE_TYPES)
@@ -177,7 +177,7 @@ def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
             waiting.append(Step(action, f"{why}; {obstacle}"))
     in_the_way = any(instance.type_id != type_id for instance, _ in going)
     coming = () if type_id is None or in_the_way else tuple(_plan_creations(card, type_id, snapshot))
-    limit = None if card.spec.definitions else card.spec.types.get(type_id or "")
+    limit = card.spec.count(type_id)
     remaining = None if limit is None else max(0, limit - card.count(type_id))
     creations = [step for step in coming if step.action.attempt not in snapshot.failures][:remaining]
     if remaining is None or len(creations) < remaining:
@@ -212,7 +212,7 @@ def _find_surplus(card: Card, type_id: str | None) -> Iterator[tuple[Instance, s
             yield instance, "it has lost its driver, and is created again"
         elif not instance.leaving:
             kept.append(instance)
-    count = spec.types.get(type_id or "")
+    count = spec.count(type_id)
     if count is not None:
         for instance in sorted(kept, key=lambda each: each.holder is None)[count:]:
             yield instance, f"only {count} of {type_id} are desired on this card"
@@ -254,17 +254,24 @@ def _plan_creations(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[St
     if card.spec.definitions:
         yield from _plan_defined(card, type_id, used)
         return
-    why = f"{type_id} is desired on this card"
+    named = _describe_type(type_id, card.spec.types[type_id].name)
+    why = f"{named} is desired on this card"
     if card.count(type_id):
-        why = f"there is room for more of {type_id}"
+        why = f"there is room for more of {named}"
     elif card.spec.shared:
-        why = f"{type_id} is assigned to this card (round-robin over mdevs.types)"
+        why = f"{named} is assigned to this card (round-robin over mdevs.types)"
     for parent in card.parents:
         if not parent.vgpu:
             for uuid in _new_uuids(parent, type_id, used, snapshot.machine_id):
                 yield Step(create_mdev(card.address, parent.address, type_id, uuid), why)
         elif parent.available(type_id):
             yield Step(set_vgpu_type(card.address, parent.address, type_id), why)
+
+
+def _describe_type(type_id: str, name: str) -> str:
+    """The id of a type, with the name by which it is configured."""
+    is_id = naming.normalize_type(name) in naming.type_names(type_id, None)
+    return type_id if is_id else f'{type_id} ("{name}")'
 
 
 def _new_uuids(parent: Parent, type_id: str, used: Set[str], machine_id: str) -> Iterator[str]:
@@ -325,7 +332,7 @@ def _find_shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
     """Counts and definitions that the card cannot meet."""
     if type_id is None or card.has_foreign or card.unread is not None:
         return ()
-    present, wanted, defined = card.count(type_id), card.spec.types.get(type_id), card.spec.definitions
+    present, wanted, defined = card.count(type_id), card.spec.count(type_id), card.spec.definitions
     if defined:
         uuids = {each.uuid for each in defined}
         present = sum(each.id in uuids for each in card.instances)
@@ -354,7 +361,7 @@ def _find_problems(
         return ["no card of this node offers mediated devices or vGPU types"] if asked else []
     asked = (*listed, *(each for card in found for each in card.spec.unmet))
     excluded = desired_types.find_ids(wanted.excluded, mdev_types)
-    meant = {each: desired_types.count_by_id([each], mdev_types).keys() for each in asked}
+    meant = {each: desired_types.match_by_id([each], mdev_types).keys() for each in asked}
     others = _find_types_of_others(listed, found)
     unknown = [
         text for each in asked if not meant[each] and (text := _describe_unoffered(each)) not in others
@@ -387,7 +394,7 @@ def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -
     So one list can be written for cards of several families.
     """
     mdev_types = _mdev_types(found)
-    missing = [each for each in listed if not desired_types.count_by_id([each], mdev_types)]
+    missing = [each for each in listed if not desired_types.match_by_id([each], mdev_types)]
     return (
         () if len(missing) == len(listed) or _is_partial(found) else tuple(map(_describe_unoffered, missing))
     )

@@ -155,13 +155,13 @@ def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not
     [
         ("DC-1-24QGFX", ("DC-1-24Q", "DC-48Q"), "DC-1-24Q"),
         ("DC-1-24QGFX", ("DC-1-24Q", "DC-1-24QGFX"), "DC-1-24QGFX"),
-        ("A100-1-5CME", ("A100-1-5C",), "A100-1-5C"),
-        ("A100-1-5CNOME", ("A100-1-5C",), "A100-1-5C"),
-        ("A100-1-5CMEALL", ("A100-1-5C",), "A100-1-5C"),
+        ("A100-1-5CME", ("A100-1-5C",), None),
+        ("A100-1-5CNOME", ("A100-1-5C",), None),
+        ("A100-1-5CMEALL", ("A100-1-5C",), None),
         ("A100-1-5C", ("A100-1-5CME",), None),
     ],
 )
-def test_the_suffix_of_a_mig_type_counts_only_where_the_driver_names_it(
+def test_only_the_suffix_gfx_is_dropped_where_the_driver_does_not_name_it(
     name: str, offered: tuple[str, ...], makes: str | None
 ) -> None:
     card = Card(FIRST, tuple(Type(each, 4, f"NVIDIA Some Model {each}") for each in offered))

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types that a file of NVIDIA's vgpu-device-manager asks for: the same type is created, or none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
+from tests.blackbox.harness import Node
+from tests.facts import names
+
+CARD = "0000:3b:00.0"
+CARDS = {
+    "mdevs": Card(CARD, (Type("nvidia-699", 7, "NVIDIA A100-1-5C"),)),
+    "VFs": Card(CARD, (Type("699", 7, "NVIDIA A100-1-5C"),), vfs=("0000:3b:00.4",), vgpu=True),
+}
+
+
+@pytest.fixture
+def node(tmp_path: Path, loop_may_block: None) -> Node:
+    node = Node(tmp_path)
+    node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
+    return node
+
+
+def ask_for(node: Node, types: str) -> None:
+    """The file asks for these types, such as ``T4-1Q: 16``, on each card."""
+    text = f"version: v1\nvgpu-configs:\n  wanted:\n    - {{devices: all, vgpu-devices: {{{types}}}}}\n"
+    node.host.write_file("/etc/nvidia-vgpu/config.yaml", text)
+    keys = "vgpuConfigFile: /etc/nvidia-vgpu/config.yaml, vgpuConfig: wanted"
+    node.configure(f"mdevs: {{manage: true, {keys}}}\n")
+
+
+async def planned(node: Node) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((await node.command("plan", "-o", "json")).stdout)
+    return document
+
+
+@pytest.mark.parametrize("way", CARDS)
+async def test_a_mig_type_with_media_engines_is_not_the_one_without(node: Node, way: str) -> None:
+    ask_for(node, "A100-1-5CME: 1")
+    card = CARDS[way]
+    add_card(node.host, card, 10)
+    async with simulated_cards(node.host, MdevKernel([card])) as cards, node.kubelet(), node.daemon() as run:
+        await run.logged("plan-problem")
+        document = await planned(node)
+        assert document["steps"] == []
+        names(document["problems"][0], "A100-1-5CME")
+        assert cards.writes == 0
+
+
+@pytest.mark.parametrize("asked", ["A100-1-5C", "A100-1-5CGFX"])
+async def test_a_step_names_the_type_as_the_file_has_it(node: Node, asked: str) -> None:
+    ask_for(node, f"{asked}: 1")
+    card = CARDS["mdevs"]
+    add_card(node.host, card, 10)
+    async with simulated_cards(node.host, MdevKernel([card])):
+        (step,) = (await planned(node))["steps"]
+    names(step["why"], "nvidia-699", asked)
