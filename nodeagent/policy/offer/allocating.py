@@ -97,7 +97,7 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
     :raises AllocationRefused: with the pod that has one.
     """
     resource = request.resource
-    listed = listed_devices(pods) if pods is not None else _find_named(request.decision)
+    listed = listed_devices(pods) if pods is not None else _find_named(request)
     own = owned | {(resource.name, each) for each in request.device_ids} - listed
     for device_id in request.device_ids:
         for each, holder in _find_users(device_id, request):
@@ -114,10 +114,11 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
             )
 
 
-def _find_named(decision: Decision) -> frozenset[ResourceDevice]:
-    """The devices of pods whose name is known."""
-    held = decision.snapshot.allocations.held()
-    return frozenset((holder.resource, each) for each, holder in held if holder.named)
+def _find_named(request: Request) -> frozenset[ResourceDevice]:
+    """Those of the requested devices that a pod has whose name is known."""
+    name, allocations = request.resource.name, request.decision.snapshot.allocations
+    holders = ((each, allocations.holder_of(name, each)) for each in request.device_ids)
+    return frozenset((name, each) for each, holder in holders if holder is not None and holder.named)
 
 
 def _find_users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
