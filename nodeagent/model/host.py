@@ -256,6 +256,7 @@ class PciFunction(NamedTuple):
     vgpu: bool = False  # NVIDIA's driver gives it vGPU types: nvidia/current_vgpu_type exists
     vgpu_type: str | None = None  # the id of the type that is set there
     vgpu_types: tuple[tuple[str, str], ...] = ()  # (id, name) that nvidia/creatable_vgpu_types offers now
+    denylisted: bool = False  # vfio-pci refuses its id: drivers/vfio/pci/vfio_pci.c, disable_denylist is N
     lowest: int | None = None  # without a driver: the lowest ``enable`` under the VFIO driver before
 
     @property

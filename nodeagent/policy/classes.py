@@ -77,12 +77,15 @@ LEAVE = "leave it out of the rule"
 def advise_bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEAVE) -> str:
     """The advice to bind the function to vfio-pci: ``also`` is its last part, ``mdevs`` the number on it.
 
-    A function in use by the host is never bound: ``leave`` is the advice instead. A node may use a network,
+    A function in use by the host is never bound, nor one that vfio-pci refuses: ``leave`` is the advice
+    instead. A node may use a network,
     storage, USB or unknown device in ways that are not visible, or a GPU on its own driver: then the advice
     has an "if". Unbinding a driver removes its mdevs and VFs, so they have to be removed first.
     """
     if used := describe_uses(function):
         return f"{used}: {leave}"
+    if function.denylisted and not function.vfio:
+        return f"{describe_denylist(function)}: {leave}"
     if parts := describe_children(function, mdevs):
         return (
             f"remove its {parts} first, once they are not in use: binding {function.address} to "
@@ -114,6 +117,11 @@ def find_card(audio: PciFunction, host: Host) -> PciFunction | None:
     slot = audio.address.rpartition(".")[0]
     beside = (each for each in host.members(audio.group) if each.address.rpartition(".")[0] == slot)
     return next((each for each in beside if (each.pci_class or "").startswith(_DISPLAY)), None)
+
+
+def describe_denylist(function: PciFunction) -> str:
+    """The refusal of vfio-pci to bind a function whose id it denies, as a text."""
+    return f"vfio-pci has {function.vendor}:{function.device} on its denylist (disable_denylist is N)"
 
 
 def describe_children(function: PciFunction, mdevs: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import Node
+from tests.blackbox.harness import PATIENCE, Node, eventually
 from tests.blackbox.test_bindings import AUDIO, GPU, OWN, RULE, add_card, add_disk, below, drivers_of, planned
 from tests.blackbox.test_bindings_used import add_process
 from tests.facts import contains, names
@@ -187,3 +187,36 @@ async def test_a_disk_that_a_pool_of_zfs_may_be_on_is_refused_with_the_command_t
     names(problem["what"], GPU, "nvme0n1", "ZFS", "tank")
     names(problem["hint"], "zpool status")
     assert "namespaces" not in problem["hint"]
+
+
+def add_accelerator(node: Node, denylist: str = "N") -> None:
+    """An Intel QAT device, which vfio-pci refuses while its denylist is in force."""
+    node.host.add_function(GPU, vendor="8086", device="37c8", pci_class="0b4000", driver="c6xx", group=10)
+    node.host.write_file("/sys/module/vfio_pci/parameters/disable_denylist", denylist)
+
+
+async def test_a_device_on_the_denylist_of_vfio_pci_keeps_its_driver_and_the_denylist_is_named(
+    node: Node,
+) -> None:
+    add_accelerator(node)
+    node.configure(HEAD + RULE)
+    async with simulated(node.host, GPU) as drivers, node.kubelet(), node.daemon():
+        told = await node.until_told(lambda told: contains(" ".join(told["problems"]), GPU, "denylist"))
+        assert (told["changes"]["writes"], drivers.writes) == (0, [])
+    names(" ".join(told["problems"]), "8086:37c8", "disable_denylist is N")
+    assert (await planned(node))["steps"] == []
+    names((await node.command("bind", GPU, "--dry-run")).stdout, GPU, "denylist")
+
+
+async def test_explain_does_not_advise_to_bind_a_device_on_the_denylist_of_vfio_pci(node: Node) -> None:
+    add_accelerator(node)
+    node.configure(HEAD + f'resources: [{{name: example.com/qat, pci: [{{addresses: ["{GPU}"]}}]}}]\n')
+    names((told := await explained(node))["toDo"], "8086:37c8", "denylist")
+    assert "bind" not in told["toDo"]
+
+
+async def test_a_device_on_the_denylist_is_bound_where_that_is_disabled(node: Node) -> None:
+    add_accelerator(node, "Y")
+    node.configure(HEAD + RULE)
+    async with simulated(node.host, GPU) as drivers, node.kubelet(), node.daemon():
+        await eventually(lambda: drivers.driver(GPU) == "vfio-pci", PATIENCE)

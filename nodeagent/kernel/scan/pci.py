@@ -28,6 +28,9 @@ _DIGITS = 19  # a number of more is none of the kernel's
 _BELOW_ZERO = 1 << 31
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
+_DISABLE_DENYLIST = "/sys/module/vfio_pci/parameters/disable_denylist"
+# vfio_pci_dev_in_denylist in drivers/vfio/pci/vfio_pci.c: QAT C3xxx, C62x, DH895xCC and their VFs, DSA, IAX
+_DENYLIST = {"8086": frozenset({"19e2", "19e3", "37c8", "37c9", "0435", "0443", "0b25", "0cfe"})}
 _FRAMEBUFFERS = re.compile("BOOTFB|simpledrm|simplefb|simple-framebuffer|efifb|vesafb|vesadrm|efidrm")
 
 _TEXTS = ("modalias", "numa_node", "enable", "power_state")
@@ -155,6 +158,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         vgpu=vgpu,
         vgpu_type=vgpu_type,
         vgpu_types=nvidia.parse_vgpu_types(at.text(nvidia.VGPU_TYPES) or "") if vgpu else (),
+        denylisted=device in _DENYLIST.get(vendor or "", ()) and root.text(_DISABLE_DENYLIST) == "N",
     )
 
 

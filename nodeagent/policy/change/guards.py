@@ -52,6 +52,8 @@ def find_function_refusals(function: PciFunction, host: Host, forced: bool) -> I
     """The refusals for one function; ``forced``: the operator has confirmed uses that can be confirmed."""
     if is_bridge(function):
         yield _not_bound("it is a bridge", "leave it out: bridges are never bound")
+    if function.denylisted:  # there is no variant driver for these ids
+        yield _not_bound(classes.describe_denylist(function), "leave it out: a VM could harm the host")
     if function.left_behind:
         yield _not_bound("its PF was removed without it", "drain and reboot the node")
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
