@@ -19,7 +19,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 
 _START = "see why: systemctl status kubelet (or k3s, rke2-agent, k0sworker, snap.microk8s.daemon-kubelite)"
-_KUBELETS = (  # root directories of kubelets of other distributions: README has the table
+_KUBELETS = (  # root directories of kubelets of other distributions: docs/getting-started.md has the table
     "/var/lib/kubelet",
     "/var/lib/k0s/kubelet",
     "/var/snap/microk8s/common/var/lib/kubelet",
