@@ -6,10 +6,13 @@ there and here: one of the values, all of the keys, one of the selectors, the fi
 selector with a key that has no counterpart, or for drivers that serve containers, would match more than was
 meant: it is left out, with a note.
 
-squat's generic-device-plugin (``devices``; its README and pkg, 0.1): a group with patterns has as many
-devices as all of its paths have matches, the first with the first; a path's ``limit`` says how often a match
-may be used. Here one pattern leads, and the others go with it. A group that would pass more to a container
-than before is left out, with a note.
+squat's generic-device-plugin (``devices``; its README and deviceplugin/, 0.1): a group with patterns has as
+many devices as all of its paths have matches, the first with the first; a path's ``limit`` says how often a
+match may be used. Here one pattern leads, and the others go with it. Each group is a rule, and rules of one
+name are one resource. USB devices of a group go together. A group that would pass more to a container than
+before is left out, with a note.
+
+Go's encoding/json, by which both read their files, ignores the case of keys.
 """
 
 from __future__ import annotations
@@ -26,6 +29,14 @@ _MEANINGLESS = frozenset({"resourceName", "resourcePrefix", "deviceType", "selec
 _GENERIC_LIST = "devices"
 _GENERIC_DOMAIN = "squat.ai"  # its own default, --domain
 _MOUNT = "Mount"  # a type of path that is no device node
+_SPELLED = {
+    key.lower(): key
+    for key in (
+        *(_SRIOV_LIST, "resourceName", "resourcePrefix", "deviceType", "selectors", "excludeTopology"),
+        *(*_KEYS, _GENERIC_LIST, "domain", "name", "groups", "count", "paths", "path", "mountPath"),
+        *("permissions", "optional", "limit", "type", "usb", "vendor", "product", "serial"),
+    )
+}
 
 Rule = dict[str, Any]
 
@@ -39,17 +50,28 @@ class Translation(NamedTuple):
 
 def is_known(document: dict[str, Any]) -> bool:
     """Return True if this is a configuration of one of the two plugins."""
+    document = _spell_keys(document)
     return _SRIOV_LIST in document or _is_generic(document)
 
 
 def translate(document: dict[str, Any]) -> Translation:
     """Return the rules of all resources, in the order written; anything that cannot be read is a note."""
     rules, notes = list[Rule](), list[str]()
+    document = _spell_keys(document)
     if _SRIOV_LIST in document:
         _translate_sriov(document, rules, notes)
     else:
         _translate_generic(document, rules, notes)
     return Translation(tuple(rules), tuple(notes))
+
+
+def _spell_keys(value: Any) -> Any:
+    """The same data with all known keys as they are spelled here."""
+    if isinstance(value, list):
+        return [_spell_keys(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {_SPELLED.get(str(key).lower(), key): _spell_keys(each) for key, each in value.items()}
 
 
 def _is_generic(document: dict[str, Any]) -> bool:
@@ -121,26 +143,49 @@ def _translate_generic(document: dict[str, Any], rules: list[Rule], notes: list[
         name = entry["name"] if "/" in entry["name"] else f"{domain}/{entry['name']}"
         groups = entry.get("groups")
         found = [
-            _node(each, f"{place} ({name})", notes) for each in (groups if isinstance(groups, list) else [])
+            rule
+            for group in (groups if isinstance(groups, list) else [groups])
+            for rule in _group(group, name, f"{place} ({name})", notes)
         ]
-        nodes = [node for node in found if node is not None]
-        rules += [{"name": name, "node": node} for node in nodes[:1]]
-        if len(nodes) > 1:
-            notes.append(
-                f"{place} ({name}): {len(nodes)} groups; a name has one here, and the first is taken"
-            )
+        if any(len(rule.get("usb", ())) > 1 for rule in found):  # rules of one name have the same options
+            found = [{**rule, "bundle": True} if "usb" in rule else rule for rule in found]
+        rules += found
 
 
-def _node(group: Any, place: str, notes: list[str]) -> Rule | None:
-    paths = group.get("paths") if isinstance(group, dict) else None
-    if not isinstance(group, dict) or not isinstance(paths, list) or not paths:
-        usb = isinstance(group, dict) and "usb" in group
-        notes.append(f"{place}: a group {'of USB devices' if usb else 'without paths'} is left out")
+def _group(group: Any, name: str, place: str, notes: list[str]) -> list[Rule]:
+    """The rules of a group: one for its paths, one for its USB devices."""
+    paths, usb = (group.get(key) if isinstance(group, dict) else None for key in ("paths", "usb"))
+    found: list[Rule] = []
+    if isinstance(paths, list) and paths:
+        entries = [_path(each, place, notes) for each in paths]
+        if None not in entries:
+            node = _unit([entry for entry in entries if entry is not None], group.get("count"))
+            found.append({"name": name, "node": node})
+    if isinstance(usb, list) and usb:
+        selectors = [_usb(each, place, notes) for each in usb]
+        if None not in selectors:
+            found.append({"name": name, "usb": selectors})
+            notes += _describe_usb_differences(group.get("count"), place)
+    if not paths and not usb:
+        notes.append(f"{place}: a group without paths or USB devices is left out")
+    return found
+
+
+def _usb(given: Any, place: str, notes: list[str]) -> Rule | None:
+    """The selector of a USB device. Its ids are hexadecimal, also where YAML reads 2838 as a number."""
+    ids = [given.get(key) if isinstance(given, dict) else None for key in ("vendor", "product")]
+    if None in ids or "" in ids:
+        notes.append(f"{place}: USB devices need vendor and product; their group is left out")
         return None
-    entries = [_path(each, place, notes) for each in paths]
-    if any(entry is None for entry in entries):
-        return None
-    return _unit([entry for entry in entries if entry is not None], group.get("count"))
+    vendor, product = (str(each).zfill(4) for each in ids)
+    serial = given.get("serial")
+    return {"vendors": [vendor], "products": [product]} | ({"serials": [str(serial)]} if serial else {})
+
+
+def _describe_usb_differences(count: Any, place: str) -> list[str]:
+    owner = f"{place}: while a pod has a USB device, its node belongs to user and group 107 (docs/usb.md)"
+    shared = f"{place}: count {count} has no counterpart: a USB device is one container's at a time"
+    return [owner, shared] if isinstance(count, int) and count > 1 else [owner]
 
 
 def _path(given: Any, place: str, notes: list[str]) -> Rule | None:

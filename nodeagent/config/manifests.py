@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads Kubernetes objects from a YAML or JSON file as plain data, and writes plain data as YAML.
 
-Unlike our own files these are read as kubectl reads them: words are resolved, unknown keys are fine.
+Unlike our own files these are read as kubectl reads them: words are resolved, unknown keys are fine. Only
+digits that are no plain decimal number stay text: 0403 is an id to those who write it, not an octal number.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import yaml
@@ -18,6 +20,18 @@ MAX_BYTES = 4 * 1024 * 1024
 _WIDTH = 110  # characters, at which a long text goes on in the next line
 _MAKE = "kubectl get -o yaml makes one"
 _HINT = "give a file of kubectl get -o yaml, or -o json"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's words, with decimal numbers alone."""
+
+
+_INTEGER = "tag:yaml.org,2002:int"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _INTEGER]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_INTEGER, re.compile(r"-?(?:0|[1-9][0-9]*)$"), list("-0123456789"))
 
 
 def read(path: str) -> list[Any]:
@@ -68,7 +82,7 @@ def _parsed(text: str) -> list[Any]:
     try:
         return [json.loads(text)]
     except ValueError:
-        return list(yaml.safe_load_all(text))
+        return list(yaml.load_all(text, _Loader))
 
 
 def _items(document: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.model.host import Kind
 from nodeagent.model.problem import Problem, misconfigured
-from nodeagent.model.spec import DeviceRule, DirectRule, MdevRule, NodeRule, PciRule, UsbRule
+from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, MdevRule, NodeRule, PciRule, UsbRule
 from nodeagent.policy import naming
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def contradictions(configuration: Configuration) -> tuple[Problem, ...]:
     rules, aliases = configuration.rules, configuration.aliases
     return (
         *_doubles(rules),
+        *_shared_leaders(rules),
         *_too_large(rules),
         *_cycles(aliases),
         *_aliased_rules(rules, aliases),
@@ -63,8 +64,10 @@ def _doubles(rules: Sequence[Rule]) -> Iterator[Problem]:
 def _difference(one: Rule, other: Rule) -> str | None:
     if one.kind is not other.kind:
         return "of different kinds"
-    if isinstance(one, DirectRule) or isinstance(other, DirectRule):
-        return "for device nodes; a name has one"
+    if isinstance(one, NodeRule) or isinstance(other, NodeRule):
+        return None  # one resource with the units of both
+    if isinstance(one, CdiRule) or isinstance(other, CdiRule):
+        return "for CDI devices; a name has one"
     return None if _options(one) == _options(other) else "with different options"
 
 
@@ -73,19 +76,30 @@ def _options(rule: DeviceRule) -> tuple[object, ...]:
     return rule.isolation, rule.iommufd, rule.cdi, bundle
 
 
+def _shared_leaders(rules: Sequence[Rule]) -> Iterator[Problem]:
+    """Rules for device nodes of one name whose devices would have the same ids."""
+    first: dict[tuple[str, bool, str], NodeRule] = {}
+    for rule in rules:
+        if isinstance(rule, NodeRule):
+            path = rule.entries[0].path
+            earlier = first.setdefault((rule.name, rule.per_path, path), rule)
+            if earlier is not rule:
+                what = f'"{rule.name}": another rule of this name begins with {path} ({_at(earlier)})'
+                yield misconfigured(rule.place, what, "use count for more shares, or another name")
+
+
 def _too_large(rules: Sequence[Rule]) -> Iterator[Problem]:
+    shares: dict[str, int] = {}
     for rule in rules:
         if not isinstance(rule, NodeRule):
             continue
         from nodeagent.policy.offer import node_rules  # here: few nodes have rules for such
 
         longest = ID_LIMIT if rule.paths else len(node_rules.share_id(rule.path, rule.count - 1))
-        most = MESSAGE_LIMIT // (longest + DEVICE_FRAME)
-        if longest > ID_LIMIT:
-            what = f'"{rule.name}": {rule.path} gives device ids of {longest} characters'
-            yield misconfigured(rule.place, what, f"use a path that gives at most {ID_LIMIT}")
-        elif rule.count > most:
-            what = f'"{rule.name}": {rule.count} shares do not fit into one message to the kubelet'
+        most = MESSAGE_LIMIT // (min(longest, ID_LIMIT) + DEVICE_FRAME)
+        shares[rule.name] = shares.get(rule.name, 0) + rule.count
+        if shares[rule.name] > most:
+            what = f'"{rule.name}": {shares[rule.name]} shares do not fit into one message to the kubelet'
             yield misconfigured(rule.place, what, f"set count to at most {most}")
 
 

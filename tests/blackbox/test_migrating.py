@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from nodeagent.sim import files, nodes
 from tests.blackbox import foreign
@@ -15,6 +17,7 @@ from tests.blackbox.boards import GPU
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
 from tests.blackbox.test_splitting import LARGE, SMALL, two_cards
 from tests.cli.test_migrating import AUDIO, CAPTURED, DEFINED, MDEVCTL, NIC, RTX, TYPES, VGPU, VGPU_FILE
+from tests.facts import names
 from tests.machines.capture import materialise
 
 GPU_RULE = f"resources: [{{name: {GPU}, pci: [{{devices: ['1eb8']}}]}}]\n"
@@ -82,3 +85,82 @@ async def test_what_a_machine_got_from_virt_handler_is_given_to_nobody_else(node
             kubelet.delete(running)
             await kubelet.until_listed(GPU, 2, PATIENCE)
             await until_health(kubelet, GPU, first, "Healthy")
+
+
+async def translate(node: Node, text: str) -> tuple[list[Any], str]:
+    """The resources that ``config --from`` makes of a file, and its notes; the rules are valid."""
+    theirs = node.root / "theirs"
+    theirs.write_text(text)
+    done = await node.command("config", "--from", str(theirs))
+    assert done.returncode == 0, done.stderr
+    path = node.configure(done.stdout)
+    checked = await node.command("config", "--check", str(path))
+    assert checked.returncode == 0, checked.stderr
+    return yaml.safe_load(done.stdout)["resources"], done.stderr
+
+
+async def test_usb_groups_of_the_generic_device_plugin_are_rules_with_the_ids_as_written(node: Node) -> None:
+    rules, notes = await translate(
+        node,
+        """
+devices:
+  - name: radio
+    groups: [{count: 1, usb: [{vendor: 0bda, product: 2838}]}]
+  - name: board
+    groups: [{usb: [{vendor: "2341", product: "0042", serial: "A1"}]}]
+  - name: desk
+    groups:
+      - {usb: [{vendor: 0403, product: 6001}, {vendor: 1050, product: 0407}]}
+      - {count: 2, usb: [{vendor: 0000, product: 1e04}]}
+""",
+    )
+    assert rules == [
+        {"name": "squat.ai/radio", "usb": [{"vendors": ["0bda"], "products": ["2838"]}]},
+        {
+            "name": "squat.ai/board",
+            "usb": [{"vendors": ["2341"], "products": ["0042"], "serials": ["A1"]}],
+        },
+        {
+            "name": "squat.ai/desk",
+            "usb": [
+                {"vendors": ["0403"], "products": ["6001"]},
+                {"vendors": ["1050"], "products": ["0407"]},
+            ],
+            "bundle": True,
+        },
+        {"name": "squat.ai/desk", "usb": [{"vendors": ["0000"], "products": ["1e04"]}], "bundle": True},
+    ]
+    names(notes, "squat.ai/radio", "107", "squat.ai/desk", "count 2")
+
+
+async def test_no_group_of_the_generic_device_plugin_is_dropped_without_a_note(node: Node) -> None:
+    rules, notes = await translate(
+        node,
+        """
+Devices:
+  - name: serial
+    groups:
+      - paths: [{path: "/dev/ttyUSB*"}]
+      - Paths: [{path: "/dev/ttyACM*"}]
+  - name: capture
+    groups:
+      - paths: [{path: /dev/snd/controlC0}, {path: /dev/snd/pcmC0D0c}]
+      - paths: [{path: /dev/snd/controlC1, mountpath: /dev/snd/controlC0}]
+  - name: twice
+    groups:
+      - paths: [{path: /dev/fuse}]
+      - paths: [{path: /dev/fuse}, {path: /dev/kvm}]
+      - {paths: [{path: /dev/kvm}], usb: [{vendor: 0bda, product: 2838}]}
+""",
+    )
+    found = [(rule["name"], [path["path"] for path in rule["node"]["paths"]]) for rule in rules]
+    assert found == [
+        ("squat.ai/serial", ["/dev/ttyUSB*"]),
+        ("squat.ai/serial", ["/dev/ttyACM*"]),
+        ("squat.ai/capture", ["/dev/snd/controlC0", "/dev/snd/pcmC0D0c"]),
+        ("squat.ai/capture", ["/dev/snd/controlC1"]),
+        ("squat.ai/twice", ["/dev/fuse"]),
+        ("squat.ai/twice", ["/dev/kvm"]),
+    ]
+    assert rules[3]["node"]["paths"][0]["mountPath"] == "/dev/snd/controlC0"
+    names(notes, "squat.ai/twice", "/dev/fuse", "different kinds")

@@ -187,6 +187,57 @@ async def test_a_node_leads_a_device_of_the_first_rule_alone(node: Node) -> None
         assert sorted(health(kubelet, CAMERA)) == ["video2", "video2-1"]
 
 
+async def test_two_rules_of_one_name_are_one_resource_with_the_devices_of_both(node: Node) -> None:
+    for number, name in enumerate(("ttyUSB0", "ttyUSB1", "ttyACM0", "snd/controlC0", "snd/controlC1")):
+        devnodes.add(node.host, f"/dev/{name}", (240, number))
+    node.configure(
+        f"""
+resources:
+  - {{name: {SERIAL}, node: {{paths: ["/dev/ttyUSB*"], perPath: true}}}}
+  - {{name: {SERIAL}, node: {{paths: ["/dev/ttyACM*"], perPath: true, count: 2, permissions: r}}}}
+  - {{name: {SERIAL}, node: {{path: /dev/snd/controlC0}}}}
+  - {{name: {SERIAL}, node: {{paths: [{{path: /dev/snd/controlC1, mountPath: /dev/snd/controlC0}}]}}}}
+"""
+    )
+    wanted = ["snd_controlC0-0", "snd_controlC1-0", "ttyACM0", "ttyACM0-1", "ttyUSB0", "ttyUSB1"]
+    async with node.running(listed={SERIAL: 6}) as (_, kubelet):
+        assert sorted(health(kubelet, SERIAL)) == wanted
+        given = devices(await allocate(kubelet, SERIAL, ["ttyUSB1", "ttyACM0-1", "snd_controlC1-0"]))
+        assert given == [
+            ("/dev/ttyUSB1", "/dev/ttyUSB1", "rw"),
+            ("/dev/ttyACM0", "/dev/ttyACM0", "r"),
+            ("/dev/snd/controlC0", "/dev/snd/controlC1", "rw"),
+        ]
+        node.host.remove_node("/dev/ttyACM0")
+        await until_health(kubelet, SERIAL, "ttyACM0-1", None)
+        node.host.remove_node("/dev/snd/controlC1")
+        await until_health(kubelet, SERIAL, "snd_controlC1-0", "Unhealthy")
+        assert "/dev/snd/controlC1" in (await node.command("explain", SERIAL)).stdout
+
+
+async def test_a_path_that_two_rules_of_one_name_lead_with_is_refused(node: Node) -> None:
+    rule = f"{{name: {SERIAL}, node: {{path: /dev/ttyS0}}}}"
+    path = node.configure(f"resources: [{rule}, {rule}]")
+    done = await node.command("config", "--check", str(path))
+    assert done.returncode == 2
+    assert "/dev/ttyS0" in done.stderr
+
+
+async def test_a_long_path_gives_ids_that_are_shortened_as_those_of_a_pattern(node: Node) -> None:
+    long = "/dev/serial/by-id/usb-Silicon_Labs_CP2102_USB_to_UART_Bridge_Controller_0001-if00-port0"
+    devnodes.add(node.host, "/dev/ttyUSB0", (188, 0))
+    devnodes.link(node.host, long, "/dev/ttyUSB0")
+    node.configure(
+        f"resources: [{{name: {SERIAL}, node: {{path: {long}}}}}, "
+        f"{{name: {CAMERA}, node: {{paths: [{{path: {long}, mountPath: /dev/zigbee}}]}}}}]"
+    )
+    async with node.running(listed={SERIAL: 1, CAMERA: 1}) as (_, kubelet):
+        (short,) = health(kubelet, SERIAL)
+        assert health(kubelet, CAMERA) == {short: "Healthy"}
+        assert len(short) <= 63
+        assert devices(await allocate(kubelet, SERIAL, [short])) == [(long, "/dev/ttyUSB0", "rw")]
+
+
 async def test_a_container_is_refused_two_nodes_at_one_path(node: Node) -> None:
     for number in range(2):
         devnodes.add(node.host, f"/dev/video{number}", (81, number))

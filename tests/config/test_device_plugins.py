@@ -74,13 +74,13 @@ def test_what_has_no_counterpart_is_said(group: Any, note: str) -> None:
     assert note in notes[0]
 
 
-def test_only_the_first_group_of_a_name_is_taken_and_the_domain_is_kept() -> None:
+def test_all_groups_of_a_name_are_rules_and_the_domain_is_kept() -> None:
     group = {"paths": [{"path": "/dev/fuse"}]}
     found = device_plugins.translate(
         {
-            "domain": "a.b",
+            "Domain": "a.b",
             "devices": [{"name": "x", "groups": [group, group]}, {"name": "c.d/y", "groups": [group]}],
         }
     )
-    assert [rule["name"] for rule in found.rules] == ["a.b/x", "c.d/y"]
-    assert "2 groups" in found.notes[0]
+    assert [rule["name"] for rule in found.rules] == ["a.b/x", "a.b/x", "c.d/y"]
+    assert found.notes == ()

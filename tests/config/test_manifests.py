@@ -24,6 +24,10 @@ YAML = "kind: KubeVirt\nspec: {enabled: true, selector: 8086:5845}\n"
         (json.dumps({"kind": "List", "items": [OBJECT, 7]}), [OBJECT, 7]),
         ("kind: KubeVirt\ncreated: 2026-01-01T00:00:00Z\nitems: none\n", None),
         ("", []),
+        (
+            "[0403, 2838, -1, 0, 1e04, 0b01, 1_0, 12:34]",
+            [["0403", 2838, -1, 0, "1e04", "0b01", "1_0", "12:34"]],
+        ),
         ("7", [7]),
     ],
 )

@@ -25,6 +25,7 @@ from nodeagent.model.spec import (
     MdevDefinition,
     MdevRule,
     MdevSpec,
+    NodePath,
     NodeRule,
     NodeTypes,
     PciRule,
@@ -67,9 +68,18 @@ def test_rules_that_share_a_name_only_are_refused_where_the_second_stands(other:
     names(finding.what, GPU.name, "config.yaml:3")
 
 
-def test_two_device_nodes_cannot_share_a_name() -> None:
-    rules: list[Rule] = [NodeRule("example.com/n", "/dev/kvm"), NodeRule("example.com/n", "/dev/tun")]
-    assert len(told(rules)) == 1
+def test_rules_for_device_nodes_may_share_a_name_but_not_their_first_path() -> None:
+    kvm, tun = NodeRule("example.com/n", "/dev/kvm"), NodeRule("example.com/n", "/dev/tun")
+    assert told([kvm, tun]) == []
+    (what,) = told([kvm, tun, NodeRule("example.com/n", paths=(NodePath("/dev/kvm"), NodePath("/dev/fuse")))])
+    names(what, "example.com/n", "/dev/kvm")
+
+
+def test_the_shares_of_all_rules_of_a_name_fit_into_one_message() -> None:
+    rules: list[Rule] = [NodeRule("example.com/n", path, 60_000) for path in ("/dev/kvm", "/dev/tun")]
+    assert told(rules[:1]) == []
+    (what,) = told([*rules, NodeRule("example.com/n", "/dev/fuse", 60_000)])
+    names(what, "180000")
 
 
 @pytest.mark.parametrize(("one", "other"), [("a.b/c", "a.b/C"), ("x.y/a.b", "x.y/a_b")])
@@ -102,11 +112,6 @@ def test_the_largest_count_that_fits_is_taken_and_one_more_is_refused() -> None:
     assert told([NodeRule("example.com/tun", path, most)]) == []
     (finding,) = merge.findings(Configuration(rules=(NodeRule("example.com/tun", path, most + 1),)))
     names(finding.hint, most)
-
-
-def test_a_path_that_makes_ids_too_long_is_refused() -> None:
-    (what,) = told([NodeRule("example.com/n", f"/dev/{'x' * 62}")])
-    names(what, "device ids")
 
 
 def test_a_chain_of_aliases_ends_at_its_last_name() -> None:

@@ -111,7 +111,7 @@ def _device(told: DeviceStatus) -> Device:
 def of_node(path: str, decision: Decision) -> tuple[str, ...]:
     """The names of the resources that give a device node away."""
     rules = (rule for rule in decision.snapshot.spec.rules if isinstance(rule, DirectRule))
-    return tuple(rule.name for rule in rules if _has_node(rule, path, decision.snapshot))
+    return tuple(dict.fromkeys(rule.name for rule in rules if _has_node(rule, path, decision.snapshot)))
 
 
 def _has_node(rule: DirectRule, path: str, snapshot: Snapshot) -> bool:

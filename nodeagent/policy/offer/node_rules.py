@@ -4,7 +4,7 @@
 A unit has all nodes that a rule names. With ``perPath`` there is one unit for each node of the first path,
 its leading node. A node of another path joins the leading node of the same device. Where that device is not
 known, the first joins the first, the second the second, and so on. A node leads one unit only, by the first
-rule that names it. Loaded when there is such a rule.
+rule that names it. Rules of one name are one resource. Loaded when there is such a rule.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from nodeagent.model.nodes import DevNode, fits, is_pattern
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import NodePath, NodeRule
+from nodeagent.policy.contradictions import ID_LIMIT
 from nodeagent.policy.offer import backing_devices
 
-_ID_LIMIT = 54  # characters of a name in an id: with a mark, or the number of a share, at most 63
+_NAME_LIMIT = 54  # characters of a name in an id: with a mark, or the number of a share, at most ID_LIMIT
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -43,11 +44,11 @@ class NodeUnit(NamedTuple):
 
 
 def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
-    """The resource of a rule: ``count`` shares of each unit, Healthy while all of its nodes are available."""
+    """The resource of that name: ``count`` shares of each unit, Healthy while all its nodes are available."""
     devices: list[Device] = []
-    for unit in build_units(rule, snapshot):
+    for each, unit in _find_units_of_name(rule.name, snapshot):
         reason, numa = _find_reason(unit, snapshot), backing_devices.find_numa(unit.nodes, snapshot.host)
-        devices += [Device(each, reason, numa) for each in _ids(rule, unit)]
+        devices += [Device(device_id, reason, numa) for device_id in _ids(each, unit)]
     return Resource(ResourceName(rule.name), rule.kind, tuple(devices))
 
 
@@ -74,10 +75,10 @@ def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Gran
     :raises AllocationRefused: if two nodes would have one path in the container.
     """
     found: dict[str, DeviceNode] = {}
-    for unit in _find_units(rule, device_ids, snapshot):
+    for each, unit in _find_units(rule, device_ids, snapshot):
         for node, entry in unit.parts:
             inside = _container_path(node, entry)
-            device_node = DeviceNode(node.real, entry.permissions or rule.permissions, inside)
+            device_node = DeviceNode(node.real, entry.permissions or each.permissions, inside)
             if found.setdefault(inside, device_node).path != node.real:
                 raise AllocationRefused(
                     f"{rule.name}: {found[inside].path} and {node.real} would both be {inside}",
@@ -97,23 +98,33 @@ def _container_path(node: DevNode, entry: NodePath) -> str:
 def find_sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> tuple[str, ...]:
     """The node paths of these shares, and the addresses of the functions behind them."""
     chosen = _find_units(rule, device_ids, snapshot)
-    found = [node for unit in chosen for node in unit.nodes]
+    found = [node for _, unit in chosen for node in unit.nodes]
     functions = [each.address for each in backing_devices.find_functions(found, snapshot.host)]
     return tuple(dict.fromkeys((*(node.path for node in found), *functions)))
 
 
 def find_nodes(rule: NodeRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
     """Id of a share → its nodes."""
-    return {each: unit.nodes for each, unit in _by_id(rule, snapshot).items()}
+    return {each: unit.nodes for each, (_, unit) in _by_id(rule, snapshot).items()}
 
 
-def _find_units(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> list[NodeUnit]:
+def _find_units(
+    rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot
+) -> list[tuple[NodeRule, NodeUnit]]:
     known = _by_id(rule, snapshot)
     return list(dict.fromkeys(known[each] for each in device_ids if each in known))
 
 
-def _by_id(rule: NodeRule, snapshot: Snapshot) -> dict[str, NodeUnit]:
-    return {each: unit for unit in build_units(rule, snapshot) for each in _ids(rule, unit)}
+def _by_id(rule: NodeRule, snapshot: Snapshot) -> dict[str, tuple[NodeRule, NodeUnit]]:
+    units = _find_units_of_name(rule.name, snapshot)
+    return {device_id: (each, unit) for each, unit in units for device_id in _ids(each, unit)}
+
+
+def _find_units_of_name(name: str, snapshot: Snapshot) -> Iterator[tuple[NodeRule, NodeUnit]]:
+    """The units of all rules of that name, each with its rule."""
+    for rule in snapshot.spec.rules:
+        if isinstance(rule, NodeRule) and rule.name == name:
+            yield from ((rule, unit) for unit in build_units(rule, snapshot))
 
 
 def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
@@ -144,11 +155,17 @@ def build_units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
     """The units of a rule: one, or with ``perPath`` one for each leading node."""
     if rule.per_path:
         return _build_led_units(rule, snapshot)
-    name = _stem(rule.entries[0].path)
     parts = [(node, entry) for entry in rule.entries for node in _find_nodes(entry.path, snapshot.host)]
     there = [entry for _, entry in parts]
     missing = [entry.path for entry in rule.entries if not entry.optional and entry not in there]
-    return (NodeUnit(_shorten_name(name) if rule.paths else name, tuple(parts), tuple(missing)),)
+    return (NodeUnit(_name_unit(rule), tuple(parts), tuple(missing)),)
+
+
+def _name_unit(rule: NodeRule) -> str:
+    """The name of the only unit: that of a single ``path`` is the path itself, if its ids are short."""
+    stem = _stem(rule.entries[0].path)
+    whole = not rule.paths and len(share_id(rule.path, rule.count - 1)) <= ID_LIMIT
+    return stem if whole else _shorten_name(stem)
 
 
 def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
@@ -168,7 +185,7 @@ def _find_leaders(rule: NodeRule, snapshot: Snapshot) -> list[DevNode]:
     """The leading nodes of this rule: those that do not lead a unit of an earlier rule."""
     used: set[str] = set()
     for earlier in snapshot.spec.rules:
-        if earlier.name == rule.name:
+        if earlier == rule:
             break
         if isinstance(earlier, NodeRule) and earlier.per_path:
             used |= {node.real for node in _find_nodes(earlier.entries[0].path, snapshot.host)}
@@ -218,6 +235,6 @@ def _numeric_key(path: str) -> tuple[tuple[int, str], ...]:
 def _shorten_name(name: str) -> str:
     """A name as part of an id, with the characters of a label; a long one is cut, and ends in a hash."""
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_.-") or "nodes"
-    if len(plain) <= _ID_LIMIT:
+    if len(plain) <= _NAME_LIMIT:
         return plain
-    return f"{plain[: _ID_LIMIT - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"{plain[: _NAME_LIMIT - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
