@@ -9,6 +9,7 @@ from typing import NamedTuple
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec
 from nodeagent.model.status import Status
 
@@ -41,19 +42,28 @@ Finding = tuple[Verdict, str, str]
 class Node(NamedTuple):
     """The node that is checked. Paths are host paths, by the settings in force.
 
-    ``saved``: ``host`` comes from a file; then ``root`` is an empty tree. ``daemon`` is its answer, or why
-    there is none.
+    ``snapshot`` is that of the daemon, or the one of a daemon with the settings of this shell. ``saved``: its
+    host comes from a file; then ``root`` is an empty tree. ``daemon`` is its answer, or why there is none.
     """
 
     root: Root
-    host: Host
-    spec: Spec
+    snapshot: Snapshot
     plugin_dir: str
     pod_resources: str
     status_socket: str
     timeouts: Timeouts
     saved: bool = False
     daemon: Status | Exception = ConnectionRefusedError()
+
+    @property
+    def host(self) -> Host:
+        """The hardware of the node."""
+        return self.snapshot.host
+
+    @property
+    def spec(self) -> Spec:
+        """The settings in force, with the KubeVirt CR."""
+        return self.snapshot.spec
 
 
 def ok(seen: str) -> Finding:

@@ -18,16 +18,18 @@ from nodeagent.kernel.scan.pci import DEVICES
 from nodeagent.model.host import Group, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
-from nodeagent.model.resource import Iommufd
+from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode, waits
 from nodeagent.model.spec import MdevRule, PciRule
 from nodeagent.policy import classes, groups, naming
 from nodeagent.policy.explain.problems import expected
+from nodeagent.policy.offer import health, units
+from nodeagent.policy.offer.health import Unit
 
 _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")
 _FEW = 16  # groups or members on one line
+_ALONE = health.Use(isolation=Isolation.NONE, iommufd=Iommufd.AUTO)  # pods with its group do not matter
 _ONE_VM = "one virtual machine gets them all, none while the host uses one; "
-_ON_THE_NODE = "run it on the node itself, as root, in its PID and network namespaces"
 
 
 def check_vfio_pci(node: Node) -> Finding:
@@ -60,10 +62,8 @@ def check_iommufd(node: Node) -> Finding:
         return ok(f"there: {IOMMUFD_NODE}")
     for rule in node.spec.rules:
         if isinstance(rule, PciRule | MdevRule) and rule.iommufd is Iommufd.ONLY:
-            return wrong(
-                f"no {IOMMUFD_NODE}, and {rule.name} has iommufd: only",
-                "modprobe iommufd if this kernel has it (CONFIG_IOMMUFD); else say iommufd: auto or never",
-            )
+            missing = health.no_iommufd()
+            return wrong(f"{rule.name}: {missing.what}", missing.hint)
     return note(f"no {IOMMUFD_NODE}; no resource requires it")
 
 
@@ -73,8 +73,7 @@ def check_container_node(node: Node) -> Finding:
         return ok(f"there: {CONTAINER_NODE}")
     if not node.host.vfio_loaded:
         return unseen("it is created with vfio-pci")
-    to_do = "look for udev or container mounts that hide /dev/vfio"
-    return wrong(f"no {CONTAINER_NODE}, though vfio-pci is loaded", to_do)
+    return wrong(f"{CONTAINER_NODE} does not exist, though vfio-pci is loaded", health.HIDDEN_NODE)
 
 
 def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
@@ -101,44 +100,35 @@ def _is_for_vms(group: Group, node: Node) -> bool:
 
 
 def _is_ready_alone(group: Group, node: Node) -> bool:
-    usable = not group.no_iommu and not groups.is_kept_by_firmware(group, node.host)
-    members = node.host.members(group.number)
-    usable = usable and _find_boot_framebuffer(members, node) is None
-    return usable and len(group.members) == 1 and all(map(groups.is_assignable, members))
+    unit = units.build_unit(group.number, node.snapshot)
+    return len(group.members) == 1 and all(_find_reason(each, unit) is None for each in unit.functions)
 
 
-def _find_boot_framebuffer(members: Sequence[PciFunction], node: Node) -> tuple[PciFunction, str] | None:
-    """Return the function in whose memory the firmware's framebuffer is, and the owner of that."""
-    owners = dict(node.host.boot_framebuffers)
-    return next(((each, owners[each.address]) for each in members if each.address in owners), None)
+def _find_reason(function: PciFunction, unit: Unit) -> Reason | None:
+    """Return why the function is Unhealthy; None if it is not, or if it only waits for a pod to end."""
+    reason = health.reason(function, unit, _ALONE)
+    if reason is not None and waits(reason.code, held=function.address in unit.holders):
+        return None
+    return reason
 
 
 def _check_group(group: Group, node: Node) -> Finding:
-    members = node.host.members(group.number)
-    blocking = groups.find_blockers(members)
-    seen = naming.shorten([f"{each.address} ({each.driver or 'no driver'})" for each in members], _FEW)
-    ready = next((each for each in members if groups.is_assignable(each)), None)
-    if group.no_iommu:
-        unsafe = "VFIO runs without an IOMMU (vfio-noiommu): a guest could write to all memory"
-        return wrong(f"{unsafe}: {seen}", _explain(ready or members[0], "what to do"))
-    if groups.is_kept_by_firmware(group, node.host):
-        kept = "firmware has memory mapped 1:1 for it, so VFIO cannot have it"
-        return wrong(
-            f"{kept}: {seen}", _explain(ready or members[0], "where to look in the firmware's setup")
-        )
-    if ready is not None and (shown := _find_boot_framebuffer(members, node)) is not None:
-        held = f"the framebuffer of the firmware ({shown[1]}) holds memory of {shown[0].address}"
-        return wrong(f"{held}: {seen}", _explain(shown[0], "what to do"))
-    if not blocking:
-        return ok(f"viable: {seen}")
-    if ready is not None:
-        drivers = naming.shorten([f"{each.address} ({each.driver})" for each in blocking])
-        to_do = _explain(ready, f"what to do about {blocking[0].address}")
-        return wrong(f"not viable, {drivers} has a host driver: {seen}", to_do)
-    if used := next((each for each in blocking if classes.describe_uses(each)), None):
-        return note(f"{used.address} is {classes.describe_uses(used)}: {seen}", "leave it to the host")
-    to_do = _explain(blocking[0], "what to look at before it is bound")
-    return note(f"on host drivers, so not offered: {seen}", to_do)
+    """Judge the functions for VMs by the Reasons for which a device is Unhealthy."""
+    unit = units.build_unit(group.number, node.snapshot)
+    named = [f"{each.address} ({each.driver or 'no driver'})" for each in unit.functions]
+    members = naming.shorten(named, _FEW)
+    ready = [each for each in unit.functions if groups.is_assignable(each)]
+    for each in ready or [each for each in unit.functions if expected(each, node.host, node.spec)]:
+        if (reason := _find_reason(each, unit)) is None:
+            continue
+        seen = f"{each.address}: {reason.what}; its group: {members}"
+        if ready or reason.code is not ReasonCode.DRIVER_CHANGED:
+            return wrong(seen, _explain(each, "what to do"))
+        if used := next(filter(classes.describe_uses, groups.find_blockers(unit.functions)), None):
+            seen = f"{used.address} is {classes.describe_uses(used)}; its group: {members}"
+            return note(seen, "leave it to the host")
+        return note(seen, _explain(each, "what to look at before it is bound"))
+    return ok(f"viable: {members}")
 
 
 def _explain(function: PciFunction, what: str) -> str:
@@ -193,7 +183,7 @@ def check_uses_seen(node: Node) -> Finding | None:
     usable = [each for each in node.host.functions.values() if each.usable]
     hidden = sorted({why for each in usable if each.uses is not None for why in each.uses.unseen})
     if hidden:
-        return unseen("; ".join(hidden), _ON_THE_NODE)
+        return unseen("; ".join(hidden), classes.READ_USES)
     if usable and all(each.uses is None for each in usable):
-        return unseen("not looked for", _ON_THE_NODE)
+        return unseen("not looked for", classes.READ_USES)
     return None

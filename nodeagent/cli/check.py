@@ -69,8 +69,7 @@ def _node(options: argparse.Namespace, basis: Basis) -> Node:
     saved = args.is_saved(options)
     return Node(
         Root(os.devnull) if saved else root,  # this machine's files say nothing of a saved host
-        basis.snapshot.host,
-        basis.snapshot.spec,
+        basis.snapshot,
         str(values["kubelet.devicePluginDir"]),
         str(values["kubelet.podResources"]),
         root.host_path(daemon_client.socket_path(options)),

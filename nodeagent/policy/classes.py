@@ -28,6 +28,7 @@ _WORDS = {
 }
 """The beginning of a code → the text for the function; a longer beginning takes precedence."""
 
+READ_USES = "run nodeagent in the host's PID and network namespaces"
 _SHOWN = 3  # uses that are listed; others are counted
 _NOT_NEEDED = ("04",)  # no host depends on these
 _DISPLAY, _AUDIO = "03", "0403"
@@ -64,10 +65,7 @@ def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str
             hint = f"zpool status shows its disks; if this is none of them, add {name} to force of a rule"
         yield f"in use by the host ({use})", hint
     for unseen in counting.unseen:
-        hint = (
-            "run nodeagent in the host's PID and network namespaces; "
-            f"or add {name} to force of a rule if you know that it is not in use"
-        )
+        hint = f"{READ_USES}; or add {name} to force of a rule if you know that it is not in use"
         yield f"its use cannot be read from here: {unseen}", hint
 
 

@@ -221,6 +221,17 @@ async def test_a_group_that_is_not_viable_is_told_with_all_that_is_in_it(node: N
     assert "nodeagent explain 0000:d8:00.0" in line["toDo"]
 
 
+async def test_a_vf_that_the_status_lists_as_unhealthy_is_not_ready(node: Node) -> None:
+    prepare(node)
+    node.add_gpu("0000:3b:00.0", 10, sriov=1)
+    node.add_gpu("0000:3b:00.4", 11, physfn="0000:3b:00.0")
+    lines = await checked(node, 3)
+    assert lines["groups of one"]["seen"] == "ready: 10 (0000:3b:00.0)"
+    assert lines["group 11"]["verdict"] == "wrong"
+    names(lines["group 11"]["seen"], "0000:3b:00.4", "VF token")
+    assert "nodeagent explain 0000:3b:00.4" in lines["group 11"]["toDo"]
+
+
 async def test_a_bridge_that_keeps_cards_together_is_named_with_what_it_costs(node: Node) -> None:
     prepare(node)
     node.host.add_function("0000:00:10.0", vendor="8086", device="a1", pci_class="060400", port=None, group=9)

@@ -132,7 +132,7 @@ def test_uses_that_cannot_be_seen_are_reported(tmp_path: Path) -> None:
     found = vfio.check_uses_seen(hidden)
     assert found is not None
     assert found[1] == "its mounts"
-    unread = vfio.check_uses_seen(hidden._replace(host=host(nic()._replace(uses=None))))
+    unread = vfio.check_uses_seen(make_node(tmp_path, host(nic()._replace(uses=None))))
     assert unread is not None
     assert unread[0] is Verdict.UNSEEN
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -48,7 +49,7 @@ def ask(root: Path, *command: str) -> str:
 
 def usb(node: Node) -> Finding:
     """Return the finding on USB nodes where a rule is for USB devices."""
-    found = process.check_usb_nodes(node._replace(spec=USB))
+    found = process.check_usb_nodes(node._replace(snapshot=replace(node.snapshot, spec=USB)))
     assert found is not None
     assert short(found[2])
     return found

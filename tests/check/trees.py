@@ -13,6 +13,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.check.findings import Node
 from nodeagent.kernel.root import Root
 from nodeagent.model.host import Host
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec
 from nodeagent.model.status import ProcessStatus
 from tests.render import statuses
@@ -44,6 +45,7 @@ FILES: Mapping[str, str | None] = {
 }
 """Path → text."""
 DAEMON = statuses.WELL._replace(version=__version__, process=ProcessStatus(open_files=12, most_files=1024))
+NO_SPEC = Spec()
 WELL = Host(
     iommu=True,
     vfio_loaded=True,
@@ -57,12 +59,13 @@ def make_node(
     host: Host = WELL,
     changed: Mapping[str, str | None] | None = None,
     only: Mapping[str, str | None] = FILES,
+    spec: Spec = NO_SPEC,
     **other: Any,
 ) -> Node:
     """Return the node, with other texts of files (None: no such file) and other fields."""
     for path, text in {**only, **(changed or {})}.items():
         put(directory, path, text)
-    node = Node(Root(directory), host, Spec(), PLUGINS, PODS, SOCKET, Timeouts(), daemon=DAEMON)
+    node = Node(Root(directory), Snapshot(host, spec), PLUGINS, PODS, SOCKET, Timeouts(), daemon=DAEMON)
     return node._replace(**other)
 
 

@@ -33,6 +33,7 @@ from nodeagent.policy.offer import discovery
 
 WAITS_HINT = "stop the VM that uses it; the removal then completes"
 WITH_ITS_POD = "it becomes available when that pod ends"
+HIDDEN_NODE = "check for udev rules or container mounts that hide /dev/vfio"
 _FIND_OPENER = "on the host, fuser -v /dev/vfio/* names the process"
 
 
@@ -426,7 +427,7 @@ def _nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
         return None
     only = use.iommufd is Iommufd.ONLY
     if only and IOMMUFD_NODE not in unit.nodes:
-        return _no_iommufd()
+        return no_iommufd()
     if unit.group is not None and unit.group.stale and not only:
         return Reason(
             ReasonCode.NODE_MISSING,
@@ -442,18 +443,17 @@ def _nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
     return Reason(
         ReasonCode.NODE_MISSING,
         f"{' and '.join(missing)} {'does' if len(missing) == 1 else 'do'} not exist",
-        "check for udev rules or container mounts that hide /dev/vfio; if the node stays missing, bind the "
-        "device again",
+        f"{HIDDEN_NODE}; if the node stays missing, bind the device again",
     )
 
 
-def _no_iommufd() -> Reason:
+def no_iommufd() -> Reason:
     """The kernel has iommufd from 6.2 on, as a build option; Debian's kernels up to 7.2 lack it."""
     return Reason(
         ReasonCode.NODE_MISSING,
         f"this host has no iommufd ({IOMMUFD_NODE} does not exist), and its resource has iommufd: only",
-        "load the module iommufd if the kernel has it (CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV), "
-        "or say iommufd: auto or never for the resource",
+        "modprobe iommufd if the kernel has it (CONFIG_IOMMUFD, CONFIG_VFIO_DEVICE_CDEV); "
+        "else set iommufd: auto or never",
     )
 
 
