@@ -18,6 +18,7 @@ from nodeagent.cluster import kubevirt
 from nodeagent.config import device_plugins, manifests
 from nodeagent.config.device_plugins import Rule, Translation
 from nodeagent.model.configuration import Configuration
+from nodeagent.model.ids import VFIO_PCI
 from nodeagent.model.kubevirt import MDEVS, PERMITTED, KubeVirtCR
 from nodeagent.model.spec import API_VERSION, DeviceRule, PciRule, UsbRule
 from nodeagent.policy import permitted
@@ -116,11 +117,13 @@ def _translate_permitted(cr: KubeVirtCR) -> Translation:
 
 
 def _format_rule(rule: DeviceRule) -> Rule:
+    """The rule as one would write it. ``drivers``: of PCI functions virt-handler serves those on vfio-pci."""
     if isinstance(rule, PciRule):
         by_vendor: dict[str, list[str]] = {}
         for selector in rule.selectors:
             by_vendor.setdefault(selector.vendors[0], []).extend(selector.devices)
-        return {"name": rule.name, "pci": [{"vendors": [v], "devices": ids} for v, ids in by_vendor.items()]}
+        picked = [{"vendors": [v], "devices": ids, "drivers": [VFIO_PCI]} for v, ids in by_vendor.items()]
+        return {"name": rule.name, "pci": picked}
     if isinstance(rule, UsbRule):
         picked = [{"vendors": list(each.vendors), "products": list(each.products)} for each in rule.selectors]
         return {"name": rule.name, "usb": picked, "bundle": rule.bundle}

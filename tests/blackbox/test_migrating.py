@@ -164,3 +164,23 @@ Devices:
     ]
     assert rules[3]["node"]["paths"][0]["mountPath"] == "/dev/snd/controlC0"
     names(notes, "squat.ai/twice", "/dev/fuse", "different kinds")
+
+
+async def test_a_rule_of_a_permitted_card_takes_only_functions_on_vfio_pci(node: Node) -> None:
+    """As the entry itself does; a card whose VFs carry vGPUs is none of its functions."""
+    free, busy, vf = "0000:3b:00.0", "0000:5e:00.0", "0000:5e:00.4"
+    node.add_gpu(free, 1, device="2236")
+    node.add_gpu(busy, 2, device="2236", sriov=16)
+    node.add_gpu(vf, 3, device="2236", physfn=busy)
+    for address in (busy, vf):
+        node.host.bind(address, "nvidia")
+    entry = '{pciVendorSelector: "10DE:2236", resourceName: nvidia.com/A10, externalResourceProvider: true}'
+    rules, _ = await translate(node, f"permittedHostDevices: {{pciHostDevices: [{entry}]}}")
+    assert rules == [
+        {
+            "name": "nvidia.com/A10",
+            "pci": [{"vendors": ["10de"], "devices": ["2236"], "drivers": ["vfio-pci"]}],
+        }
+    ]
+    async with node.running(listed={"nvidia.com/A10": 1}) as (_, kubelet):
+        assert health(kubelet, "nvidia.com/A10") == {free: "Healthy"}

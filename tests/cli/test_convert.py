@@ -59,9 +59,10 @@ def translate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Translate:
     return command
 
 
+VFIO = {"drivers": ["vfio-pci"]}
 GUIDE_RULES = [
-    {"name": "nvidia.com/TU104GL_Tesla_T4", "pci": [{"vendors": ["10de"], "devices": ["1eb8"]}]},
-    {"name": "intel.com/qat", "pci": [{"vendors": ["8086"], "devices": ["6f54"]}]},
+    {"name": "nvidia.com/TU104GL_Tesla_T4", "pci": [{"vendors": ["10de"], "devices": ["1eb8"], **VFIO}]},
+    {"name": "intel.com/qat", "pci": [{"vendors": ["8086"], "devices": ["6f54"], **VFIO}]},
     {"name": "nvidia.com/GRID_T4-1Q", "mdev": [{"names": ["GRID T4-1Q"]}]},
 ]
 
@@ -90,7 +91,7 @@ def test_permitted_devices_become_rules_however_much_is_around_them(
 def test_selectors_of_one_name_are_one_rule(translate: Translate) -> None:
     same = [{"pciVendorSelector": f"10DE:{each}", "resourceName": "a.b/gpu"} for each in ("1EB8", "20B0")]
     assert translate({"pciHostDevices": same}).resources == [
-        {"name": "a.b/gpu", "pci": [{"vendors": ["10de"], "devices": ["1eb8", "20b0"]}]}
+        {"name": "a.b/gpu", "pci": [{"vendors": ["10de"], "devices": ["1eb8", "20b0"], **VFIO}]}
     ]
 
 
