@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.blackbox.harness import PATIENCE, Node, eventually
-from tests.blackbox.test_bindings import AUDIO, GPU, OWN, add_card, below, drivers_of
+from tests.blackbox.test_bindings import AUDIO, BOUND, GPU, OWN, ROUTES, add_card, below, drivers_of
 from tests.facts import names
 from tests.sim.drivers import SimulatedDrivers, simulated
 
@@ -143,3 +146,49 @@ async def test_what_is_mounted_while_another_function_of_the_group_is_bound_is_n
             await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
         assert drivers.writes[1] == ("unbind", AUDIO)  # the daemon goes on as soon as it sees this
         assert ("unbind", GPU) not in drivers.writes
+
+
+def add_mount(node: Node) -> Callable[[], None]:
+    """A disk of the GPU with a file system that is mounted; returns its umount."""
+    add_disk(node)
+    mount(node)
+    return lambda: node.host.write_file("/proc/1/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw")
+
+
+def add_swap(node: Node) -> Callable[[], None]:
+    """A disk of the GPU with swap on it; returns its swapoff."""
+    add_disk(node)
+    head = "Filename Type Size Used Priority\n"
+    node.host.write_file("/proc/swaps", f"{head}/dev/nvme0n1 partition 1 0 -2\n")
+    return lambda: node.host.write_file("/proc/swaps", head)
+
+
+def add_interface(node: Node) -> Callable[[], None]:
+    """An interface of the GPU that is up and has a route; the returned call takes it down."""
+    below(node, GPU, "net/eth0", "sys/class/net/eth0", flags="0x1003")
+    node.host.write_file("/proc/1/net/dev", "Inter-| Receive\n face |bytes\n eth0: 0\n")
+    node.host.write_file("/proc/1/net/route", f"{ROUTES}eth0 00000000 010200C0 0003 0 0 0 00000000 0 0 0\n")
+
+    def take_down() -> None:
+        node.host.write_file("/proc/1/net/route", ROUTES)
+        below_gpu = Path(node.host.path(f"/sys/bus/pci/devices/{GPU}")) / "net/eth0/flags"
+        below_gpu.write_text("0x1002\n")
+
+    return take_down
+
+
+@pytest.mark.parametrize("use", [add_mount, add_swap, add_interface])
+async def test_a_rule_goes_on_within_seconds_of_the_end_of_the_use_by_the_host(
+    node: Node, use: Callable[[Node], Callable[[], None]]
+) -> None:
+    """The kernel sends no uevent for an umount, a swapoff, or an interface that goes down."""
+    add_card(node)
+    end_use = use(node)
+    add_process(node, "/dev/zero")
+    async with simulated(node.host, GPU, AUDIO) as drivers:
+        node.configure(HEAD + RULE)
+        async with node.kubelet(), node.daemon():
+            await node.until_told(lambda told: bool(_reasons(told["changes"])))
+            assert drivers.writes == []
+            end_use()
+            await eventually(lambda: drivers_of(drivers) == BOUND, 3)

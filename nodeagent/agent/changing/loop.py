@@ -155,6 +155,7 @@ class ChangeLoop:
     def _await_releases(self) -> None:
         """Await the ids that waiting steps remove, and functions of which a pod has a node or a device.
 
+        And functions that are not bound because the host uses them: no uevent says when that ends.
         An id that a pod has, and that is removed or gets its own driver back after it, is allocated to no
         other pod, unless the kernel has refused the step before.
         """
@@ -167,6 +168,7 @@ class ChangeLoop:
         ids = {each for action in actions for each in action.takes}
         functions = {each for action in actions for each in moved(action)}
         ids |= {each for each in functions if guards.describe_indirect_user(PciAddress(each), snapshot)}
+        ids |= guards.find_ending_uses(self.plan.problems, snapshot.host)
         self._releases.wait_for(frozenset(ids), by=self.name)
 
     def _log_waiting(self, step: Step) -> None:

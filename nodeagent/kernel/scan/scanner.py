@@ -83,7 +83,7 @@ class Scanner:
         host = await self._scan_devices(reads)
         read = reads.found["functions"]
         host = await open_files.add_openers(host, read, self._root, self._open_files, self._opener_scan)
-        return await self._scan_host_use(host, previous, whole=reads.whole)
+        return await self._scan_host_use(host, previous, None if reads.whole else map(PciAddress, read))
 
     async def recheck(
         self, ids: Sequence[str], host: Host, functions: Sequence[PciAddress] = ()
@@ -127,13 +127,18 @@ class Scanner:
             del self._stuck[item]
             self._scan_requests.add(None if item == _LISTS else str(item.key))
 
-    async def _scan_host_use(self, host: Host, before: Host, *, whole: bool) -> Host:
-        """The Host with what the host itself uses of its functions, of all or of those that changed.
+    async def _scan_host_use(self, host: Host, before: Host, read: Iterable[PciAddress] | None) -> Host:
+        """The Host with the uses of its functions by the host itself; ``read`` were scanned, None: all.
 
-        What is not found in time counts as before; a closer look comes before any driver change.
+        Of these, functions that have changed or are in use: the end of a use changes nothing else. A use that
+        is not found in time counts as before; a closer look comes before any driver change.
         """
-        read = host.functions if whole else host.changes_since(before).functions
-        scope = [host.functions[address] for address in read if address in host.functions]
+        if read is None:
+            scope = list(host.functions.values())
+        else:
+            changed = host.changes_since(before).functions
+            scanned = (host.functions[address] for address in {*read, *changed} if address in host.functions)
+            scope = [each for each in scanned if each.address in changed or (each.uses and each.uses.found)]
         wanted = [each.address for each in scope if each.usable and each.unreadable is None]
         found = None
         if wanted:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nodeagent.model.allocation import UNNAMED, Allocations, Knowledge
 from nodeagent.model.change import Move
-from nodeagent.model.host import Group, Host, PciFunction
+from nodeagent.model.host import Group, Host, PciFunction, UseKind
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
@@ -68,6 +68,20 @@ def _find_use_refusals(function: PciFunction, forced: bool) -> Iterator[Problem]
     if function.uses is not None:
         for refusal in classes.find_refusals(function.uses, function.address, forced):
             yield _not_bound(*refusal)
+
+
+def find_ending_uses(problems: Iterable[Problem], host: Host) -> frozenset[PciAddress]:
+    """The functions that are not bound because of a use by the host that may end: any but a display."""
+    refused = (
+        host.functions.get(PciAddress(each.about)) for each in problems if each.code == ProblemCode.NOT_BOUND
+    )
+    return frozenset(
+        function.address
+        for function in refused
+        if function is not None
+        and function.uses is not None
+        and any(use.kind is not UseKind.DISPLAY for use in function.uses.found)
+    )
 
 
 def _not_bound(text: str, hint: str) -> Problem:
