@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
 .PHONY: help demo lint test test-slow test-all fuzz chaos e2e vm monitoring-test packages binary packaging-test \
-    image image-test bench proto format lock clean
+    image manifests image-test bench proto format lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -72,6 +72,9 @@ packaging-test: $(DEV_STAMP)  ## tests of the packages on booted systems (root; 
 
 image: $(DEV_STAMP)  ## build the container image into dist/ (root, buildah)
 	PYTHONPATH=packaging $(BIN)/python -m builder.image $(ARGS)
+
+manifests: $(DEV_STAMP)  ## generate packaging/manifests from the Helm chart
+	PYTHONPATH=packaging $(BIN)/python -m tests.image.manifests
 
 image-test: $(DEV_STAMP)  ## tests of the image and of the manifests (root, podman; the first run makes the bases)
 	PYTHONPATH=packaging $(BIN)/python -m tests.image $(ARGS)

@@ -60,7 +60,7 @@ FOREIGN = {"SecurityContextConstraints"}
 @pytest.fixture(scope="module")
 def namespace(running: Cluster) -> None:
     """The namespace of the manifests, with the account that pods run as, and what that may do."""
-    made = manifests.kustomize("base")
+    made = manifests.static("nodeagent")
     running.api.create("/api/v1/namespaces", manifests.one(made, "Namespace"))
     running.api.create(PLACES["ServiceAccount"], manifests.one(made, "ServiceAccount"))
     role, binding = (manifests.one(made, kind) for kind in ("ClusterRole", "ClusterRoleBinding"))
@@ -88,10 +88,10 @@ def fill_dev(directory: Path) -> None:
             os.mknod(directory / name, stat.S_IFCHR | 0o666, os.stat(f"/dev/{name}").st_rdev)
 
 
-def pod_of(running: Cluster, overlay: str, listen: str) -> Any:
+def pod_of(running: Cluster, name: str, listen: str) -> Any:
     """The DaemonSet's pod for this machine."""
     fill_dev(Path(f"{running.host}/dev"))
-    spec = manifests.pod(manifests.kustomize(overlay))
+    spec = manifests.pod(manifests.static(name))
     (container,) = spec["containers"]
     assert spec["automountServiceAccountToken"]
     spec["volumes"].append({"name": "account", "projected": {"sources": ACCOUNT}})
@@ -134,9 +134,9 @@ def ready(pod: Any) -> bool:
 
 
 @pytest.mark.usefixtures("namespace")
-@pytest.mark.parametrize("overlay", manifests.OVERLAYS)
-def test_the_api_server_takes_every_manifest(running: Cluster, overlay: str) -> None:
-    sent = [each for each in manifests.kustomize(overlay) if each["kind"] not in MADE | FOREIGN]
+@pytest.mark.parametrize("name", manifests.STATIC)
+def test_the_api_server_takes_every_manifest(running: Cluster, name: str) -> None:
+    sent = [each for each in manifests.static(name) if each["kind"] not in MADE | FOREIGN]
     for manifest in sent:
         query = "?dryRun=All&fieldValidation=Strict"
         assert running.api.ask("POST", PLACES[manifest["kind"]] + query, manifest)
@@ -144,13 +144,13 @@ def test_the_api_server_takes_every_manifest(running: Cluster, overlay: str) -> 
 
 
 @contextmanager
-def deployed(running: Cluster, host: SimulatedHost, overlay: str) -> Iterator[None]:
-    """The first pod of the overlay, ready; no pod after the block."""
+def deployed(running: Cluster, host: SimulatedHost, name: str) -> Iterator[None]:
+    """The first pod of the static file, ready; no pod after the block."""
     os.makedirs(host.path("/sys/fs/cgroup"))  # mounted on by the runtime
-    settings = manifests.one(manifests.kustomize(overlay), "ConfigMap")
+    settings = manifests.one(manifests.static(name), "ConfigMap")
     settings["metadata"]["name"] = "nodeagent-config"
     running.api.create(PLACES["ConfigMap"], settings)
-    create(running, "first", pod_of(running, overlay, f"127.0.0.1:{free_port()}"))
+    create(running, "first", pod_of(running, name, f"127.0.0.1:{free_port()}"))
     try:
         running.api.until(f"{PODS}/first", ready, "the pod is ready", 60.0)
         yield
@@ -163,11 +163,11 @@ def deployed(running: Cluster, host: SimulatedHost, overlay: str) -> Iterator[No
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("namespace", "image")
-@pytest.mark.parametrize("overlay", ["base", "overlays/vgpu"])
-def test_a_pod_offers_the_devices_of_its_node(running: Cluster, host: SimulatedHost, overlay: str) -> None:
-    with deployed(running, host, overlay):
+@pytest.mark.parametrize("name", ["nodeagent", "nodeagent-vgpu"])
+def test_a_pod_offers_the_devices_of_its_node(running: Cluster, host: SimulatedHost, name: str) -> None:
+    with deployed(running, host, name):
         running.await_counts(GPU, 4, 4)
-        create(running, "second", pod_of(running, overlay, "") | {"restartPolicy": "Never"})
+        create(running, "second", pod_of(running, name, "") | {"restartPolicy": "Never"})
         ended = running.api.until(
             f"{PODS}/second",
             lambda pod: pod["status"]["phase"] == "Failed" and pod,

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests as a cluster would get them: from Helm with values, from kustomize with an overlay."""
+"""The manifests as a cluster would get them: from Helm with values, or the static files made of the chart.
+
+``make manifests`` runs this module: it writes the files of ``STATIC`` to ``packaging/manifests``.
+"""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,57 @@ from tests.image import tools
 from tests.image.containers import ROOT
 
 CHART = ROOT / "packaging/helm/nodeagent"
-KUSTOMIZE = ROOT / "packaging/kustomize"
-OVERLAYS = ("base", "overlays/vgpu", "overlays/usb", "overlays/openshift", "overlays/openshift-vgpu")
+FILES = ROOT / "packaging/manifests"
+VGPUS = {"apiVersion": "nodeagent/v1", "mdevs": {"manage": True, "types": []}}
+USB = {"apiVersion": "nodeagent/v1", "resources": []}
+STATIC: dict[str, dict[str, Any]] = {
+    "nodeagent": {},
+    "nodeagent-vgpu": {"config": VGPUS},
+    "nodeagent-usb": {"usb": True, "config": USB},
+    "nodeagent-openshift": {"openshift": True},
+    "nodeagent-openshift-vgpu": {"openshift": True, "config": VGPUS},
+}
+"""Static file → the chart's values."""
+_HEADER = """\
+# SPDX-License-Identifier: Apache-2.0
+# Made of the Helm chart by "make manifests". Set the image, and config.yaml in the ConfigMap.
+"""
+_NAMESPACE = """\
+---
+# Pods with directories of the host fit no other level.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: nodeagent
+  labels:
+    pod-security.kubernetes.io/enforce: privileged
+    pod-security.kubernetes.io/audit: privileged
+    pod-security.kubernetes.io/warn: privileged
+"""
+_OF_HELM = ("helm.sh/chart", "app.kubernetes.io/managed-by", "checksum/config")
 
 Manifest = dict[str, Any]
 
 
 def helm(kube_version: str = "1.36.0", **values: Any) -> list[Manifest]:
     """The chart with these values. :raises HelmFailed: if it refuses them."""
-    text = tools.helm(
+    return _documents(_render(kube_version, values))
+
+
+def static(name: str) -> list[Manifest]:
+    """One of the static files."""
+    return _documents((FILES / f"{name}.yaml").read_text())
+
+
+def build_static(name: str) -> str:
+    """The text of a static file: the chart without the labels and the checksum that only Helm uses."""
+    lines = _render("1.36.0", STATIC[name]).splitlines()
+    kept = [each for each in lines if each.split(":")[0].strip() not in _OF_HELM and each[:1] != "#"]
+    return _HEADER + _NAMESPACE + "\n".join(kept).strip() + "\n"
+
+
+def _render(kube_version: str, values: dict[str, Any]) -> str:
+    text: str = tools.helm(
         "helm_template",
         release_name="nodeagent",
         namespace="nodeagent",
@@ -29,27 +73,7 @@ def helm(kube_version: str = "1.36.0", **values: Any) -> list[Manifest]:
         kube_version=kube_version,
         values=values,
     )
-    return _documents(text)
-
-
-def kustomize(overlay: str) -> list[Manifest]:
-    """One of the overlays, or the base."""
-    done = tools.run("kubectl", "kustomize", str(KUSTOMIZE / overlay))
-    assert done.returncode == 0, done.stderr
-    return _documents(done.stdout)
-
-
-def composed(folder: Path, overlay: str, *components: str) -> list[Manifest]:
-    """An overlay of somebody's own on top of one of ours, with further components."""
-    ours = Path(os.path.relpath(KUSTOMIZE, folder.resolve()))
-    wanted = {
-        "resources": [str(ours / overlay)],
-        "components": [str(ours / "components" / each) for each in components],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
-    done = tools.run("kubectl", "kustomize", str(folder))
-    assert done.returncode == 0, done.stderr
-    return _documents(done.stdout)
+    return text
 
 
 def _documents(text: str) -> list[Manifest]:
@@ -64,11 +88,8 @@ def one(manifests: list[Manifest], kind: str) -> Manifest:
 
 
 def pod(manifests: list[Manifest]) -> Manifest:
-    """The pod that the DaemonSet makes, without the hash in the name of its ConfigMap."""
+    """The pod that the DaemonSet makes."""
     spec: Manifest = one(manifests, "DaemonSet")["spec"]["template"]["spec"]
-    for volume in spec["volumes"]:
-        if "configMap" in volume:
-            volume["configMap"]["name"] = "nodeagent-config"
     return spec
 
 
@@ -89,3 +110,9 @@ def valid(manifests: list[Manifest], version: str, folder: Path) -> str:
     path.write_text(yaml.safe_dump_all(manifests))
     done = tools.run("kubernetes-validate", "-k", version, "--strict", str(path))
     return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    FILES.mkdir(exist_ok=True)
+    for each in STATIC:
+        (FILES / f"{each}.yaml").write_text(build_static(each))

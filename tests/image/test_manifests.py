@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from nodeagent import config
 from tests.image import manifests
 from tests.image.containers import ROOT
-from tests.image.manifests import OVERLAYS, Manifest
+from tests.image.manifests import STATIC, VGPUS
 
 VERSIONS = ("1.30", "1.33", "1.37")
 FOREIGN = {"SecurityContextConstraints", "PodMonitor"}  # kinds that Kubernetes does not have
-VGPUS = {"apiVersion": "nodeagent/v1", "mdevs": {"manage": True, "types": []}}
 ALL = {
     "apiVersion": "nodeagent/v1",
     "mdevs": {"manage": True, "mdevctl": True},
@@ -61,14 +59,21 @@ def test_the_chart_is_valid_for_kubernetes(values: dict[str, Any], version: str,
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_each_overlay_is_valid_for_kubernetes(overlay: str, version: str, tmp_path: Path) -> None:
-    made = [each for each in manifests.kustomize(overlay) if each["kind"] not in FOREIGN]
+@pytest.mark.parametrize("name", STATIC)
+def test_each_static_file_is_valid_for_kubernetes(name: str, version: str, tmp_path: Path) -> None:
+    made = [each for each in manifests.static(name) if each["kind"] not in FOREIGN]
     assert manifests.valid(made, version, tmp_path) == ""
 
 
+@pytest.mark.parametrize("name", STATIC)
+def test_each_static_file_is_made_of_the_chart(name: str) -> None:
+    assert (manifests.FILES / f"{name}.yaml").read_text() == manifests.build_static(name), "make manifests"
+    kinds = [each["kind"] for each in manifests.static(name)]
+    assert kinds == ["Namespace", *(each["kind"] for each in manifests.helm(**STATIC[name]))]
+
+
 def test_a_field_that_kubernetes_does_not_know_would_be_found(tmp_path: Path) -> None:
-    made = manifests.kustomize("base")
+    made = manifests.static("nodeagent")
     manifests.one(made, "DaemonSet")["spec"]["template"]["spec"]["hostPids"] = True
     assert "hostPids" in manifests.valid(made, VERSIONS[0], tmp_path)
 
@@ -80,54 +85,11 @@ def test_before_1_30_apparmor_is_switched_off_by_annotation(tmp_path: Path) -> N
     assert notes["container.apparmor.security.beta.kubernetes.io/nodeagent"] == "unconfined"
 
 
-@pytest.mark.parametrize(
-    ("overlay", "values"),
-    [
-        ("base", {}),
-        ("overlays/vgpu", {"config": VGPUS}),
-        ("overlays/usb", {"usb": True, "config": {"apiVersion": "nodeagent/v1", "resources": []}}),
-        ("overlays/openshift", {"openshift": True}),
-        ("overlays/openshift-vgpu", {"openshift": True, "config": VGPUS}),
-    ],
-)
-def test_the_chart_and_kustomize_say_the_same(overlay: str, values: dict[str, Any]) -> None:
-    ours, chart = manifests.kustomize(overlay), manifests.helm(**values)
-    assert _ordered(manifests.pod(ours)) == _ordered(manifests.pod(chart))
-    assert yaml.safe_load(manifests.settings(ours)) == yaml.safe_load(manifests.settings(chart))
-    strategy = [manifests.one(made, "DaemonSet")["spec"]["updateStrategy"] for made in (ours, chart)]
-    assert (
-        strategy[0]
-        == strategy[1]
-        == {
-            "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "10%"},
-        }
-    )
-    kinds = [{each["kind"] for each in made} for made in (ours, chart)]
-    assert kinds[0] - {"Namespace"} == kinds[1]
-    for kind in kinds[1] & {"SecurityContextConstraints", "Role", "RoleBinding", "ServiceAccount"}:
-        assert _bare(manifests.one(ours, kind)) == _bare(manifests.one(chart, kind))
-    assert manifests.one(ours, "ClusterRole")["rules"] == manifests.one(chart, "ClusterRole")["rules"]
-    bindings = [manifests.one(made, "ClusterRoleBinding") for made in (ours, chart)]
-    assert bindings[0]["subjects"] == bindings[1]["subjects"]
-
-
-def _ordered(pod: Manifest) -> Manifest:
-    (container,) = pod["containers"]
-    container["volumeMounts"].sort(key=lambda mount: str(mount["mountPath"]))
-    pod["volumes"].sort(key=lambda volume: str(volume["name"]))
-    return pod
-
-
-def _bare(manifest: Manifest) -> Manifest:
-    return manifest | {"metadata": manifest["metadata"]["name"]}
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
-    made = manifests.kustomize(overlay)
+@pytest.mark.parametrize("name", STATIC)
+def test_a_pod_gets_no_more_than_its_features_need(name: str) -> None:
+    made = manifests.static(name)
     pod, container = manifests.pod(made), manifests.container(made)
-    changes, usb = overlay.endswith("vgpu"), overlay.endswith("usb")
+    changes, usb = name.endswith("vgpu"), name.endswith("usb")
     security = container["securityContext"]
     assert security["privileged"] is security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
@@ -144,21 +106,11 @@ def test_a_pod_gets_no_more_than_its_features_need(overlay: str) -> None:
     assert writable == always | more
 
 
-def test_components_add_to_each_other(tmp_path: Path) -> None:
-    made = manifests.composed(tmp_path, "overlays/openshift-vgpu", "usb", "cdi-devices")
-    values: dict[str, Any] = {
-        "openshift": True,
-        "usb": True,
-        "changes": True,
-        "config": {"resources": DESCRIBED},
-    }
-    chart = manifests.helm(**values)
-    assert _ordered(manifests.pod(made)) == _ordered(manifests.pod(chart))
-    constraints = [manifests.one(each, "SecurityContextConstraints") for each in (made, chart)]
-    assert constraints[0]["allowedCapabilities"] == ["SYS_PTRACE", "DAC_READ_SEARCH", "CHOWN"]
-    assert _bare(constraints[0]) == _bare(constraints[1])
-    known = [each for each in made if each["kind"] not in FOREIGN]
-    assert manifests.valid(known, VERSIONS[0], tmp_path) == ""
+def test_features_add_to_each_other_on_openshift(tmp_path: Path) -> None:
+    made = manifests.helm(openshift=True, usb=True, changes=True, config={"resources": DESCRIBED})
+    capabilities = ["SYS_PTRACE", "DAC_READ_SEARCH", "CHOWN"]
+    assert manifests.container(made)["securityContext"]["capabilities"]["add"] == capabilities
+    assert manifests.one(made, "SecurityContextConstraints")["allowedCapabilities"] == capabilities
 
 
 DESCRIBED = [{"name": "a.b/gpu", "cdiDevices": {"kind": "nvidia.com/gpu"}}]
@@ -226,7 +178,7 @@ def test_of_the_cluster_only_that_can_be_written_which_the_settings_ask_for(
 
 
 def test_the_rights_are_those_of_the_account_that_the_pods_run_as() -> None:
-    for made in (manifests.helm(), manifests.kustomize("base")):
+    for made in (manifests.helm(), manifests.static("nodeagent")):
         binding = manifests.one(made, "ClusterRoleBinding")
         (subject,) = binding["subjects"]
         assert subject["name"] == manifests.pod(made)["serviceAccountName"]
@@ -245,16 +197,16 @@ def test_who_is_not_to_follow_the_cluster_gets_no_token_and_no_rights() -> None:
 
 
 def test_openshift_lets_its_constraints_be_used_and_no_more() -> None:
-    rules = manifests.one(manifests.kustomize("overlays/openshift"), "Role")["rules"]
-    constraints = manifests.one(manifests.kustomize("overlays/openshift"), "SecurityContextConstraints")
+    rules = manifests.one(manifests.static("nodeagent-openshift"), "Role")["rules"]
+    constraints = manifests.one(manifests.static("nodeagent-openshift"), "SecurityContextConstraints")
     assert [(rule["verbs"], rule["resourceNames"]) for rule in rules] == [
         (["use"], [constraints["metadata"]["name"]])
     ]
 
 
 def test_openshift_allows_just_what_the_pod_wants() -> None:
-    for overlay in ("overlays/openshift", "overlays/openshift-vgpu"):
-        made = manifests.kustomize(overlay)
+    for name in ("nodeagent-openshift", "nodeagent-openshift-vgpu"):
+        made = manifests.static(name)
         allowed, pod = manifests.one(made, "SecurityContextConstraints"), manifests.pod(made)
         wanted = manifests.container(made)["securityContext"]["capabilities"].get("add", [])
         kinds = {key for volume in pod["volumes"] for key in volume if key != "name"}
@@ -265,7 +217,7 @@ def test_openshift_allows_just_what_the_pod_wants() -> None:
 
 
 def test_the_namespace_lets_pods_with_host_directories_in() -> None:
-    labels = manifests.one(manifests.kustomize("base"), "Namespace")["metadata"]["labels"]
+    labels = manifests.one(manifests.static("nodeagent"), "Namespace")["metadata"]["labels"]
     modes = {key.partition("/")[2]: value for key, value in labels.items() if key.startswith("pod-security")}
     assert modes == dict.fromkeys(("enforce", "audit", "warn"), "privileged")
 
@@ -291,10 +243,10 @@ def test_every_variable_and_flag_of_the_pod_is_in_the_table_of_settings(values: 
     assert {flag for flag in rest if flag.startswith("--")} <= flags
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_the_daemon_takes_the_settings_of_each_overlay(overlay: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", STATIC)
+def test_the_daemon_takes_the_settings_of_each_static_file(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(manifests.settings(manifests.kustomize(overlay)))
+    path.write_text(manifests.settings(manifests.static(name)))
     assert config.check_file(str(path)).warnings == ()
 
 
