@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from nodeagent import __version__
@@ -20,6 +21,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model import plain
 from nodeagent.model.spec import UsbRule
 from nodeagent.model.status import Status
+from nodeagent.policy import diagnose
 
 _CAPABILITIES = {2: "CAP_DAC_READ_SEARCH", 19: "CAP_SYS_PTRACE"}  # include/uapi/linux/capability.h
 _CHOWN = 0
@@ -209,14 +211,11 @@ def _no_answer(node: Node, error: Exception) -> str:
     return f"the daemon's answer cannot be read: {error}"
 
 
-def check_problems(node: Node) -> Finding | None:
-    """Does the daemon report problems?"""
-    count = len(node.daemon.problems) if isinstance(node.daemon, Status) else 0
-    if not count:
-        return None
-    return wrong(
-        f"{count} problem{'' if count == 1 else 's'} in its status", "nodeagent status says what to do"
-    )
+def check_problems(node: Node) -> Iterator[Finding]:
+    """Which problems does the daemon report, and what does it advise?"""
+    if isinstance(node.daemon, Status):
+        for problem in diagnose.combine_devices(node.daemon):
+            yield wrong(problem.what, problem.hint)
 
 
 def check_start_at_boot(node: Node) -> Finding | None:

@@ -63,7 +63,6 @@ _AFTER_GROUPS = (
     _Check("versions", "kubelet", process.check_kubelet_version, of_saved=True),
     _Check("versions", "this program", process.check_own_version, of_saved=True),
     _Check("daemon", "nodeagent", process.check_daemon),
-    _Check("daemon", "problems", process.check_problems, of_saved=True),
     _Check("daemon", "at boot", process.check_start_at_boot, of_saved=True),
 )
 
@@ -80,6 +79,7 @@ async def run(node: Node) -> tuple[ReadinessLine, ...]:
         *[line for check in _BEFORE_GROUPS async for line in _run(check, node)],
         *[ReadinessLine(_GROUPS, name, *finding) for name, finding in groups],
         *[line for check in _AFTER_GROUPS async for line in _run(check, node)],
+        *[ReadinessLine("daemon", "problem", *finding) for finding in process.check_problems(node)],
     )
 
 

@@ -7,28 +7,25 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from nodeagent.base.terminal import table
 from nodeagent.cli import args, daemon_client, output
 from nodeagent.model import plain
-from nodeagent.model.problem import Problem
 from nodeagent.model.resource import WAITS
 from nodeagent.model.status import (
     ClusterStatus,
-    DeviceStatus,
     HolderStatus,
     ResourceStatus,
     StaleStatus,
     Status,
 )
-from nodeagent.policy import diagnose, naming
+from nodeagent.policy import diagnose
 
 _CLEAR = "\x1b[H\x1b[2J"
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_SHOWN = 4  # devices of one line
 _HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET")
 _WIDE = ("DEVICE", "RESOURCE", "HEALTH", "NUMA", "HELD BY")
 
@@ -108,41 +105,18 @@ def text(status: Status, *, wide: bool = False) -> str:
     lines += ["", "pending (no action required):", *(f"  {line}" for line in waiting)] if waiting else []
     lines += [_stale(each) for each in status.cluster.stale]
     lines += output.problem_section(output.NOTES, status.notes)
-    lines += output.problem_section(output.PROBLEMS, tuple(_problems(status))) or ["", "all is well"]
+    problems = diagnose.combine_devices(status)
+    lines += output.problem_section(output.PROBLEMS, problems) or ["", "all is well"]
     return "\n".join(lines)
-
-
-def _problems(status: Status) -> Iterator[Problem]:
-    """The problems; devices of one resource with the same reason as one: 1,000 shares are 1,000 devices."""
-    listed = {problem.about for problem in status.found}
-    combined: dict[str, str] = {}
-    for resource in status.resources:
-        for devices in _by_reason(
-            device for device in resource.devices if diagnose.subject(resource, device) in listed
-        ):
-            if len(devices) > 1:
-                ids = naming.shorten([device.id for device in devices], _SHOWN)
-                line = f"{resource.name}: {ids} are Unhealthy: {devices[0].what}"
-                combined |= {diagnose.subject(resource, device): line for device in devices}
-    found = [problem._replace(what=combined.get(problem.about, problem.what)) for problem in status.found]
-    yield from {problem.what: problem for problem in found}.values()
-
-
-def _by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceStatus]]:
-    """Unhealthy devices of one resource, those with the same text and hint together."""
-    groups: dict[tuple[str | None, str | None], list[DeviceStatus]] = {}
-    for device in devices:
-        groups.setdefault((device.what, device.hint), []).append(device)
-    return groups.values()
 
 
 def _waiting(status: Status) -> list[str]:
     """Unhealthy devices that are no problem: a pod has the rest of their group."""
     listed = {problem.about for problem in status.found}
     return [
-        f"{resource.name}: {naming.shorten([device.id for device in devices], _SHOWN)}: {devices[0].what}"
+        f"{resource.name}: {diagnose.list_ids(devices)}: {devices[0].what}"
         for resource in status.resources
-        for devices in _by_reason(
+        for devices in diagnose.group_by_reason(
             device
             for device in resource.devices
             if device.reason in WAITS and diagnose.subject(resource, device) not in listed

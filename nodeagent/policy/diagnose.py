@@ -7,7 +7,7 @@ before those of its devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.resource import waits
@@ -24,6 +24,7 @@ _ONE_PLUGIN = (
     "else stop the other plugin or rename the resource in one of the two"
 )
 _START_KUBELET = "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
+_SHOWN = 4  # devices of one line
 API_SERVER = (ProblemCode.CLUSTER, "")
 """The key of the problem that the API server does not answer."""
 
@@ -127,3 +128,31 @@ def subject(resource: ResourceStatus, device: DeviceStatus) -> str:
 def not_in_force(error: str) -> str:
     """The text on settings that were refused."""
     return f"the new configuration is not in force: {error}"
+
+
+def combine_devices(status: Status) -> tuple[Problem, ...]:
+    """The problems of a Status; devices of one resource with the same reason as one, not as 1,000 lines."""
+    listed = {problem.about for problem in status.found}
+    combined: dict[str, str] = {}
+    for resource in status.resources:
+        for devices in group_by_reason(
+            device for device in resource.devices if subject(resource, device) in listed
+        ):
+            if len(devices) > 1:
+                line = f"{resource.name}: {list_ids(devices)} are Unhealthy: {devices[0].what}"
+                combined |= {subject(resource, device): line for device in devices}
+    found = [problem._replace(what=combined.get(problem.about, problem.what)) for problem in status.found]
+    return tuple({problem.what: problem for problem in found}.values())
+
+
+def list_ids(devices: Iterable[DeviceStatus]) -> str:
+    """The ids of the first few devices, and the number of the others."""
+    return naming.shorten([device.id for device in devices], _SHOWN)
+
+
+def group_by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceStatus]]:
+    """Unhealthy devices of one resource, those with the same text and hint together."""
+    groups: dict[tuple[str | None, str | None], list[DeviceStatus]] = {}
+    for device in devices:
+        groups.setdefault((device.what, device.hint), []).append(device)
+    return groups.values()

@@ -221,6 +221,21 @@ async def test_a_group_that_is_not_viable_is_told_with_all_that_is_in_it(node: N
     assert "nodeagent explain 0000:d8:00.0" in line["toDo"]
 
 
+async def test_each_problem_of_the_daemon_is_a_line_with_its_hint(node: Node) -> None:
+    prepare(node)
+    node.add_gpu("0000:d8:00.0", 14)
+    node.host.add_function(
+        "0000:d8:01.0", vendor="8086", device="10d3", pci_class="020000", driver="e1000e", group=14
+    )
+    node.configure("resources: [{name: example.com/gpu, pci: [{addresses: ['0000:d8:00.0']}]}]\n")
+    async with node.kubelet(), node.daemon():
+        told = await node.until_told(lambda told: len(told["problems"]) == 1)
+        line = (await checked(node, 3))["problem"]
+    (problem,) = [each for each in told["remarks"] if each["wrong"]]
+    names(line["seen"], "example.com/gpu", "0000:d8:00.0", "0000:d8:01.0 (e1000e)")
+    assert (line["seen"], line["toDo"]) == (problem["what"], problem["hint"])
+
+
 async def test_a_vf_that_the_status_lists_as_unhealthy_is_not_ready(node: Node) -> None:
     prepare(node)
     node.add_gpu("0000:3b:00.0", 10, sriov=1)

@@ -16,6 +16,7 @@ from nodeagent.base import threads
 from nodeagent.check import process
 from nodeagent.check.findings import Finding, Node, Verdict
 from nodeagent.kernel.root import Root
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.model.spec import Spec, UsbRule
 from nodeagent.model.status import ProcessStatus
 from tests.check.trees import DAEMON, SOCKET, UNIT, make_node, short
@@ -132,10 +133,9 @@ def test_a_daemon_that_answers_is_compared_with_this_command(tmp_path: Path) -> 
 
 def test_problems_and_open_files_are_those_of_the_daemon(tmp_path: Path) -> None:
     node = make_node(tmp_path)
-    assert process.check_problems(node) is None
-    found = process.check_problems(node._replace(daemon=DAEMON._replace(problems=("a", "b"))))
-    assert found is not None
-    assert (found[0], "2 problems" in found[1]) == (Verdict.WRONG, True)
+    assert list(process.check_problems(node)) == []
+    daemon = DAEMON.with_remarks([wrong(ProblemCode.NO_VFIO, "", "none", "load it")])
+    assert list(process.check_problems(node._replace(daemon=daemon))) == [(Verdict.WRONG, "none", "load it")]
     assert process.check_open_files(node)[0] is Verdict.OK
     many = DAEMON._replace(process=ProcessStatus(open_files=600, most_files=1024))
     verdict, _, to_do = process.check_open_files(node._replace(daemon=many))
