@@ -202,11 +202,16 @@ def restore_autoprobe(address: str) -> Action:
 
 
 def bind_drivers(
-    card: str, moves: Sequence[Move], allocatable: Iterable[str] = (), forced: Iterable[str] = ()
+    card: str,
+    moves: Sequence[Move],
+    allocatable: Iterable[str] = (),
+    forced: Iterable[str] = (),
+    lost: Sequence[str] = (),
 ) -> Action:
     """Bind functions of one IOMMU group to VFIO drivers; ``card`` is the first function of the group.
 
-    ``allocatable`` are the functions of the group that VMs get now, moved or not.
+    ``allocatable`` are the functions of the group that VMs get now, moved or not. ``lost`` are the uses that
+    the host makes of ``forced`` functions, as texts.
     """
     backs = [Move(move.address, move.to, move.back, move.back) for move in moves]
     return Action(
@@ -215,7 +220,7 @@ def bind_drivers(
         device=card,
         targets=frozenset(move.address for move in moves),
         attempt=f"{card}/bind",
-        text=f"bind {_by_driver(moves)}",
+        text=f"bind {_by_driver(moves)}" + (f", and this host loses {' and '.join(lost)}" if lost else ""),
         takes=frozenset(allocatable),
         undo=_restore_text(backs),
         moves=tuple(moves),

@@ -9,7 +9,19 @@ from typing import Any
 import pytest
 
 from tests.blackbox.harness import PATIENCE, Node, eventually
-from tests.blackbox.test_bindings import AUDIO, GPU, OWN, RULE, add_card, add_disk, below, drivers_of, planned
+from tests.blackbox.test_bindings import (
+    AUDIO,
+    GPU,
+    NIC,
+    OWN,
+    RULE,
+    add_card,
+    add_disk,
+    add_network,
+    below,
+    drivers_of,
+    planned,
+)
 from tests.blackbox.test_bindings_used import add_process
 from tests.facts import contains, names
 from tests.sim.drivers import simulated
@@ -220,3 +232,13 @@ async def test_a_device_on_the_denylist_is_bound_where_that_is_disabled(node: No
     node.configure(HEAD + RULE)
     async with simulated(node.host, GPU) as drivers, node.kubelet(), node.daemon():
         await eventually(lambda: drivers.driver(GPU) == "vfio-pci", PATIENCE)
+
+
+async def test_a_forced_bind_names_the_uses_that_the_host_loses(node: Node) -> None:
+    add_card(node)
+    add_network(node)
+    node.configure(HEAD + RULE.replace("}]}]", f'}}], force: ["{NIC}"]}}]'))
+    (step,) = (await planned(node))["steps"]
+    names(step["what"], NIC, "loses eth0", "default route")
+    for command in (("plan",), ("bind", GPU, "--dry-run")):
+        names((await node.command(*command)).stdout, NIC, "loses eth0", "default route")

@@ -181,9 +181,11 @@ def _plan_bind(
         for each in reversed(members)
         if (each, targets.get(each.address)) in due or _is_bound_by_us(each, targets, snapshot.ledger)
     )
-    forced = tuple(member.address for member, target in due if member.address in target.rule.force)
+    forced = [member for member, target in due if member.address in target.rule.force]
+    lost = [f"{use.what} ({use.how})" for each in forced if each.uses for use in each.uses.found]
     rule = due[0][1].rule
-    action = bind_drivers(_first_address(members), moves, _find_allocatable(members), forced)
+    addresses = [each.address for each in forced]
+    action = bind_drivers(_first_address(members), moves, _find_allocatable(members), addresses, lost)
     return Step(action, describe_origin(rule))
 
 
