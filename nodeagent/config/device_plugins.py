@@ -90,7 +90,8 @@ def _translate_sriov(document: dict[str, Any], rules: list[Rule], notes: list[st
         name = f"{entry.get('resourcePrefix') or _SRIOV_PREFIX}/{entry['resourceName']}"
         selectors = _selectors(entry, f"{place} ({name})", notes)
         if selectors:
-            rules.append({"name": name, "pci": selectors})
+            topology = {"topology": False} if entry.get("excludeTopology") else {}
+            rules.append({"name": name, "pci": selectors, **topology})
 
 
 def _selectors(entry: dict[str, Any], place: str, notes: list[str]) -> list[Rule]:
@@ -100,8 +101,6 @@ def _selectors(entry: dict[str, Any], place: str, notes: list[str]) -> list[Rule
         return []
     lost = [key for key in entry if key not in _MEANINGLESS and entry[key]]
     notes += [f"{place}: {key} has no counterpart and is left out" for key in lost]
-    if entry.get("excludeTopology"):
-        notes.append(f"{place}: excludeTopology has no counterpart: NUMA nodes are told where they are known")
     given = entry.get("selectors")
     found = [_selector(each, kind, place, notes) for each in (given if isinstance(given, list) else [given])]
     return [selector for selector in found if selector is not None]

@@ -201,7 +201,7 @@ def _resource() -> Record:
         Field("node", "node", node, "shares of device nodes", None),
         Field("cdiDevices", "cdiDevices", cdi, "what CDI files on the host define", None),
     )
-    options = (flat[key] for key in ("isolation", "iommufd", "cdi"))
+    options = (flat[key] for key in ("isolation", "iommufd", "cdi", "topology"))
     of_usb = (flat[key]._replace(default=None) for key in ("bundle", "force"))  # refused for other kinds
     return Record("resource", (flat["name"], *kinds, *options, *of_usb), _rule, _check_resource, placed=True)
 

@@ -58,6 +58,7 @@ class PciRule:
     ] = Isolation.GROUP
     iommufd: Annotated[Iommufd, Key("hand out /dev/iommu and the VFIO device nodes")] = Iommufd.NEVER
     cdi: Annotated[bool, Key("answer with CDI device names")] = False
+    topology: Annotated[bool, Key("tell the kubelet the NUMA nodes of the devices")] = True
     permitted: bool = False
     place: str = field(default="", compare=False)
 
@@ -100,6 +101,7 @@ class NodeRule:
     permissions: Annotated[str, Key("of r, w and m", "permissions")] = "rw"
     paths: Annotated[tuple[NodePath, ...], Key("nodes that go together; patterns, too")] = ()
     per_path: Annotated[bool, Key("a device for each node that the first of the paths means")] = False
+    topology: bool = True
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.NODE
@@ -131,6 +133,7 @@ class MdevRule:
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
+    topology: bool = True
     permitted: bool = False
     place: str = field(default="", compare=False)
 
@@ -167,6 +170,7 @@ class UsbRule:
         False
     )
     force: Annotated[tuple[str, ...], Key("ids or ports of USB devices that the host may lose")] = ()
+    topology: bool = True
     permitted: bool = False
     place: str = field(default="", compare=False)
 
@@ -193,6 +197,7 @@ class CdiRule:
     exclude: Annotated[
         tuple[str, ...], Key("names that are not taken; without it those that stand for all")
     ] = ("all",)
+    topology: bool = True
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.CDI

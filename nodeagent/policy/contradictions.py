@@ -65,7 +65,7 @@ def _difference(one: Rule, other: Rule) -> str | None:
     if one.kind is not other.kind:
         return "of different kinds"
     if isinstance(one, NodeRule) or isinstance(other, NodeRule):
-        return None  # one resource with the units of both
+        return None if one.topology == other.topology else "with different options"
     if isinstance(one, CdiRule) or isinstance(other, CdiRule):
         return "for CDI devices; a name has one"
     return None if _options(one) == _options(other) else "with different options"
@@ -73,7 +73,7 @@ def _difference(one: Rule, other: Rule) -> str | None:
 
 def _options(rule: DeviceRule) -> tuple[object, ...]:
     bundle = isinstance(rule, UsbRule) and rule.bundle
-    return rule.isolation, rule.iommufd, rule.cdi, bundle
+    return rule.isolation, rule.iommufd, rule.cdi, rule.topology, bundle
 
 
 def _shared_leaders(rules: Sequence[Rule]) -> Iterator[Problem]:

@@ -261,6 +261,24 @@ async def test_numa_nodes_are_told_as_they_are_and_unknown_ones_not_at_all(node:
         assert nodes == [None, (0,), (1,), None]
 
 
+async def test_a_rule_can_leave_numa_nodes_out(node: Node) -> None:
+    for number in range(3):
+        node.add_gpu(f"0000:1{number}:00.0", 10 + number, numa=1, device=f"1eb{number}")
+    node.configure(
+        """
+resources:
+  - {name: example.com/here, pci: [{devices: [1eb0]}]}
+  - {name: example.com/anywhere, pci: [{devices: [1eb1]}], topology: false}
+  - {name: example.com/anywhere, pci: [{devices: [1eb2]}], topology: false}
+"""
+    )
+    resources = {"example.com/here": 1, "example.com/anywhere": 2}
+    async with node.running(listed=resources) as (_, kubelet):
+        lists = {each: kubelet.statistics.lists[each][-1].devices for each in resources}
+        nodes = {each: [device.nodes for device in devices] for each, devices in lists.items()}
+        assert nodes == {"example.com/here": [(1,)], "example.com/anywhere": [None, None]}
+
+
 async def test_what_happened_without_a_stream_is_in_the_first_list_of_the_next(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (daemon, kubelet):

@@ -166,6 +166,21 @@ Devices:
     names(notes, "squat.ai/twice", "/dev/fuse", "different kinds")
 
 
+async def test_a_resource_without_topology_is_a_rule_without_topology(node: Node) -> None:
+    rules, notes = await translate(
+        node,
+        """
+{"ResourceList": [
+  {"ResourceName": "nic", "resourceprefix": "example.com", "excludeTopology": true,
+   "Selectors": {"Vendors": ["15b3"], "DEVICES": ["101e"], "drivers": ["vfio-pci"]}}
+]}
+""",
+    )
+    selector = {"classes": ["02"], "vendors": ["15b3"], "devices": ["101e"], "drivers": ["vfio-pci"]}
+    assert rules == [{"name": "example.com/nic", "pci": [selector], "topology": False}]
+    assert notes == ""
+
+
 async def test_a_rule_of_a_permitted_card_takes_only_functions_on_vfio_pci(node: Node) -> None:
     """As the entry itself does; a card whose VFs carry vGPUs is none of its functions."""
     free, busy, vf = "0000:3b:00.0", "0000:5e:00.0", "0000:5e:00.4"

@@ -66,6 +66,12 @@ async def test_a_render_node_comes_with_the_card_of_its_gpu_and_with_what_all_sh
         assert [each["numa"] for each in resource["devices"]] == [0, 1]
 
 
+async def test_a_rule_for_nodes_can_leave_numa_nodes_out(displays: Node) -> None:
+    displays.configure(f"{RULE}    topology: false\n")
+    async with displays.running(listed={RENDER: 2}) as (_, kubelet):
+        assert [each.nodes for each in kubelet.statistics.lists[RENDER][-1].devices] == [None, None]
+
+
 async def test_a_node_that_comes_is_listed_and_one_that_goes_is_not(displays: Node) -> None:
     async with displays.running(listed={RENDER: 2}) as (_, kubelet):
         add_display(displays, "0000:30:00.0", 2, 2)

@@ -169,9 +169,8 @@ def test_a_rule_that_would_take_more_or_mean_nothing_is_left_out(
 
 
 def test_what_does_not_narrow_is_left_out_of_the_rule_and_said(translate: Translate) -> None:
-    told = translate({"resourceList": [pool(excludeTopology=True, additionalInfo={"*": {"a": "b"}})]})
+    told = translate({"resourceList": [pool(additionalInfo={"*": {"a": "b"}})]})
     assert len(told.resources) == 1
-    assert "excludeTopology" in told.err
     assert "additionalInfo" in told.err
 
 

@@ -82,10 +82,14 @@ def _build_resource(
 ) -> Resource:
     not_offered = served.not_offered.get(name, ())
     if isinstance(rule, DirectRule):
-        fresh = build_direct_resource(rule, snapshot)
-        return replace(fresh, devices=(*fresh.devices, *not_offered)) if not_offered else fresh
-    kind = old.kind if old is not None else Kind.PCI
-    return _build_device_resource(Resource(name, kind), rule, served.by_resource.get(name, {}), not_offered)
+        found = build_direct_resource(rule, snapshot)
+        found = replace(found, devices=(*found.devices, *not_offered)) if not_offered else found
+    else:
+        empty = Resource(name, Kind.PCI if old is None else old.kind)
+        found = _build_device_resource(empty, rule, served.by_resource.get(name, {}), not_offered)
+    if rule is None or rule.topology:
+        return found
+    return replace(found, devices=tuple(device._replace(numa=None) for device in found.devices))
 
 
 def build_direct_resource(rule: DirectRule, snapshot: Snapshot) -> Resource:
