@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.blackbox.harness import PATIENCE, Node, eventually
+from tests.blackbox.harness import PATIENCE, Node, eventually, pod
 from tests.blackbox.test_bindings import (
     AUDIO,
     GPU,
@@ -28,6 +28,7 @@ from tests.sim.drivers import simulated
 
 HEAD = "apiVersion: nodeagent/v1\n"
 PLACE = "config.yaml:2"
+VFS = "example.com/vf"
 
 
 def open_gpu(node: Node) -> None:
@@ -242,3 +243,18 @@ async def test_a_forced_bind_names_the_uses_that_the_host_loses(node: Node) -> N
     names(step["what"], NIC, "loses eth0", "default route")
     for command in (("plan",), ("bind", GPU, "--dry-run")):
         names((await node.command(*command)).stdout, NIC, "loses eth0", "default route")
+
+
+async def test_a_refusal_for_vfs_names_the_vfs_and_their_pods(node: Node) -> None:
+    physical, (used, free) = "0000:5e:00.0", ("0000:5e:00.1", "0000:5e:00.2")
+    ids = {"vendor": "8086", "pci_class": "020000"}
+    node.host.add_function(physical, device="1592", driver="ice", group=20, sriov=2, **ids)
+    for group, address in enumerate((used, free), start=21):
+        node.host.add_function(address, device="1889", driver="vfio-pci", group=group, physfn=physical, **ids)
+    node.configure(HEAD + f'resources: [{{name: {VFS}, pci: [{{addresses: ["{used}"]}}]}}]\n')
+    async with node.running(listed={VFS: 1}) as (_, kubelet):
+        await kubelet.admit(pod("vm", {VFS: 1}))
+        await node.until_told(lambda told: "ns/vm" in json.dumps(told))
+        done = await node.command("bind", physical, "--dry-run")
+    assert done.returncode == 3
+    names(done.stdout, "2 VFs", f"{used} is in use by ns/vm", free)

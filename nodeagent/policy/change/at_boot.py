@@ -82,7 +82,8 @@ def _find_refusals(
     for member in members:
         if member in requested or not _is_kept(member):
             judged = member._replace(uses=_find_lasting_uses(member.uses))
-            found += [(member, each) for each in guards.find_function_refusals(judged, host, forced=False)]
+            refusals = guards.find_function_refusals(judged, snapshot, forced=False)
+            found += [(member, each) for each in refusals]
             found += [(member, each) for each in bindings.refuse_vf_parent(member, snapshot)]
     for member, problem in found:
         yield f"{member.address} is not bound at boot: {problem.what}", problem.hint

@@ -224,7 +224,7 @@ def _find_refusals(
         named += [(head, each) for each in guards.find_bridge_refusals(members)]
     for member, target in due:
         forced = member.address in target.rule.force
-        named += [(member, each) for each in guards.find_function_refusals(member, host, forced)]
+        named += [(member, each) for each in guards.find_function_refusals(member, snapshot, forced)]
         named += [(member, each) for each in refuse_vf_parent(member, snapshot)]
     requested = [member.address for member, target in due if target.picked]
     return [

@@ -16,7 +16,7 @@ from nodeagent.model.host import Group, Host, PciFunction, UseKind
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import classes, groups
+from nodeagent.policy import classes, groups, naming
 from nodeagent.policy.groups import OpenState
 
 _NVSWITCH = ("10de", "0680")  # other vendors use that class for parts of chipsets
@@ -48,7 +48,7 @@ def find_bridge_refusals(members: Iterable[PciFunction]) -> Iterator[Problem]:
         yield _not_bound(text, "leave the group out: bridges are never bound")
 
 
-def find_function_refusals(function: PciFunction, host: Host, forced: bool) -> Iterator[Problem]:
+def find_function_refusals(function: PciFunction, snapshot: Snapshot, forced: bool) -> Iterator[Problem]:
     """The refusals for one function; ``forced``: the operator has confirmed uses that can be confirmed."""
     if is_bridge(function):
         yield _not_bound("it is a bridge", "leave it out: bridges are never bound")
@@ -56,12 +56,24 @@ def find_function_refusals(function: PciFunction, host: Host, forced: bool) -> I
         yield _not_bound(classes.describe_denylist(function), "leave it out: a VM could harm the host")
     if function.left_behind:
         yield _not_bound("its PF was removed without it", "drain and reboot the node")
-    mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
-    if parts := classes.describe_children(function, mdevs):
-        yield _not_bound(f"it has {parts}", f"remove its {parts} first, once they are not in use")
+    mdevs = [mdev.uuid for mdev in snapshot.host.mdevs.values() if mdev.parent == function.address]
+    if parts := classes.describe_children(function, len(mdevs)):
+        users = _list_users((*function.vfs, *mdevs), snapshot)
+        yield _not_bound(f"it has {parts}", f"remove its {parts} first, once they are not in use: {users}")
     if (vgpu_type := groups.find_vgpu_type(function)) is not None:
         yield _not_bound(f"it has the vGPU type {vgpu_type}", "clear the type first, once it is not in use")
     yield from _find_use_refusals(function, forced)
+
+
+def _list_users(ids: Iterable[str], snapshot: Snapshot) -> str:
+    """The VFs and mdevs with the pods that use them; these come first, others may only be counted."""
+    found = {each: snapshot.host.device(each) for each in ids}
+    holders = {
+        each: groups.find_holder(snapshot.allocations, each, None if device is None else device.group)
+        for each, device in found.items()
+    }
+    used = [f"{each} is in use by {holder}" for each, holder in holders.items() if holder is not None]
+    return naming.shorten([*used, *(each for each, holder in holders.items() if holder is None)])
 
 
 def _find_use_refusals(function: PciFunction, forced: bool) -> Iterator[Problem]:
