@@ -246,11 +246,12 @@ async def test_a_forced_bind_names_the_uses_that_the_host_loses(node: Node) -> N
 
 
 async def test_a_refusal_for_vfs_names_the_vfs_and_their_pods(node: Node) -> None:
-    physical, (used, free) = "0000:5e:00.0", ("0000:5e:00.1", "0000:5e:00.2")
-    ids = {"vendor": "8086", "pci_class": "020000"}
-    node.host.add_function(physical, device="1592", driver="ice", group=20, sriov=2, **ids)
-    for group, address in enumerate((used, free), start=21):
-        node.host.add_function(address, device="1889", driver="vfio-pci", group=group, physfn=physical, **ids)
+    physical, used, free = "0000:5e:00.0", "0000:5e:00.1", "0000:5e:00.2"
+    node.host.add_function(
+        physical, vendor="8086", device="1592", pci_class="020000", driver="ice", group=20, sriov=2
+    )
+    node.add_gpu(used, 21, physfn=physical)
+    node.add_gpu(free, 22, physfn=physical)
     node.configure(HEAD + f'resources: [{{name: {VFS}, pci: [{{addresses: ["{used}"]}}]}}]\n')
     async with node.running(listed={VFS: 1}) as (_, kubelet):
         await kubelet.admit(pod("vm", {VFS: 1}))
