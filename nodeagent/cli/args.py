@@ -31,6 +31,11 @@ def add_form(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.FO
 def add_common(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.FORMS) -> None:
     """Add ``-o`` and the settings."""
     add_form(parser, forms)
+    add_settings(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the settings."""
     config.add_flags(parser)
     parser.description = f"{parser.description}\n{_SETTINGS}"
 

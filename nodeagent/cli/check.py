@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Report whether the host is ready. :raises ConfigError: if the file holds no saved host."""
     basis, first_line = daemon_client.read_basis(options)
-    lines = anyio.run(report.run, _node(options, basis))
+    lines = anyio.run(report.run, describe_node(options, basis))
     found = summarize(lines)
     if options.output == output.TEXT:
         output.print_answer(text(lines), first_line, *basis.warnings)  # it is folded already
@@ -63,7 +63,8 @@ def summarize(lines: tuple[ReadinessLine, ...]) -> Readiness:
     return Readiness(all(line.verdict is not Verdict.WRONG for line in lines), lines)
 
 
-def _node(options: argparse.Namespace, basis: Basis) -> Node:
+def describe_node(options: argparse.Namespace, basis: Basis) -> Node:
+    """The node that is checked, by the settings of the basis."""
     root = args.find_root(options)
     values = {value.key: value.value for value in basis.values}
     saved = args.is_saved(options)

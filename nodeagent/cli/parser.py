@@ -23,7 +23,6 @@ from nodeagent.policy import naming
 
 _WIDTH = 79
 _CODES = {output.FINE: "fine", output.FAILED: "failed", output.USAGE: "usage or configuration"}
-_CODES_OF_ALL = "Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong."
 _CHOICE = re.compile(r"(?P<what>.*)invalid choice: '(?P<word>.*)' \(choose from (?P<known>.*)\)")
 _WORD = re.compile(r"[a-z-]+")
 
@@ -145,6 +144,12 @@ VERBS = (
         wrong="the newest file is not in force",
     ),
     Verb(
+        "bug-report",
+        "save all that a bug report needs",
+        ("bug-report > report.json",),
+        more=": host, status, settings, checks and versions, as JSON; change nothing",
+    ),
+    Verb(
         "demo",
         "run the daemon on a simulated host with a fake kubelet",
         ("demo", "demo --page"),
@@ -158,7 +163,6 @@ def parser(written: Sequence[str] | None = None) -> argparse.ArgumentParser:
     top = _Parser(
         prog="nodeagent",
         description="Owns the devices of this node that virtual machines are given.",
-        epilog=_CODES_OF_ALL,
     )
     top.add_argument("--version", action=_Version, nargs=0, help="show the version")
     top.add_argument(
@@ -178,7 +182,7 @@ def _add(parser: argparse.ArgumentParser, verb: Verb) -> None:
     parser.epilog = "\n".join(_after(verb))
     parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26)
     parser.add_argument("--root", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    command = import_module(f"nodeagent.cli.{verb.name}")
+    command = import_module(f"nodeagent.cli.{verb.name.replace('-', '_')}")
     parser.set_defaults(run=command.run)
     command.add_arguments(parser)
 

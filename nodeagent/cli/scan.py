@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
 
 from nodeagent.base.errors import ConfigError
 from nodeagent.base.terminal import table
@@ -22,6 +23,10 @@ from nodeagent.policy import groups
 from nodeagent.policy.explain import devices, problems
 from nodeagent.policy.explain.devices import DeviceRow, is_blocked, members_of
 from nodeagent.policy.offer import turn
+
+if TYPE_CHECKING:
+    from nodeagent.agent.tell.basis import Basis
+    from nodeagent.model.problem import Problem
 
 _SHOWN = (output.TEXT, output.WIDE, output.NAME)
 _DIGITS = frozenset("0123456789abcdef")
@@ -60,19 +65,28 @@ def run(options: argparse.Namespace) -> int:
     _check(options)
     basis, first_line = daemon_client.read_named_basis(options)
     host = basis.snapshot.host
-    decision = turn.decide_first(basis.snapshot, basis.matched)
-    found = tuple(devices.rows(decision))
-    noted = (*problems.find_problems(decision), *problem.of_settings(basis.warnings))
+    found, noted = _judge(basis)
     if options.output not in _SHOWN:
-        beside = {"fates": list(map(plain.dump, found)), "remarks": list(map(plain.dump, noted))}
-        document = output.format_document(options.output, host_json.dump(host) | beside)
-        return output.print_answer(document, first_line)
+        return output.print_answer(output.format_document(options.output, document(basis)), first_line)
     shown = tuple(_choose(found, host, options))
     if options.output == output.NAME:
         return output.print_answer(names(shown), first_line) if shown else output.FINE
     wide = options.output == output.WIDE
     lines = [text(host, shown, wide=wide), *([] if _is_narrowed(options) else output.problem_sections(noted))]
     return output.print_answer(output.fold_text("\n".join(lines), wide=wide), first_line)
+
+
+def document(basis: Basis) -> dict[str, Any]:
+    """The whole host, with what becomes of each device and the problems."""
+    found, noted = _judge(basis)
+    beside = {"fates": list(map(plain.dump, found)), "remarks": list(map(plain.dump, noted))}
+    return host_json.dump(basis.snapshot.host) | beside
+
+
+def _judge(basis: Basis) -> tuple[tuple[DeviceRow, ...], tuple[Problem, ...]]:
+    decision = turn.decide_first(basis.snapshot, basis.matched)
+    noted = (*problems.find_problems(decision), *problem.of_settings(basis.warnings))
+    return tuple(devices.rows(decision)), noted
 
 
 def _check(options: argparse.Namespace) -> None:

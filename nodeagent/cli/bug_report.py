@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``nodeagent bug-report``: a saved host with all that a report of a fault needs, as one JSON document.
+
+It is the document of ``scan -o json``, so ``--host`` of the other commands reads it, and below ``report`` the
+versions, the settings in force, the Status of the daemon, and the lines of ``check``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from typing import Any, NamedTuple
+
+import anyio
+
+from nodeagent import __version__
+from nodeagent.base.errors import NodeagentError
+from nodeagent.check import report
+from nodeagent.cli import args, check, config, daemon_client, output, scan
+from nodeagent.cli.check import Readiness
+from nodeagent.cli.config import Settings
+from nodeagent.kernel.root import Root
+from nodeagent.model import plain
+
+_OS_RELEASE = "/etc/os-release"
+
+
+class Report(NamedTuple):
+    """What is known beside the host. ``status`` is None where no daemon answers; ``no_status`` says why."""
+
+    version: str
+    python: str
+    kernel: str
+    machine: str
+    os: str
+    settings: Settings
+    readiness: Readiness
+    status: Any
+    no_status: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the settings."""
+    args.add_settings(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report; one that cannot be complete says why. :raises NodeagentError: if there is no host."""
+    basis, first_line = daemon_client.read_named_basis(options)
+    status, no_status = None, ""
+    try:
+        status = daemon_client.read_status(options)
+    except NodeagentError as error:
+        no_status = error.what
+    made = Report(
+        __version__,
+        platform.python_version(),
+        platform.release(),
+        platform.machine(),
+        _name_os(args.find_root(options)),
+        config.as_document(basis.values, basis.warnings),
+        check.summarize(anyio.run(report.run, check.describe_node(options, basis))),
+        status,
+        no_status,
+    )
+    return output.print_answer(
+        output.format_document("json", scan.document(basis) | {"report": plain.dump(made)}), first_line
+    )
+
+
+def _name_os(root: Root) -> str:
+    """``PRETTY_NAME`` of os-release(5); "" if it has none."""
+    for line in (root.text(_OS_RELEASE) or "").splitlines():
+        key, _, value = line.partition("=")
+        if key == "PRETTY_NAME":
+            return value.strip('"')
+    return ""
