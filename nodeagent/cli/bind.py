@@ -226,9 +226,9 @@ def files_text(changed: BootFiles, *, dry_run: bool) -> str:
 
 def _lines(result: Result, late: str) -> Iterator[str]:
     if result.became is Outcome.REFUSED:
-        for what, hint in result.refusals.items():
-            yield f"refused: {what}"
-            yield f"  to do: {hint}"
+        for problem in result.refusals:
+            yield f"refused: {problem.what}"
+            yield f"  to do: {problem.hint}"
     elif result.became is Outcome.NOTHING:
         yield f"nothing to do: {naming.shorten(result.functions, SHOWN)} ({result.what})"
     else:

@@ -11,10 +11,9 @@ daemon does the work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
@@ -373,13 +372,13 @@ class Outcome(StrEnum):
 class Result(NamedTuple):
     """One IOMMU group: the ``functions`` of it that were named, or follow, and the outcome.
 
-    ``refusals``: why not, and what to do about it.
+    ``refusals`` are the problems for which it is refused.
     """
 
     functions: tuple[str, ...]
     became: Outcome
     what: str = ""
-    refusals: Mapping[str, str] = MappingProxyType({})
+    refusals: tuple[Problem, ...] = ()
 
 
 class Answer(NamedTuple):

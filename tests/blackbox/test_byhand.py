@@ -157,9 +157,9 @@ async def test_what_rules_would_refuse_is_refused_with_the_same_evidence(
                 told = await Hand(node).told(3, "bind", GPU)
                 assert (await node.status())["changes"]["problems"] == []
         (result,) = told["results"]
-        ((what, hint),) = result["refusals"].items()
-        facts.names(what, *evidence)
-        assert (result["became"], bool(hint)) == ("refused", True)
+        (problem,) = result["refusals"]
+        facts.names(problem["what"], *evidence)
+        assert (result["became"], bool(problem["hint"])) == ("refused", True)
         assert [wrote for wrote in drivers.writes if wrote.kind != "override"] == []
         assert [driver for driver, _ in drivers_of(drivers)] == ["nouveau", "snd_hda_intel"]
 

@@ -36,6 +36,7 @@ from nodeagent.model import plain
 from nodeagent.model.change import Answer, Outcome, Request, Result, Step, occupied
 from nodeagent.model.host import HostUses
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Asked
 from nodeagent.policy.change import manual_requests
 from nodeagent.policy.change.manual_requests import GroupPlan
@@ -164,11 +165,13 @@ class ManualRequests:
         actions = [step.action for step in group.plan.steps]
         return any(each.card in working or not busy.isdisjoint(occupied(each)) for each in actions)
 
-    def _failure(self, group: GroupPlan) -> Mapping[str, str]:
-        """What the kernel refused of the group, with what to do about it."""
+    def _failure(self, group: GroupPlan) -> tuple[Problem, ...]:
+        """The first change of the group that the kernel refused, as a problem; () if there is none."""
         failures = self._runner.retries.failures
-        refused = (failures.get(step.action.attempt) for step in group.plan.steps)
-        return next(({each.error.what: each.error.hint} for each in refused if each is not None), {})
+        for action in (step.action for step in group.plan.steps):
+            if (failure := failures.get(action.attempt)) is not None:
+                return (wrong(ProblemCode.CHANGE, action.card, failure.error.what, failure.error.hint),)
+        return ()
 
     def _take_back(self, refused: Sequence[GroupPlan], before: Mapping[str, Asked]) -> None:
         """Put on record again what was asked before; what was begun of a group is to be undone."""
@@ -203,16 +206,16 @@ def _log_refused(request: Request, answer: Answer, asker: int) -> None:
     """Log what is refused, for whatever reason; a dry run has not been refused anything."""
     refused = [(each.functions, each.refusals) for each in answer.results if each.became is Outcome.REFUSED]
     if answer.error:
-        refused.append(((), {answer.error: answer.hint}))
-    for functions, refusals in refused if not request.dry_run else ():
+        refused.append(((), (wrong(ProblemCode.CHANGE, "", answer.error, answer.hint),)))
+    for functions, problems in refused if not request.dry_run else ():
         log.event(
             log.REQUEST_REFUSED,
             process=str(asker),
             asking=request.asking.value,
             what=", ".join(functions or request.names),
-            error="; ".join(refusals),
+            error="; ".join(problem.what for problem in problems),
             device=functions,
-            hint=next(iter(refusals.values()), None),
+            hint=next((problem.hint for problem in problems), None),
         )
 
 

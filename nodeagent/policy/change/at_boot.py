@@ -15,6 +15,7 @@ from nodeagent.base.errors import NodeagentError
 from nodeagent.model.change import AtBoot, Outcome, Request, Result
 from nodeagent.model.host import Host, HostUses, PciFunction, UseKind
 from nodeagent.model.ids import VFIO_PCI, PciAddress
+from nodeagent.model.problem import Problem
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import groups
 from nodeagent.policy.change import bindings, guards, manual_requests
@@ -38,7 +39,7 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
     results: list[Result] = []
     for members in bindings.find_groups(named, host):
         requested = [each for each in members if each.address in named]
-        refusals = dict(_find_refusals(members, requested, snapshot))
+        refusals = tuple(dict.fromkeys(_find_refusals(members, requested, snapshot)))
         built = () if refusals else tuple(_build_entries(members, requested, request.driver))
         new = [each for each in built if entries.get(each.address) != each]
         entries.update({each.address: each for each in built})
@@ -74,7 +75,7 @@ def _find_named(names: Sequence[str], host: Host) -> Sequence[PciAddress]:
 
 def _find_refusals(
     members: Sequence[PciFunction], requested: Sequence[PciFunction], snapshot: Snapshot
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[Problem]:
     head, host = requested[0], snapshot.host
     group = None if head.group is None else host.groups.get(head.group)
     found = [(head, each) for each in guards.find_group_refusals(group, (), host)]
@@ -86,7 +87,8 @@ def _find_refusals(
             found += [(member, each) for each in refusals]
             found += [(member, each) for each in bindings.refuse_vf_parent(member, snapshot)]
     for member, problem in found:
-        yield f"{member.address} is not bound at boot: {problem.what}", problem.hint
+        text = f"{member.address} is not bound at boot: {problem.what}"
+        yield problem._replace(about=member.address, what=text)
 
 
 def _find_lasting_uses(uses: HostUses | None) -> HostUses | None:

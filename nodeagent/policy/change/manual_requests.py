@@ -19,7 +19,7 @@ from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.model.change import AtBoot, BindAction, Outcome, Plan, Request, Result
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
-from nodeagent.model.problem import ProblemCode, wrong
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Asked, Snapshot
 from nodeagent.model.spec import PciSelector
 from nodeagent.policy import groups, naming, selectors
@@ -118,16 +118,17 @@ def plan_now(group: GroupPlan, snapshot: Snapshot) -> Plan:
     if there:
         (members, *_) = bindings.find_groups(there, snapshot.host)
         return _plan_members(members, snapshot)
-    return _refuse({"no longer on the host": "re-plug it"}) if group.plan.steps else Plan()
+    if not group.plan.steps:
+        return Plan()
+    return Plan(problems=(_refuse(group.functions[0], "no longer on the host", "re-plug it"),))
 
 
-def find_refusals(plan: Plan) -> Mapping[str, str]:
-    """Why a plan cannot be carried out now, each reason with its fix."""
-    if plan.problems:
-        return {problem.what: problem.hint for problem in plan.problems}
-    return {
-        f"{step.action.text}: {step.why}": "repeat the command when that is over" for step in plan.waiting[:1]
-    }
+def find_refusals(plan: Plan) -> tuple[Problem, ...]:
+    """The problems for which a plan cannot be carried out now."""
+    return tuple(dict.fromkeys(plan.problems)) or tuple(
+        _refuse(step.action.card, f"{step.action.text}: {step.why}", "repeat the command when that is over")
+        for step in plan.waiting[:1]
+    )
 
 
 def build_result(group: GroupPlan, host: Host) -> Result:
@@ -173,7 +174,7 @@ def _plan_bind(
     """
     driver = request.driver
     targets, ours = bindings.find_desired_drivers(snapshot), snapshot.ledger.drivers
-    why: dict[str, str] = {}
+    refusals: list[Problem] = []
     asked: dict[str, Asked | None] = {}
     foreign: set[str] = set()
     for each in named:
@@ -181,16 +182,17 @@ def _plan_bind(
         if target is not None and target.rule.place != MANUAL:
             if target.picked and target.driver != driver:
                 text = f"{target.driver} is {bindings.describe_origin(target.rule)}"
-                why[f"{each.address} is not bound to {driver}: {text}"] = "change that rule instead"
+                text = f"{each.address} is not bound to {driver}: {text}"
+                refusals.append(_refuse(each.address, text, "change that rule instead"))
             continue
         asked[each.address] = Asked(driver, each.vendor, each.device)
         if groups.is_vfio_bound(each) and each.address not in ours:
             foreign.add(each.address)
             if each.driver != driver:
-                text = f"another tool has bound it to {each.driver}"
-                why[f"{each.address} is not bound to {driver}: {text}"] = _AS_IT_WAS
-    if why:
-        return GroupPlan(_list_addresses(named), _refuse(why))
+                text = f"{each.address} is not bound to {driver}: another tool has bound it to {each.driver}"
+                refusals.append(_refuse(each.address, text, _AS_IT_WAS))
+    if refusals:
+        return GroupPlan(_list_addresses(named), Plan(problems=tuple(refusals)))
     plan = _plan_members(members, _with_changes(snapshot, asked))
     if not plan.steps:
         asked = {address: each for address, each in asked.items() if address not in foreign}
@@ -205,18 +207,18 @@ def _plan_release(
     without = _with_changes(snapshot, forgotten)
     targets, ledger = bindings.find_desired_drivers(without), snapshot.ledger
     ours = {*ledger.drivers, *ledger.asked, *request.at_boot}
-    why: dict[str, str] = {}
+    refusals: list[Problem] = []
     for each in named:
         if each.address in targets and not guards.is_bridge(each):
             origin = bindings.describe_origin(targets[each.address].rule)
-            why[f"{each.address} is not released: its driver is {origin}"] = (
-                "remove it from that rule; its own driver is then restored"
-            )
+            text = f"{each.address} is not released: its driver is {origin}"
+            hint = "remove it from that rule; its own driver is then restored"
+            refusals.append(_refuse(each.address, text, hint))
         elif groups.is_vfio_bound(each) and each.address not in ours:
             text = f"{each.address} is not released: nodeagent did not bind it to {each.driver}"
-            why[text] = _AS_IT_WAS
-    if why:
-        return GroupPlan(_list_addresses(named), _refuse(why))
+            refusals.append(_refuse(each.address, text, _AS_IT_WAS))
+    if refusals:
+        return GroupPlan(_list_addresses(named), Plan(problems=tuple(refusals)))
     return _build_group_plan(_plan_members(members, without), named, forgotten, snapshot)
 
 
@@ -241,8 +243,8 @@ def _with_changes(snapshot: Snapshot, changes: Mapping[str, Asked | None]) -> Sn
     return replace(snapshot, ledger=ledger._replace(asked=with_requests(ledger.asked, changes)))
 
 
-def _refuse(why: Mapping[str, str]) -> Plan:
-    return Plan(problems=tuple(wrong(ProblemCode.NOT_BOUND, "", what, hint) for what, hint in why.items()))
+def _refuse(address: str, text: str, hint: str) -> Problem:
+    return wrong(ProblemCode.NOT_BOUND, address, text, hint)
 
 
 def _list_addresses(some: Sequence[PciFunction]) -> tuple[str, ...]:

@@ -240,12 +240,15 @@ def _check() -> str:
 
 
 def _bind() -> str:
+    refused = wrong(
+        ProblemCode.NOT_BOUND, "0000:65:00.0", "0000:65:00.0: eth0, default route", "choose another"
+    )
     functions = ("0000:65:00.0", "0000:65:00.1")
     results = (
         Result(functions, Outcome.DONE, "bind 0000:65:00.0, 0000:65:00.1 to vfio-pci"),
         Result(functions, Outcome.PLANNED, "bind 0000:65:00.0, 0000:65:00.1 to vfio-pci"),
         Result((*functions, *functions, *functions), Outcome.NOTHING, "on vfio-pci"),
-        Result(functions, Outcome.REFUSED, "", {"0000:65:00.0: eth0, default route": "choose another"}),
+        Result(functions, Outcome.REFUSED, "", (refused,)),
         Result(functions, Outcome.LATE, "unbind 0000:65:00.0 from nouveau"),
     )
     files = (

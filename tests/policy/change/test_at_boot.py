@@ -45,7 +45,7 @@ def test_a_variant_driver_is_for_what_was_named() -> None:
 def test_what_the_host_uses_it_would_miss(kind: UseKind) -> None:
     plan = planned(here(gpu(), audio(uses=used(kind))), BIND, KNOWN_ONE)
     assert plan.results[0].became is Outcome.REFUSED
-    each_names(plan.results[0].refusals, (AUDIO, "thing", "somehow"))
+    each_names([problem.what for problem in plan.results[0].refusals], (AUDIO, "thing", "somehow"))
     assert plan.entries == (KNOWN_ONE,)
 
 
@@ -55,7 +55,8 @@ def test_what_is_open_ends_with_the_boot() -> None:
 
 def test_without_an_iommu_nothing_is_taken() -> None:
     plan = planned(here(gpu(), audio(), iommu=False))
-    names(" ".join(plan.results[0].refusals), "IOMMU")
+    (problem,) = plan.results[0].refusals
+    names(problem.what, "IOMMU")
 
 
 def test_a_release_takes_the_group_and_leaves_the_others_also_of_what_has_gone() -> None:

@@ -50,7 +50,7 @@ def refusals(group: GroupPlan) -> str:
     result = manual_requests.build_result(group, Host())
     assert result.became is Outcome.REFUSED
     assert not group.due
-    return " ".join(result.refusals)
+    return " ".join(problem.what for problem in result.refusals)
 
 
 @pytest.mark.parametrize(
