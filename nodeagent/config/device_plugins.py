@@ -24,7 +24,14 @@ from nodeagent.model.nodes import is_pattern
 _SRIOV_LIST = "resourceList"
 _SRIOV_PREFIX = "intel.com"  # its own default, --resource-prefix
 _CLASSES = {"netDevice": "02", "accelerator": "12"}
-_KEYS = {"vendors": "vendors", "devices": "devices", "drivers": "drivers", "pciAddresses": "addresses"}
+_KEYS = {
+    "vendors": "vendors",
+    "devices": "devices",
+    "drivers": "drivers",
+    "pciAddresses": "addresses",
+    "pfNames": "pfs",
+    "rootDevices": "pfs",
+}
 _MEANINGLESS = frozenset({"resourceName", "resourcePrefix", "deviceType", "selectors", "excludeTopology"})
 _GENERIC_LIST = "devices"
 _GENERIC_DOMAIN = "squat.ai"  # its own default, --domain
@@ -111,6 +118,8 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
         notes.append(f"{place}: no selectors, so there is nothing to take")
         return None
     lost = [key for key, value in given.items() if value and key not in _KEYS]
+    if given.get("pfNames") and given.get("rootDevices"):
+        lost.append("pfNames with rootDevices")
     if lost:
         notes.append(f"{place}: {', '.join(lost)}: no counterpart; without it the rule would take more")
         return None

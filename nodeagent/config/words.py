@@ -34,6 +34,7 @@ _FOLDER = r"(?!\.{1,2}/)[A-Za-z0-9_.:@+-]+/"
 _NODE = rf"/dev/(?:{_FOLDER})*(?!\.{{1,2}}$)[A-Za-z0-9_.:@+-]+"
 _NODES = rf"/dev/(?:{_FOLDER})*(?!\.{{1,2}}$)(?:[A-Za-z0-9_.:@+*?-]|\[[A-Za-z0-9_.:@+!-]+\])+"
 _OWN_CDI = "nodeagent.local/"  # the kinds of CDI files that are written for cdi: true
+_INTERFACE = r"(?!\.{1,2}$)[^\s/:#]{1,15}"  # dev_valid_name in net/core/dev.c
 _PLAIN_DOMAIN = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
 _LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 
@@ -161,6 +162,15 @@ def _exact_address(scalar: Scalar) -> str:
         return whole
     hint = 'write each address in full, such as "0000:86:00.0": what is forced is said one by one'
     raise Invalid(f'"{scalar.text}" is no PCI address', hint)
+
+
+def _vfs_of_pf(scalar: Scalar) -> str:
+    pf, mark, numbers = scalar.text.partition("#")
+    named = ids.pci_address(pf) or (pf if re.fullmatch(_INTERFACE, pf) else None)
+    if named is not None and (not mark or ids.vf_numbers(numbers)):
+        return f"{named}{mark}{numbers}"
+    hint = 'write its interface or address, such as "ens1f0" or "0000:5e:00.0", with numbers: "ens1f0#0,2-7"'
+    raise Invalid(f'"{scalar.text}" names no VFs of a PF', hint)
 
 
 def _vfio_driver(scalar: Scalar) -> str:
@@ -301,6 +311,7 @@ WORDS: Mapping[str, Word] = {
     "subsystem": Word("subsystem", _subsystem),
     "PCI address": Word("PCI address", _exact_address),
     "PCI address pattern": Word("PCI address pattern", _address),
+    "VFs of a PF": Word("VFs of a PF", _vfs_of_pf),
     "driver": matching("driver name", _DRIVER, "is not a driver name", "write it such as vfio-pci")._replace(
         json={"type": "string", "pattern": f"^(?:{_DRIVER})$"}
     ),

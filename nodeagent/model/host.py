@@ -232,6 +232,8 @@ class PciFunction(NamedTuple):
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF
     pf_driver: str | None = None  # of the PF
+    pf_interfaces: tuple[str, ...] = ()  # names of the PF's network interfaces; of a PF its own
+    vf_number: int | None = None  # 2: the PF lists it as virtfn2
     vfs: tuple[PciAddress, ...] = ()
     left_behind: bool = False  # a VF whose PF has gone, or came back and does not list it
     sriov_capable: bool = False

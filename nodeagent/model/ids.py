@@ -20,6 +20,7 @@ VFIO_PCI = "vfio-pci"  # the driver that takes any function
 
 _PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 _USB = re.compile(r"[0-9a-f]{4}:[0-9a-f]{4}[-@][A-Za-z0-9:._-]+")
+_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -54,6 +55,13 @@ def vfio_driver(name: str | None) -> bool:
 def vgpu_key(number: str) -> str:
     """Where the name of NVIDIA's vGPU type of that number stands in a table of names."""
     return f"vgpu:{number}"
+
+
+def vf_numbers(text: str) -> tuple[range, ...] | None:
+    """The numbers in a text such as "0,2-7"; None if it is none."""
+    matches = [_RANGE.fullmatch(part) for part in text.split(",")]
+    found = [range(int(match[1]), int(match[2] or match[1]) + 1) for match in matches if match is not None]
+    return tuple(found) if len(found) == len(matches) and all(found) else None
 
 
 def pci_order(address: str) -> tuple[int, str]:

@@ -36,6 +36,10 @@ class PciSelector(NamedTuple):
     classes: Annotated[tuple[str, ...], Key("class codes, 2, 4 or 6 digits", "PCI class")] = ()
     drivers: Annotated[tuple[str, ...], Key("drivers that the function is bound to", "driver")] = ()
     addresses: Annotated[tuple[str, ...], Key("addresses; * and ? match", "PCI address pattern")] = ()
+    pfs: Annotated[
+        tuple[str, ...],
+        Key('VFs by the interface or address of their PF, with VF numbers: "ens1f0#0-3"', "VFs of a PF"),
+    ] = ()
     numa_nodes: Annotated[tuple[int, ...], Key("NUMA nodes", bounds=(0, 1023))] = ()
     iommu_groups: Annotated[
         tuple[int, ...], Key("IOMMU groups; they may change with a boot", bounds=(0, 2**31 - 1))

@@ -65,6 +65,15 @@ def needs_token(function: PciFunction) -> bool:
     return function.physfn is not None and function.pf_driver == TOKEN_DRIVER
 
 
+def describe_pf(function: PciFunction) -> str | None:
+    """The PF of a VF, its interfaces and the number of the VF: "0000:5e:00.0 (ens1f0), VF 2"."""
+    if function.physfn is None:
+        return None
+    names = f" ({', '.join(function.pf_interfaces)})" if function.pf_interfaces else ""
+    number = "" if function.vf_number is None else f", VF {function.vf_number}"
+    return f"{function.physfn}{names}{number}"
+
+
 def is_split(function: PciFunction, host: Host) -> bool:
     """True if its driver creates mdevs on it, or vGPUs on its VFs."""
     if function.driver is None or is_vfio_bound(function):

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from nodeagent.model.host import HostDevice, Mdev, MdevType, PciFunction, UsbDevice
-from nodeagent.model.ids import vgpu_key
+from nodeagent.model.ids import vf_numbers, vgpu_key
 from nodeagent.model.snapshot import Names
 from nodeagent.model.spec import (
     DeviceRule,
@@ -167,6 +167,7 @@ def _pci_checks(selector: PciSelector, function: PciFunction, names: Names) -> I
     yield "classes", selector.classes, function.pci_class, is_in_classes(selector.classes, function)
     yield "drivers", selector.drivers, function.driver, function.driver in selector.drivers
     yield "addresses", selector.addresses, function.address, _is_at(selector, function)
+    yield "pfs", selector.pfs, groups.describe_pf(function), _is_of_pf(selector, function)
     yield "numaNodes", selector.numa_nodes, function.numa_node, function.numa_node in selector.numa_nodes
     yield "iommuGroups", selector.iommu_groups, function.group, function.group in selector.iommu_groups
     number = groups.find_vgpu_type(function)
@@ -197,6 +198,18 @@ def _is_in_subsystem(selector: PciSelector, function: PciFunction) -> bool:
 
 def _is_at(selector: PciSelector, function: PciFunction) -> bool:
     return any(fnmatchcase(function.address, pattern) for pattern in selector.addresses)
+
+
+def _is_of_pf(selector: PciSelector, function: PciFunction) -> bool:
+    if function.physfn is None:
+        return False
+    for wanted in selector.pfs:
+        pf, _, numbers = wanted.partition("#")
+        if pf == function.physfn or pf in function.pf_interfaces:
+            ranges = vf_numbers(numbers) if numbers else None
+            if ranges is None or any(function.vf_number in each for each in ranges):
+                return True
+    return False
 
 
 _CHECKS: Final[Mapping[type, tuple[type, Callable[[Any, Any, Names], Iterator[_Check]]]]] = MappingProxyType(

@@ -181,6 +181,67 @@ async def test_a_resource_without_topology_is_a_rule_without_topology(node: Node
     assert notes == ""
 
 
+def add_ports(node: Node) -> None:
+    """A card with two PFs that have four VFs each on vfio-pci: 5e:00.2 to .5, and 5e:01.0 to .3."""
+    nic: dict[str, Any] = {"vendor": "15b3", "pci_class": "020000"}
+    first, second = "0000:5e:00.0", "0000:5e:00.1"
+    for number, (address, name) in enumerate({first: "ens1f0", second: "ens1f1"}.items()):
+        node.host.add_function(
+            address, **nic, device="101d", driver="mlx5_core", group=number, sriov=8, port=None
+        )
+        node.host.write_file(f"/sys/devices/pci0000:5e/{address}/net/{name}/mtu", "1500")
+    for number in range(8):
+        physical, place = (first, f"00.{number + 2}") if number < 4 else (second, f"01.{number - 4}")
+        node.host.add_function(
+            f"0000:5e:{place}",
+            **nic,
+            device="101e",
+            driver="vfio-pci",
+            group=10 + number,
+            physfn=physical,
+        )
+
+
+async def test_vfs_that_are_selected_by_their_pf_are_taken_by_the_rules(node: Node) -> None:
+    add_ports(node)
+    vfs = '"vendors": ["15b3"], "devices": ["101e"], "drivers": ["vfio-pci"]'
+    rules, notes = await translate(
+        node,
+        f"""
+{{"resourceList": [
+  {{"resourceName": "half", "resourcePrefix": "a.b",
+    "selectors": {{{vfs}, "pfNames": ["ens1f0#0-1"]}}}},
+  {{"resourceName": "port1", "resourcePrefix": "a.b",
+    "selectors": {{{vfs}, "rootDevices": ["0000:5e:00.1"]}}}},
+  {{"resourceName": "last", "resourcePrefix": "a.b",
+    "selectors": {{{vfs}, "rootDevices": ["0000:5e:00.0#0,3"]}}}}
+]}}
+""",
+    )
+    assert [rule["pci"][0]["pfs"] for rule in rules] == [
+        ["ens1f0#0-1"],
+        ["0000:5e:00.1"],
+        ["0000:5e:00.0#0,3"],
+    ]
+    assert notes == ""
+    async with node.running(listed={"a.b/half": 2, "a.b/port1": 4, "a.b/last": 1}) as (_, kubelet):
+        assert sorted(health(kubelet, "a.b/half")) == ["0000:5e:00.2", "0000:5e:00.3"]
+        assert sorted(health(kubelet, "a.b/port1")) == [f"0000:5e:01.{number}" for number in range(4)]
+        assert sorted(health(kubelet, "a.b/last")) == ["0000:5e:00.5"]
+        told = (await node.command("explain", "0000:5e:00.4")).stdout
+        names(told, "pfs", "0000:5e:00.0", "ens1f0", "VF 2", "ens1f0#0-1")
+
+
+@pytest.mark.parametrize(
+    "written", ["", "a b", "ens1f0#", "ens1f0#3-1", "ens1f0#x", "0000:5e:00.0#1,", "a/b"]
+)
+async def test_a_pf_that_is_none_is_refused(node: Node, written: str) -> None:
+    path = node.configure(f'resources: [{{name: a.b/c, pci: [{{pfs: ["{written}"]}}]}}]')
+    done = await node.command("config", "--check", str(path))
+    assert done.returncode == 2
+    assert "PF" in done.stderr
+
+
 async def test_a_rule_of_a_permitted_card_takes_only_functions_on_vfio_pci(node: Node) -> None:
     """As the entry itself does; a card whose VFs carry vGPUs is none of its functions."""
     free, busy, vf = "0000:3b:00.0", "0000:5e:00.0", "0000:5e:00.4"

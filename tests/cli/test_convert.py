@@ -149,8 +149,8 @@ def test_resources_of_the_sriov_device_plugin_become_rules(translate: Translate)
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        (pool(selectors={"vendors": ["15b3"], "rootDevices": ["0000:86:00.0"]}), "rootDevices"),
-        (pool(selectors={"pfNames": ["eth0#0-3"]}), "pfNames"),
+        (pool(selectors={"pfNames": ["eth0#0-3"], "rootDevices": ["0000:86:00.0"]}), "rootDevices"),
+        (pool(selectors={"vendors": ["15b3"], "acpiIndexes": ["101"]}), "acpiIndexes"),
         (pool(selectors={"drivers": ["iavf"]}), "iavf"),
         (pool(selectors={}), "no selectors"),
         (pool(deviceType="auxNetDevice"), "auxNetDevice"),

@@ -3,7 +3,7 @@
 
 A value that is equal to before stays the same object, on which all that follows a scan depends: a comparison
 of two Hosts is one of identities. Facts that sysfs does not show are added here: verdicts on PCI errors, the
-lowest counts of opens, what the host uses of its functions, VFs that their PF has left behind.
+lowest counts of opens, host uses of functions, numbers of VFs, and VFs that their PF has left behind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def assemble(
     """
     read: dict[str, Any] = {table: dict(values) for table, values in found.items()}
     add_unseen_facts(read["functions"], previous.functions, recoveries)
-    pci.find_left_behind(read["functions"], {} if whole else previous.functions)
+    pci.number_vfs(read["functions"], {} if whole else previous.functions)
     read["usb"] = usb.assign_ids(read["usb"], previous.usb, whole)
     tables: dict[str, Any] = {
         table: merge(getattr(previous, table), values, whole, pci_order if table == "functions" else None)

@@ -46,6 +46,7 @@ _NO_VGPU_DRIVERS = (None, "vfio-pci")  # the directory nvidia is made by NVIDIA'
 _SWITCH = {"0": False, "1": True}
 _AWAKE = "D0"
 _PF_DRIVER = "physfn/driver"
+_PF_INTERFACES = "physfn/net"
 _HEX = frozenset("0123456789abcdefABCDEF")
 _VF = re.compile(r"virtfn\d+")
 _VFIO_DEVICE = re.compile(r"(?:/dev/vfio/devices/)?(vfio\d+)")
@@ -141,6 +142,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         power_state=_intern(power),
         physfn=physfn,
         pf_driver=None if physfn is None else _intern(at.link(_PF_DRIVER)),
+        pf_interfaces=() if physfn is None and not sriov else _interfaces(at, physfn is not None),
         vfs=_vfs(at) if sriov else (),
         sriov_capable=sriov,
         total_vfs=natural(total),
@@ -204,6 +206,11 @@ def _vfs(at: Directory) -> tuple[PciAddress, ...]:
     return tuple(address for address in addresses if address is not None)
 
 
+def _interfaces(at: Directory, virtual: bool) -> tuple[str, ...]:
+    """The names of the network interfaces of a PF, or of the PF of a VF."""
+    return tuple(sorted(name for name, _ in at.inodes(_PF_INTERFACES if virtual else "net") or ()))
+
+
 def _ports(target: str | None) -> tuple[str, ...]:
     """The names above a function on its real path, e.g. ../../../devices/pci0000:00/0000:00:10.0/…"""
     parts = target.split("/") if target is not None else []
@@ -254,23 +261,20 @@ def find_vfs_of(root: Root, physical: str) -> frozenset[str]:
     return frozenset(name for name in names if root.link(f"{DEVICES}/{name}/physfn") == physical)
 
 
-def find_left_behind(
-    read: dict[PciAddress, PciFunction | None], known: Mapping[PciAddress, PciFunction]
-) -> None:
-    """Mark the VFs that were left behind among those that were read; ``known`` are functions that were not.
+def number_vfs(read: dict[PciAddress, PciFunction | None], known: Mapping[PciAddress, PciFunction]) -> None:
+    """Number the VFs among those that were read, and mark those that were left behind.
 
-    Some drivers (nvme) do not take their VFs along when the PF is removed. Found again, the PF is another
-    device to the kernel: the old VFs still name it, and it lists none (Linux 6.1, 6.12 and 7.2).
+    ``known`` are functions that were not read. Some drivers (nvme) do not take their VFs along when the PF is
+    removed. Found again, the PF is another device to the kernel: the old VFs still name it, and it lists none
+    (Linux 6.1, 6.12 and 7.2).
     """
     for address, vf in read.items():
         if vf is not None and vf.physfn is not None:
             physical = read[vf.physfn] if vf.physfn in read else known.get(vf.physfn)
-            if physical is None or _does_not_list(physical, address):
+            if physical is not None and address in physical.vfs:
+                read[address] = vf._replace(vf_number=physical.vfs.index(address))
+            elif physical is None or (physical.sriov_capable and physical.unreadable is None):
                 read[address] = vf._replace(left_behind=True)
-
-
-def _does_not_list(physical: PciFunction, vf: PciAddress) -> bool:
-    return physical.sriov_capable and physical.unreadable is None and vf not in physical.vfs
 
 
 def read_boot_framebuffers(root: Root) -> tuple[tuple[PciAddress, str], ...]:
@@ -317,7 +321,7 @@ def _unanswered(address: PciAddress, previous: Host) -> PciFunction:
 def _follow(address: PciAddress, now: PciFunction | None, previous: Host) -> Iterable[Item]:
     """The groups before and after, the PF, the VFs that came or went, and the types it may offer.
 
-    A VF tells of its PF's driver: all of them are read again after another one.
+    A VF tells of its PF's driver and interfaces: all of them are read again after others.
     """
     yield Item("mdev_parents", address)
     vfs: set[PciAddress] = set()
@@ -328,9 +332,14 @@ def _follow(address: PciAddress, now: PciFunction | None, previous: Host) -> Ite
             vfs ^= set(one.vfs)
             if one.physfn is not None:
                 yield Item("functions", one.physfn)
-    if before is not None and now is not None and before.driver != now.driver:
+    if before is not None and now is not None and _of_pf(before) != _of_pf(now):
         vfs |= set(now.vfs)
     yield from (Item("functions", vf) for vf in sorted(vfs))
+
+
+def _of_pf(physical: PciFunction) -> tuple[object, ...]:
+    """The facts of a PF that are facts of its VFs, too."""
+    return physical.driver, physical.pf_interfaces
 
 
 READER = Reader("functions", _list, function, _unanswered, _named, _follow, reads_as_known)

@@ -62,6 +62,8 @@ def _build_vfs(physical: PciFunction, count: int) -> Iterator[PciFunction]:
             pci_class=physical.pci_class,
             numa_node=physical.numa_node,
             physfn=physical.address,
+            pf_interfaces=physical.pf_interfaces,
+            vf_number=number,
         )
 
 

@@ -41,7 +41,7 @@ def _pci_facts(function: PciFunction) -> Facts:
     return [
         ("power", function.power_state),
         ("opens", _opens(function)),
-        ("pf", function.physfn),
+        ("pf", groups.describe_pf(function)),
         ("vfs", ", ".join(function.vfs)),
         ("vgpu", function.vgpu_type or ("none" if function.vgpu else None)),
         ("resets", " ".join(hints.reset_methods) if hints else None),
