@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import chain
 from typing import Any
 
 from nodeagent.cluster import fields
@@ -47,13 +46,15 @@ def cr(document: Any) -> KubeVirtCR:
         return KubeVirtCR(namespace, name, fault=fault)
     permitted, mdevs = configuration.get(PERMITTED), configuration.get(MDEVS)
     _misplaced(configuration, notes)
+    entries, unusable = _permitted(fields.table(permitted), notes)
     found = KubeVirtCR(
         namespace,
         name,
-        permitted=None if permitted is None else _permitted(permitted, notes),
+        permitted=None if permitted is None else tuple(entries),
         mdevs=None if mdevs is None else _mdevs(mdevs, notes),
         gates=_gates(fields.table(configuration.get(DEVELOPER)), notes),
         refused=tuple(notes.findings),
+        unusable=tuple(unusable),
     )
     if notes.mistyped:
         first = notes.mistyped[0]
@@ -131,18 +132,28 @@ def _misplaced(configuration: dict[Any, Any], notes: Notes) -> None:
         notes.add(MDEVS_OF_NODES, "KubeVirt does not read it here", f"move it into {MDEVS}")
 
 
-def _permitted(section: dict[Any, Any], notes: Notes) -> tuple[Permitted, ...]:
-    def entries(key: str) -> Iterable[tuple[str, dict[Any, Any], str, bool]]:
+def _permitted(section: dict[Any, Any], notes: Notes) -> tuple[list[Permitted], list[tuple[str, Problem]]]:
+    """The entries, and those that cannot be used by their resources, which their refusals name."""
+    found: list[Permitted] = []
+    unusable: list[tuple[str, Problem]] = []
+    for key, parse in (("pciHostDevices", _pci), ("mediatedDevices", _mdev), ("usb", _usb)):
         for place, entry in fields.tables(section, key, PERMITTED, notes):
             resource = fields.text(entry, "resourceName", _RESOURCE, place, notes)
+            if resource is None:
+                continue
+            first = len(notes.findings)
             usable, external = fields.flag(entry, "externalResourceProvider", place, notes)
-            if resource is not None and usable:
-                yield place, entry, resource, bool(external)
-
-    pci = (_pci(*each, notes) for each in entries("pciHostDevices"))
-    mdevs = (_mdev(*each, notes) for each in entries("mediatedDevices"))
-    usb = (_usb(*each, notes) for each in entries("usb"))
-    return tuple(each for each in chain(pci, mdevs, usb) if each is not None)
+            permitted = parse(place, entry, resource, bool(external), notes) if usable else None
+            if permitted is not None:
+                found.append(permitted)
+                continue
+            refused = [
+                each._replace(what=f"{fields.shown(resource)}: {each.what}")
+                for each in notes.findings[first:]
+            ]
+            notes.findings[first:] = refused
+            unusable.append((resource, refused[0]))
+    return found, unusable
 
 
 def _pci(place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes) -> Permitted | None:

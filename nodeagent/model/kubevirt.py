@@ -81,7 +81,8 @@ class KubeVirtCR:
 
     ``permitted`` and ``mdevs`` None: the CR has no such section. ``gates`` are the feature gates that it
     lists, without those that it disables. ``refused`` are the entries that cannot be used, each with its
-    place; all others count. ``fault``: why nothing of it can be used; then all else is empty.
+    place; all others count. ``unusable``: the resources of refused entries, which KubeVirt permits all the
+    same, as it compares names only. ``fault``: why nothing of it can be used; then all else is empty.
     """
 
     namespace: str = ""
@@ -90,6 +91,7 @@ class KubeVirtCR:
     mdevs: MdevsConfiguration | None = None
     gates: frozenset[str] = frozenset()
     refused: tuple[Problem, ...] = ()
+    unusable: tuple[tuple[str, Problem], ...] = ()
     fault: Problem | None = None
 
     @property

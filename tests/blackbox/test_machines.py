@@ -36,11 +36,11 @@ spec:
 """
 
 
-def files(node: Node, name: str = T4) -> tuple[str, str, str]:
+def files(node: Node, name: str = T4, selector: str = "10DE:1EB8") -> tuple[str, str, str]:
     """The words behind ``explain vmi`` for a machine that asks for two, and a CR that permits them."""
     machine, cr = node.root / "vm.yaml", node.root / "cr.yaml"
     machine.write_text(MACHINE.replace("NAME", name))
-    cr.write_text(CR.replace("NAME", name))
+    cr.write_text(CR.replace("NAME", name).replace("10DE:1EB8", selector))
     return str(machine), "--cr", str(cr)
 
 
@@ -127,3 +127,24 @@ async def test_mistakes_are_two_lines(
     assert (done.returncode, done.stdout) == (code, "")
     assert what in first
     assert hint in second
+
+
+async def test_a_resource_whose_entry_in_the_cr_is_refused_is_not_called_unlisted(node: Node) -> None:
+    node.add_gpus(2)
+    told = await answer(node, *files(node, "example.com/a100", "10DX:20B0"))
+    (asked,) = told["resources"]
+    assert asked["prospect"] == "never"
+    names(asked["why"][0], "KubeVirt permits it", "permittedHostDevices.pciHostDevices[0]", "10DX:20B0")
+    assert not any("list it there" in line for line in asked["why"])
+    (note,) = (line for line in told["notes"] if "pciHostDevices[0]" in line)
+    names(note, "example.com/a100", "10DX:20B0")
+
+
+async def test_a_card_that_the_cr_means_is_named_also_beside_another_one_that_is_offered(node: Node) -> None:
+    (offered,) = node.add_gpus(1)
+    other = "0000:86:00.0"
+    node.host.add_function(other, vendor="10de", device="1eb8", pci_class="030200", driver="nvidia", group=99)
+    (asked,) = (await answer(node, *files(node)))["resources"]
+    (line,) = (line for line in asked["why"] if other in line)
+    names(line, "KubeVirt CR", "driver is nvidia")
+    assert offered not in line

@@ -8,7 +8,7 @@ from the Decision of the daemon, its preferences and its grants; nothing is rese
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from nodeagent.model.allocation import Grant
 from nodeagent.model.host import HostDevice, Kind
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, UsedCR, VirtualMachine, VmDevice
+from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, Permitted, UsedCR, VirtualMachine, VmDevice
 from nodeagent.model.resource import Reason, ReasonCode, Resource
 from nodeagent.policy import naming
 from nodeagent.policy.explain.why import why_not_offered
@@ -166,18 +166,12 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
         return _explained(resource, devices, Prospect.OTHERS, why)
     if any(rule.name == resource for rule in decision.snapshot.spec.virt_handler_rules.values()):
         return _explained(resource, devices, Prospect.OTHERS, "virt-handler offers it, not nodeagent")
-    snapshot = decision.snapshot
-    fitting = [
-        each
-        for each in snapshot.host.devices()
-        if any(permissions.is_match(entry, each, snapshot.names) for entry in permitting)
-    ]
     lines = [f"nothing on this node is offered as {resource}{_nearest(resource, decision)}"]
-    lines += _together({each.id: _otherwise(each, decision) for each in fitting})
+    lines += (fitting := _list_others(permitting, (), decision))
     if permitting and not fitting:
         meant = " or ".join(dict.fromkeys(map(permissions.describe_entry, permitting)))
         lines.append(f"there are no {meant} on this node, which the KubeVirt CR means by it")
-    elif permitting and not any(rule.name == resource for rule in snapshot.spec.rules):
+    elif permitting and not any(rule.name == resource for rule in decision.snapshot.spec.rules):
         lines.append("no rule here has this name; write one, or have the CR served: kubevirt.enabled")
     return _explained(resource, devices, Prospect.NEVER, *lines)
 
@@ -185,6 +179,19 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
 def _nearest(resource: str, decision: Decision) -> str:
     known = decision.resources
     return f"; {naming.suggest(resource, known)}" if naming.find_similar(resource, known) else ""
+
+
+def _list_others(permitting: Iterable[Permitted], listed: Collection[str], decision: Decision) -> list[str]:
+    """One line for each state of the devices that the CR means and that are not ``listed``."""
+    snapshot = decision.snapshot
+    others = (each for each in snapshot.host.devices() if each.id not in listed)
+    return _together(
+        {
+            each.id: _otherwise(each, decision)
+            for each in others
+            if any(permissions.is_match(entry, each, snapshot.names) for entry in permitting)
+        }
+    )
 
 
 def _otherwise(host_device: HostDevice, decision: Decision) -> str:
@@ -215,15 +222,15 @@ def _present(
         if each.reason is not None and each.id not in waiting:
             (waiting if each.reason.code in _PASSING else broken)[each.id] = _told(each.reason)
     offered = [host_device for each in resource.devices if (host_device := snapshot.host.device(each.id))]
-    odd = permissions.find_contradictions(
-        permissions.find_entries(cr, resource.name), offered, snapshot.names
-    )
+    permitting = permissions.find_entries(cr, resource.name)
+    odd = permissions.find_contradictions(permitting, offered, snapshot.names)
     count, short = len(devices), f"it asks for {len(devices)}, and {len(free)} of {len(holders)} are free"
     if len(free) >= count:
         grant = _grant(resource, free, count, decision)
         return _explained(resource.name, devices, Prospect.NOW, *odd, grant=grant)
     later = len(free) + len(waiting) >= count
-    lines = (short, *_together(waiting), *_together(broken), *odd)
+    others = _list_others(permitting, holders.keys(), decision)
+    lines = (short, *_together(waiting), *_together(broken), *others, *odd)
     return _explained(resource.name, devices, Prospect.LATER if later else Prospect.NEVER, *lines)
 
 
