@@ -53,6 +53,6 @@ def test_journalctl_x_explains_a_line_with_its_fields(tmp_path: Path) -> None:
     )
     show = "journalctl --sync; journalctl --no-pager -x SYSLOG_IDENTIFIER=nodeagent"
     told = journal.run(said(code) + show, catalog)
-    assert "Subject: The kubelet is away" in told
+    assert "Subject: The kubelet is unreachable" in told
     assert "Subject: x/y is a new resource" in told
     assert "Documentation: man:nodeagent(8)" in told
