@@ -119,6 +119,24 @@ def test_each_path_on_the_architecture_page_exists() -> None:
     ] == []
 
 
+def find_anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_each_link_of_the_pages_leads_to_a_file_and_a_heading() -> None:
+    broken = []
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            if "://" not in link and not (target.exists() and (not anchor or anchor in find_anchors(target))):
+                broken.append((name_of(page), link))
+    assert broken == []
+
+
 def is_in_the_package(reference: str) -> bool:
     """Return True if a dotted name leads to a module of the package, or to a word in one."""
     path, names = ROOT / "nodeagent", reference.split(".")

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What README and the page on configuration tell a new user to write is taken, and does what they say."""
+"""Configurations and commands in README and the pages are valid, and the first steps have the shown results."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 import yaml
 
 from nodeagent import config
-from nodeagent.cli import main
+from nodeagent.cli import main, parser
 from nodeagent.sim import nodes
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PAGE = (ROOT / "docs/configuration.md").read_text()
+PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 IDS = ["0000:3b:00.0", "0000:5e:00.0", "0000:86:00.0", "0000:af:00.0"]
 
 
@@ -27,7 +29,14 @@ def blocks(text: str) -> list[str]:
     return [textwrap.dedent(each) for each in re.findall(r"^ *```yaml\n(.*?)^ *```", text, re.M | re.S)]
 
 
-OURS = [each for each in blocks(README) if each.startswith("apiVersion: nodeagent/v1")]
+OURS = [
+    each for text in PAGES.values() for each in blocks(text) if each.startswith("apiVersion: nodeagent/v1")
+]
+COMMANDS = [
+    (name, command)
+    for name, text in PAGES.items()
+    for command in re.findall(r"^    (?:sudo )?nodeagent ([^#>\n…]*)", text, re.M)
+]
 (MACHINE,) = (each for each in blocks(README) if "kind: VirtualMachineInstance" in each)
 (PERMITTED,) = (each for each in blocks(README) if each.startswith("permittedHostDevices"))
 
@@ -50,9 +59,14 @@ def resources(root: Path, text: str, capsys: pytest.CaptureFixture[str]) -> dict
 
 
 @pytest.mark.parametrize("block", OURS)
-def test_every_configuration_of_the_readme_is_taken_without_a_warning(block: str, tmp_path: Path) -> None:
+def test_each_configuration_of_the_pages_is_valid(block: str, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(block)
     assert config.check_file(str(tmp_path / "config.yaml")).warnings == ()
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_each_command_of_the_pages_parses(page: str, command: str) -> None:
+    assert parser.parser().parse_args(shlex.split(command)), page
 
 
 def test_the_first_machine_gets_the_first_resource(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
