@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations and commands in README and the pages are valid, and the first steps have the shown results."""
+"""Configurations and commands in README and the pages are valid; the first steps have the shown results."""
 
 from __future__ import annotations
 
