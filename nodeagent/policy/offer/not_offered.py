@@ -41,6 +41,12 @@ def update(
 def build_device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
     """The device with the Reason why its resource does not offer it."""
     host_device = snapshot.host.device(device_id)
+    if host_device is None and DeviceId(device_id) in snapshot.loans:
+        from nodeagent.policy.offer import usb_health  # here: most nodes have no rule for USB devices
+
+        replaced = usb_health.explain_replaced(device_id, holder, snapshot)
+        if replaced is not None:
+            return Device(DeviceId(device_id), replaced, holder.numa)
     if host_device is None:
         is_host_device = any(parse(device_id) is not None for parse in (pci_address, mdev_uuid, usb_id))
         gone = is_host_device or _is_of_direct_rule(holder, snapshot)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from nodeagent.model.allocation import UNNAMED
-from nodeagent.model.host import Loan, UsbDevice
+from nodeagent.model.allocation import UNNAMED, Holder
+from nodeagent.model.host import HostDevice, Loan, UsbDevice
 from nodeagent.model.ids import DeviceId
 from nodeagent.model.resource import Reason, ReasonCode
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes
 from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, explain_other_resource, unreadable
 
@@ -48,9 +49,11 @@ def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     for loan in _find_live_loans(DeviceId(use.device_id(device)), unit):
         now = present.get(loan.id)
         if now is None:
+            other = find_replacement(loan, unit.devices)
+            state = "no longer on the host" if other is None else f"{other.id} now, at port {loan.name}"
             return Reason(
                 ReasonCode.GONE,
-                f"{loan.id}, which was allocated with it, is no longer on the host",
+                f"{loan.id}, which was allocated with it, is {state}",
                 "re-plug it, and restart the VM, so that it gets the whole set again",
             )
         if now.place != loan.place:
@@ -60,6 +63,33 @@ def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
                 "restart the VM, so that its new pod gets the present number",
             )
     return None
+
+
+def explain_replaced(device_id: str, holder: Holder, snapshot: Snapshot) -> Reason | None:
+    """The reason if another device is at the port of an allocated one, which is gone; else None.
+
+    Some devices get other ids when they are first used: their firmware is loaded then.
+    """
+    for loan in snapshot.loans.get(DeviceId(device_id), ()):
+        other = find_replacement(loan, snapshot.host.usb.values()) if loan.id == device_id else None
+        if other is not None:
+            return Reason(
+                ReasonCode.RE_ENUMERATED,
+                f"it is {other.id} now, at port {loan.name}; still in use by {holder}",
+                "restart the VM, so that its new pod gets the present device; its rule has to match both ids",
+            )
+    return None
+
+
+def find_replacement(loan: Loan, devices: Iterable[HostDevice]) -> UsbDevice | None:
+    """The device that is at the port of an allocated one now; None while the latter is on the host."""
+    at_port = None
+    for each in devices:
+        if each.id == loan.id:
+            return None
+        if isinstance(each, UsbDevice) and each.name == loan.name:
+            at_port = each
+    return at_port
 
 
 def _find_live_loans(head: DeviceId, unit: Unit) -> tuple[Loan, ...]:
@@ -81,9 +111,13 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
     present = {each.id for each in unit.devices}
     for head in unit.loans:
         for loan in _find_live_loans(head, unit) if head != own_id else ():
-            if loan.id == device.id or (loan.place == device.place and loan.id not in present):
-                holder = unit.holders.get(head) or UNNAMED
+            holder = unit.holders.get(head) or UNNAMED
+            if loan.id == device.id:
                 text = f"in use by {holder}, which got it with {head}"
+                return Reason(ReasonCode.GROUP_HELD, text, WITH_ITS_POD)
+            if loan.id not in present and (device.name == loan.name or device.place == loan.place):
+                same = "port" if device.name == loan.name else "number"
+                text = f"it has the {same} of {loan.id}, which is in use by {holder}"
                 return Reason(ReasonCode.GROUP_HELD, text, WITH_ITS_POD)
     return None
 

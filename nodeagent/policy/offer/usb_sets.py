@@ -87,13 +87,19 @@ def _find_nodes_by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[D
 
 
 def _find_allocated(devices: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
-    """Those that pods have, alone or in a set; a loan remains on record for a moment after the release."""
+    """Those that pods have, alone or in a set, or by their ports.
+
+    A loan remains on record for a moment after the release.
+    """
     complete = snapshot.allocations.complete
-    live = [loans for head, loans in snapshot.loans.items() if snapshot.holder(head) or not complete]
+    several = [loans for head, loans in snapshot.loans.items() if snapshot.holder(head) or not complete]
+    live = [loan for loans in several for loan in loans]
+    at_ports = (usb_health.find_replacement(loan, snapshot.host.usb.values()) for loan in live)
     return frozenset(
         (
             *(each for each in devices if snapshot.holder(each) is not None),
-            *(loan.id for loans in live for loan in loans),
+            *(loan.id for loan in live),
+            *(each.id for each in at_ports if each is not None),
         )
     )
 

@@ -145,6 +145,17 @@ def test_what_became_of_one_part_is_told_of_the_set(
     assert code(of(*change(), lent=lent), "a.b/set", "key") is expected
 
 
+def test_a_part_with_other_ids_at_its_port_stays_out_of_other_sets() -> None:
+    changed, key, free = STICK._replace(id="changed"), device(5, "key2", "1234"), device(6, "free")
+    lent = (loan(KEY), loan(STICK)._replace(name=STICK.name))
+    found = of(KEY, changed, key, free, lent=lent)
+    sets = found[ResourceName("a.b/set")].devices
+    assert [(each.id, each.reason and each.reason.code) for each in sets] == [
+        ("key", ReasonCode.GONE),
+        ("key2", None),
+    ]
+
+
 def test_a_loan_that_nobody_has_any_more_says_nothing() -> None:
     found = of(KEY._replace(number=9), STICK, lent=(loan(KEY), loan(STICK)), holder=False)
     assert code(found, "a.b/set", "key") is None
