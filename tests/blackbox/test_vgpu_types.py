@@ -49,7 +49,7 @@ async def test_a_mig_type_with_media_engines_is_not_the_one_without(node: Node, 
         await run.logged("plan-problem")
         document = await planned(node)
         assert document["steps"] == []
-        names(document["problems"][0], "A100-1-5CME")
+        names(document["problems"][0]["what"], "A100-1-5CME")
         assert cards.writes == 0
 
 
