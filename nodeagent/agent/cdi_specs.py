@@ -145,7 +145,7 @@ class CdiSpecs:
 
 
 def components(core: Core) -> list[CdiSpecs]:
-    """The component, for whoever has such rules."""
+    """The component that reads CDI specs, for nodes with such rules."""
     return [CdiSpecs(core)]
 
 

@@ -135,7 +135,7 @@ class ConfigLoop:
 
 
 def _changed(before: Settings, fresh: Settings) -> list[str]:
-    """The keys with other values, each with what a person may not expect of it."""
+    """The keys with other values, each with a note on unexpected effects."""
     both = zip(before.values, fresh.values, strict=True)
     keys = [new.key for old, new in both if old.value != new.value]
     return [key + config.BY_KEY[key].note(" (", ")") for key in keys]

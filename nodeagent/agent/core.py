@@ -199,7 +199,7 @@ async def first_scan(core: Core) -> None:
     await core.events.wait_until_listening(core.settings.get().timing.resync)
     await recoveries.restore(core.root, core.scan_requests)
     await first_specs(core)
-    with contextlib.suppress(KernelRefused):  # whoever lends reads it once more
+    with contextlib.suppress(KernelRefused):  # the component for USB devices reads it once more
         await _lent_before(core)
     await core.observer.scan()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One device plugin per resource: started, shown new lists and ended as the Resources say.
 
-A resource that fails is built anew by its supervisor; the others go on. What the kubelet asks is answered by
-``agent.allocate``.
+A resource that fails is restarted by its supervisor; the others continue. ``agent.allocate`` answers the
+requests of the kubelet.
 """
 
 from __future__ import annotations

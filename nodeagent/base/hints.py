@@ -44,7 +44,7 @@ _ANY: Mapping[int, str] = {
     errno.ENODEV: "what was behind it is gone: its device, or the driver of that",
     errno.ENXIO: "what was behind it is gone: its device, or the driver of that",
     errno.EBUSY: "something else uses it: see what (fuser -v names processes), and end that first",
-    errno.ESTALE: "mount the network file system that has it anew",
+    errno.ESTALE: "mount its network file system again",
     errno.EADDRINUSE: "another program has that name: end it, or move away what it has left",
     errno.EAFNOSUPPORT: "its sandbox lets this process have no such sockets: see RestrictAddressFamilies=",
 }

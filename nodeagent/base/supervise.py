@@ -3,7 +3,7 @@
 
 A component is a long-lived piece of the daemon. It has a ``name``, for the log and the status, and one
 ``run`` that lasts for as long as the daemon needs it. When it fails, ``run`` is called again after a pause:
-it reads the present state anew, and releases on its way out whatever it took. Called by ``app``.
+it reads the present state again, and releases its resources when it ends. Called by ``app``.
 
 ``Heartbeat`` is kept by the loops that must turn for the daemon to be of use; the watchdog reads it.
 """

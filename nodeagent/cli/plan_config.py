@@ -39,7 +39,7 @@ SAME = "nothing changes for the kubelet"
 
 
 class SettingChange(NamedTuple):
-    """A setting of another value; ``note`` says what a person may not expect of it."""
+    """A setting of another value; ``note`` has its unexpected effects."""
 
     key: str
     before: Any

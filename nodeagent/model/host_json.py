@@ -36,7 +36,7 @@ def load(data: Any) -> Host:
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         why = bounded(" ".join(str(error).split()))  # keys of the file are in it, which may have lines
         raise ConfigError(
-            f"the saved host cannot be read: {why}", "make it anew with: nodeagent scan -o json"
+            f"the saved host cannot be read: {why}", "save it again with: nodeagent scan -o json"
         ) from error
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spec: what the operator wants, merged from all sources.
 
-Order that a person wrote is data: tuples from end to end. ``place`` says where a person wrote a thing
+The order of entries in a file is data: tuples from end to end. ``place`` is the place of an entry in a file
 ("config.yaml:12"), for messages only.
 """
 

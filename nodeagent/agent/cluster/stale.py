@@ -203,7 +203,7 @@ def find_stale(
     """Which of the resources that a Node counts as 0 and 0 are stale, and which of them may be taken away.
 
     A kubelet knows a resource from the first list of its plugin until five minutes after the plugin, or the
-    kubelet itself, was last started or heard (``endpointStopGracePeriod``). So long it writes the counts anew
+    kubelet itself, was last started or heard (``endpointStopGracePeriod``). Until then it writes the counts
     whenever they differ; after that it never touches the name again, which stays as "0".
 
     ``empty``: names that we have offered once, and that count 0 and 0. ``offered``: by us, now.

@@ -89,7 +89,7 @@ def _missing_for_type(card: Card, type_id: str, snapshot: Snapshot) -> str:
         return f"up to {room} fit, but none is made: mdevs.manage is false"
     if type_id not in card.spec.types:
         return f"up to {room} fit, but the type is not wanted on this card: see mdevs.types"
-    return f"up to {room} fit; nodeagent plan says what becomes of it"
+    return f"up to {room} fit; nodeagent plan shows why"
 
 
 def _from_functions(name: str, snapshot: Snapshot) -> Iterator[Suggestion]:
