@@ -17,8 +17,8 @@ from nodeagent.check.findings import AS_ROOT, Finding, Node, note, ok, unseen, w
 from nodeagent.kernel.prerequisites import cpu_flags
 from nodeagent.kernel.root import Root
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
+from nodeagent.policy import diagnose
 
-_START = "see why: systemctl status kubelet (or k3s, rke2-agent, k0sworker, snap.microk8s.daemon-kubelite)"
 _KUBELETS = (  # root directories of kubelets of other distributions: docs/getting-started.md has the table
     "/var/lib/kubelet",
     "/var/lib/k0s/kubelet",
@@ -34,10 +34,10 @@ def check_device_plugins(node: Node) -> Finding:
     if sockets.is_served(node.root.path(socket)):
         return ok(f"the kubelet listens at {socket}")
     if not _may_be_directory(node.root.path(node.plugin_dir)):
-        return wrong(f"no kubelet was ever started here: no {node.plugin_dir}", _START)
+        return wrong(f"no kubelet was ever started here: no {node.plugin_dir}", diagnose.START_KUBELET)
     if not _may_ask(node.root.path(socket)):
         return unseen(f"only root may connect to {socket}", AS_ROOT)
-    return wrong(f"no listener at {socket}", _START)
+    return wrong(f"no listener on {socket}", diagnose.START_KUBELET)
 
 
 def _may_be_directory(path: str) -> bool:
@@ -71,7 +71,7 @@ def check_pod_resources(node: Node) -> Finding:
         return wrong(f"{seen}; there is one at {elsewhere}", f"set kubelet.podResources: {elsewhere}")
     if not _may_ask(node.root.path(node.pod_resources)):
         return unseen(f"only root may connect to {node.pod_resources}", AS_ROOT)
-    return wrong(seen, _START)
+    return wrong(seen, diagnose.START_KUBELET)
 
 
 async def _count_pods(node: Node) -> int:

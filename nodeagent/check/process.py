@@ -37,7 +37,6 @@ _CHOWN_IN_UNIT = (
     "then restart it"
 )
 _CHOWN_IN_POD = "in a pod: usb: true in the chart's values, or the manifests' component usb"
-_MORE_INSTANCES = "sysctl fs.inotify.max_user_instances=8192, and a file in /etc/sysctl.d that says so"
 
 
 def ask_daemon(root: Root, socket: str, limit: float) -> Status | Exception:
@@ -128,16 +127,16 @@ def check_usb_nodes(node: Node) -> Finding | None:
 def check_inotify(node: Node) -> Finding:
     """Does the kernel allow the daemon to watch files?"""
     if node.root.is_host and (refusal := _inotify_refusal()):
-        return wrong(f"the kernel refuses an instance: {refusal}", _MORE_INSTANCES)
+        return wrong(f"the kernel refuses an instance: {refusal}", diagnose.MORE_INSTANCES)
     instances = _read_limit("max_user_instances", node.root)
     if instances is None:
         return unseen("/proc/sys/fs/inotify cannot be seen")
     watches = _read_limit("max_user_watches", node.root) or 0
     seen = f"{instances} instances and {watches} watches for each user"
     if not instances:
-        return wrong(seen, _MORE_INSTANCES)
+        return wrong(seen, diagnose.MORE_INSTANCES)
     if instances <= _FEW_INSTANCES:
-        return note(f"{seen}; all programs of root share them", _MORE_INSTANCES)
+        return note(f"{seen}; all programs of root share them", diagnose.MORE_INSTANCES)
     return ok(seen)
 
 

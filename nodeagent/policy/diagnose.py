@@ -7,7 +7,7 @@ before those of its devices.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.resource import waits
@@ -23,8 +23,13 @@ _ONE_PLUGIN = (
     "let one plugin serve it: set externalResourceProvider: true in the KubeVirt CR if virt-handler does, "
     "else stop the other plugin or rename the resource in one of the two"
 )
-_START_KUBELET = "start the kubelet; if it is elsewhere, set kubelet.devicePluginDir"
 _SHOWN = 4  # devices of one line
+_NAMED = 5  # directories that one problem names
+START_KUBELET = (
+    "see why: systemctl status kubelet (or k3s, rke2-agent, k0sworker, snap.microk8s.daemon-kubelite)"
+)
+MORE_INSTANCES = "sysctl fs.inotify.max_user_instances=8192, and a file in /etc/sysctl.d that says so"
+_MORE_WATCHES = "sysctl fs.inotify.max_user_watches=1048576, and a file in /etc/sysctl.d that says so"
 API_SERVER = (ProblemCode.CLUSTER, "")
 """The key of the problem that the API server does not answer."""
 
@@ -85,7 +90,8 @@ def _of_changes(status: Status) -> Iterator[Problem]:
 def _of_kubelet(status: Status) -> Iterator[Problem]:
     if not status.kubelet.present:
         text = f"the kubelet is away: no listener on {status.kubelet.socket}"
-        yield _problem(ProblemCode.NO_KUBELET, "", text, _START_KUBELET)
+        hint = f"{START_KUBELET}; if it is elsewhere, set kubelet.devicePluginDir"
+        yield _problem(ProblemCode.NO_KUBELET, "", text, hint)
 
 
 def describe_other_plugin(resource: ResourceStatus) -> str:
@@ -128,6 +134,22 @@ def subject(resource: ResourceStatus, device: DeviceStatus) -> str:
 def not_in_force(error: str) -> str:
     """The text on settings that were refused."""
     return f"the new configuration is not in force: {error}"
+
+
+def find_unwatched(directories: Sequence[str], *, has_instance: bool) -> Iterator[Problem]:
+    """The problem of directories without an inotify watch."""
+    if not directories:
+        return
+    if not has_instance:
+        what = "changes are seen late: the kernel gives no inotify instance (fs.inotify.max_user_instances)"
+        yield _problem(ProblemCode.INOTIFY, "", what, MORE_INSTANCES)
+        return
+    others = " and others" if directories[_NAMED:] else ""
+    what = (
+        f"changes are seen late, or not at all, in {', '.join(directories[:_NAMED])}{others}: "
+        "the kernel gives no more watches (fs.inotify.max_user_watches)"
+    )
+    yield _problem(ProblemCode.INOTIFY, "", what, _MORE_WATCHES)
 
 
 def combine_devices(status: Status) -> tuple[Problem, ...]:

@@ -232,6 +232,15 @@ def test_an_address_that_cannot_be_served_is_a_note() -> None:
     names(note.what, "a:1", "busy")
 
 
+def test_directories_that_cannot_be_watched_are_named_up_to_five() -> None:
+    (problem,) = diagnose.find_unwatched(tuple("abcdef"), has_instance=True)
+    names(problem.what, "a, b, c, d, e and others")
+    names(problem.hint, "fs.inotify.max_user_watches")
+    (problem,) = diagnose.find_unwatched(("a",), has_instance=False)
+    names(problem.hint, "fs.inotify.max_user_instances")
+    assert list(diagnose.find_unwatched((), has_instance=False)) == []
+
+
 def test_a_daemon_that_is_well_has_no_problems() -> None:
     assert texts(WELL) == ()
 

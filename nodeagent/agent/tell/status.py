@@ -9,7 +9,6 @@ of it is frozen, so that a thread may write it to a socket.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from nodeagent.agent.core import Core, KubeletSide
 from nodeagent.agent.tell.basis import Basis
 from nodeagent.agent.tell.noting import Remarks
 from nodeagent.base import process
-from nodeagent.model.problem import Problem, ProblemCode, of_settings, wrong
+from nodeagent.model.problem import of_settings
 from nodeagent.model.status import (
     ANSWERS,
     NO_CHANGES,
@@ -36,8 +35,6 @@ from nodeagent.policy import diagnose
 if TYPE_CHECKING:  # few nodes load these
     from nodeagent.agent.changing.loop import ChangeLoop
     from nodeagent.agent.cluster.follow import ClusterFollower
-
-_NAMED = 5  # directories that one problem names
 
 
 def collect(
@@ -77,31 +74,13 @@ def collect(
         cluster=ClusterStatus() if cluster is None else cluster.status,
         pci_ids=core.names.bundled,
         remarks=(
-            *late_events(watcher.unwatched, has_instance=watcher.has_instance),
+            *diagnose.find_unwatched(watcher.unwatched, has_instance=watcher.has_instance),
             *kubelet.cdi.problems,
             *remarks.problems,
             *of_settings(core.settings.get().warnings),
         ),
     )
     return status.with_remarks(diagnose.problems(status))
-
-
-def late_events(unwatched: Sequence[str], *, has_instance: bool) -> Iterator[Problem]:
-    """Directories without an inotify watch."""
-    if not unwatched:
-        return
-    if not has_instance:
-        what = (
-            "changes are seen late: the kernel gives no inotify instance; "
-            "raise the kernel setting fs.inotify.max_user_instances"
-        )
-    else:
-        others = " and others" if unwatched[_NAMED:] else ""
-        what = (
-            f"changes are seen late, or not at all, in {', '.join(unwatched[:_NAMED])}{others}: "
-            "the kernel gives no more watches; raise the kernel setting fs.inotify.max_user_watches"
-        )
-    yield wrong(ProblemCode.INOTIFY, "", what)
 
 
 def in_force(core: Core) -> Basis:
