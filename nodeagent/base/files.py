@@ -20,7 +20,7 @@ STDIN = "-"  # in place of a path
 
 
 def read_input(path: str, limit: int) -> bytes:
-    """The file that the command line names, or standard input; a byte more than the limit if it is longer. Blocks.
+    """The file at that path, or standard input; a byte more than the limit if it is longer. Blocks.
 
     :raises OSError: if it cannot be read.
     """

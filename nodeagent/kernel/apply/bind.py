@@ -5,8 +5,9 @@ First all are released: for each function ``driver_override`` comes first, then 
 driver. Then all are probed: ``drivers_probe`` says nothing of a probe that has failed, so the link to the
 driver is read back. If one is refused, the others are rolled back, in reverse order. Before the first write
 the host's use of all of them is read once more, and of each again when its turn comes: the one before may
-have waited in the kernel for hours. ``new_id`` is never used, since it also binds functions that
-are plugged later; nor is a function removed and rescanned, as that would lose the override (Linux 6.1 to 7.2).
+have waited in the kernel for hours. ``new_id`` is never used, since it also binds functions
+that are plugged later; nor is a function removed and rescanned, as that would lose the override (Linux 6.1
+to 7.2).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from nodeagent.kernel.root import Root
 LOG = "the kernel log of the host (dmesg there) may say why"
 _HINTS = {
     errno.ENOSPC: "the card says that it has no room for another instance",
-    errno.EEXIST: "an instance with this id exists, or its removal waits until it is closed",
+    errno.EEXIST: "an instance with this id exists, or its removal waits while a process has it open",
     errno.ENOENT: "it is gone: the parent driver may have been unloaded",
     errno.ENODEV: "it is gone: the device or its driver went away",
     errno.EINVAL: f"the driver does not take this value; {LOG}",
