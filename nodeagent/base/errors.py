@@ -48,12 +48,18 @@ class ConfigError(NodeagentError):
 
 
 class KernelRefused(NodeagentError):
-    """Raised when the kernel refused or did not finish a read or a write of a host path."""
+    """Raised when the kernel refused or did not finish a read or a write of a host path.
 
-    def __init__(self, what: str, hint: str = "", *, errno: int = 0, path: str = "") -> None:
+    ``interrupting``: the attempt took a working driver away, and restored it.
+    """
+
+    def __init__(
+        self, what: str, hint: str = "", *, errno: int = 0, path: str = "", interrupting: bool = False
+    ) -> None:
         super().__init__(what, hint)
         self.errno = errno
         self.path = path
+        self.interrupting = interrupting
 
 
 class KubeletUnavailable(NodeagentError):

@@ -2,13 +2,17 @@
 """The changes that the kernel has refused, and when each is tried again: a back-off for each attempt.
 
 A first "no room" or "exists already" only means that the picture was old: another scan is the answer. The
-same once more, with no success between, is a failure like any other. The one writer of the Snapshot's
-``failures``: the attempts among them must not be made yet.
+same once more, with no success between, is a failure like any other. An attempt that takes a working driver
+away is made ever more rarely, without an upper bound: a driver that refuses a device once mostly refuses it
+for good (its denylist, a class that it does not support), and the kernel log alone has the cause.
+
+The one writer of the Snapshot's ``failures``: the attempts among them must not be made yet.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -54,8 +58,9 @@ class Retries:
         if error.errno in _SCAN_AGAIN and attempt not in self._scan_again:
             self._scan_again[attempt] = step
             return False
+        backoff = self._backoff._replace(limit=math.inf) if error.interrupting else self._backoff
         count = self.failures[attempt].count + 1 if attempt in self.failures else 1
-        self.failures[attempt] = Failure(step, error, count, now + self._backoff.delay(count - 1))
+        self.failures[attempt] = Failure(step, error, count, now + backoff.delay(count - 1))
         self._failures_changed(now)
         return True
 

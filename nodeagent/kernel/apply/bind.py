@@ -53,12 +53,19 @@ def change_drivers(root: Root, action: Action, timeouts: Timeouts) -> None:
         for move in moves:
             _probe(root, move.address, move.to, timeouts)
     except KernelRefused as error:
+        error.interrupting = any(_is_taken_away(root, move) for move in moves)
         back = [each for each in reversed(action.moves) if each in done]
         raise _roll_back(root, back, error, timeouts) from error
 
 
 def _is_done(root: Root, address: str, driver: str | None) -> bool:
     return _driver(root, address) == driver and _override(root, address) == _override_for(driver)
+
+
+def _is_taken_away(root: Root, move: Move) -> bool:
+    """True if the function has lost a driver of the host by the attempt."""
+    working = move.now is not None and not vfio_driver(move.now)
+    return working and _driver(root, move.address) != move.now
 
 
 def _override_for(driver: str | None) -> str | None:
@@ -158,7 +165,9 @@ def _roll_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts
     if not stuck:
         return error
     what = f"{error.what}; and what was done before cannot be taken back: {'; '.join(stuck)}"
-    return KernelRefused(what, error.hint, errno=error.errno, path=error.path)
+    return KernelRefused(
+        what, error.hint, errno=error.errno, path=error.path, interrupting=error.interrupting
+    )
 
 
 def _restore(root: Root, move: Move, timeouts: Timeouts) -> str | None:

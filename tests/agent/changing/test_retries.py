@@ -46,6 +46,16 @@ def test_each_refusal_in_a_row_waits_longer() -> None:
     assert retries.failures[CARD].count == 4
 
 
+def test_an_attempt_that_interrupts_a_working_driver_is_made_ever_more_rarely() -> None:
+    retries, _ = made(Backoff(first=1.0, limit=5.0))
+    error = KernelRefused("the driver refused", interrupting=True)
+    delays = []
+    for _ in range(6):
+        retries.refused(FIRST, error, 0.0)
+        delays.append(retries.failures[CARD].due)
+    assert delays == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EEXIST])
 def test_an_old_picture_is_no_failure_unless_it_stays_so(number: int) -> None:
     retries, _ = made()

@@ -79,6 +79,7 @@ async def test_what_the_second_function_is_refused_the_first_one_gives_back(
     with pytest.raises(KernelRefused) as caught:
         await change(drivers, BIND, 0.2)
     names(caught.value.what, "vfio-pci", A)
+    assert caught.value.interrupting
     assert state(drivers) == [("nvme", "")] * 2
 
 
@@ -94,8 +95,9 @@ async def test_what_cannot_be_taken_back_is_named(drivers: SimulatedDrivers) -> 
 async def test_what_the_host_has_taken_into_use_meanwhile_is_not_touched(drivers: SimulatedDrivers) -> None:
     mount(drivers, B)
     for action in (BIND, bind_drivers(A, FORTH, forced=(A, B))):
-        with pytest.raises(KernelRefused, match=r"nvme0n1, mounted on /srv"):
+        with pytest.raises(KernelRefused, match=r"nvme0n1, mounted on /srv") as caught:
             await change(drivers, action)
+        assert not caught.value.interrupting
     assert drivers.writes == []
 
 
