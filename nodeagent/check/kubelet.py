@@ -19,7 +19,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.kubelet.pod_resources import PodReader, VirtHandler
 from nodeagent.policy import diagnose
 
-_KUBELETS = (  # root directories of kubelets of other distributions: docs/getting-started.md has the table
+_KUBELETS = (  # root directories of kubelets of other distributions: see docs/getting-started.md
     "/var/lib/kubelet",
     "/var/lib/k0s/kubelet",
     "/var/snap/microk8s/common/var/lib/kubelet",
