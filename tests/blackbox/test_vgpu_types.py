@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types that a file of NVIDIA's vgpu-device-manager asks for: the same type is created, or none."""
+"""Types of mdevs and vGPUs: the configured type is created or none, and not thousands without a count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
 from tests.blackbox.harness import Node
-from tests.facts import names
+from tests.facts import each_names, names
 
 CARD = "0000:3b:00.0"
 CARDS = {
@@ -61,3 +61,17 @@ async def test_a_step_names_the_type_as_the_file_has_it(node: Node, asked: str) 
     async with simulated_cards(node.host, MdevKernel([card])):
         (step,) = (await planned(node))["steps"]
     names(step["why"], "nvidia-699", asked)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+async def test_thousands_of_a_type_are_not_created_unless_a_count_says_so(node: Node, counted: bool) -> None:
+    node.configure(
+        f"mdevs: {{manage: true, types: [{'{type: mtty-1, count: 200}' if counted else 'mtty-1'}]}}\n"
+    )
+    card = Card(CARD, (Type("mtty-1", 3000),))
+    add_card(node.host, card, 10)
+    async with simulated_cards(node.host, MdevKernel([card])):
+        document = await planned(node)
+    assert len(document["steps"]) == (200 if counted else 128)
+    (planned_card,) = document["cards"]
+    each_names(planned_card["notes"], *[] if counted else [("mtty-1", 128, 3000)])

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
+from itertools import islice
 
 from nodeagent.model.change import (
     Action,
@@ -39,6 +40,10 @@ from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy import naming
 from nodeagent.policy.change import cards, desired_types, guards, ownership
 from nodeagent.policy.change.cards import Card, Parent
+
+_MOST = 128
+"""Instances of a type on one card without a count: no GPU has room for as many, but types of sample drivers
+(and of a broken one) have room for thousands; each would be an IOMMU group and a device of the kubelet."""
 
 NO_MACHINE = "no machine id in /etc/machine-id: mdevs are neither created nor removed without one"
 _NEW_MACHINE_ID = "create it on the host: systemd-machine-id-setup"
@@ -177,10 +182,11 @@ def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
             waiting.append(Step(action, f"{why}; {obstacle}"))
     in_the_way = any(instance.type_id != type_id for instance, _ in going)
     coming = () if type_id is None or in_the_way else tuple(_plan_creations(card, type_id, snapshot))
-    limit = card.spec.count(type_id)
-    remaining = None if limit is None else max(0, limit - card.count(type_id))
+    remaining = (
+        len(coming) if card.spec.definitions else max(0, _find_limit(card, type_id) - card.count(type_id))
+    )
     creations = [step for step in coming if step.action.attempt not in snapshot.failures][:remaining]
-    if remaining is None or len(creations) < remaining:
+    if len(creations) < remaining:
         waiting += _list_retried(coming, snapshot)
     shortfalls = () if in_the_way or going else _find_shortfalls(card, type_id)
     notes = _build_notes(card, type_id, in_the_way)
@@ -194,6 +200,11 @@ def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
         tuple(waiting),
         shortfalls,
     )
+
+
+def _find_limit(card: Card, type_id: str | None) -> int:
+    """How many instances of the type the card has at most, without definitions."""
+    return card.spec.count(type_id) or _MOST
 
 
 def _find_surplus(card: Card, type_id: str | None) -> Iterator[tuple[Instance, str]]:
@@ -262,7 +273,9 @@ def _plan_creations(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[St
         why = f"{named} is assigned to this card (round-robin over mdevs.types)"
     for parent in card.parents:
         if not parent.vgpu:
-            for uuid in _new_uuids(parent, type_id, used, snapshot.machine_id):
+            for uuid in islice(
+                _new_uuids(parent, type_id, used, snapshot.machine_id), _find_limit(card, type_id)
+            ):
                 yield Step(create_mdev(card.address, parent.address, type_id, uuid), why)
         elif parent.available(type_id):
             yield Step(set_vgpu_type(card.address, parent.address, type_id), why)
@@ -323,6 +336,10 @@ def _build_notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str
         notes.append(card.idle)
     elif type_id is None and not any(each.own for each in card.instances):
         notes.append("no desired type has room on it")
+    elif type_id is not None and card.spec.count(type_id) is None and not card.spec.definitions:
+        fits = card.count(type_id) + card.room(type_id)
+        if fits > _MOST:
+            notes.append(f"at most {_MOST} of {type_id} without a count, and {fits} fit: see mdevs.types")
     if any(mdev_type.available is None for parent in card.parents for mdev_type in parent.types):
         notes.append("available_instances of a type cannot be read, and counts as 0")
     return tuple(notes)
