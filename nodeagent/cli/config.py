@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="translated",
         metavar="FILE",
-        help="print rules made of a KubeVirt CR, or of a file of the sriov-network-device-plugin",
+        help="print rules made of a KubeVirt CR, a HyperConverged, or a file of another device plugin",
     )
     choice.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
     args.add_form(parser)

@@ -26,7 +26,7 @@ from nodeagent.policy import permitted
 if TYPE_CHECKING:
     import argparse
 
-_LISTS = ("pciHostDevices", "mediatedDevices", "usb")  # below permittedHostDevices
+_LISTS = ("pciHostDevices", "mediatedDevices", "usb", "usbHostDevices")  # below permittedHostDevices
 _NO_PLACE = "the daemon: "  # of values that stand in no file
 
 
@@ -64,7 +64,8 @@ def _find_sources(document: Any, path: str) -> Iterator[dict[str, Any]]:
 
 def _is_of_kubevirt(document: dict[str, Any]) -> bool:
     keys = ("spec", "configuration", PERMITTED, MDEVS, *_LISTS)
-    return document.get("kind") == kubevirt.KIND or any(key in document for key in keys)
+    kinds = (kubevirt.KIND, kubevirt.HYPER_CONVERGED)
+    return document.get("kind") in kinds or any(key in document for key in keys)
 
 
 def _translate(sources: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:

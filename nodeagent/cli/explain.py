@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="after vmi: YAML, JSON, or NAMESPACE/NAME in the cluster",
     )
-    parser.add_argument("--cr", metavar="FILE", help="after vmi: the KubeVirt CR as YAML or JSON")
+    parser.add_argument("--cr", metavar="FILE", help="after vmi: a KubeVirt CR or HyperConverged")
     parser.add_argument("--host", metavar="FILE", help=f"go by {args.SAVED}")
     args.add_common(parser)
 

@@ -5,6 +5,9 @@ Field by field as KubeVirt's API has it (staging/src/kubevirt.io/api/core/v1/typ
 the types; a CRD without a schema and a file do not. An entry with a field that cannot be used is refused
 alone. If a section, a list or an entry is of another type, it is unknown what the CR lists: the whole CR is
 at fault, and the last good one stays in force.
+
+Files may have a HyperConverged instead, of which its operator writes the KubeVirt CR (api/v1beta1 of
+kubevirt/hyperconverged-cluster-operator): the sections are in its ``spec``, and three keys have other names.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from nodeagent.cluster.fields import Notes
 from nodeagent.model.host import Kind
 from nodeagent.model.kubevirt import (
     DEVELOPER,
+    DISABLE_MDEVS,
+    HOST_DEVICES,
     MDEVS,
     MDEVS_OF_NODES,
     PERMITTED,
@@ -29,6 +34,7 @@ from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.model.spec import NodeTypes, WantedType
 
 KIND = "KubeVirt"
+HYPER_CONVERGED = "HyperConverged"
 _PHASES = ("Deployed", "Deploying")  # of several, the one that virt-operator is done with counts
 _PCI_SELECTOR = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})")
 _USB_ID = re.compile(r"[0-9a-f]{4}")
@@ -52,7 +58,7 @@ def cr(document: Any) -> KubeVirtCR:
         name,
         permitted=None if permitted is None else tuple(entries),
         mdevs=None if mdevs is None else _mdevs(mdevs, notes),
-        gates=_gates(fields.table(configuration.get(DEVELOPER)), notes),
+        gates=_gates(fields.table(configuration.get(DEVELOPER)), notes) | _gates_of_operator(document),
         refused=tuple(notes.findings),
         unusable=tuple(unusable),
     )
@@ -61,7 +67,7 @@ def cr(document: Any) -> KubeVirtCR:
         return KubeVirtCR(
             namespace,
             name,
-            fault=misconfigured("", f"spec.configuration.{first.about}: {first.what}", first.hint),
+            fault=misconfigured("", f"{_place(document)}.{first.about}: {first.what}", first.hint),
         )
     return found
 
@@ -99,23 +105,46 @@ def _name(metadata: dict[Any, Any], key: str) -> str:
 
 def _configuration(document: Any) -> tuple[dict[Any, Any], Problem | None]:
     """``spec.configuration``; and why it cannot be used, if so."""
-    if not isinstance(document, dict) or document.get("kind", KIND) != KIND:
+    if not isinstance(document, dict) or document.get("kind", KIND) not in (KIND, HYPER_CONVERGED):
         kind = document.get("kind") if isinstance(document, dict) else document
         return {}, misconfigured(
             "",
             f"this is no KubeVirt object but {fields.shown(kind)}",
-            "give one of kind: KubeVirt",
+            "give one of kind: KubeVirt or HyperConverged",
         )
     spec = document.get("spec", document if "kind" not in document else None)  # the user guide shows parts
     configuration = {} if spec is None else fields.table(spec).get("configuration")
+    if _is_hyperconverged(document):
+        configuration = spec
     for place, value in (("spec", spec), ("spec.configuration", configuration)):
         if value is not None and not isinstance(value, dict):
             return {}, _no_table(place, value)
     found = fields.table(configuration)
     for key in (PERMITTED, MDEVS, DEVELOPER):
         if found.get(key) is not None and not isinstance(found[key], dict):
-            return {}, _no_table(f"spec.configuration.{key}", found[key])
+            return {}, _no_table(f"{_place(document)}.{key}", found[key])
     return found, None
+
+
+def _is_hyperconverged(document: Any) -> bool:
+    """True for a HyperConverged, or for a part of one: KubeVirt has these sections one level deeper."""
+    spec = fields.table(fields.table(document).get("spec"))
+    part = "kind" not in document and "configuration" not in spec and (PERMITTED in spec or MDEVS in spec)
+    return part or document.get("kind") == HYPER_CONVERGED
+
+
+def _place(document: Any) -> str:
+    """Where the sections are."""
+    return "spec" if _is_hyperconverged(document) else "spec.configuration"
+
+
+def _gates_of_operator(document: Any) -> frozenset[str]:
+    """The feature gates that the HyperConverged's operator sets (controllers/handlers/kubevirt.go)."""
+    if not _is_hyperconverged(document):
+        return frozenset()
+    gates = fields.table(fields.table(document.get("spec")).get("featureGates"))
+    disabled = gates.get("disableMDevConfiguration") is True
+    return frozenset({HOST_DEVICES, DISABLE_MDEVS} if disabled else {HOST_DEVICES})
 
 
 def _no_table(place: str, value: Any) -> Problem:
@@ -136,8 +165,11 @@ def _permitted(section: dict[Any, Any], notes: Notes) -> tuple[list[Permitted], 
     """The entries, and those that cannot be used by their resources, which their refusals name."""
     found: list[Permitted] = []
     unusable: list[tuple[str, Problem]] = []
-    for key, parse in (("pciHostDevices", _pci), ("mediatedDevices", _mdev), ("usb", _usb)):
+    lists = (("pciHostDevices", _pci), ("mediatedDevices", _mdev), ("usb", _usb), ("usbHostDevices", _usb))
+    for key, parse in lists:
         for place, entry in fields.tables(section, key, PERMITTED, notes):
+            if entry.get("disabled") is True:  # of a HyperConverged: as if it were not there
+                continue
             resource = fields.text(entry, "resourceName", _RESOURCE, place, notes)
             if resource is None:
                 continue
@@ -158,12 +190,13 @@ def _permitted(section: dict[Any, Any], notes: Notes) -> tuple[list[Permitted], 
 
 def _pci(place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes) -> Permitted | None:
     wanted = "vendor:device in hexadecimal digits, such as 10DE:1EB8"
-    selector = fields.text(entry, "pciVendorSelector", wanted, place, notes)
+    key = "pciDeviceSelector" if "pciDeviceSelector" in entry else "pciVendorSelector"
+    selector = fields.text(entry, key, wanted, place, notes)
     if selector is None:
         return None
     ids = _PCI_SELECTOR.fullmatch(selector.lower())
     if ids is None:
-        notes.add(place, f"pciVendorSelector {fields.shown(selector)} is no selector", f"write {wanted}")
+        notes.add(place, f"{key} {fields.shown(selector)} is no selector", f"write {wanted}")
         return None
     return Permitted(Kind.PCI, resource, (ids[0],), external, place)
 

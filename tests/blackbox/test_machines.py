@@ -148,3 +148,33 @@ async def test_a_card_that_the_cr_means_is_named_also_beside_another_one_that_is
     (line,) = (line for line in asked["why"] if other in line)
     names(line, "KubeVirt CR", "driver is nvidia")
     assert offered not in line
+
+
+HYPER_CONVERGED = """
+apiVersion: hco.kubevirt.io/v1beta1
+kind: HyperConverged
+metadata: {name: kubevirt-hyperconverged, namespace: openshift-cnv}
+spec:
+  mediatedDevicesConfiguration: {mediatedDeviceTypes: [nvidia-222]}
+  permittedHostDevices:
+    pciHostDevices:
+      - {pciDeviceSelector: "10DE:1EB8", resourceName: NAME, externalResourceProvider: true}
+      - {pciDeviceSelector: "10DE:1EB8", resourceName: example.com/disabled, disabled: true}
+    usbHostDevices:
+      - resourceName: example.com/stick
+        externalResourceProvider: true
+        selectors: [{vendor: "46f4", product: "0001"}]
+"""
+
+
+async def test_a_machine_is_judged_by_a_hyperconverged_cr(node: Node) -> None:
+    node.add_gpus(2)
+    cr = node.root / "hco.yaml"
+    cr.write_text(HYPER_CONVERGED.replace("NAME", T4))
+    machine = node.root / "vm.yaml"
+    machine.write_text(MACHINE.replace("NAME", T4).replace("gpus:", "hostDevices:"))
+    found = await answer(node, str(machine), "--cr", str(cr))
+    assert found["prospect"] == "now"
+    assert found["cr"]["name"] == "openshift-cnv/kubevirt-hyperconverged"
+    machine.write_text(MACHINE.replace("NAME", "example.com/disabled"))
+    assert (await answer(node, str(machine), "--cr", str(cr)))["prospect"] == "never"

@@ -15,6 +15,7 @@ from nodeagent.sim import files, nodes
 from tests.blackbox import foreign
 from tests.blackbox.boards import GPU
 from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
+from tests.blackbox.test_machines import HYPER_CONVERGED
 from tests.blackbox.test_splitting import LARGE, SMALL, two_cards
 from tests.cli.test_migrating import AUDIO, CAPTURED, DEFINED, MDEVCTL, NIC, RTX, TYPES, VGPU, VGPU_FILE
 from tests.facts import names
@@ -240,6 +241,26 @@ async def test_a_pf_that_is_none_is_refused(node: Node, written: str) -> None:
     done = await node.command("config", "--check", str(path))
     assert done.returncode == 2
     assert "PF" in done.stderr
+
+
+@pytest.mark.parametrize("part", ["object", "patch", "section"])
+async def test_a_hyperconverged_cr_becomes_rules_without_its_disabled_entries(node: Node, part: str) -> None:
+    whole = yaml.safe_load(HYPER_CONVERGED.replace("NAME", GPU))
+    written = {
+        "object": whole,
+        "patch": {"spec": whole["spec"]},
+        "section": whole["spec"]["permittedHostDevices"],
+    }
+    rules, notes = await translate(node, json.dumps(written[part]))
+    assert rules == [
+        {"name": GPU, "pci": [{"vendors": ["10de"], "devices": ["1eb8"], "drivers": ["vfio-pci"]}]},
+        {
+            "name": "example.com/stick",
+            "usb": [{"vendors": ["46f4"], "products": ["0001"]}],
+            "bundle": True,
+        },
+    ]
+    assert "example.com/disabled" not in notes
 
 
 async def test_a_rule_of_a_permitted_card_takes_only_functions_on_vfio_pci(node: Node) -> None:
