@@ -8,10 +8,12 @@ load again: no state is kept. All functions block on files, so they run in a thr
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nodeagent.base import files
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import codec, sources
 from nodeagent.config.codec import MapOf, Read, Table
@@ -219,7 +221,9 @@ def _build_in_full(
     home = sources.below(prefix, sources.DIRECTORY)
     filed = effective.list_set_values(f"{home}/")
     effective.read(outside)
-    configuration, watched = _with_other_tools(_build_configuration(effective, f"{home}/"), prefix, warnings)
+    configuration, watched = _with_other_tools(
+        _build_configuration(effective, f"{home}/", prefix), prefix, warnings
+    )
     if imported is None:
         _check_pci_ids(configuration.discovery.pci_ids, prefix, effective)
     else:
@@ -284,17 +288,21 @@ def _check(configuration: Configuration, effective: Effective) -> None:
     effective.problems.raise_any()
 
 
-def _build_configuration(effective: Effective, home: str) -> Configuration:
+def _build_configuration(effective: Effective, home: str, prefix: str = "") -> Configuration:
     """Return the operator's settings, without files of other tools; ``home`` as in Configuration."""
     found = effective.fill(Configuration, aliases=effective.aliases(), home=home)
     if found.node.name:
         return found
-    return replace(found, node=found.node._replace(name=_default_node_name()))
+    return replace(found, node=found.node._replace(name=_default_node_name(prefix)))
 
 
-def _default_node_name() -> str:
-    """Return the name that the kubelet gives the node without one of its own: the host's."""
-    return os.uname().nodename.strip().lower()
+def _default_node_name(prefix: str) -> str:
+    """Return the name that the kubelet gives the node without one of its own: the host's, or the tree's."""
+    name = os.uname().nodename
+    if prefix not in ("", "/"):
+        with contextlib.suppress(OSError):
+            name = files.read_regular(sources.below(prefix, "/etc/hostname"), 256).decode("ascii", "ignore")
+    return name.strip().lower()
 
 
 def _build_settings(

@@ -50,3 +50,5 @@ async def test_types_for_a_hostname_count_without_a_name_in_the_settings(node: N
     node.configure(f"mdevs: {{manage: true, nodes: [{here}]}}\n")
     (problem,) = (await planned(node))["problems"]
     assert "no card" in problem["what"]
+    node.host.write_file("/etc/hostname", "another")
+    assert (await planned(node))["problems"] == []
