@@ -83,8 +83,8 @@ def _spell_keys(value: Any) -> Any:
 
 def _is_generic(document: dict[str, Any]) -> bool:
     listed = document.get(_GENERIC_LIST)
-    first = listed[0] if isinstance(listed, list) and listed else None
-    return isinstance(first, dict) and isinstance(first.get("groups"), list)
+    entries = listed if isinstance(listed, list) else []
+    return any(isinstance(each, dict) and isinstance(each.get("groups"), list) for each in entries)
 
 
 def _translate_sriov(document: dict[str, Any], rules: list[Rule], notes: list[str]) -> None:
@@ -125,13 +125,14 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
         return None
     selector: Rule = {"classes": [_CLASSES[kind]]}
     selector |= {_KEYS[key]: _list(value) for key, value in given.items() if value}
-    drivers = selector.get("drivers", [])
-    ready = [driver for driver in drivers if "vfio" in str(driver)]  # as all VFIO drivers are called
-    if drivers and not ready:
-        names = ", ".join(map(str, drivers))
-        notes.append(f"{place}: functions on {names} are for containers: only VFIO drivers serve VMs")
-        return None
-    if ready:
+    if "drivers" in selector:
+        ready = [
+            driver for driver in selector["drivers"] if "vfio" in driver
+        ]  # as all VFIO drivers are called
+        if others := ", ".join(driver for driver in selector["drivers"] if driver not in ready):
+            notes.append(f"{place}: functions on {others} are for containers: only VFIO drivers serve VMs")
+        if not ready:
+            return None
         selector["drivers"] = ready
     return selector
 
@@ -162,14 +163,15 @@ def _translate_generic(document: dict[str, Any], rules: list[Rule], notes: list[
 
 def _group(group: Any, name: str, place: str, notes: list[str]) -> list[Rule]:
     """The rules of a group: one for its paths, one for its USB devices."""
-    paths, usb = (group.get(key) if isinstance(group, dict) else None for key in ("paths", "usb"))
+    lists = (group.get(key) if isinstance(group, dict) else None for key in ("paths", "usb"))
+    paths, usb = (each if isinstance(each, list) else [] for each in lists)
     found: list[Rule] = []
-    if isinstance(paths, list) and paths:
+    if paths:
         entries = [_path(each, place, notes) for each in paths]
         if None not in entries:
             node = _unit([entry for entry in entries if entry is not None], group.get("count"))
             found.append({"name": name, "node": node})
-    if isinstance(usb, list) and usb:
+    if usb:
         selectors = [_usb(each, place, notes) for each in usb]
         if None not in selectors:
             found.append({"name": name, "usb": selectors})

@@ -174,6 +174,12 @@ def test_what_does_not_narrow_is_left_out_of_the_rule_and_said(translate: Transl
     assert "additionalInfo" in told.err
 
 
+def test_drivers_for_containers_are_left_out_of_a_selector_and_said(translate: Translate) -> None:
+    told = translate({"resourceList": [pool(selectors={"drivers": ["iavf", "vfio-pci"]})]})
+    assert told.resources[0]["pci"] == [{"classes": ["02"], "drivers": ["vfio-pci"]}]
+    names(told.err, "intel.com/vf", "iavf")
+
+
 def test_a_config_map_is_looked_into(translate: Translate) -> None:
     text = json.dumps({"resourceList": [pool()]})
     told = translate({"apiVersion": "v1", "kind": "ConfigMap", "data": {"config.json": text}})

@@ -49,3 +49,12 @@ def test_a_uuid_is_understood_in_either_case() -> None:
 def test_long_domains_sort_behind_short_ones() -> None:
     addresses = ["10000:00:00.0", "ffff:00:00.0", "0000:81:00.0", "0000:03:00.1"]
     assert sorted(addresses, key=ids.pci_order) == addresses[::-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("0", {0}), ("0-3", {0, 1, 2, 3}), ("1,3-4,1", {1, 3, 4}), ("", None), ("3-1", None), ("1,", None)],
+)
+def test_numbers_of_vfs_are_single_ones_and_ranges(text: str, numbers: set[int] | None) -> None:
+    found = ids.vf_numbers(text)
+    assert (found and {number for each in found for number in each}) == numbers

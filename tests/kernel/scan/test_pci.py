@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,24 @@ def test_a_vf_tells_of_the_driver_of_its_pf(tmp_path: Path) -> None:
     assert after.functions[vf].pf_driver == "vfio-pci"
     host.bind(A, None)
     assert looks.refresh(after, frozenset({A})).functions[vf].pf_driver is None
+
+
+def test_a_vf_has_its_number_and_the_interfaces_of_its_pf(tmp_path: Path) -> None:
+    host, vfs = SimulatedHost(tmp_path), [PciAddress(f"0000:01:00.{number}") for number in (4, 5)]
+    nic: dict[str, Any] = {"vendor": "8086", "device": "1572", "pci_class": "020000"}
+    host.add_function(A, **nic, driver="i40e", group=1, sriov=4)
+    for number, vf in enumerate(vfs):
+        host.add_function(vf, **nic, driver="vfio-pci", group=2 + number, physfn=A)
+    net = (tmp_path / "sys/bus/pci/devices" / A).resolve() / "net"
+    (net / "eth0").mkdir(parents=True)
+    looks = Looks(Root(tmp_path))
+    before = looks.full()
+    assert [before.functions[each].vf_number for each in (A, *vfs)] == [None, 0, 1]
+    assert [before.functions[each].pf_interfaces for each in (A, *vfs)] == [("eth0",)] * 3
+    (net / "eth0").rename(net / "ens1f0")
+    after = looks.refresh(before, frozenset({A}))
+    assert [after.functions[each].pf_interfaces for each in vfs] == [("ens1f0",)] * 2
+    assert [after.functions[each].vf_number for each in vfs] == [0, 1]
 
 
 async def test_a_function_that_goes_while_it_is_read_is_not_there(tmp_path: Path) -> None:
