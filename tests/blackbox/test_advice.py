@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.blackbox.harness import Node
 
-NIC = "0000:03:00.0"
+NIC, GPU = "0000:03:00.0", "0000:04:00.0"
 RULE = 'resources: [{name: example.com/nic, pci: [{vendors: ["8086"]}]}]\n'
 ROUTES = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
 DEV = "Inter-| Receive\n face |bytes\n eth0: 0\n"
@@ -52,6 +52,18 @@ async def test_the_first_line_of_the_log_and_the_status_leave_the_host_its_netwo
         for verb in (("status",), ("explain", NIC)):
             assert "default route" in (done := await node.command(*verb)).stdout
             assert "vfio-pci" not in done.stdout
+
+
+async def test_a_gpu_whose_group_has_the_network_of_the_host_is_not_to_be_bound(node: Node) -> None:
+    add_network(node)
+    node.host.add_function(GPU, vendor="10de", device="1eb8", pci_class="030200", driver="nouveau", group=20)
+    node.configure(f'resources: [{{name: example.com/gpu, pci: [{{addresses: ["{GPU}"]}}]}}]\n')
+    async with node.kubelet(), node.daemon() as daemon:
+        hint = (await daemon.logged("device-unhealthy", device=GPU))["hint"]
+        done = await node.command("explain", GPU, "-o", "json")
+    for advice in (hint, json.loads(done.stdout)["toDo"]):
+        assert NIC in advice
+        assert leaves_it(advice)
 
 
 async def test_a_rule_that_comes_later_is_advised_on_as_well_from_its_first_line(node: Node) -> None:

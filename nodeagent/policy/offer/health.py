@@ -262,6 +262,9 @@ def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = 
         return "a passthrough rule matches it: nodeagent plan shows why it is not bound"
     if function.address in unit.split and not used:
         return "leave it on its driver, which creates vGPUs (mdevs); remove it from rules for whole GPUs"
+    kept = next((each for each in groups.find_blockers(unit.functions) if classes.describe_uses(each)), None)
+    if kept is not None and not used:
+        return f"{kept.address} of its IOMMU group is {classes.describe_uses(kept)}: {leave}"
     mdevs = unit.mdevs.get(function.address, 0)
     advice = classes.advise_bind(function, also, mdevs, leave)
     if unit.no_vfio is None or used or classes.describe_children(function, mdevs):
