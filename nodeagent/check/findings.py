@@ -26,13 +26,13 @@ class Verdict(StrEnum):
 
 
 class ReadinessLine(NamedTuple):
-    """One check of the report: the evidence and where it was read; ``to_do`` is "" for nothing."""
+    """One check of the report: the evidence and where it was read; ``hint`` is "" for nothing."""
 
     section: str
     check: str
     verdict: Verdict
-    seen: str
-    to_do: str = ""
+    message: str
+    hint: str = ""
 
 
 Finding = tuple[Verdict, str, str]

@@ -214,7 +214,7 @@ def check_problems(node: Node) -> Iterator[Finding]:
     """Which problems does the daemon report, and what does it advise?"""
     if isinstance(node.daemon, Status):
         for problem in diagnose.combine_devices(node.daemon):
-            yield wrong(problem.what, problem.hint)
+            yield wrong(problem.message, problem.hint)
 
 
 def check_start_at_boot(node: Node) -> Finding | None:

@@ -63,7 +63,7 @@ def check_iommufd(node: Node) -> Finding:
     for rule in node.spec.rules:
         if isinstance(rule, PciRule | MdevRule) and rule.iommufd is Iommufd.ONLY:
             missing = health.no_iommufd()
-            return wrong(f"{rule.name}: {missing.what}", missing.hint)
+            return wrong(f"{rule.name}: {missing.message}", missing.hint)
     return note(f"no {IOMMUFD_NODE}; no resource requires it")
 
 
@@ -121,7 +121,7 @@ def _check_group(group: Group, node: Node) -> Finding:
     for each in ready or [each for each in unit.functions if expected(each, node.host, node.spec)]:
         if (reason := _find_reason(each, unit)) is None:
             continue
-        seen = f"{each.address}: {reason.what}; its group: {members}"
+        seen = f"{each.address}: {reason.message}; its group: {members}"
         if ready or reason.code is not ReasonCode.DRIVER_CHANGED:
             return wrong(seen, _explain(each, "what to do"))
         if used := next(filter(classes.describe_uses, groups.find_blockers(unit.functions)), None):

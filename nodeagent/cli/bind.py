@@ -103,7 +103,7 @@ def carry_out(options: argparse.Namespace, request: Request, files: BootFiles) -
         return _join(files_text(files, dry_run=request.dry_run), results_text(answer.results, late))
 
     output.emit(options, "Outcome", outcome, text, first_line)
-    return output.FINE if all(each.became in _WELL for each in answer.results) else output.WRONG
+    return output.FINE if all(each.outcome in _WELL for each in answer.results) else output.WRONG
 
 
 def _obtain_answer(options: argparse.Namespace, request: Request) -> tuple[Answer, str]:
@@ -164,14 +164,14 @@ def _bind_at_boot(options: argparse.Namespace, request: Request) -> int:
         boot_files.put(root, change)
     done = Outcome.PLANNED if request.dry_run else Outcome.DONE
     results = tuple(
-        each._replace(became=done) if each.became is Outcome.PLANNED else each for each in found.results
+        each._replace(outcome=done) if each.outcome is Outcome.PLANNED else each for each in found.results
     )
 
     def text() -> str:
         return _join(results_text(results, ""), files_text(change, dry_run=request.dry_run))
 
     output.emit(options, "Outcome", OutcomeAnswer(results, change.files, change.then), text, first_line)
-    refused = any(each.became is Outcome.REFUSED for each in results)
+    refused = any(each.outcome is Outcome.REFUSED for each in results)
     return output.WRONG if refused else output.FINE
 
 
@@ -217,7 +217,7 @@ def files_text(changed: BootFiles, *, dry_run: bool) -> str:
     """The files, with their content when they are only planned; and the command for the initramfs."""
     lines: list[str] = []
     for file in changed.files:
-        lines.append(f"{'would be ' if dry_run else ''}{file.fate}: {file.path}")
+        lines.append(f"{'would be ' if dry_run else ''}{file.status}: {file.path}")
         lines += [f"    {line}" for line in file.text.splitlines()] if dry_run else []
     if changed.files:
         lines.append(f"  to do: {changed.then or _NO_TOOL}")
@@ -225,13 +225,13 @@ def files_text(changed: BootFiles, *, dry_run: bool) -> str:
 
 
 def _lines(result: Result, late: str) -> Iterator[str]:
-    if result.became is Outcome.REFUSED:
+    if result.outcome is Outcome.REFUSED:
         for problem in result.refusals:
-            yield f"refused: {problem.what}"
+            yield f"refused: {problem.message}"
             yield f"  to do: {problem.hint}"
-    elif result.became is Outcome.NOTHING:
-        yield f"nothing to do: {naming.shorten(result.functions, SHOWN)} ({result.what})"
+    elif result.outcome is Outcome.NOTHING:
+        yield f"nothing to do: {naming.shorten(result.functions, SHOWN)} ({result.message})"
     else:
-        yield f"{result.became}: {result.what}"
-        if result.became is Outcome.LATE:
+        yield f"{result.outcome}: {result.message}"
+        if result.outcome is Outcome.LATE:
             yield f"  to do: {late}"

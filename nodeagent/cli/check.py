@@ -33,10 +33,10 @@ _TO_DO = "    to do: "
 class Readiness(NamedTuple):
     """Whether this host can give devices to virtual machines: what was looked at, line by line.
 
-    ``well`` is false if a line is wrong. What is unseen may be either.
+    ``ok`` is false if a line is wrong. What is unseen may be either.
     """
 
-    well: bool
+    ok: bool
     lines: tuple[ReadinessLine, ...]
 
 
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         output.print_answer(text(lines), first_line, *basis.warnings)  # it is folded already
     else:
         output.emit_document(options, "Readiness", found, first_line, *basis.warnings)
-    return output.FINE if found.well else output.WRONG
+    return output.FINE if found.ok else output.WRONG
 
 
 def summarize(lines: tuple[ReadinessLine, ...]) -> Readiness:
@@ -90,10 +90,10 @@ def text(lines: Sequence[ReadinessLine]) -> str:
 
 def _section(lines: Sequence[ReadinessLine], width: int) -> Iterator[str]:
     """Its lines; a hint for several comes with the last."""
-    for to_do, alike in groupby(lines, lambda line: line.to_do):
+    for to_do, alike in groupby(lines, lambda line: line.hint):
         for line in alike:
             head = f"  {_WORDS[line.verdict]:{_MARK}}  {line.check:{width}}  "
-            yield from _wrap(head, line.seen)
+            yield from _wrap(head, line.message)
         if to_do:
             yield from _wrap(_TO_DO, to_do)
 

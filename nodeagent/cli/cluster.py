@@ -30,12 +30,12 @@ _TRY = "to see what it would need: nodeagent cluster check --kubevirt-enabled tr
 
 
 class ClusterCheck(NamedTuple):
-    """What the API server lets this node do; ``followed`` is false if the settings follow no cluster."""
+    """What the API server lets this node do; ``enabled`` is false if the settings follow no cluster."""
 
-    followed: bool
+    enabled: bool
     user: str
     credentials: str
-    well: bool
+    ok: bool
     checks: tuple[Check, ...]
 
 
@@ -64,13 +64,13 @@ def run(options: argparse.Namespace) -> int:
     )
     found = summarize(user, str(credentials), checks)
     output.emit(options, "ClusterCheck", found, lambda: text(found), first_line)
-    return output.FINE if found.well else output.WRONG
+    return output.FINE if found.ok else output.WRONG
 
 
 def summarize(user: str, credentials: str, checks: tuple[Check, ...]) -> ClusterCheck:
     """The checks with their verdict; ``credentials`` in words."""
-    well = all(check.well for check in checks if check.required)
-    shown = tuple(check._replace(hint="") if check.well else check for check in checks)
+    well = all(check.ok for check in checks if check.required)
+    shown = tuple(check._replace(hint="") if check.ok else check for check in checks)
     return ClusterCheck(True, user, credentials, well, shown)
 
 
@@ -94,12 +94,12 @@ def text(found: ClusterCheck) -> str:
     user = f" as {found.user}" if found.user else ""
     lines = [f"the API server answers{user}, with {found.credentials}"]
     lines += [line for check in found.checks for line in _lines(check)]
-    missing = sum(not check.well and check.required for check in found.checks)
+    missing = sum(not check.ok and check.required for check in found.checks)
     return "\n".join([*lines, "", f"problems: {missing}" if missing else "all is well"])
 
 
 def _lines(check: Check) -> Iterator[str]:
-    mark = "yes" if check.well else "NO" if check.required else "no"
-    yield f"{mark:4} {check.what}" + (f": {check.why}" if check.why else "")
-    if not check.well and check.required:
+    mark = "yes" if check.ok else "NO" if check.required else "no"
+    yield f"{mark:4} {check.subject}" + (f": {check.message}" if check.message else "")
+    if not check.ok and check.required:
         yield f"     to do: {check.hint}"

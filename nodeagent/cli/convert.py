@@ -97,18 +97,18 @@ def _parse_cr(source: dict[str, Any]) -> KubeVirtCR:
         whole = {"spec": {"configuration": part.get("configuration", part)}}
     cr = kubevirt.cr(whole)
     if cr.fault is not None:
-        raise ConfigError(cr.fault.what, cr.fault.hint)
+        raise ConfigError(cr.fault.message, cr.fault.hint)
     return cr
 
 
 def _translate_permitted(cr: KubeVirtCR) -> Translation:
     """Rules for all entries, as if another plugin than virt-handler's were to provide them."""
     if cr.permitted is None:
-        return Translation((), tuple(f"{each.about}: {each.what}; {each.hint}" for each in cr.refused))
+        return Translation((), tuple(f"{each.subject}: {each.message}; {each.hint}" for each in cr.refused))
     notes: list[str] = []
     all_external = replace(cr, permitted=tuple(each._replace(external=True) for each in cr.permitted))
     entries = permitted.entries(all_external, Configuration())
-    notes += [f"{each.about}: {each.what}; {each.hint}" for each in (*cr.refused, *entries.findings)]
+    notes += [f"{each.subject}: {each.message}; {each.hint}" for each in (*cr.refused, *entries.findings)]
     inside = {each.resource for each in cr.permitted if not each.external}
     if shown := ", ".join(rule.name for rule in entries.rules if rule.name in inside):
         notes.append(

@@ -177,7 +177,7 @@ def _describe_no_device(device_id: str, subject: _Subject) -> NodeagentError:
     for resource in () if subject.status is None else subject.status.resources:
         for device in resource.devices:
             if device.id == device_id and not device.healthy:
-                what = f"{device_id} is listed as {resource.name}, Unhealthy: {device.what}"
+                what = f"{device_id} is listed as {resource.name}, Unhealthy: {device.message}"
                 return NodeagentError(what, device.hint or "")
     return NodeagentError(f"there is no device {device_id} on this host", "nodeagent scan lists all devices")
 
@@ -290,7 +290,7 @@ def _describe_no_name(subject: _Subject) -> NodeagentError:
     if possible:
         more = f" (and {len(possible) - 1} more)" if possible[1:] else ""
         return NodeagentError(
-            f"{name} is not offered here, but {possible[0].what}{more}", possible[0].missing
+            f"{name} is not offered here, but {possible[0].message}{more}", possible[0].missing
         )
     if "/" not in name:
         return ConfigError(
@@ -330,8 +330,8 @@ def text(explanation: Explanation) -> str:
 def device_text(explanation: DeviceExplanation) -> str:
     """The verdict and its hint, then the facts that led to it, and the types and mdevs of a card."""
     lines = [f"{explanation.id}  {explanation.verdict}"]
-    if explanation.to_do:
-        lines.append(f"  {'to do' if explanation.resource else 'to offer it'}: {explanation.to_do}")
+    if explanation.hint:
+        lines.append(f"  {'to do' if explanation.resource else 'to offer it'}: {explanation.hint}")
     lines += ["", f"  device  {_name(explanation)}"]
     lines += [f"  {key:<7} {value}" for key, value in explanation.facts.items()]
     lines += ["", f"  group   {_device_group(explanation)}"]
@@ -404,7 +404,7 @@ def _instance_row(each: CardInstance) -> tuple[str, ...]:
     possible = (
         f"in use by {each.holder}" if each.holder else "",
         "without a driver" if each.dead else "",
-        "going away, still in use" if each.leaving else "",
+        "going away, still in use" if each.removing else "",
     )
     state = ", ".join(filter(None, possible)) or "-"
     return each.id, each.type or "unknown", each.made_by or "not known", state
@@ -424,7 +424,7 @@ def _pod_resource(part: PodResource) -> Iterator[str]:
         yield f"{', '.join(device.id for device in part.devices)}: given by another device plugin"
         return
     for device in part.devices:
-        yield f"{device.id}: {'Healthy' if device.reason is None else f'Unhealthy: {device.reason.what}'}"
+        yield f"{device.id}: {'Healthy' if device.reason is None else f'Unhealthy: {device.reason.message}'}"
         if device.reason is not None and device.reason.hint:
             yield f"  to do: {device.reason.hint}"
     for device_id in part.gone:
@@ -440,7 +440,8 @@ def group_text(found: GroupExplanation) -> str:
     viable = viability_text(found.viable, roles) if roles else "an mdev's own"
     node = f"/dev/vfio/{found.number} {'is there' if found.node else 'is not there'}"
     rows = [
-        (each.id, "" if each.role == _OF_MDEV else role_text(each.role), each.fate) for each in found.members
+        (each.id, "" if each.role == _OF_MDEV else role_text(each.role), each.status)
+        for each in found.members
     ]
     head = f"IOMMU group {found.number}  {viable}; {node}"
     return "\n".join([head, "", table(("DEVICE", "MEANS", "RESOURCE / REASON"), rows, indent="  ")])
@@ -489,7 +490,7 @@ def _unhealthy(explanation: ResourceExplanation) -> Iterator[str]:
     by_reason: dict[tuple[str, str], list[str]] = {}
     for device in explanation.devices:
         if device.reason is not None:
-            by_reason.setdefault((device.reason.what, device.reason.hint), []).append(device.id)
+            by_reason.setdefault((device.reason.message, device.reason.hint), []).append(device.id)
     if by_reason:
         yield f"cannot be given: {sum(map(len, by_reason.values()))}"
     for (what, hint), ids in by_reason.items():
@@ -510,7 +511,7 @@ def _possible(explanation: ResourceExplanation) -> Iterator[str]:
             "; what could be:" if explanation.possibilities else ", and nothing here could be"
         )
     for each in explanation.possibilities:
-        yield f"{each.what}: {each.missing}"
+        yield f"{each.message}: {each.missing}"
 
 
 def rule_text(explanation: RuleExplanation) -> str:
@@ -522,10 +523,10 @@ def rule_text(explanation: RuleExplanation) -> str:
 def _rule_lines(explanation: RuleExplanation) -> Iterator[str]:
     """The devices that it matches, then the reasons against others; bridges do not count."""
     if explanation.device_kind in (Kind.NODE, Kind.CDI):
-        note = f"{', ' if explanation.takes else ': '}{explanation.note}" if explanation.note else ""
-        yield f"takes    {naming.shorten(explanation.takes, _SHOWN) or 'nothing'}{note}"
+        note = f"{', ' if explanation.matches else ': '}{explanation.note}" if explanation.note else ""
+        yield f"takes    {naming.shorten(explanation.matches, _SHOWN) or 'nothing'}{note}"
         return
-    listed = f": {naming.shorten(explanation.takes, _SHOWN)}" if explanation.takes else ""
-    yield f"takes    {len(explanation.takes)}{listed}"
-    for why, count in explanation.refuses.items():
+    listed = f": {naming.shorten(explanation.matches, _SHOWN)}" if explanation.matches else ""
+    yield f"takes    {len(explanation.matches)}{listed}"
+    for why, count in explanation.rejects.items():
         yield f"refuses  {count}: {why}"

@@ -20,7 +20,7 @@ from nodeagent.cluster.credentials import is_followed
 from nodeagent.config import manifests
 from nodeagent.model.kubevirt import UsedCR
 from nodeagent.policy.explain import machines as judging
-from nodeagent.policy.explain.machines import Ask, MachineExplanation, Prospect
+from nodeagent.policy.explain.machines import Ask, Prospect, VMExplanation
 from nodeagent.policy.offer import turn
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     used = _choose_cr(options, read.crs)
     basis, first_line = daemon_client.read_basis(options, used.cr)
     found = judging.explain_machine(read.vm, used, turn.decide_first(basis.snapshot, basis.matched))
-    return output.emit(options, "MachineExplanation", found, lambda: text(found), first_line, read.message)
+    return output.emit(options, "VMExplanation", found, lambda: text(found), first_line, read.message)
 
 
 def _read_vm(options: argparse.Namespace) -> _VM:
@@ -134,16 +134,16 @@ def _read_cr(path: str) -> KubeVirtCR:
         )
     cr = kubevirt.cr(chosen)
     if cr.fault is not None:
-        raise ConfigError(f"{path}: {cr.fault.what}", cr.fault.hint)
+        raise ConfigError(f"{path}: {cr.fault.message}", cr.fault.hint)
     return cr
 
 
-def text(found: MachineExplanation) -> str:
+def text(found: VMExplanation) -> str:
     """The verdict, then what led to it, one line for each thing."""
-    asks = found.resources or found.prospect is Prospect.NEVER
-    verdict = _VERDICTS[found.prospect] if asks else "it asks for no resource"
-    name = "/".join(filter(None, (found.machine.namespace, found.machine.name))) or "without a name"
-    lines = [f"{found.machine.kind} {name}  {verdict}"]
+    asks = found.resources or found.availability is Prospect.NEVER
+    verdict = _VERDICTS[found.availability] if asks else "it asks for no resource"
+    name = "/".join(filter(None, (found.vm.namespace, found.vm.name))) or "without a name"
+    lines = [f"{found.vm.kind} {name}  {verdict}"]
     for ask in found.resources:
         lines += ["", *_ask(ask)]
     if found.cr is not None:
@@ -155,10 +155,10 @@ def text(found: MachineExplanation) -> str:
 
 
 def _ask(ask: Ask) -> Iterator[str]:
-    yield f"  {ask.count} x {ask.resource}  {_VERDICTS[ask.prospect]}"
+    yield f"  {ask.count} x {ask.resource}  {_VERDICTS[ask.availability]}"
     yield f"    for     {', '.join(f'{device.list} {device.name}'.strip() for device in ask.devices)}"
     yield from (f"    env     {key}={value}" for key, value in ask.env.items())
     for key, words in (("nodes", ask.nodes), ("cdi", ask.cdi)):
         if words:
             yield f"    {key:<7} {' '.join(words)}"
-    yield from (f"    why     {line}" for line in ask.why)
+    yield from (f"    why     {line}" for line in ask.messages)

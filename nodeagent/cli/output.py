@@ -73,7 +73,7 @@ def format_document(form: str, document: Mapping[str, Any]) -> str:
 
 def problem_sections(problems: Sequence[Problem]) -> list[str]:
     """Problems and notes, a section each, as far as there are any."""
-    wrong, notes = ([each for each in problems if each.wrong is kind] for kind in (True, False))
+    wrong, notes = ([each for each in problems if each.action_required is kind] for kind in (True, False))
     return problem_section(PROBLEMS, wrong) + problem_section(NOTES, notes)
 
 
@@ -81,7 +81,7 @@ def problem_section(heading: str, problems: Sequence[Problem]) -> list[str]:
     """The heading and the problems below it; [] without any. A hint for several comes with the last."""
     lines = ["", heading] if problems else []
     for hint, alike in groupby(problems, lambda problem: problem.hint):
-        lines += [f"  {problem.what}" for problem in alike]
+        lines += [f"  {problem.message}" for problem in alike]
         lines += [f"    {line}" for line in f"to do: {hint}".splitlines()] if hint else []
     return lines
 

@@ -49,7 +49,7 @@ class ExistingAnswer(NamedTuple):
     type: str | None
     own: bool
     holder: str | None
-    leaving: bool
+    removing: bool
 
 
 class CardAnswer(NamedTuple):
@@ -57,7 +57,7 @@ class CardAnswer(NamedTuple):
 
     address: str
     type: str | None
-    exists: tuple[ExistingAnswer, ...]
+    instances: tuple[ExistingAnswer, ...]
     notes: tuple[str, ...]
 
 
@@ -66,8 +66,8 @@ class StepAnswer(NamedTuple):
 
     card: str
     kind: str
-    what: str
-    why: str
+    action: str
+    message: str
     undo: str | None
     details: Mapping[str, Any]
 
@@ -172,9 +172,9 @@ def text(plan: Plan, managed: bool) -> str:
     for heading, shown in steps.items():
         lines += [heading, *shown, ""]
     for problem in plan.problems:
-        lines += [f"problem: {problem.what}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
+        lines += [f"problem: {problem.message}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
     for problem in plan.notes:
-        lines += [f"note: {problem.what}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
+        lines += [f"note: {problem.message}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
     if plan.steps or plan.waiting:
         return "\n".join([*lines, f"to do: {len(plan.steps)}, waiting: {len(plan.waiting)}"])
     return "\n".join([*lines, "nothing to do"])

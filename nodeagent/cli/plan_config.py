@@ -201,6 +201,6 @@ def _words(change: DeviceChange) -> Iterator[str]:
     else:
         yield after.resource
     if after.reason is not None:
-        yield f"Unhealthy: {after.reason.what}"
+        yield f"Unhealthy: {after.reason.message}"
     elif before is not None and before.reason is not None:
         yield "Healthy"

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 def document(basis: Basis) -> dict[str, Any]:
     """The whole host, with what becomes of each device and the problems."""
     found, noted = _judge(basis)
-    beside = {"fates": list(map(plain.dump, found)), "remarks": list(map(plain.dump, noted))}
+    beside = {"devices": list(map(plain.dump, found)), "findings": list(map(plain.dump, noted))}
     return host_json.dump(basis.snapshot.host) | beside
 
 
@@ -224,7 +224,7 @@ def _common_cells(host_device: HostDevice, row: DeviceRow) -> Mapping[str, str]:
     return {
         "DRIVER": _or_dash(host_device.driver),
         "NUMA": _or_dash(host_device.numa_node),
-        "BY": row.by or "-",
+        "BY": row.matched_by or "-",
         _FATE: str(row),
     }
 

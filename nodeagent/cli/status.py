@@ -91,7 +91,7 @@ def text(status: Status, *, wide: bool = False) -> str:
         *([f"names: bundled pci.ids of {status.pci_ids}"] if status.pci_ids else []),
         f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
         *([f"metrics and health at {status.http.address}"] if status.http.address else []),
-        *([_cluster(status.cluster)] if status.cluster.followed else []),
+        *([_cluster(status.cluster)] if status.cluster.enabled else []),
         "",
         table(_HEAD, [_row(each, status.holders) for each in status.resources])
         if status.resources
@@ -100,7 +100,7 @@ def text(status: Status, *, wide: bool = False) -> str:
     lines += ["", table(_WIDE, _devices(status))] if wide and status.resources else []
     lines += [""] if status.holders else []
     lines += [f"{device} in use by {holder.pod}" for device, holder in status.holders.items()]
-    waiting = [f"{each.card}: {each.action}: {each.why}" for each in status.changes.waiting]
+    waiting = [f"{each.card}: {each.action}: {each.message}" for each in status.changes.waiting]
     waiting += _waiting(status)
     lines += ["", "pending (no action required):", *(f"  {line}" for line in waiting)] if waiting else []
     lines += [_stale(each) for each in status.cluster.stale]
@@ -112,9 +112,9 @@ def text(status: Status, *, wide: bool = False) -> str:
 
 def _waiting(status: Status) -> list[str]:
     """Unhealthy devices that are no problem: a pod has the rest of their group."""
-    listed = {problem.about for problem in status.found}
+    listed = {problem.subject for problem in status.found}
     return [
-        f"{resource.name}: {diagnose.list_ids(devices)}: {devices[0].what}"
+        f"{resource.name}: {diagnose.list_ids(devices)}: {devices[0].message}"
         for resource in status.resources
         for devices in diagnose.group_by_reason(
             device
@@ -128,8 +128,8 @@ def _cluster(cluster: ClusterStatus) -> str:
     """Whether the API server answers, and which KubeVirt CR is in force."""
     when = datetime.fromtimestamp(cluster.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     wishes = f"KubeVirt CR {cluster.kubevirt}" if cluster.kubevirt else "no KubeVirt CR"
-    left_out = f"; Events left out: {cluster.events_left_out}" if cluster.events_left_out else ""
-    if cluster.answers:
+    left_out = f"; Events left out: {cluster.events_dropped}" if cluster.events_dropped else ""
+    if cluster.reachable:
         return f"cluster: answers since {when}; in force: {wishes}{left_out}"
     since = f"does not answer since {when}" if cluster.since else "has not answered yet"
     return f"cluster: {since}; in force, as it was heard last: {wishes}{left_out}"
@@ -137,7 +137,7 @@ def _cluster(cluster: ClusterStatus) -> str:
 
 def _stale(stale: StaleStatus) -> str:
     """No problem: pods that request it wait as they would without it."""
-    why = stale.why or "to remove it from the Node, set cluster.staleResources to remove"
+    why = stale.message or "to remove it from the Node, set cluster.staleResources to remove"
     return f"{stale.resource}: the Node lists it with 0 devices, and no plugin offers it; {why}"
 
 

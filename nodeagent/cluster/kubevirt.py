@@ -67,7 +67,7 @@ def cr(document: Any) -> KubeVirtCR:
         return KubeVirtCR(
             namespace,
             name,
-            fault=misconfigured("", f"{_place(document)}.{first.about}: {first.what}", first.hint),
+            fault=misconfigured("", f"{_place(document)}.{first.subject}: {first.message}", first.hint),
         )
     return found
 
@@ -180,7 +180,7 @@ def _permitted(section: dict[Any, Any], notes: Notes) -> tuple[list[Permitted], 
                 found.append(permitted)
                 continue
             refused = [
-                each._replace(what=f"{fields.shown(resource)}: {each.what}")
+                each._replace(message=f"{fields.shown(resource)}: {each.message}")
                 for each in notes.findings[first:]
             ]
             notes.findings[first:] = refused

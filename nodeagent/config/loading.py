@@ -280,11 +280,11 @@ def _check(configuration: Configuration, effective: Effective) -> None:
     :raises ConfigError: if there is any problem by now.
     """
     for finding in merge.findings(configuration):
-        place = effective.place(finding.about)
+        place = effective.place(finding.subject)
         if place is None:
-            effective.problems.add(finding.about, "", finding.what, finding.hint)
+            effective.problems.add(finding.subject, "", finding.message, finding.hint)
         else:  # a key that some source has
-            effective.problems.add(place, finding.about, finding.what, finding.hint)
+            effective.problems.add(place, finding.subject, finding.message, finding.hint)
     effective.problems.raise_any()
 
 

@@ -269,7 +269,7 @@ def kubelet_name(words: str, part: str, rest: str = "") -> Word:
     def read(scalar: Scalar) -> str:
         fault = naming.find_fault(f"{scalar.text}{rest}") if scalar.text or not rest else None
         if fault is not None:
-            raise Invalid(f'the kubelet refuses the {part} "{scalar.text}": {fault.what}', fault.hint)
+            raise Invalid(f'the kubelet refuses the {part} "{scalar.text}": {fault.message}', fault.hint)
         return scalar.text
 
     return Word(words, read)

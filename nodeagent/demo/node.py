@@ -228,7 +228,7 @@ class DemoNode:
             ],
             f"{device_id} is not said to be Unhealthy by {code}",
         )
-        return f"{device['what']}\n{device['hint']}".strip()
+        return f"{device['message']}\n{device['hint']}".strip()
 
     async def change(self, state: str, card: str) -> Document:
         """Wait until the daemon reports a change in this state ("waiting", "failing") on a card."""
@@ -250,7 +250,7 @@ class DemoNode:
 
         def select(status: Document) -> list[Document]:
             cluster = status.get("cluster", {})
-            return [cluster] if cluster.get("followed") and bool(cluster.get("answers")) is answers else []
+            return [cluster] if cluster.get("enabled") and bool(cluster.get("reachable")) is answers else []
 
         await self.until_status(select, f"the cluster is not said {'' if answers else 'not '}to answer")
 

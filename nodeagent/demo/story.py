@@ -248,7 +248,7 @@ async def _split(node: DemoNode, cards: SimulatedCards) -> None:
         "what nobody holds makes room; what a pod holds stays for now", everywhere("8 223") | {card: "1 222"}
     )
     waiting = await node.change("waiting", card)
-    screen.show(f"{card}: {waiting['why']}")
+    screen.show(f"{card}: {waiting['message']}")
     node.delete(pod)
     await expect("its card gets the new type, too", everywhere("8 223"))
     await expect_capacities("the kubelet has them all", {_MIDDLE: 24})
@@ -259,7 +259,7 @@ async def _split(node: DemoNode, cards: SimulatedCards) -> None:
     screen.do(f"writes to {second} fail; the list becomes [nvidia-228]")
     await expect("the others get it", {first: "2 228", third: "2 228"})
     failing = await node.change("failing", second)
-    screen.show(f"{second}: {failing['what'].rpartition(': ')[2]}; it is tried again")
+    screen.show(f"{second}: {failing['message'].rpartition(': ')[2]}; it is tried again")
     mend_create(node.host, second, "nvidia-228")
     screen.do("the card works again")
     await expect("it gets its type with the next try", everywhere("2 228"))

@@ -62,7 +62,7 @@ def changes(root: Root, entries: Sequence[AtBoot]) -> BootFiles:
 def put(root: Root, change: BootFiles) -> None:
     """Write and remove. Blocks. :raises KernelRefused: if a file cannot be written or removed."""
     for file in change.files:
-        if file.fate is FileFate.WRITTEN:
+        if file.status is FileFate.WRITTEN:
             files.put(
                 root.path(file.path), file.text, "nothing else is changed", mode=0o755 if file.runs else 0o644
             )

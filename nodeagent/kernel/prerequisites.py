@@ -64,7 +64,7 @@ def explain_iommu_off(root: Root) -> Missing:
     in_firmware = _BY_HYPERVISOR if is_vm(root) else f"switch {vendor.switch} on {IN_SETUP}"
     if not tables:  # a container may not see them
         also = "" if is_vm(root) or vendor is not _INTEL or asked else "; intel_iommu=on is needed, too"
-        return Missing(f"{NO_IOMMU.seen}; ACPI tables cannot be seen", in_firmware + also)
+        return Missing(f"{NO_IOMMU.message}; ACPI tables cannot be seen", in_firmware + also)
     if vendor.table not in tables:
         return Missing(f"no IOMMU: the firmware has no {vendor.table} in {_TABLES}", in_firmware)
     seen = f"no IOMMU is active, though the firmware has a {vendor.table} in {_TABLES}"

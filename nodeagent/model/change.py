@@ -376,8 +376,8 @@ class Result(NamedTuple):
     """
 
     functions: tuple[str, ...]
-    became: Outcome
-    what: str = ""
+    outcome: Outcome
+    message: str = ""
     refusals: tuple[Problem, ...] = ()
 
 
@@ -409,7 +409,7 @@ class BootFile(NamedTuple):
     """A file to write whole, or to remove: then ``text`` is empty."""
 
     path: str
-    fate: FileFate
+    status: FileFate
     text: str = ""
     runs: bool = False
 

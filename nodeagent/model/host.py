@@ -170,8 +170,8 @@ class Kind(StrEnum):
 class Missing(NamedTuple):
     """A prerequisite that a host lacks: the evidence, and what to do on this host."""
 
-    seen: str
-    to_do: str
+    message: str
+    hint: str
 
 
 NO_IOMMU = Missing(

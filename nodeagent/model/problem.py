@@ -43,28 +43,28 @@ class ProblemCode(StrEnum):
 
 
 class Problem(NamedTuple):
-    """One problem: ``code`` and ``about`` identify it, whatever its text is now.
+    """One problem: ``code`` and ``subject`` identify it, whatever its text is now.
 
-    ``about`` is a rule, an alias, a driver, a place in a file, "" for the node. ``hint`` is what to do, ""
-    for nothing. One that is not ``wrong`` is a note: it may be intended.
+    ``subject`` is a rule, an alias, a driver, a place in a file, "" for the node. ``hint`` is what to do, ""
+    for nothing. One that is not ``action_required`` is a note: it may be intended.
     """
 
     code: str  # a ProblemCode; of another version maybe one that is not known here
-    about: str
-    what: str
+    subject: str
+    message: str
     hint: str
-    wrong: bool
+    action_required: bool
 
     @property
     def key(self) -> tuple[str, str]:
         """The same for the same problem, from one moment to the next."""
-        return self.code, self.about
+        return self.code, self.subject
 
     @property
     def line(self) -> str:
         """All of it on one line: place, cause, and what to do."""
-        at = f"{self.about}: " if self.about else ""
-        return f"{at}{self.what}; {self.hint}" if self.hint else f"{at}{self.what}"
+        at = f"{self.subject}: " if self.subject else ""
+        return f"{at}{self.message}; {self.hint}" if self.hint else f"{at}{self.message}"
 
 
 def wrong(code: ProblemCode, about: str, what: str, hint: str = "") -> Problem:

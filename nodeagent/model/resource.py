@@ -75,7 +75,7 @@ class Reason(NamedTuple):
     """Why a device cannot be given, for machines (``code``) and for people: what, and what to do."""
 
     code: ReasonCode
-    what: str
+    message: str
     hint: str
 
 

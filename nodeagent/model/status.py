@@ -95,7 +95,7 @@ class HostStatus(NamedTuple):
     scanned: bool = False
     scans: Durations = NO_DURATIONS
     mdev_states: tuple[MdevsStatus, ...] = ()
-    unread: str | None = None  # why nothing of it can be looked at now
+    error: str | None = None  # why nothing of it can be looked at now
 
     @classmethod
     def of(
@@ -145,7 +145,7 @@ class DeviceStatus(NamedTuple):
     healthy: bool
     numa: int | None
     reason: str | None = None  # a ReasonCode; of another version maybe one that is not known here
-    what: str | None = None
+    message: str | None = None
     hint: str | None = None
 
     @classmethod
@@ -153,7 +153,9 @@ class DeviceStatus(NamedTuple):
         """The status of a Device."""
         if device.reason is None:
             return cls(device.id, True, device.numa)
-        return cls(device.id, False, device.numa, device.reason.code, device.reason.what, device.reason.hint)
+        return cls(
+            device.id, False, device.numa, device.reason.code, device.reason.message, device.reason.hint
+        )
 
 
 class AllocationsStatus(NamedTuple):
@@ -170,8 +172,8 @@ NO_ALLOCATIONS = AllocationsStatus()
 class ResourceStatus(NamedTuple):
     """A Resource, and how it stands with the kubelet; ``error`` is why it is not registered.
 
-    ``listed``: the kubelet reads its list. ``others``: the ids of another plugin that the kubelet has under
-    this name instead of these.
+    ``watched``: the kubelet reads its ListAndWatch stream. ``other_plugin_devices``: the ids of another
+    plugin, which the kubelet has under this name instead of these.
     """
 
     name: ResourceName
@@ -180,9 +182,9 @@ class ResourceStatus(NamedTuple):
     registered: bool
     registrations: int
     error: str | None
-    listed: bool = False
+    watched: bool = False
     allocations: AllocationsStatus = NO_ALLOCATIONS
-    others: tuple[str, ...] = ()
+    other_plugin_devices: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -207,16 +209,16 @@ class MemberStatus(NamedTuple):
 
     ``role`` is "vfio", "bridge", "unbound", "friendly", "blocks" or "mdev", and in a group that is not for
     VFIO "splits" or "vacant"; ``parent`` is the physical function that it is a part of; ``device`` the id of
-    the Device that stands for it, None if it is not offered, and ``why`` says so then.
+    the Device that stands for it, None if it is not offered, and ``message`` says so then.
     """
 
     id: str
-    about: str | None
+    description: str | None
     driver: str | None
     role: str
     parent: str | None = None
     device: str | None = None
-    why: str | None = None
+    message: str | None = None
 
 
 class GroupStatus(NamedTuple):
@@ -241,7 +243,7 @@ class WaitingStatus(NamedTuple):
 
     card: str
     action: str
-    why: str
+    message: str
     kind: str = ""
 
 
@@ -251,7 +253,7 @@ class FailingStatus(NamedTuple):
     card: str
     type: str | None
     action: str
-    what: str
+    message: str
     hint: str
     tries: int
     next_try_seconds: float
@@ -273,12 +275,12 @@ class ChangesStatus(NamedTuple):
     """
 
     cards: tuple[CardStatus, ...]
-    under_way: tuple[str, ...]
+    in_progress: tuple[str, ...]
     waiting: tuple[WaitingStatus, ...]
     failing: tuple[FailingStatus, ...]
     problems: tuple[Problem, ...]
     writes: int
-    late: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
     results: tuple[ResultsStatus, ...] = ()
     notes: tuple[Problem, ...] = ()
 
@@ -319,43 +321,43 @@ class HttpStatus(NamedTuple):
 class StaleStatus(NamedTuple):
     """An extended resource that was offered here once, that nobody gives any more, and that the Node has.
 
-    ``why`` it cannot be taken away; "" if it can be.
+    ``message`` it cannot be taken away; "" if it can be.
     """
 
     resource: str
-    why: str = ""
+    message: str = ""
 
 
 class ClusterStatus(NamedTuple):
     """What is followed in the cluster, and how well.
 
-    ``followed``: the settings ask for it, and there are credentials. ``answers``: what is in force is what
-    the API server says now; ``since`` then, or since it does not (seconds since 1970). ``kubevirt`` is the CR
-    in force ("" for none), ``heard`` when it or the labels were put on disk last. ``doubts`` are lines on
-    what stays in force although the cluster says otherwise; ``refused`` on what of the CR is not in force;
-    ``unwritten`` on what cannot be written to the cluster. ``events_left_out`` counts Events that were not.
+    ``enabled``: the settings ask for it, and there are credentials. ``reachable``: the watches are up to
+    date; ``since`` when (or since when not), in seconds since 1970. ``kubevirt`` is the CR in force, or "";
+    ``last_saved`` the time at which it or the labels were written to disk last. ``warnings`` are lines on
+    state that stays in force although the cluster says otherwise; ``refused`` on parts of the CR that are not
+    in force; ``write_errors`` on missing permissions. ``events_dropped`` counts Events over the rate limit.
     ``stale`` are resources that the Node should have no more; ``stale_removed`` those that were taken away.
     """
 
-    followed: bool = False
-    answers: bool = False
+    enabled: bool = False
+    reachable: bool = False
     since: float = 0.0
     kubevirt: str = ""
-    heard: float = 0.0
+    last_saved: float = 0.0
     error: str = ""
     hint: str = ""
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    unwritten: tuple[str, ...] = ()
-    events_left_out: int = 0
+    write_errors: tuple[str, ...] = ()
+    events_dropped: int = 0
     stale: tuple[StaleStatus, ...] = ()
     stale_removed: tuple[str, ...] = ()
 
 
 class Status(NamedTuple):
-    """Everything at one moment. ``remarks`` are all problems with their hints, then notes.
+    """Everything at one moment. ``findings`` are all problems with their hints, then notes.
 
-    ``problems`` are the texts of the remarks that are wrong. ``subsystems`` has those that failed since the
+    ``problems`` are the texts of those that need action. ``subsystems`` has those that failed since the
     start: why, or "running again". ``pci_ids`` is the day of the bundled copy.
     """
 
@@ -377,23 +379,23 @@ class Status(NamedTuple):
     groups: tuple[GroupStatus, ...] = ()
     cluster: ClusterStatus = ClusterStatus()
     pci_ids: str = ""
-    remarks: tuple[Problem, ...] = ()
+    findings: tuple[Problem, ...] = ()
 
     @property
     def found(self) -> tuple[Problem, ...]:
         """The problems, which need action."""
-        return tuple(remark for remark in self.remarks if remark.wrong)
+        return tuple(each for each in self.findings if each.action_required)
 
     @property
     def notes(self) -> tuple[Problem, ...]:
-        """The remarks that may be intended."""
-        return tuple(remark for remark in self.remarks if not remark.wrong)
+        """The findings that may be intended."""
+        return tuple(each for each in self.findings if not each.action_required)
 
-    def with_remarks(self, remarks: Iterable[Problem]) -> Status:
+    def with_findings(self, findings: Iterable[Problem]) -> Status:
         """The same with these problems and notes."""
-        remarks = sorted(remarks, key=lambda remark: not remark.wrong)
-        texts = tuple(remark.what for remark in remarks if remark.wrong)
-        return self._replace(remarks=tuple(remarks), problems=texts)
+        ordered = sorted(findings, key=lambda finding: not finding.action_required)
+        texts = tuple(finding.message for finding in ordered if finding.action_required)
+        return self._replace(findings=tuple(ordered), problems=texts)
 
     @property
     def unready(self) -> tuple[str, ...]:
@@ -401,6 +403,6 @@ class Status(NamedTuple):
         missing = () if self.host.scanned else ("the host was not scanned yet",)
         if not self.kubelet.present:
             return missing
-        late = (each for each in self.resources if not (each.registered and each.listed))
+        late = (each for each in self.resources if not (each.registered and each.watched))
         lacks = {False: "does not know it yet", True: "does not read its list yet"}
         return (*missing, *(f"{each.name}: the kubelet {lacks[each.registered]}" for each in late))

@@ -37,7 +37,7 @@ API_SERVER = (ProblemCode.CLUSTER, "")
 def problems(status: Status) -> Iterator[Problem]:
     """The problems and notes of the parts of a Status, with the remarks that components have made."""
     yield from _of_daemon(status)
-    yield from status.remarks
+    yield from status.findings
     yield from _of_cluster(status)
     yield from _of_host(status)
     yield from _of_changes(status)
@@ -59,14 +59,14 @@ def _of_daemon(status: Status) -> Iterator[Problem]:
 
 def _of_cluster(status: Status) -> Iterator[Problem]:
     cluster = status.cluster
-    if cluster.followed and cluster.error:
+    if cluster.enabled and cluster.error:
         yield _problem(*API_SERVER, f"the cluster is not heard: {cluster.error}", cluster.hint)
-    for line in (*cluster.doubts, *cluster.refused, *cluster.unwritten):
+    for line in (*cluster.warnings, *cluster.refused, *cluster.write_errors):
         yield _problem(ProblemCode.CLUSTER, line, line)
 
 
 def _of_host(status: Status) -> Iterator[Problem]:
-    error, unread = status.kubelet.pod_resources, status.host.unread
+    error, unread = status.kubelet.pod_resources, status.host.error
     if error != ANSWERS:
         what = f"the devices in use are not known: {error}"
         yield _problem(ProblemCode.POD_RESOURCES, "", what, _NOT_ASKED)
@@ -79,12 +79,12 @@ def _of_changes(status: Status) -> Iterator[Problem]:
     changes = status.changes
     yield from changes.problems
     yield from changes.notes
-    for action in changes.late:
+    for action in changes.stuck:
         yield _problem(ProblemCode.CHANGE, action, f"the kernel does not answer: {action}")
     first = {(failing.card, failing.type): failing for failing in reversed(changes.failing)}
     for failing in reversed(first.values()):
-        at = "" if failing.what.startswith(failing.card) else f"{failing.card}: "
-        yield _problem(ProblemCode.CHANGE, failing.card, f"{at}{failing.what}", failing.hint)
+        at = "" if failing.message.startswith(failing.card) else f"{failing.card}: "
+        yield _problem(ProblemCode.CHANGE, failing.card, f"{at}{failing.message}", failing.hint)
 
 
 def _of_kubelet(status: Status) -> Iterator[Problem]:
@@ -96,9 +96,9 @@ def _of_kubelet(status: Status) -> Iterator[Problem]:
 
 def describe_other_plugin(resource: ResourceStatus) -> str:
     """The devices that the kubelet has under this name instead of those listed here, "" if it has none."""
-    if not resource.others:
+    if not resource.other_plugin_devices:
         return ""
-    others = naming.shorten(resource.others)
+    others = naming.shorten(resource.other_plugin_devices)
     return f"another device plugin registers it: the kubelet has its devices ({others})"
 
 
@@ -118,12 +118,12 @@ def _of_resource(resource: ResourceStatus, status: Status) -> Iterator[Problem]:
             continue
         holder = status.holders.get(device.id)
         if not waits(device.reason, held=holder is not None and holder.resource == resource.name):
-            text = f"{resource.name}: {device.id} is Unhealthy: {device.what}"
+            text = f"{resource.name}: {device.id} is Unhealthy: {device.message}"
             yield _problem(device.reason or "", subject(resource, device), text, device.hint)
 
 
 def _problem(code: str, subject: str, text: str, hint: str | None = None) -> Problem:
-    return Problem(code, subject, text, hint or "", wrong=True)
+    return Problem(code, subject, text, hint or "", action_required=True)
 
 
 def subject(resource: ResourceStatus, device: DeviceStatus) -> str:
@@ -154,17 +154,19 @@ def find_unwatched(directories: Sequence[str], *, has_instance: bool) -> Iterato
 
 def combine_devices(status: Status) -> tuple[Problem, ...]:
     """The problems of a Status; devices of one resource with the same reason as one, not as 1,000 lines."""
-    listed = {problem.about for problem in status.found}
+    listed = {problem.subject for problem in status.found}
     combined: dict[str, str] = {}
     for resource in status.resources:
         for devices in group_by_reason(
             device for device in resource.devices if subject(resource, device) in listed
         ):
             if len(devices) > 1:
-                line = f"{resource.name}: {list_ids(devices)} are Unhealthy: {devices[0].what}"
+                line = f"{resource.name}: {list_ids(devices)} are Unhealthy: {devices[0].message}"
                 combined |= {subject(resource, device): line for device in devices}
-    found = [problem._replace(what=combined.get(problem.about, problem.what)) for problem in status.found]
-    return tuple({problem.what: problem for problem in found}.values())
+    found = [
+        problem._replace(message=combined.get(problem.subject, problem.message)) for problem in status.found
+    ]
+    return tuple({problem.message: problem for problem in found}.values())
 
 
 def list_ids(devices: Iterable[DeviceStatus]) -> str:
@@ -176,5 +178,5 @@ def group_by_reason(devices: Iterable[DeviceStatus]) -> Collection[list[DeviceSt
     """Unhealthy devices of one resource, those with the same text and hint together."""
     groups: dict[tuple[str | None, str | None], list[DeviceStatus]] = {}
     for device in devices:
-        groups.setdefault((device.what, device.hint), []).append(device)
+        groups.setdefault((device.message, device.hint), []).append(device)
     return groups.values()

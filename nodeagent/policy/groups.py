@@ -103,7 +103,7 @@ def find_blockers(members: Iterable[PciFunction]) -> tuple[PciFunction, ...]:
 def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Missing | None:
     """Why VFIO can assign no function of this group, or without a group; None if an IOMMU isolates it."""
     if group is not None and group.no_iommu:
-        enable = "enable the IOMMU" if no_iommu is None else no_iommu.to_do
+        enable = "enable the IOMMU" if no_iommu is None else no_iommu.hint
         return Missing(
             "VFIO runs without an IOMMU here (vfio-noiommu): a guest could write to all memory",
             f"disable enable_unsafe_noiommu_mode of the module vfio; {enable}",

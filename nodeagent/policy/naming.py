@@ -51,7 +51,7 @@ def find_fault(name: str) -> Problem | None:
 def describe_fault(name: str) -> str | None:
     """Why the kubelet would refuse ``name``, and the fix, in one line; None if it would not."""
     refused = find_fault(name)
-    return None if refused is None else f"{refused.what}; {refused.hint}"
+    return None if refused is None else f"{refused.message}; {refused.hint}"
 
 
 def _find_domain_fault(domain: str) -> Problem | None:

@@ -55,7 +55,7 @@ def entries(cr: KubeVirtCR, configuration: Configuration) -> Entries:
     serve, listed = configuration.kubevirt.serve, cr.permitted
     foreign = [entry for entry in listed if serve != ALL and not entry.external]
     misnamed = [problem for entry in listed if (problem := _misnamed(entry)) is not None]
-    places = {problem.about for problem in misnamed}
+    places = {problem.subject for problem in misnamed}
     meant = [entry for entry in listed if _is_served(entry, serve) and entry.place not in places]
     served, refused = _sort(meant, foreign, configuration)
     rules = _rules(served)
@@ -77,7 +77,7 @@ def _misnamed(entry: Permitted) -> Problem | None:
     fault = naming.find_fault(entry.resource)
     if fault is None:
         return None
-    text = f'"{entry.resource}" is no valid resource name: {fault.what}'
+    text = f'"{entry.resource}" is no valid resource name: {fault.message}'
     return misconfigured(entry.place, text, fault.hint)
 
 

@@ -219,7 +219,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "nodeagent_changes_late",
         "Changes of the host to which the kernel does not answer.",
-        lambda status: len(status.changes.late),
+        lambda status: len(status.changes.stuck),
     ),
     _gauge(
         "nodeagent_config_generation",
@@ -244,12 +244,12 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "nodeagent_cluster_followed",
         "1 if the API server is asked for the KubeVirt CR and this Node.",
-        lambda status: status.cluster.followed,
+        lambda status: status.cluster.enabled,
     ),
     _gauge(
         "nodeagent_cluster_answers",
         "1 if what is in force of the cluster is what it says now.",
-        lambda status: status.cluster.answers,
+        lambda status: status.cluster.reachable,
     ),
     _gauge(
         "nodeagent_cluster_since_timestamp_seconds",

@@ -100,9 +100,9 @@ async def test_what_cannot_be_written_is_a_problem_that_is_logged_once_and_ends(
     for _ in range(2):
         await node.files.follow()
     (problem,) = node.files.problems
-    assert problem.what.startswith(f"{GPU}: the CDI file {tmp_path}/cdi/")
+    assert problem.message.startswith(f"{GPU}: the CDI file {tmp_path}/cdi/")
     (line,) = said(log.CDI_FAILED)
-    assert f"{log.CDI_FAILED.text.format(**line)}; {line['hint']}" == problem.what
+    assert f"{log.CDI_FAILED.text.format(**line)}; {line['hint']}" == problem.message
     (tmp_path / "cdi").unlink()
     await node.files.follow()
     assert node.files.problems == ()

@@ -254,7 +254,7 @@ async def test_a_cdi_file_that_cannot_be_written_refuses_until_it_can(tmp_path: 
         pod = await agent.kubelet.admit(Pod("ns", "p", [{GPU: 1}]))
         names(pod.message, "CDI", "directory")
         (problem,) = agent.cdi.problems
-        names(problem.what, GPU, "CDI")
+        names(problem.message, GPU, "CDI")
         in_the_way.unlink()
         pod = await agent.kubelet.admit(Pod("ns", "q", [{GPU: 1}]))
         assert pod.phase == "Running"

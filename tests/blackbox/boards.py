@@ -182,4 +182,6 @@ async def what(node: Node, device: str) -> str:
     """What is wrong with a device, as the daemon tells; empty if nothing is."""
     told = await node.status()
     devices = [each for resource in told["resources"] for each in resource["devices"]]
-    return next((str(each["what"]) for each in devices if each["id"] == device and not each["healthy"]), "")
+    return next(
+        (str(each["message"]) for each in devices if each["id"] == device and not each["healthy"]), ""
+    )

@@ -61,7 +61,7 @@ async def test_a_gpu_whose_group_has_the_network_of_the_host_is_not_to_be_bound(
     async with node.kubelet(), node.daemon() as daemon:
         hint = (await daemon.logged("device-unhealthy", device=GPU))["hint"]
         done = await node.command("explain", GPU, "-o", "json")
-    for advice in (hint, json.loads(done.stdout)["toDo"]):
+    for advice in (hint, json.loads(done.stdout)["hint"]):
         assert NIC in advice
         assert leaves_it(advice)
 
@@ -80,7 +80,7 @@ async def test_what_the_host_has_given_up_may_be_bound_after_the_next_look(node:
         await daemon.logged("device-unhealthy", device=NIC)
         route(node, "")
         done = await node.command("explain", NIC, "-o", "json")
-        assert binds_it(json.loads(done.stdout)["toDo"])
+        assert binds_it(json.loads(done.stdout)["hint"])
         await node.until_told(
             lambda told: [binds_it(each["hint"]) for each in told["resources"][0]["devices"]] == [True]
         )

@@ -86,7 +86,7 @@ async def test_two_groups_share_the_files_and_the_other_stays(node: Node) -> Non
     await told(node, 0, "bind", "--at-boot", GPU)
     await told(node, 0, "bind", "--at-boot", "8086:10d3")
     document = json.loads(await told(node, 0, "release", GPU, "-o", "json"))
-    assert {each["fate"] for each in document["files"]} == {"written"}
+    assert {each["status"] for each in document["files"]} == {"written"}
     text = (node.root / MODPROBE).read_text()
     assert ("0000:5e:00.0" in text, GPU in text) == (True, False)
 

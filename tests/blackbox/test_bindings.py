@@ -77,7 +77,7 @@ BOUND: list[tuple[str | None, str]] = [("vfio-pci", "vfio-pci")] * 2
 
 async def settled(node: Node) -> dict[str, Any]:
     """The changes that the status tells when nothing is under way."""
-    told = await node.until_told(lambda told: not told["changes"]["underWay"])
+    told = await node.until_told(lambda told: not told["changes"]["inProgress"])
     changes: dict[str, Any] = told["changes"]
     return changes
 
@@ -163,7 +163,7 @@ async def test_a_group_with_a_mounted_disk_is_left_as_it_is_and_the_mount_point_
         names(said["text"], "nvme0n1", "/srv/data", "group 10")
         told = await settled(node)
         (problem,) = told["problems"]
-        assert (problem["what"], told["writes"]) == (said["text"], 0)
+        assert (problem["message"], told["writes"]) == (said["text"], 0)
         assert "/srv/data" in (await node.command("plan")).stdout
         assert "/srv/data" in (await node.command("status")).stdout
         node.configure(RESOURCE + RULE.replace("}]}]", f'}}], force: ["{DISK}"]}}]'))
@@ -257,12 +257,12 @@ async def test_without_a_daemon_the_plan_is_the_same_and_nothing_is_written(node
     async with simulated(node.host, GPU, AUDIO) as drivers:
         (step,) = (await planned(node))["steps"]
         assert step["kind"] == "bind-drivers"
-        names(step["what"], GPU, AUDIO, "vfio-pci")
-        names(step["why"], "config.yaml:4")
+        names(step["action"], GPU, AUDIO, "vfio-pci")
+        names(step["message"], "config.yaml:4")
         add_disk(node)
         plan = await planned(node)
         (problem,) = plan["problems"]
-        names(problem["what"], "nvme0n1", "/srv/data")
+        names(problem["message"], "nvme0n1", "/srv/data")
         assert plan["steps"] == []
         assert problem["hint"]
         assert (drivers.writes, drivers_of(drivers)) == ([], OWN)
@@ -275,7 +275,7 @@ async def test_an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nobod
     async with simulated(node.host, GPU, AUDIO) as drivers:
         with held_up(node, "snd_hda_intel"):
             async with node.running(listed={CARDS: 2}) as (_, kubelet):
-                await node.until_told(lambda told: bool(told["changes"]["underWay"]))
+                await node.until_told(lambda told: bool(told["changes"]["inProgress"]))
                 await kubelet.admit(pod("vm", {CARDS: 1}))
                 assert drivers.writes[1:] == []
         assert drivers.driver(GPU) == "nouveau"

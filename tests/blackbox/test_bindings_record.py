@@ -51,7 +51,7 @@ async def test_a_damaged_record_of_own_drivers_is_set_aside_and_told_and_nothing
         async with node.daemon() as daemon:
             told = await daemon.logged("state-damaged")
             assert f"{record(node).name}.broken" in told["message"]
-            await node.until_told(lambda told: not told["changes"]["underWay"])
+            await node.until_told(lambda told: not told["changes"]["inProgress"])
             assert drivers_of(drivers) == BOUND
         assert record(node).with_suffix(".json.broken").read_bytes() == damaged
 
@@ -89,7 +89,7 @@ async def test_what_a_killed_daemon_had_taken_goes_back_where_the_rest_may_not_f
             await daemon.logged("plan-problem")
             await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
             await daemon.logged("action-done")
-            told = await node.until_told(lambda told: not told["changes"]["underWay"])
-            assert "boot display" in told["changes"]["problems"][0]["what"]
+            told = await node.until_told(lambda told: not told["changes"]["inProgress"])
+            assert "boot display" in told["changes"]["problems"][0]["message"]
             assert told["changes"]["writes"] == 1
             await eventually(lambda: not node.has_former_drivers(), PATIENCE)

@@ -108,5 +108,5 @@ async def test_one_change_of_a_group_is_made_at_a_time_though_the_function_it_is
             node.host.unplug(SECOND)
             together = set()
             while drivers.driver(FIRST) != "vfio-pci":
-                together.add(len((await node.status())["changes"]["underWay"]))
+                together.add(len((await node.status())["changes"]["inProgress"]))
             assert max(together) == 1

@@ -57,7 +57,7 @@ async def refused(node: Node, drivers: SimulatedDrivers, rule: str = RULE) -> st
 
 
 def _reasons(changes: dict[str, Any]) -> list[str]:
-    return [each["what"] for each in (*changes["problems"], *changes["failing"])]
+    return [each["message"] for each in (*changes["problems"], *changes["failing"])]
 
 
 async def test_a_controller_with_a_mounted_disk_in_a_pci_domain_of_its_own_is_left(node: Node) -> None:

@@ -158,8 +158,8 @@ async def test_what_rules_would_refuse_is_refused_with_the_same_evidence(
                 assert (await node.status())["changes"]["problems"] == []
         (result,) = told["results"]
         (problem,) = result["refusals"]
-        facts.names(problem["what"], *evidence)
-        assert (result["became"], bool(problem["hint"])) == ("refused", True)
+        facts.names(problem["message"], *evidence)
+        assert (result["outcome"], bool(problem["hint"])) == ("refused", True)
         assert [wrote for wrote in drivers.writes if wrote.kind != "override"] == []
         assert [driver for driver, _ in drivers_of(drivers)] == ["nouveau", "snd_hda_intel"]
 
@@ -284,11 +284,11 @@ async def test_of_sixteen_groups_by_one_name_each_is_as_asked_or_as_before(
         else:
             async with node.daemon():
                 document = await Hand(node).told(3, "bind", "8086:10d3")
-                await node.until_told(lambda told: not told["changes"]["underWay"])
+                await node.until_told(lambda told: not told["changes"]["inProgress"])
                 await node.until_nothing_is_to_do()  # what is given back after a refusal is scanned again
         assert states(drivers, groups) == wanted
         assert "nothing to do" in (await node.command("plan")).stdout
-        became = {each["functions"][0]: each["became"] for each in document["results"]}
+        became = {each["functions"][0]: each["outcome"] for each in document["results"]}
         assert became == {
             group[0]: "refused" if number in failing else "done" for number, group in enumerate(groups)
         }

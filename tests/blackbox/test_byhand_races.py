@@ -110,7 +110,7 @@ async def test_a_write_that_sleeps_is_told_after_a_while_and_the_daemon_goes_on(
                 names(told, "not done yet", GPU, AUDIO, "vfio-pci")
                 assert await process.wait() == 3
             await daemon.logged("action-waiting")
-            (action,) = (await node.status())["changes"]["underWay"]
+            (action,) = (await node.status())["changes"]["inProgress"]
             names(action, GPU, AUDIO, "vfio-pci")
 
 

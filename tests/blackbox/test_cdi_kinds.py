@@ -132,7 +132,7 @@ async def test_a_node_that_a_file_names_has_to_be_there(gpus: Node) -> None:
         told = json.loads((await gpus.command("explain", GPU, "-o", "json")).stdout)
         for device in told["devices"]:
             assert device["reason"]["code"] == "node-missing"
-            facts.names(device["reason"]["what"], "/etc/cdi/nvidia.json", "/dev/nvidiactl")
+            facts.names(device["reason"]["message"], "/etc/cdi/nvidia.json", "/dev/nvidiactl")
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ async def test_a_file_that_is_wrong_costs_its_own_devices_and_says_where(
         put_text(gpus, "nvidia.json", text)
         await until_health(kubelet, GPU, f"{KIND}=0", "Unhealthy")
         assert names(kubelet) == {"other": "Healthy", "0": "Unhealthy", "1": "Unhealthy"}
-        told = await gpus.until_told(lambda told: "nvidia.json" in str(told["remarks"]))
-        (what,) = [each["what"] for each in told["remarks"] if each["code"] == "cdi-file"]
+        told = await gpus.until_told(lambda told: "nvidia.json" in str(told["findings"]))
+        (what,) = [each["message"] for each in told["findings"] if each["code"] == "cdi-file"]
         assert place in what
         assert daemon.usage().rss < before + (8 << 10)
         put(gpus, "nvidia.json", device("0", "/dev/nvidia0"))
@@ -228,7 +228,7 @@ async def test_a_daemon_may_start_while_a_directory_hangs(gpus: Node) -> None:
     with silentfs.silent(gpus.root / "etc/cdi"):
         async with gpus.running(listed={GPU: 1}) as (daemon, kubelet):
             assert names(kubelet) == {"there": "Healthy"}
-            assert "does not answer" in json.dumps((await gpus.status())["remarks"])
+            assert "does not answer" in json.dumps((await gpus.status())["findings"])
             assert await daemon.end() == 0
 
 
@@ -261,7 +261,7 @@ async def test_a_daemon_starts_with_a_file_that_takes_long_to_parse(gpus: Node) 
     async with gpus.kubelet() as kubelet, gpus.daemon(environ=SLOW):
         await kubelet.until_listed(GPU, 3, PATIENCE)
         assert set(names(kubelet).values()) == {"Healthy"}
-        assert "cannot be used" not in json.dumps((await gpus.status())["remarks"])
+        assert "cannot be used" not in json.dumps((await gpus.status())["findings"])
 
 
 async def test_a_file_that_hangs_is_named_and_used_when_it_answers(gpus: Node, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ async def test_a_file_that_hangs_is_named_and_used_when_it_answers(gpus: Node, t
         with silentfs.silent(away):
             (gpus.root / "etc/cdi/far.json").symlink_to(away / "far.json")
             await until_health(kubelet, GPU, f"{KIND}=0", "Unhealthy")
-            said = json.dumps((await gpus.status())["remarks"])
+            said = json.dumps((await gpus.status())["findings"])
             assert "/etc/cdi/far.json cannot be used: it does not answer" in said
             explained = (await gpus.command("explain", GPU)).stdout
             assert "/etc/cdi/nvidia.json cannot be used: /etc/cdi/far.json does not answer" in explained

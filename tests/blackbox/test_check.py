@@ -58,7 +58,7 @@ async def checked(node: Node, code: int, *arguments: str) -> dict[str, dict[str,
     done = await node.command("check", "-o", "json", *arguments)
     assert done.returncode == code, done.stdout + done.stderr
     document = json.loads(done.stdout)
-    assert document["well"] == (code == 0)
+    assert document["ok"] == (code == 0)
     return {line["check"]: line for line in document["lines"]}
 
 
@@ -89,8 +89,8 @@ async def test_a_host_that_is_ready_is_told_so(node: Node) -> None:
     ):
         assert lines[check]["verdict"] == "ok", lines[check]
     assert lines["nodeagent"]["verdict"] == "ok"
-    assert "dmar0" in lines["IOMMU"]["seen"]
-    assert "IR-PCI-MSI" in lines["interrupt remapping"]["seen"]
+    assert "dmar0" in lines["IOMMU"]["message"]
+    assert "IR-PCI-MSI" in lines["interrupt remapping"]["message"]
     assert done.returncode == 0
 
 
@@ -106,8 +106,8 @@ async def test_a_daemon_that_may_not_lend_usb_nodes_is_told_of_where_a_rule_need
         node.configure(f"resources:\n  - {rule}\n")
         await daemon.logged("resource-added", resource="example.com/stick")
         line = (await checked(node, 3))["USB nodes"]
-    assert "CAP_CHOWN" in line["seen"]
-    assert "usb: true" in line["toDo"]
+    assert "CAP_CHOWN" in line["message"]
+    assert "usb: true" in line["hint"]
     async with node.kubelet(), node.daemon():
         assert (await checked(node, 0))["USB nodes"]["verdict"] == "ok"
 
@@ -117,19 +117,19 @@ async def test_an_iommu_that_intels_kernel_was_not_asked_for_is_a_word_to_add(tm
     node.host.write_file("/proc/cmdline", "quiet")
     line = (await checked(node, 3))["IOMMU"]
     assert line["verdict"] == "wrong"
-    assert "DMAR" in line["seen"]
-    assert "intel_iommu=on" in line["toDo"]
-    assert "update-grub" in line["toDo"]
+    assert "DMAR" in line["message"]
+    assert "intel_iommu=on" in line["hint"]
+    assert "update-grub" in line["hint"]
 
 
 async def test_vtd_that_the_firmware_keeps_to_itself_is_its_to_switch_on(tmp_path: Path) -> None:
     node = without_iommu(tmp_path)
     (tmp_path / "sys/firmware/acpi/tables/DMAR").rename(tmp_path / "sys/firmware/acpi/tables/FACP")
     line = (await checked(node, 3))["IOMMU"]
-    assert "no DMAR" in line["seen"]
-    assert "VT-d" in line["toDo"]
-    assert "firmware" in line["toDo"]
-    assert "intel_iommu" not in line["toDo"], "it is not the kernel's to give"
+    assert "no DMAR" in line["message"]
+    assert "VT-d" in line["hint"]
+    assert "firmware" in line["hint"]
+    assert "intel_iommu" not in line["hint"], "it is not the kernel's to give"
 
 
 async def test_a_virtual_machine_without_an_iommu_has_no_firmware_to_look_into(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ async def test_a_virtual_machine_without_an_iommu_has_no_firmware_to_look_into(t
     node.host.write_file("/proc/cpuinfo", f"{INTEL}flags\t\t: fpu hypervisor vmx\n")
     (tmp_path / "sys/firmware/acpi/tables/DMAR").rename(tmp_path / "sys/firmware/acpi/tables/FACP")
     line = (await checked(node, 3))["IOMMU"]
-    assert "virtual machine" in line["toDo"]
-    assert "firmware's setup" not in line["toDo"]
+    assert "virtual machine" in line["hint"]
+    assert "firmware's setup" not in line["hint"]
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ async def test_an_iommu_that_is_off_is_explained_by_processor_firmware_and_comma
     node.host.write_file("/proc/cpuinfo", cpu)
     node.host.write_file("/proc/cmdline", words)
     line = (await checked(node, 3))["IOMMU"]
-    assert seen in line["seen"]
-    assert to_do in line["toDo"]
-    assert ("intel_iommu=on" in line["toDo"]) is False
+    assert seen in line["message"]
+    assert to_do in line["hint"]
+    assert ("intel_iommu=on" in line["hint"]) is False
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ async def test_the_boot_loader_of_this_host_is_what_is_to_be_told(
     node.host.write_file("/proc/cmdline", "quiet")
     (tmp_path / "usr/sbin/update-grub").unlink()
     node.host.write_file(there, "")
-    assert to_do in (await checked(node, 3))["IOMMU"]["toDo"]
+    assert to_do in (await checked(node, 3))["IOMMU"]["hint"]
 
 
 async def test_interrupts_that_are_not_remapped_keep_devices_from_machines(node: Node) -> None:
@@ -193,7 +193,7 @@ async def test_interrupts_that_are_not_remapped_keep_devices_from_machines(node:
     unsafe = "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"
     node.host.write_file(unsafe, "Y")
     line = (await checked(node, 3))["interrupt remapping"]
-    assert (line["verdict"], "allow_unsafe_interrupts" in line["seen"]) == ("note", True)
+    assert (line["verdict"], "allow_unsafe_interrupts" in line["message"]) == ("note", True)
 
 
 async def test_vfio_pci_that_is_not_loaded_can_be_loaded_if_the_kernel_has_it(node: Node) -> None:
@@ -201,11 +201,11 @@ async def test_vfio_pci_that_is_not_loaded_can_be_loaded_if_the_kernel_has_it(no
     (node.root / "sys/bus/pci/drivers/vfio-pci").rmdir()
     line = (await checked(node, 3))["vfio-pci"]
     assert line["verdict"] == "wrong"
-    assert "modprobe vfio-pci" in line["toDo"]
+    assert "modprobe vfio-pci" in line["hint"]
     node.host.write_file(f"{RELEASE}/modules.dep", "kernel/fs/ext4/ext4.ko:\n")
     line = (await checked(node, 3))["vfio-pci"]
-    assert "no vfio-pci" in line["seen"]
-    assert "modprobe" not in line["toDo"]
+    assert "no vfio-pci" in line["message"]
+    assert "modprobe" not in line["hint"]
 
 
 async def test_a_group_that_is_not_viable_is_told_with_all_that_is_in_it(node: Node) -> None:
@@ -217,8 +217,8 @@ async def test_a_group_that_is_not_viable_is_told_with_all_that_is_in_it(node: N
     lines = await checked(node, 3)
     line = lines["group 14"]
     assert line["verdict"] == "wrong"
-    assert "0000:d8:01.0 (e1000e)" in line["seen"]
-    assert "nodeagent explain 0000:d8:00.0" in line["toDo"]
+    assert "0000:d8:01.0 (e1000e)" in line["message"]
+    assert "nodeagent explain 0000:d8:00.0" in line["hint"]
 
 
 async def test_each_problem_of_the_daemon_is_a_line_with_its_hint(node: Node) -> None:
@@ -231,9 +231,9 @@ async def test_each_problem_of_the_daemon_is_a_line_with_its_hint(node: Node) ->
     async with node.kubelet(), node.daemon():
         told = await node.until_told(lambda told: len(told["problems"]) == 1)
         line = (await checked(node, 3))["problem"]
-    (problem,) = [each for each in told["remarks"] if each["wrong"]]
-    names(line["seen"], "example.com/gpu", "0000:d8:00.0", "0000:d8:01.0 (e1000e)")
-    assert (line["seen"], line["toDo"]) == (problem["what"], problem["hint"])
+    (problem,) = [each for each in told["findings"] if each["actionRequired"]]
+    names(line["message"], "example.com/gpu", "0000:d8:00.0", "0000:d8:01.0 (e1000e)")
+    assert (line["message"], line["hint"]) == (problem["message"], problem["hint"])
 
 
 async def test_a_vf_that_the_status_lists_as_unhealthy_is_not_ready(node: Node) -> None:
@@ -241,10 +241,10 @@ async def test_a_vf_that_the_status_lists_as_unhealthy_is_not_ready(node: Node) 
     node.add_gpu("0000:3b:00.0", 10, sriov=1)
     node.add_gpu("0000:3b:00.4", 11, physfn="0000:3b:00.0")
     lines = await checked(node, 3)
-    assert lines["groups of one"]["seen"] == "ready: 10 (0000:3b:00.0)"
+    assert lines["groups of one"]["message"] == "ready: 10 (0000:3b:00.0)"
     assert lines["group 11"]["verdict"] == "wrong"
-    names(lines["group 11"]["seen"], "0000:3b:00.4", "VF token")
-    assert "nodeagent explain 0000:3b:00.4" in lines["group 11"]["toDo"]
+    names(lines["group 11"]["message"], "0000:3b:00.4", "VF token")
+    assert "nodeagent explain 0000:3b:00.4" in lines["group 11"]["hint"]
 
 
 async def test_a_bridge_that_keeps_cards_together_is_named_with_what_it_costs(node: Node) -> None:
@@ -255,9 +255,9 @@ async def test_a_bridge_that_keeps_cards_together_is_named_with_what_it_costs(no
     lines = await checked(node, 3)
     line = lines["ACS above group 9"]
     assert line["verdict"] == "note"
-    assert line["seen"].startswith("0000:00:10.0 ")
-    assert "0000:65:00.0, 0000:66:00.0" in line["seen"]
-    assert "one virtual machine" in line["toDo"]
+    assert line["message"].startswith("0000:00:10.0 ")
+    assert "0000:65:00.0, 0000:66:00.0" in line["message"]
+    assert "one virtual machine" in line["hint"]
     assert lines["group 9"]["verdict"] == "ok"
 
 
@@ -274,8 +274,8 @@ async def test_what_would_wake_or_open_a_device_is_not_read(node: Node) -> None:
         os.mkfifo(node.host.path(path))
     lines = await checked(node, 3)
     assert lines["interrupt remapping"]["verdict"] == lines["/dev/kvm"]["verdict"] == "ok"
-    names(lines["ACS above group 9"]["seen"], "0000:00:10.0", "ACS")
-    assert "conventional PCI" not in lines["ACS above group 9"]["seen"]
+    names(lines["ACS above group 9"]["message"], "0000:00:10.0", "ACS")
+    assert "conventional PCI" not in lines["ACS above group 9"]["message"]
     assert lines["group 9"]["verdict"] == "ok"
 
 
@@ -283,7 +283,7 @@ async def test_what_the_host_lives_on_is_told_and_never_to_be_bound(node: Node) 
     prepare(node)
     add_network(node)
     line = (await checked(node, 3))["used by the host"]
-    assert "0000:03:00.0 (eth0, default route)" in line["seen"]
+    assert "0000:03:00.0 (eth0, default route)" in line["message"]
     done = await node.command("check")
     assert "bind 0000:03:00.0" not in done.stdout
 
@@ -292,12 +292,12 @@ async def test_without_a_kubelet_nobody_asks_for_devices(node: Node) -> None:
     prepare(node)
     lines = await checked(node, 3)
     assert lines["device plugins"]["verdict"] == "wrong"
-    assert "no /var/lib/kubelet/device-plugins" in lines["device plugins"]["seen"]
-    assert "systemctl status kubelet" in lines["device plugins"]["toDo"]
+    assert "no /var/lib/kubelet/device-plugins" in lines["device plugins"]["message"]
+    assert "systemctl status kubelet" in lines["device plugins"]["hint"]
     node.host.write_file("/var/lib/k0s/kubelet/pod-resources/kubelet.sock", "")
     line = (await checked(node, 3))["PodResources"]
     assert line["verdict"] == "wrong"
-    assert "kubelet.podResources: /var/lib/k0s/kubelet/pod-resources/kubelet.sock" in line["toDo"]
+    assert "kubelet.podResources: /var/lib/k0s/kubelet/pod-resources/kubelet.sock" in line["hint"]
 
 
 async def test_a_kubelet_that_is_there_tells_how_many_pods_it_has(node: Node) -> None:
@@ -306,7 +306,7 @@ async def test_a_kubelet_that_is_there_tells_how_many_pods_it_has(node: Node) ->
     async with node.kubelet() as kubelet, node.daemon():
         await kubelet.until_listed(T4, 1)
         await kubelet.admit(Pod("ns", "a", [{T4: 1}]))
-        assert "1 pod" in (await checked(node, 0))["PodResources"]["seen"]
+        assert "1 pod" in (await checked(node, 0))["PodResources"]["message"]
 
 
 @pytest.mark.slow
@@ -317,14 +317,14 @@ async def test_a_kubelet_that_does_not_answer_holds_nobody_up(node: Node) -> Non
         lines = await checked(node, 3)
     assert lines["device plugins"]["verdict"] == "ok"
     assert (lines["PodResources"]["verdict"], lines["IOMMU"]["verdict"]) == ("wrong", "ok")
-    assert "no answer" in lines["PodResources"]["seen"]
+    assert "no answer" in lines["PodResources"]["message"]
 
 
 async def test_limits_that_are_too_low_are_told_before_they_are_hit(node: Node) -> None:
     prepare(node, {"/proc/sys/fs/inotify/max_user_instances": "128"})
     line = (await checked(node, 3))["inotify"]
     assert line["verdict"] == "note"
-    assert "fs.inotify.max_user_instances" in line["toDo"]
+    assert "fs.inotify.max_user_instances" in line["hint"]
     node.host.write_file("/proc/sys/fs/inotify/max_user_instances", "0")
     assert (await checked(node, 3))["inotify"]["verdict"] == "wrong"
 
@@ -335,8 +335,8 @@ async def test_a_process_that_gets_no_inotify_is_told_which_limit_to_raise() -> 
     done = await anyio.run_process(command, check=False)
     lines = {line["check"]: line for line in json.loads(done.stdout)["lines"]}
     assert lines["inotify"]["verdict"] == "wrong"
-    assert "Too many open files" in lines["inotify"]["seen"]
-    assert "fs.inotify.max_user_instances" in lines["inotify"]["toDo"]
+    assert "Too many open files" in lines["inotify"]["message"]
+    assert "fs.inotify.max_user_instances" in lines["inotify"]["hint"]
     assert lines["user namespace"]["verdict"] == "note"
 
 
@@ -345,7 +345,7 @@ async def test_a_host_without_hardware_virtualization_runs_no_machines(node: Nod
     (node.root / "dev/kvm").unlink()
     line = (await checked(node, 3))["/dev/kvm"]
     assert line["verdict"] == "wrong"
-    assert "VT-x" in line["toDo"]
+    assert "VT-x" in line["hint"]
 
 
 async def test_a_saved_host_is_judged_by_what_is_in_it_and_this_machine_is_not_named(
@@ -358,7 +358,7 @@ async def test_a_saved_host_is_judged_by_what_is_in_it_and_this_machine_is_not_n
     lines = await checked(elsewhere, 0, "--host", str(saved))
     assert lines["IOMMU"]["verdict"] == lines["vfio-pci"]["verdict"] == "ok"
     for check in ("interrupt remapping", "device plugins", "user", "nodeagent", "/dev/kvm"):
-        assert (lines[check]["verdict"], lines[check]["seen"]) == ("unseen", lines["user"]["seen"])
+        assert (lines[check]["verdict"], lines[check]["message"]) == ("unseen", lines["user"]["message"])
     done = await elsewhere.command("check", "--host", str(saved))
     assert os.uname().release not in done.stdout
     assert str(tmp_path) not in done.stdout

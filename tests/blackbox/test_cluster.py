@@ -68,7 +68,7 @@ async def followed(
 ) -> AsyncIterator[tuple[Daemon, FakeKubelet]]:
     """Daemon and kubelet, when the cluster is heard."""
     async with node.kubelet() as kubelet, node.daemon(*FLAGS, *more, under=under) as daemon:
-        await node.until_told(lambda told: of(told, "answers"))
+        await node.until_told(lambda told: of(told, "reachable"))
         yield daemon, kubelet
 
 
@@ -120,8 +120,8 @@ async def test_a_cr_that_is_deleted_or_makes_no_sense_leaves_the_last_good_one_i
     async with followed(node) as (_, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         server.store.delete(KUBEVIRTS, "kubevirt", "kubevirt")
-        told = await node.until_told(lambda told: of(told, "doubts"))
-        assert told["problems"][0] == of(told, "doubts")[0]
+        told = await node.until_told(lambda told: of(told, "warnings"))
+        assert told["problems"][0] == of(told, "warnings")[0]
         server.store.put(KUBEVIRTS, crs.document({"permittedHostDevices": "all of them"}))
         told = await node.until_told(lambda told: "permittedHostDevices" in str(told["problems"]))
         assert kubelet.state.table.capacity(GPU) == 1
@@ -163,7 +163,7 @@ async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers
     put(server, ENTRY)
     async with followed(node) as (daemon, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
-        await node.until_told(lambda told: of(told, "heard"))
+        await node.until_told(lambda told: of(told, "lastSaved"))
         await daemon.end(signal.SIGKILL)
     kept = node.root / LASTING
     assert kept.stat().st_mode & 0o777 == 0o600
@@ -186,16 +186,16 @@ async def test_what_cannot_be_kept_is_told_once_and_kept_when_it_can_be(
     put(server, ENTRY)
     async with followed(node) as (daemon, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
-        told = await node.until_told(lambda told: of(told, "doubts"))
+        told = await node.until_told(lambda told: of(told, "warnings"))
         assert "/var/lib/nodeagent" in told["problems"][0]
-        assert of(told, "heard") is None
+        assert of(told, "lastSaved") is None
         put(server, ENTRY | {"resourceName": OTHER})
         await kubelet.until_listed(OTHER, 1, SOON)
         await daemon.logged("cluster-not-kept")
         assert len(daemon.lines("cluster-not-kept")) == 1
         (node.root / "var/lib/nodeagent").unlink()
         put(server, ENTRY)
-        await node.until_told(lambda told: of(told, "heard"))
+        await node.until_told(lambda told: of(told, "lastSaved"))
         assert (await node.status()).get("problems", []) == []
 
 
@@ -234,7 +234,7 @@ async def test_devices_are_served_while_the_api_server_is_away(node: Node, serve
         node.host.bind("0000:20:00.0", "nvidia")
         await until_health(kubelet, GPU, "0000:20:00.0", "Unhealthy")
         await server.start()
-        await node.until_told(lambda told: of(told, "answers"))
+        await node.until_told(lambda told: of(told, "reachable"))
         assert len(daemon.lines("cluster-away")) <= 2, "one for each kind"
 
 
@@ -315,7 +315,7 @@ async def test_without_credentials_nobody_is_asked(node: Node) -> None:
     environ = {key: text for key, text in os.environ.items() if not key.startswith("KUBERNETES_")}
     async with node.kubelet() as kubelet, node.daemon(environ=environ):
         await kubelet.until_listed(T4, 1, PATIENCE)
-        assert not of(await node.status(), "followed")
+        assert not of(await node.status(), "enabled")
 
 
 async def test_with_credentials_nobody_is_asked_if_the_settings_say_so(
@@ -325,7 +325,7 @@ async def test_with_credentials_nobody_is_asked_if_the_settings_say_so(
     flags = (*FLAGS, "--kubevirt-enabled", "false")
     async with node.kubelet() as kubelet, node.daemon(*flags):
         await kubelet.until_listed(T4, 1, PATIENCE)
-        assert not of(await node.status(), "followed")
+        assert not of(await node.status(), "enabled")
     assert server.statistics.requests == []
 
 
@@ -337,7 +337,7 @@ async def test_credentials_that_are_taken_away_leave_the_last_word_in_force_and_
     async with node.kubelet() as kubelet, node.daemon("--node-name", NAME):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         node.configure("apiVersion: nodeagent/v1\n")
-        told = await node.until_told(lambda told: not of(told, "followed"))
+        told = await node.until_told(lambda told: not of(told, "enabled"))
         assert any("cluster" in line for line in told["problems"])
         assert kubelet.state.table.allocatable(GPU) == 1
 

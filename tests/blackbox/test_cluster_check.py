@@ -29,14 +29,14 @@ async def checked(node: Node, code: int, *flags: str) -> dict[str, Any]:
     done = await node.command("cluster", "check", "-o", "json", *(flags or FLAGS))
     assert done.returncode == code, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
-    return told | {"by": {each["what"]: each for each in told.get("checks", ())}}
+    return told | {"by": {each["subject"]: each for each in told.get("checks", ())}}
 
 
 async def test_all_that_a_node_needs_is_there(node: Node, server: FakeApiServer) -> None:
     put(server, ENTRY)
     before = server.store.version
     told = await checked(node, 0)
-    assert told["well"]
+    assert told["ok"]
     assert told["user"] == USER
     assert {what for what, each in told["by"].items() if each.get("required", True)} == {
         "list kubevirts.kubevirt.io",
@@ -78,8 +78,8 @@ async def test_a_right_that_only_a_person_needs_may_be_missing(node: Node, serve
     put(server, ENTRY)
     server.denied.add(("get", "virtualmachineinstances"))
     told = await checked(node, 0)
-    assert not told["by"][MACHINES]["well"]
-    assert "explain vmi" in told["by"][MACHINES]["why"]
+    assert not told["by"][MACHINES]["ok"]
+    assert "explain vmi" in told["by"][MACHINES]["message"]
 
 
 async def test_the_status_of_nodes_is_patched_only_where_that_is_asked_for(
@@ -89,13 +89,13 @@ async def test_the_status_of_nodes_is_patched_only_where_that_is_asked_for(
     server.denied.add(("patch", "nodes/status"))
     assert "patch nodes/status" not in (await checked(node, 0))["by"]
     told = await checked(node, 3, *FLAGS, "--cluster-stale-resources", "remove")
-    assert not told["by"]["patch nodes/status"]["well"]
+    assert not told["by"]["patch nodes/status"]["ok"]
 
 
 async def test_objects_that_are_missing_are_told(node: Node, server: FakeApiServer) -> None:
     told = await checked(node, 3, *FLAGS, "--node-name", "other")
     assert "node.name" in told["by"]["the Node other"]["hint"]
-    assert not told["by"]["a KubeVirt CR"]["well"]
+    assert not told["by"]["a KubeVirt CR"]["ok"]
     server.absent.add("kubevirt.io")
     told = await checked(node, 3)
     assert "install KubeVirt" in told["by"]["the kind kubevirts.kubevirt.io"]["hint"]
@@ -106,8 +106,8 @@ async def test_what_of_the_cr_would_not_be_in_force_is_told(node: Node, server: 
     put(server, ENTRY | {"pciVendorSelector": "all"}, ENTRY)
     told = await checked(node, 3)
     (entry,) = (each for each in told["checks"] if each["kind"] == "entry")
-    assert entry["what"].startswith("KubeVirt CR: permittedHostDevices.pciHostDevices[0]")
-    assert entry["why"]
+    assert entry["subject"].startswith("KubeVirt CR: permittedHostDevices.pciHostDevices[0]")
+    assert entry["message"]
     assert entry["hint"]
 
 
@@ -118,16 +118,16 @@ async def test_a_daemon_is_spoken_of_with_its_own_settings_and_flags_go_over_the
     async with followed(node):
         told = await checked(node, 0, "-o", "json")
         assert "patch nodes/status" not in told["by"]
-        assert told["by"][f"the Node {NAME}"]["well"]
+        assert told["by"][f"the Node {NAME}"]["ok"]
         more = await checked(node, 0, "--cluster-stale-resources", "remove")
-        assert more["by"]["patch nodes/status"]["well"]
+        assert more["by"]["patch nodes/status"]["ok"]
 
 
 async def test_settings_that_follow_no_cluster_need_nothing(node: Node, server: FakeApiServer) -> None:
     done = await node.command("cluster", "check")
     assert done.returncode == 0
     names(done.stdout, "kubevirt.enabled", "auto")
-    assert not (await checked(node, 0, "-o", "json"))["followed"]
+    assert not (await checked(node, 0, "-o", "json"))["enabled"]
     assert server.statistics.requests == []
 
 

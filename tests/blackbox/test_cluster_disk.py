@@ -28,14 +28,14 @@ async def test_what_is_on_disk_again_after_a_failure_is_said_no_more(
     node: Node, server: FakeApiServer
 ) -> None:
     async with followed(node) as (_, kubelet):
-        await node.until_told(lambda told: of(told, "heard"))
+        await node.until_told(lambda told: of(told, "lastSaved"))
         unwritable = node.root / "var/lib/nodeagent/last.new"
         unwritable.mkdir()
         put(server, ENTRY | {"resourceName": OTHER})
-        await node.until_told(lambda told: of(told, "doubts"))
+        await node.until_told(lambda told: of(told, "warnings"))
         put(server, ENTRY)  # as it is on disk
         await kubelet.until_listed(GPU, 1, PATIENCE)
-        await node.until_told(lambda told: not of(told, "doubts"))
+        await node.until_told(lambda told: not of(told, "warnings"))
 
 
 async def test_offered_names_that_cannot_be_read_hold_up_nothing(node: Node, server: FakeApiServer) -> None:

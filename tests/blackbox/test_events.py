@@ -91,10 +91,10 @@ async def test_daemons_that_start_again_and_again_tell_nothing_of_what_was_so_be
     async with node.kubelet() as kubelet:
         for _ in range(3):
             async with node.daemon(*FLAGS):
-                await node.until_told(lambda told: of(told, "answers"))
+                await node.until_told(lambda told: of(told, "reachable"))
         async with node.daemon(*FLAGS):
             await kubelet.until_listed(T4, 1, PATIENCE)
-            await node.until_told(lambda told: of(told, "answers"))
+            await node.until_told(lambda told: of(told, "reachable"))
             assert written(server) == []
             node.host.bind(OTHER_AT, "nvidia")
             await server.until(lambda: bool(written(server)), SOON)
@@ -118,7 +118,7 @@ async def test_without_the_right_devices_are_served_and_the_status_names_it(
     async with running(node) as (daemon, kubelet):
         server.faults.set("status:events", Refusal(403, message="you cannot create events"))
         node.host.bind(GPU_AT, "nvidia")
-        told = await node.until_told(lambda told: of(told, "unwritten"))
+        told = await node.until_told(lambda told: of(told, "writeErrors"))
         assert "you cannot create events" in told["problems"][0]
         await daemon.logged("cluster-refuses")
         assert len(daemon.lines("cluster-refuses")) == 1

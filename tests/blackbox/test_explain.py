@@ -68,7 +68,7 @@ async def test_a_resource_tells_how_many_there_are_who_has_them_and_what_cannot_
     lines = [line.strip() for line in text.splitlines()]
     assert lines[0] == f"{T4}  capacity 3, allocatable 2, free 1"
     assert {f"ns/vm has {held}", f"free: {free}"} <= set(lines)
-    assert f"{broken}: {by_id[broken]['reason']['what']}" in lines
+    assert f"{broken}: {by_id[broken]['reason']['message']}" in lines
 
 
 async def test_without_a_daemon_nothing_is_said_to_be_free(node: Node) -> None:
@@ -119,11 +119,11 @@ async def test_a_rule_tells_what_it_takes_and_what_it_refuses_counted(ruled: Nod
         none = await answer(ruled, "RuleExplanation", "config.yaml:5")
         (by_name,) = (await answer(ruled, "ResourceExplanation", GPU))["rules"]
         code, what, hint = await error(ruled, "config.yaml:99")
-    assert (told["resource"], told["place"], told["takes"]) == (GPU, "config.yaml:2", ["0000:10:00.0"])
-    assert told["refuses"] == {"addresses: not 0000:10:*": 1, "devices: not 1eb8": 1}
+    assert (told["resource"], told["place"], told["matches"]) == (GPU, "config.yaml:2", ["0000:10:00.0"])
+    assert told["rejects"] == {"addresses: not 0000:10:*": 1, "devices: not 1eb8": 1}
     assert by_name == {key: value for key, value in told.items() if key not in ("apiVersion", "kind")}
     assert "  refuses  1: devices: not 1eb8" in text.splitlines()
-    assert none["takes"] == ["0000:20:00.0"]
+    assert none["matches"] == ["0000:20:00.0"]
     assert code == 1
     names(what, "config.yaml:99")
     names(hint, "config.yaml:2", "config.yaml:4", "config.yaml:5")
@@ -138,8 +138,8 @@ async def test_a_rule_that_an_earlier_one_forestalls_says_which(node: Node) -> N
     )
     async with node.running(listed={"example.com/all": 2}):
         told = await answer(node, "RuleExplanation", "config.yaml:3")
-    assert told["takes"] == []
-    ((why, devices),) = told["refuses"].items()
+    assert told["matches"] == []
+    ((why, devices),) = told["rejects"].items()
     assert devices == 2
     names(why, "example.com/all", "config.yaml:2")
 
@@ -240,5 +240,5 @@ async def test_a_resource_whose_last_device_has_gone_is_told_as_the_daemon_lists
     assert (told["capacity"], told["allocatable"], told["free"]) == (1, 0, 0)
     for device in (told["devices"][0], part["devices"][0]):
         assert (device["id"], device["holder"]) == (address, "ns/vm")
-        assert device["reason"]["what"] == listed["what"]
+        assert device["reason"]["message"] == listed["message"]
     assert part["ours"]

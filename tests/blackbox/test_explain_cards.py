@@ -84,7 +84,7 @@ async def test_a_rule_without_devices_says_which_card_could_make_one(node: Node,
         told = await answer(node, "ResourceExplanation", "example.com/vgpu")
     assert told["capacity"] == 0
     possible = told["possibilities"][0]
-    names(possible["what"], FIRST, "nvidia-228")
+    names(possible["message"], FIRST, "nvidia-228")
     names(possible["missing"], "2", "mdevs.manage")
 
 

@@ -63,7 +63,7 @@ async def test_while_a_pod_holds_a_device_its_siblings_wait_until_the_pod_ends(s
         assert health(kubelet, GPUS) == {GPU_AT: "Unhealthy", OTHER_AT: "Healthy"}
         assert health(kubelet, SOUND) == {SOUND_AT: "Healthy"}
         told = await shared.status()
-        (what,) = [d["what"] for r in told["resources"] for d in r["devices"] if not d["healthy"]]
+        (what,) = [d["message"] for r in told["resources"] for d in r["devices"] if not d["healthy"]]
         names(what, "ns/vm", SOUND_AT)
         shared.host.release(SOUND_AT)
         kubelet.delete(vm)

@@ -84,7 +84,7 @@ async def test_health_is_told_with_and_without_a_kubelet(node: Node) -> None:
         assert await threads.call(get, port, "/readyz") == (200, "ready\n")
         async with node.kubelet() as kubelet:
             await kubelet.until_listed(T4, 1, PATIENCE)
-            await node.until_told(lambda told: bool(told["resources"][0].get("listed")))
+            await node.until_told(lambda told: bool(told["resources"][0].get("watched")))
             assert await threads.call(get, port, "/readyz") == (200, "ready\n")
             assert (await numbers(port))["nodeagent_kubelet_present"] == 1
 
@@ -98,8 +98,10 @@ async def test_a_busy_address_ends_nothing_and_is_taken_when_the_settings_name_a
             await kubelet.until_listed(T4, 1, PATIENCE)
             refused = await daemon.logged("http-refused")
             assert busy in refused["error"]
-            told = await node.until_told(lambda told: bool(told.get("remarks")))
-            ((code, what, wrong),) = [(each["code"], each["what"], each["wrong"]) for each in told["remarks"]]
+            told = await node.until_told(lambda told: bool(told.get("findings")))
+            ((code, what, wrong),) = [
+                (each["code"], each["message"], each["actionRequired"]) for each in told["findings"]
+            ]
             names(what, busy, "Address already in use")
             done = await node.command("status")
             assert (code, wrong, told["problems"], done.returncode) == ("http", False, [], 0)

@@ -68,7 +68,7 @@ async def test_one_broken_device_is_unhealthy_says_why_and_harms_no_other(node: 
             driverless: "Unhealthy",
         }
         (told,) = (await node.status())["resources"]
-        reasons = {device["id"]: device.get("what") for device in told["devices"]}
+        reasons = {device["id"]: device.get("message") for device in told["devices"]}
         assert reasons[fine] is None
         assert "/dev/vfio/11" in reasons[nodeless]
         assert "no driver" in reasons[driverless]
@@ -222,7 +222,7 @@ async def test_a_held_device_that_left_while_the_daemon_was_down_is_listed_until
             await kubelet.until(lambda: len(kubelet.statistics.lists[T4]) > seen, PATIENCE)
             assert kubelet.statistics.lists[T4][seen].health == {held: "Unhealthy", other: "Healthy"}
             (told,) = (await node.status())["resources"]
-            assert "ns/vm" in told["devices"][0]["what"]
+            assert "ns/vm" in told["devices"][0]["message"]
             kubelet.delete(vm)
             await until_health(kubelet, T4, held, None)
             assert not kubelet.life.crashed

@@ -58,7 +58,7 @@ async def test_a_machine_is_judged_without_a_daemon_and_without_a_cluster(node: 
     lines = [line.strip() for line in done.stdout.splitlines()]
     names(lines[0], "VirtualMachine", "demo/red")
     told = json.loads((await node.command("explain", "vmi", *files(node), "-o", "json")).stdout)
-    assert (told["prospect"], bool(told["notes"])) == ("now", True)
+    assert (told["availability"], bool(told["notes"])) == ("now", True)
     assert f"env     PCI_RESOURCE_NVIDIA_COM_TU104GL_TESLA_T4={first},{second}" in lines
     assert "nodes   /dev/vfio/vfio /dev/vfio/10 /dev/vfio/11" in lines
     assert [line for line in lines if line.startswith("note ")] == [
@@ -70,10 +70,10 @@ async def test_the_cr_is_served_as_the_settings_of_the_shell_let_it(node: Node) 
     node.add_gpus(2)
     words = files(node, "example.com/gpu")
     without = (await answer(node, *words, "--kubevirt-enabled", "false"))["resources"][0]
-    assert without["prospect"] == "never"
-    names(without["why"][1], "KubeVirt CR", T4, "Healthy")
+    assert without["availability"] == "never"
+    names(without["messages"][1], "KubeVirt CR", T4, "Healthy")
     (served,) = (await answer(node, *words))["resources"]
-    assert served["prospect"] == "now"
+    assert served["availability"] == "now"
     assert list(served["env"]) == ["PCI_RESOURCE_EXAMPLE_COM_GPU"]
 
 
@@ -84,8 +84,8 @@ async def test_a_running_daemon_tells_who_has_what_the_machine_waits_for(node: N
         await node.until_told(lambda told: "ns/blue" in json.dumps(told))
         told = await answer(node, *files(node))
     (asked,) = told["resources"]
-    assert (told["prospect"], told["notes"]) == ("later", [])
-    counts, held = asked["why"]
+    assert (told["availability"], told["notes"]) == ("later", [])
+    counts, held = asked["messages"]
     names(counts, "2", "1")
     names(held, first, "ns/blue")
 
@@ -94,7 +94,7 @@ async def test_a_saved_host_is_enough(node: Node) -> None:
     node.add_gpus(2)
     saved = node.root / "host.json"
     saved.write_text((await node.command("scan", "-o", "json")).stdout)
-    assert (await answer(node, *files(node), "--host", str(saved)))["prospect"] == "now"
+    assert (await answer(node, *files(node), "--host", str(saved)))["availability"] == "now"
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ async def test_a_resource_whose_entry_in_the_cr_is_refused_is_not_called_unliste
     node.add_gpus(2)
     told = await answer(node, *files(node, "example.com/a100", "10DX:20B0"))
     (asked,) = told["resources"]
-    assert asked["prospect"] == "never"
-    names(asked["why"][0], "KubeVirt permits it", "permittedHostDevices.pciHostDevices[0]", "10DX:20B0")
-    assert not any("list it there" in line for line in asked["why"])
+    assert asked["availability"] == "never"
+    names(asked["messages"][0], "KubeVirt permits it", "permittedHostDevices.pciHostDevices[0]", "10DX:20B0")
+    assert not any("list it there" in line for line in asked["messages"])
     (note,) = (line for line in told["notes"] if "pciHostDevices[0]" in line)
     names(note, "example.com/a100", "10DX:20B0")
 
@@ -145,7 +145,7 @@ async def test_a_card_that_the_cr_means_is_named_also_beside_another_one_that_is
     other = "0000:86:00.0"
     node.host.add_function(other, vendor="10de", device="1eb8", pci_class="030200", driver="nvidia", group=99)
     (asked,) = (await answer(node, *files(node)))["resources"]
-    (line,) = (line for line in asked["why"] if other in line)
+    (line,) = (line for line in asked["messages"] if other in line)
     names(line, "KubeVirt CR", "driver is nvidia")
     assert offered not in line
 
@@ -174,7 +174,7 @@ async def test_a_machine_is_judged_by_a_hyperconverged_cr(node: Node) -> None:
     machine = node.root / "vm.yaml"
     machine.write_text(MACHINE.replace("NAME", T4).replace("gpus:", "hostDevices:"))
     found = await answer(node, str(machine), "--cr", str(cr))
-    assert found["prospect"] == "now"
+    assert found["availability"] == "now"
     assert found["cr"]["name"] == "openshift-cnv/kubevirt-hyperconverged"
     machine.write_text(MACHINE.replace("NAME", "example.com/disabled"))
-    assert (await answer(node, str(machine), "--cr", str(cr)))["prospect"] == "never"
+    assert (await answer(node, str(machine), "--cr", str(cr)))["availability"] == "never"

@@ -50,12 +50,12 @@ async def test_an_instance_is_fetched_and_judged_by_the_cr_of_the_cluster(
     put(server, ENTRY | {"resourceName": T4})
     instance(server, T4)
     told = await asked(node, "demo/red", *ASKING)
-    assert told["machine"] == {"kind": "VirtualMachineInstance", "namespace": "demo", "name": "red"}
-    assert told["prospect"] == "now"
+    assert told["vm"] == {"kind": "VirtualMachineInstance", "namespace": "demo", "name": "red"}
+    assert told["availability"] == "now"
     assert told["cr"] == {"name": "kubevirt/kubevirt", "source": "api-server"}
     put(server, ENTRY | {"resourceName": OTHER})
     told = await asked(node, "demo/red", *ASKING)
-    assert told["prospect"] == "never"
+    assert told["availability"] == "never"
     methods = {each.method for each in server.statistics.requests}
     assert methods == {"GET"}
 
@@ -64,7 +64,7 @@ async def test_without_an_instance_the_machine_itself_is_fetched(node: Node, ser
     spec = {"template": {"spec": machine(T4)}}
     server.store.put(VMS, {"metadata": {"name": "red", "namespace": "demo"}, "spec": spec})
     told = await asked(node, "demo/red", *ASKING)
-    assert (told["machine"]["kind"], told["prospect"], told["cr"]) == ("VirtualMachine", "now", None)
+    assert (told["vm"]["kind"], told["availability"], told["cr"]) == ("VirtualMachine", "now", None)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ async def test_a_file_is_judged_by_the_cr_that_the_daemon_goes_by(node: Node, se
     assert (await asked(node, str(file)))["cr"] is None
     async with followed(node) as (_, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
-        await node.until_told(lambda told: of(told, "heard"))
+        await node.until_told(lambda told: of(told, "lastSaved"))
         told = await asked(node, str(file))
         assert told["cr"] == {"name": "kubevirt/kubevirt", "source": "daemon"}
         assert not any("is not checked" in note for note in told["notes"])

@@ -18,7 +18,7 @@ GPU = "0000:65:00.0"
 
 def remarked(told: dict[str, Any], *facts: str) -> list[dict[str, Any]]:
     """The problems and notes of a status that name all of these."""
-    return [each for each in told.get("remarks", []) if contains(each["what"], *facts)]
+    return [each for each in told.get("findings", []) if contains(each["message"], *facts)]
 
 
 async def test_a_gpu_without_a_driver_is_named_with_the_command_that_explains_it(node: Node) -> None:
@@ -26,7 +26,7 @@ async def test_a_gpu_without_a_driver_is_named_with_the_command_that_explains_it
     async with node.kubelet(), node.daemon():
         told = await node.until_told(lambda told: bool(remarked(told, GPU)))
     (note,) = remarked(told, GPU)
-    names(note["what"], "driver")
+    names(note["message"], "driver")
     names(note["hint"], "nodeagent explain")
 
 
@@ -38,9 +38,9 @@ async def test_a_desired_type_that_no_card_is_free_for_is_named_with_its_way_out
         told = await node.until_told(lambda told: bool(remarked(told, "nvidia-222")))
         plan = json.loads((await node.command("plan", "-o", "json")).stdout)
     (note,) = remarked(told, "nvidia-222")
-    names(note["what"], FIRST, SECOND, "nvidia-228")
+    names(note["message"], FIRST, SECOND, "nvidia-228")
     assert note["hint"]
-    assert note["what"] in plan["notes"]
+    assert note in plan["notes"]
 
 
 async def test_a_name_that_covers_two_sizes_of_vgpus_is_named_with_both(node: Node) -> None:
@@ -53,7 +53,7 @@ async def test_a_name_that_covers_two_sizes_of_vgpus_is_named_with_both(node: No
         await kubelet.until_listed(name, 18, 15)
         told = await node.until_told(lambda told: bool(remarked(told, name)))
     (note,) = remarked(told, name)
-    names(note["what"], "GRID T4-1B", "GRID T4-8A")
+    names(note["message"], "GRID T4-1B", "GRID T4-8A")
     assert note["hint"]
 
 
@@ -68,5 +68,5 @@ async def test_a_permitted_type_that_a_card_could_make_and_none_makes_is_named(n
             await kubelet.until_listed(SMALL, 32, 15)
             told = await node.until_told(lambda told: bool(remarked(told, LARGE)))
     (note,) = remarked(told, LARGE)
-    names(note["what"], FIRST)
+    names(note["message"], FIRST)
     names(note["hint"], "mdevs.types")

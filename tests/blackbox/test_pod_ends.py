@@ -97,7 +97,7 @@ async def test_a_vgpu_of_a_type_no_longer_configured_is_unhealthy_and_then_repla
         status = await node.status()
         (device,) = next(each["devices"] for each in status["resources"] if each["name"] == SMALL)
         assert device["reason"] == "going-away"
-        names(device["what"], "ns/vm")
+        names(device["message"], "ns/vm")
         kubelet.delete(vm)
         await kubelet.until(lambda: len(health(kubelet, LARGE)) == 4, NOTICED)
         assert [*made.types_on(FIRST), *made.types_on(SECOND)] == ["nvidia-228"] * 4

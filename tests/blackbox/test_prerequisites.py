@@ -98,10 +98,10 @@ async def test_a_function_without_a_group_is_not_told_to_switch_an_active_iommu_
 
 async def test_without_an_iommu_nobody_is_advised_to_bind(node: Node) -> None:
     without_iommu(node)
-    assert "bind" not in (await explained(node))["toDo"]
+    assert "bind" not in (await explained(node))["hint"]
     assert "bound" not in await output(node, "scan")
     node.configure(RULES.partition("\n")[2])
-    assert "bind" not in (await explained(node))["toDo"]
+    assert "bind" not in (await explained(node))["hint"]
 
 
 async def test_a_card_whose_vgpus_are_wanted_is_not_advised_to_be_bound(node: Node) -> None:
@@ -111,8 +111,8 @@ async def test_a_card_whose_vgpus_are_wanted_is_not_advised_to_be_bound(node: No
     node.configure("mdevs: {manage: true, types: [nvidia-222]}\n" + RULES.partition("\n")[2])
     async with simulated_cards(node.host, MdevKernel([card])):
         told = await explained(node)
-    names(told["toDo"], "mdevs")
-    assert "bind" not in told["toDo"]
+    names(told["hint"], "mdevs")
+    assert "bind" not in told["hint"]
 
 
 async def test_vfs_with_vgpus_are_not_advised_to_be_removed_for_their_pf(node: Node) -> None:
@@ -123,9 +123,9 @@ async def test_vfs_with_vgpus_are_not_advised_to_be_removed_for_their_pf(node: N
         node.host.bind(address, "nvidia")
     node.configure(RULES.partition("\n")[2])
     told = await explained(node)
-    names(told["toDo"], "vGPUs")
-    assert "remove its" not in told["toDo"]
-    assert "bind" not in told["toDo"]
+    names(told["hint"], "vGPUs")
+    assert "remove its" not in told["hint"]
+    assert "bind" not in told["hint"]
 
 
 async def test_a_driver_that_this_kernel_lacks_is_not_advised_to_be_loaded(node: Node) -> None:
@@ -139,5 +139,5 @@ async def test_a_driver_that_this_kernel_lacks_is_not_advised_to_be_loaded(node:
 
 async def test_explain_does_not_advise_to_bind_to_a_driver_that_this_kernel_lacks(node: Node) -> None:
     without_module(node)
-    names((await explained(node))["toDo"], "linux-modules-extra")
-    assert "bind" not in (await explained(node))["toDo"]
+    names((await explained(node))["hint"], "linux-modules-extra")
+    assert "bind" not in (await explained(node))["hint"]

@@ -77,7 +77,7 @@ async def test_the_plan_without_a_daemon_refuses_a_function_in_use(
     node.configure(HEAD + RULE)
     plan = await planned(node)
     (problem,) = plan["problems"]
-    names(problem["what"], GPU, *evidence)
+    names(problem["message"], GPU, *evidence)
     assert plan["steps"] == []
     assert problem["hint"]
 
@@ -92,7 +92,7 @@ async def test_the_plan_of_another_file_refuses_a_function_in_use(
     done = await node.command("plan", "--config", str(new), "-o", "json")
     plan = json.loads(done.stdout)["plan"]
     (problem,) = plan["problems"]
-    names(problem["what"], GPU, *evidence)
+    names(problem["message"], GPU, *evidence)
     assert plan["steps"] == []
 
 
@@ -134,8 +134,8 @@ async def test_explain_names_the_passthrough_rule_and_the_obstacle(
     node.configure(HEAD + RULE)
     told = await explained(node)
     (rule,) = [each for each in told["rules"] if PLACE in each["rule"]]
-    names(rule["says"], *evidence)
-    assert "bind" not in told["toDo"]
+    names(rule["verdict"], *evidence)
+    assert "bind" not in told["hint"]
 
 
 async def test_explain_of_a_gpu_whose_group_has_a_mounted_disk_names_the_disk(node: Node) -> None:
@@ -144,8 +144,8 @@ async def test_explain_of_a_gpu_whose_group_has_a_mounted_disk_names_the_disk(no
     node.configure(HEAD + RULE)
     told = await explained(node)
     (rule,) = [each for each in told["rules"] if PLACE in each["rule"]]
-    names(rule["says"], "0000:3b:00.2", "/srv/data")
-    assert f"bind {GPU}" not in told["toDo"]
+    names(rule["verdict"], "0000:3b:00.2", "/srv/data")
+    assert f"bind {GPU}" not in told["hint"]
 
 
 async def test_explain_of_a_passthrough_rule_says_what_it_binds_and_what_prevents_that(node: Node) -> None:
@@ -162,7 +162,7 @@ async def test_a_refused_group_is_reported_by_the_address_that_the_rule_asked_fo
     add_disk(node)
     node.configure(HEAD + RULE)
     (problem,) = (await planned(node))["problems"]
-    names(problem["what"], "0000:3b:00.2", "/srv/data", GPU, "10")
+    names(problem["message"], "0000:3b:00.2", "/srv/data", GPU, "10")
 
 
 async def test_two_functions_that_prevent_a_bind_are_both_named(node: Node) -> None:
@@ -170,7 +170,7 @@ async def test_two_functions_that_prevent_a_bind_are_both_named(node: Node) -> N
     add_disk(node)
     open_gpu(node)
     node.configure(HEAD + RULE)
-    problems = " ".join(problem["what"] for problem in (await planned(node))["problems"])
+    problems = " ".join(problem["message"] for problem in (await planned(node))["problems"])
     names(problems, "0000:3b:00.2", "/srv/data", GPU, "renderD128", "4711")
 
 
@@ -197,7 +197,7 @@ async def test_a_disk_that_a_pool_of_zfs_may_be_on_is_refused_with_the_command_t
     node.configure(HEAD + RULE)
     plan = await planned(node)
     (problem,) = plan["problems"]
-    names(problem["what"], GPU, "nvme0n1", "ZFS", "tank")
+    names(problem["message"], GPU, "nvme0n1", "ZFS", "tank")
     names(problem["hint"], "zpool status")
     assert "namespaces" not in problem["hint"]
 
@@ -224,8 +224,8 @@ async def test_a_device_on_the_denylist_of_vfio_pci_keeps_its_driver_and_the_den
 async def test_explain_does_not_advise_to_bind_a_device_on_the_denylist_of_vfio_pci(node: Node) -> None:
     add_accelerator(node)
     node.configure(HEAD + f'resources: [{{name: example.com/qat, pci: [{{addresses: ["{GPU}"]}}]}}]\n')
-    names((told := await explained(node))["toDo"], "8086:37c8", "denylist")
-    assert "bind" not in told["toDo"]
+    names((told := await explained(node))["hint"], "8086:37c8", "denylist")
+    assert "bind" not in told["hint"]
 
 
 async def test_a_device_on_the_denylist_is_bound_where_that_is_disabled(node: Node) -> None:
@@ -240,7 +240,7 @@ async def test_a_forced_bind_names_the_uses_that_the_host_loses(node: Node) -> N
     add_network(node)
     node.configure(HEAD + RULE.replace("}]}]", f'}}], force: ["{NIC}"]}}]'))
     (step,) = (await planned(node))["steps"]
-    names(step["what"], NIC, "loses eth0", "default route")
+    names(step["action"], NIC, "loses eth0", "default route")
     for command in (("plan",), ("bind", GPU, "--dry-run")):
         names((await node.command(*command)).stdout, NIC, "loses eth0", "default route")
 

@@ -49,6 +49,6 @@ async def test_types_for_a_hostname_count_without_a_name_in_the_settings(node: N
     here = f"{{nodeSelector: {{kubernetes.io/hostname: {name}}}, types: [nvidia-222]}}"
     node.configure(f"mdevs: {{manage: true, nodes: [{here}]}}\n")
     (problem,) = (await planned(node))["problems"]
-    assert "no card" in problem["what"]
+    assert "no card" in problem["message"]
     node.host.write_file("/etc/hostname", "another")
     assert (await planned(node))["problems"] == []

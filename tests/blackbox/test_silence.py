@@ -43,7 +43,7 @@ async def status(node: Node) -> tuple[int, str]:
 
 
 async def in_json(node: Node, *arguments: str) -> Any:
-    return json.loads((await node.command(*arguments, "-o", "json")).stdout)["remarks"]
+    return json.loads((await node.command(*arguments, "-o", "json")).stdout)["findings"]
 
 
 def without_iommu(node: Node) -> None:
@@ -62,8 +62,8 @@ async def test_an_iommu_that_is_off_is_a_problem_where_there_is_a_gpu(node: Node
         assert line["level"] == "warning"
         assert CARD in line["message"]
         _, scan = await told(node, "scan")
-        (remark,) = (each for each in await in_json(node, "scan") if each["wrong"])
-        assert (remark["code"], remark["what"] in scan) == ("no-iommu", True)
+        (remark,) = (each for each in await in_json(node, "scan") if each["actionRequired"])
+        assert (remark["code"], remark["message"] in scan) == ("no-iommu", True)
 
 
 async def test_an_iommu_that_is_off_is_missed_by_nobody_where_nothing_is_wanted(node: Node) -> None:
@@ -79,7 +79,7 @@ async def test_scan_says_the_same_without_a_daemon_also_to_programs(node: Node) 
     _, text = await told(node, "scan")
     assert "IOMMU" in text.partition(output.PROBLEMS)[2].partition(output.NOTES)[0]
     (remark, _) = await in_json(node, "scan")
-    assert (remark["code"], remark["wrong"]) == ("no-iommu", True)
+    assert (remark["code"], remark["actionRequired"]) == ("no-iommu", True)
 
 
 async def test_vfio_pci_that_is_absent_is_a_problem_where_a_rule_wants_a_function(node: Node) -> None:
@@ -133,7 +133,7 @@ async def test_what_takes_nothing_is_a_note_that_names_what_comes_nearest(
         _, scan = await told(node, "scan")
         assert [word for word in says if word not in scan.partition(output.NOTES)[2]] == []
         (remark,) = await in_json(node, "status")
-        assert (remark["wrong"], remark["what"] in text) == (False, True)
+        assert (remark["actionRequired"], remark["message"] in text) == (False, True)
 
 
 async def test_gpus_on_a_host_driver_are_one_line_also_after_a_restart(node: Node) -> None:

@@ -87,7 +87,7 @@ async def test_a_vgpu_that_a_pod_holds_outlives_the_wish_for_it(node: Node) -> N
         await eventually(lambda: [*made.types_on(FIRST), *made.types_on(SECOND)].count("nvidia-222") == 1)
         assert held in made.instances
         await node.until_told(
-            lambda told: ["ns/vm" in each["why"] for each in told["changes"]["waiting"]] == [True]
+            lambda told: ["ns/vm" in each["message"] for each in told["changes"]["waiting"]] == [True]
         )
         await daemon.logged("action-waiting")
         kubelet.delete(vm)
@@ -110,7 +110,7 @@ async def test_a_vgpu_that_was_given_a_moment_ago_is_told_as_that(node: Node) ->
         await node.until_told(
             lambda told: (
                 [
-                    (each["kind"], "nvidia-222" in each["why"], "ns/vm" in each["why"])
+                    (each["kind"], "nvidia-222" in each["message"], "ns/vm" in each["message"])
                     for each in told["changes"]["waiting"]
                 ]
                 == [("remove-mdev", True, False)]
@@ -152,8 +152,8 @@ async def test_a_card_that_fails_is_told_and_comes_back(node: Node) -> None:
             told = await node.until_told(lambda document: bool(document["changes"]["failing"]))
             (failing,) = told["changes"]["failing"]
             assert (failing["card"], failing["type"]) == (FIRST, "nvidia-228")
-            assert failing["what"].endswith("Input/output error")
-            assert any(failing["what"] in problem for problem in told["problems"])
+            assert failing["message"].endswith("Input/output error")
+            assert any(failing["message"] in problem for problem in told["problems"])
             await daemon.logged("action-failed")
             mend_create(made.host, FIRST, "nvidia-228")
             await kubelet.until_listed(LARGE, 4, 15)

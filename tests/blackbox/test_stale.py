@@ -57,7 +57,7 @@ async def renamed(server: FakeApiServer, kubelet: FakeKubelet) -> None:
 
 def stale(told: dict[str, Any]) -> dict[str, str]:
     """Resource → why it cannot be removed, or ""."""
-    return {each["resource"]: each.get("why", "") for each in of(told, "stale") or ()}
+    return {each["resource"]: each.get("message", "") for each in of(told, "stale") or ()}
 
 
 def forget(kubelet: FakeKubelet) -> None:
@@ -147,7 +147,7 @@ async def test_a_right_that_is_missing_is_told_once(node: Node, server: FakeApiS
         forget(kubelet)
         count(server)
         await server.until(lambda: patches(server) > 0, LONG)
-        told = await node.until_told(lambda told: of(told, "unwritten"))
+        told = await node.until_told(lambda told: of(told, "writeErrors"))
         assert any("stale resources" in line for line in told["problems"])
         await daemon.logged("cluster-refuses")
         assert counted(server)[GPU] == "0"

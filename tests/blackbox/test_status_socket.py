@@ -64,7 +64,7 @@ async def test_one_socket_gives_status_and_snapshot_and_takes_requests(node: Nod
         assert (await document(node, "GET", "/snapshot"))["format"] == "nodeagent-snapshot/v1"
         request = json.dumps({"asking": "bind", "names": [GPU]}).encode()
         (result,) = (await document(node, "POST", "/requests", request))["results"]
-        assert result["became"] == "done"
+        assert result["outcome"] == "done"
         assert drivers_of(drivers) == BOUND
 
 

@@ -170,7 +170,7 @@ async def test_a_new_number_while_a_pod_has_it_says_that_the_guest_must_re_attac
         assert health(kubelet, NAME) == {"46f4:0001-A": "Unhealthy"}
         await node.until_told(lambda told: running.key in str(told["holders"]))
         explained = (await node.command("explain", "1-1")).stdout
-        names(explained, f"Unhealthy: {told['what']}", "ns/vm")
+        names(explained, f"Unhealthy: {told['message']}", "ns/vm")
         kubelet.delete(running)
         await until_health(kubelet, NAME, "46f4:0001-A", "Healthy")
         (answer,) = await allocate(kubelet, NAME, ["46f4:0001-A"])
@@ -347,8 +347,8 @@ async def test_what_the_host_uses_is_not_given_unless_an_operator_answers_for_it
         assert health(kubelet, "example.com/any") == {"46f4:0001-A": "Unhealthy", keyboard: "Unhealthy"}
         told = {each["id"]: each for each in (await node.status())["resources"][0]["devices"]}
         assert {each["reason"] for each in told.values()} == {"used-by-host"}
-        assert "/media/stick" in told["46f4:0001-A"]["what"]
-        assert "keyboard" in told[keyboard]["what"]
+        assert "/media/stick" in told["46f4:0001-A"]["message"]
+        assert "keyboard" in told[keyboard]["message"]
         configured(node, '{name: example.com/any, force: ["1-*"], usb: [{vendors: ["46f4", "04f2"]}]}')
         await until_health(kubelet, "example.com/any", keyboard, "Healthy")
         assert health(kubelet, "example.com/any")["46f4:0001-A"] == "Unhealthy"

@@ -27,8 +27,8 @@ async def used(node: Node, kubelet: FakeKubelet) -> None:
     (resource,) = status["resources"]
     new, old = sorted(resource["devices"], key=lambda each: str(each["id"]))
     assert (old["reason"], new["reason"]) == ("re-enumerated", "group-held")
-    names(old["what"], NEW, "1-1", "ns/vm")
-    names(new["what"], OLD, "ns/vm")
+    names(old["message"], NEW, "1-1", "ns/vm")
+    names(new["message"], OLD, "ns/vm")
     names((await node.command("explain", "1-1")).stdout, OLD, "ns/vm")
     names((await node.command("explain", "ns/vm")).stdout, OLD, NEW)
     other = await kubelet.admit(pod("other", {NAME: 1}))

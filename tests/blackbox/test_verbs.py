@@ -145,7 +145,7 @@ async def test_a_saved_host_is_explained_without_asking_anybody(node: Node) -> N
 def listed_as(status: Any) -> str:
     """What the daemon says of the only device of its only resource."""
     ((device,),) = (resource["devices"] for resource in status["resources"])
-    return str(device.get("what"))
+    return str(device.get("message"))
 
 
 async def test_what_stays_listed_is_explained_as_the_daemon_lists_it(node: Node) -> None:
@@ -155,7 +155,7 @@ async def test_what_stays_listed_is_explained_as_the_daemon_lists_it(node: Node)
         await until_asked(node)
         status = await node.until_told(lambda status: "nouveau" in listed_as(status))
         told = await answer(node, "explain", address)
-        assert told["reason"]["what"] == listed_as(status)
+        assert told["reason"]["message"] == listed_as(status)
         assert told["rules"][-1]["rule"] == "memory"
 
 

@@ -67,7 +67,7 @@ async def test_nothing_is_written_to_a_function_that_left_its_vfs_behind(node: N
         names(said["text"], PF, VF)
         told = await node.until_told(lambda told: bool(told["changes"]["problems"]))
         (problem,) = told["changes"]["problems"]
-        assert problem["what"] == said["text"]
+        assert problem["message"] == said["text"]
         assert "reboot" in problem["hint"]
         assert said["text"] in told["problems"]
         assert (told["changes"]["writes"], asked_of(node)) == (0, "0")
@@ -112,7 +112,9 @@ async def test_the_number_of_vfs_is_not_changed_while_a_pod_or_an_open_file_has_
         names(said["why"], PF, "ns/vm")
         node.host.hold(PF)
         kubelet.delete(vm)
-        await node.until_told(lambda told: any("open" in each["why"] for each in told["changes"]["waiting"]))
+        await node.until_told(
+            lambda told: any("open" in each["message"] for each in told["changes"]["waiting"])
+        )
         assert vfs.made == ()
         node.host.release(PF)
         await eventually(lambda: len(vfs.made) == 2, PATIENCE)

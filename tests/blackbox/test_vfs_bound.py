@@ -96,7 +96,7 @@ async def test_vfs_for_vfio_are_never_on_a_driver_of_the_host(node: Node, rules:
     async with card(node) as nic:
         (step,) = json.loads((await node.command("plan", "-o", "json")).stdout)["steps"]
         assert step["kind"] == "set-num-vfs"
-        names(step["what"], PF, "2", "sriov_drivers_autoprobe")
+        names(step["action"], PF, "2", "sriov_drivers_autoprobe")
         assert (probed(node), nic.vfs.made) == ("1", ())
         async with node.running(listed={NICS: 2}) as (daemon, _):
             await eventually(lambda: nic.bound, PATIENCE)

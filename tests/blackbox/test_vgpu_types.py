@@ -49,7 +49,7 @@ async def test_a_mig_type_with_media_engines_is_not_the_one_without(node: Node, 
         await run.logged("plan-problem")
         document = await planned(node)
         assert document["steps"] == []
-        names(document["problems"][0]["what"], "A100-1-5CME")
+        names(document["problems"][0]["message"], "A100-1-5CME")
         assert cards.writes == 0
 
 
@@ -60,7 +60,7 @@ async def test_a_step_names_the_type_as_the_file_has_it(node: Node, asked: str) 
     add_card(node.host, card, 10)
     async with simulated_cards(node.host, MdevKernel([card])):
         (step,) = (await planned(node))["steps"]
-    names(step["why"], "nvidia-699", asked)
+    names(step["message"], "nvidia-699", asked)
 
 
 @pytest.mark.parametrize("counted", [False, True])

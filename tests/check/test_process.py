@@ -134,7 +134,7 @@ def test_a_daemon_that_answers_is_compared_with_this_command(tmp_path: Path) -> 
 def test_problems_and_open_files_are_those_of_the_daemon(tmp_path: Path) -> None:
     node = make_node(tmp_path)
     assert list(process.check_problems(node)) == []
-    daemon = DAEMON.with_remarks([wrong(ProblemCode.NO_VFIO, "", "none", "load it")])
+    daemon = DAEMON.with_findings([wrong(ProblemCode.NO_VFIO, "", "none", "load it")])
     assert list(process.check_problems(node._replace(daemon=daemon))) == [(Verdict.WRONG, "none", "load it")]
     assert process.check_open_files(node)[0] is Verdict.OK
     many = DAEMON._replace(process=ProcessStatus(open_files=600, most_files=1024))

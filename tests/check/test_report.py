@@ -44,7 +44,7 @@ async def lines_of(root: Path, changed: Mapping[str, str | None], **other: Any) 
 async def test_of_a_saved_host_only_what_is_in_it_is_judged(tmp_path: Path) -> None:
     node = make_node(tmp_path, root=Root(os.devnull), saved=True)
     lines = {line.check: line for line in await report.run(node)}
-    saved = {line.check for line in lines.values() if line.seen == SAVED}
+    saved = {line.check for line in lines.values() if line.message == SAVED}
     assert {"interrupt remapping", "device plugins", "user", "inotify", "nodeagent", "/dev/kvm"} <= saved
     assert {lines[check].verdict for check in saved} == {Verdict.UNSEEN}
     assert Verdict.WRONG not in {line.verdict for line in lines.values()}
@@ -59,7 +59,7 @@ async def test_a_read_that_hangs_is_reported_and_holds_up_no_other_check(tmp_pat
         lines = await lines_of(tmp_path, {"/proc/interrupts": None}, timeouts=timeouts)
         with anyio.move_on_after(5):
             await anyio.to_thread.run_sync((tmp_path / "proc/interrupts").write_text, "end the read")
-    assert (lines["interrupt remapping"].verdict, lines["interrupt remapping"].seen) == (
+    assert (lines["interrupt remapping"].verdict, lines["interrupt remapping"].message) == (
         Verdict.UNSEEN,
         "no answer in time",
     )
@@ -118,10 +118,10 @@ async def test_each_check_has_a_verdict_and_an_advice_of_two_lines_at_most(
 ) -> None:
     line = (await lines_of(tmp_path, changed, **other))[check]
     assert line.verdict is verdict, line
-    assert advice in line.to_do
-    assert bool(advice) == bool(line.to_do)
-    assert short(line.to_do)
-    assert line.seen
+    assert advice in line.hint
+    assert bool(advice) == bool(line.hint)
+    assert short(line.hint)
+    assert line.message
 
 
 async def test_a_service_that_is_enabled_has_no_line(tmp_path: Path) -> None:

@@ -43,5 +43,5 @@ def test_where_nothing_is_wrong_that_is_said() -> None:
     report = (line("IOMMU", Verdict.OK),)
     end = check.text(report).splitlines()[-1]
     assert [word for word in end.split() if word.isdigit()] == ["0", "0"]
-    assert check.summarize(report).well
-    assert not check.summarize((line("x", Verdict.WRONG),)).well
+    assert check.summarize(report).ok
+    assert not check.summarize((line("x", Verdict.WRONG),)).ok

@@ -31,7 +31,7 @@ def by_check(text: str) -> dict[str, Any]:
 def test_the_report_fits_its_schema_in_both_forms(tmp_path: Path, capsys: Capture) -> None:
     root = nodes.demo_node(tmp_path).directory
     document = json.loads(asked(capsys, "--root", root, "check", "-o", "json"))
-    assert (document["apiVersion"], document["kind"], document["well"]) == (
+    assert (document["apiVersion"], document["kind"], document["ok"]) == (
         "nodeagent/v1",
         "Readiness",
         False,
@@ -45,8 +45,8 @@ def test_a_kubelet_is_looked_for_where_the_settings_say(tmp_path: Path, capsys: 
     root = hosts.many(tmp_path, 1).directory
     flags = ("--kubelet-device-plugin-dir", "/x/plugins", "--kubelet-pod-resources", "/x/pods.sock")
     lines = by_check(asked(capsys, "--root", root, "check", *flags, "-o", "json"))
-    assert "/x/plugins" in lines["device plugins"]["seen"]
-    assert lines["PodResources"]["seen"].startswith("/x/pods.sock: ")
+    assert "/x/plugins" in lines["device plugins"]["message"]
+    assert lines["PodResources"]["message"].startswith("/x/pods.sock: ")
 
 
 def test_long_paths_leave_the_report_in_80_columns(tmp_path: Path, capsys: Capture) -> None:
@@ -63,7 +63,7 @@ def test_a_rule_that_wants_iommufd_alone_makes_its_absence_wrong(tmp_path: Path,
     host.write_file("/etc/nodeagent/config.yaml", rule)
     line = by_check(asked(capsys, "--root", host.directory, "check", "-o", "json"))["iommufd"]
     assert line["verdict"] == "wrong"
-    assert "a.b/c" in line["seen"]
+    assert "a.b/c" in line["message"]
 
 
 def test_a_file_that_is_no_saved_host_is_a_mistake(tmp_path: Path, capsys: Capture) -> None:

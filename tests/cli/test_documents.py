@@ -71,7 +71,7 @@ def checked(text: str, kind: str) -> Any:
         ("ResourceExplanation", ["explain", "nvidia.com/TU104GL_TESLA_T4"]),
         ("RuleExplanation", ["explain", "config.yaml:2"]),
         ("GroupExplanation", ["explain", "/dev/vfio/14"]),
-        ("MachineExplanation", ["explain", "vmi", "/machine.yaml"]),
+        ("VMExplanation", ["explain", "vmi", "/machine.yaml"]),
         ("Settings", ["config"]),
         ("Settings", ["config", "--check", "/etc/nodeagent/config.yaml"]),
         ("ClusterCheck", ["cluster", "check"]),

@@ -46,7 +46,7 @@ def test_what_to_do_comes_right_after_a_bad_verdict() -> None:
     first, second, *rest = explain.text(found).splitlines()
     names(first, "Unhealthy", "IOMMU group 1")
     assert not any("PCI_RESOURCE" in line for line in rest), "it would get nothing"
-    assert second.endswith(found.to_do)
+    assert second.endswith(found.hint)
     names(second, "0000:65:00.1", "vfio-pci")
     assert any("NOT viable" in line for line in rest)
     assert [member.role for member in found.members] == ["vfio", "blocks"]
@@ -74,7 +74,7 @@ def test_the_data_say_the_same_as_the_text() -> None:
     document = json.loads(json.dumps(output.document("DeviceExplanation", found)))
     assert explain.text(found).splitlines()[0] == f"{A}  {document['verdict']}"
     assert document["reason"]["code"] == "driver-changed"
-    names(document["verdict"], GPU, "Unhealthy", document["reason"]["what"])
+    names(document["verdict"], GPU, "Unhealthy", document["reason"]["message"])
     names(document["reason"]["hint"], A, "vfio-pci")
     assert (document["healthy"], document["group"], document["holder"]) == (False, 1, "ns/vm")
     assert document["members"] == [{"address": A, "driver": None, "role": "unbound"}]

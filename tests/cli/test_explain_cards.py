@@ -11,8 +11,8 @@ CARD = CardExplanation(
     "mtty",
     (CardType("mtty-1", "Single port", 2, 20),),
     (
-        CardInstance("one", "mtty", "mtty-1", "others", "ns/vm", dead=True, leaving=False),
-        CardInstance("two", "mtty", None, None, None, dead=False, leaving=True),
+        CardInstance("one", "mtty", "mtty-1", "others", "ns/vm", dead=True, removing=False),
+        CardInstance("two", "mtty", None, None, None, dead=False, removing=True),
     ),
 )
 

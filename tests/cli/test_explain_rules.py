@@ -23,5 +23,5 @@ def test_a_rule_for_device_nodes_says_how_they_are_given() -> None:
         "x/kvm", "node", "config.yaml:4", ("/dev/kvm",), {}, "given to 3 containers at once"
     )
     assert "takes    /dev/kvm, given to 3 containers at once" in explain.rule_text(kvm)
-    none = kvm._replace(takes=(), note="there is no /dev/kvm")
+    none = kvm._replace(matches=(), note="there is no /dev/kvm")
     assert "takes    nothing: there is no /dev/kvm" in explain.rule_text(none)

@@ -10,16 +10,16 @@ from nodeagent.policy.explain.machines import (
     Ask,
     AskedDevice,
     CrName,
-    MachineExplanation,
     MachineName,
     Prospect,
+    VMExplanation,
 )
 from tests.facts import names
 
 GPU, DISK = (AskedDevice("GPU", "gpu1"),), (AskedDevice("HostDevice", ""),)
 ENV, NODES = {"PCI_RESOURCE_A_B_GPU": "0000:65:00.0"}, ("/dev/vfio/vfio", "/dev/vfio/1")
 WHY = ("it asks for 1", "0000:66:00.0: in use by ns/vm")
-TOLD = MachineExplanation(
+TOLD = VMExplanation(
     MachineName("VirtualMachineInstance", "demo", "red"),
     Prospect.LATER,
     (
@@ -30,8 +30,8 @@ TOLD = MachineExplanation(
     ("nobody knows",),
     None,
 )
-NAMELESS = MachineExplanation(MachineName("VirtualMachine", "", ""), Prospect.NOW, (), (), None)
-BROKEN = MachineExplanation(MachineName("VirtualMachine", "", "red"), Prospect.NEVER, (), (), None)
+NAMELESS = VMExplanation(MachineName("VirtualMachine", "", ""), Prospect.NOW, (), (), None)
+BROKEN = VMExplanation(MachineName("VirtualMachine", "", "red"), Prospect.NEVER, (), (), None)
 
 
 def test_the_story_of_a_machine_begins_with_its_worst_verdict() -> None:
@@ -57,18 +57,18 @@ def test_a_machine_that_asks_for_nothing_or_cannot_be_meant_says_so() -> None:
 
 
 def test_the_same_is_there_for_programs() -> None:
-    document = json.loads(json.dumps(output.document("MachineExplanation", TOLD)))
-    assert document["machine"] == {"kind": "VirtualMachineInstance", "namespace": "demo", "name": "red"}
-    assert (document["prospect"], document["notes"]) == ("later", ["nobody knows"])
+    document = json.loads(json.dumps(output.document("VMExplanation", TOLD)))
+    assert document["vm"] == {"kind": "VirtualMachineInstance", "namespace": "demo", "name": "red"}
+    assert (document["availability"], document["notes"]) == ("later", ["nobody knows"])
     assert document["resources"][0] == {
         "resource": "a.b/gpu",
         "count": 1,
-        "prospect": "now",
+        "availability": "now",
         "devices": [{"list": "GPU", "name": "gpu1"}],
         "env": {"PCI_RESOURCE_A_B_GPU": "0000:65:00.0"},
         "nodes": ["/dev/vfio/vfio", "/dev/vfio/1"],
         "cdi": [],
-        "why": [],
+        "messages": [],
     }
     assert document["cr"] is None
 

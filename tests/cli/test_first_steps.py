@@ -77,7 +77,7 @@ def test_the_first_machine_gets_the_first_resource(demo: Path, capsys: pytest.Ca
     (demo / "cr.yaml").write_text(yaml.safe_dump({"spec": {"configuration": yaml.safe_load(PERMITTED)}}))
     asked = ["--root", str(demo), "explain", "vmi", str(demo / "first.yaml"), "--cr", str(demo / "cr.yaml")]
     assert main.main([*asked, "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["prospect"] == "now"
+    assert json.loads(capsys.readouterr().out)["availability"] == "now"
 
 
 def test_selectors_combine_as_the_page_says(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:

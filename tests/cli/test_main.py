@@ -163,7 +163,7 @@ def test_status_of_a_healthy_daemon(run: Run, host: SimulatedHost) -> None:
 
 
 def test_status_with_problems_has_a_code_of_its_own(run: Run, host: SimulatedHost) -> None:
-    told = WELL.with_remarks([wrong(ProblemCode.CHANGE, "a/b", "a/b: something is wrong")])
+    told = WELL.with_findings([wrong(ProblemCode.CHANGE, "a/b", "a/b: something is wrong")])
     with daemon(host, plain.dump(told)):
         code, text, _ = run("status")
     assert code == 3

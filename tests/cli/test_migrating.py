@@ -165,7 +165,7 @@ def test_definitions_of_mdevctl_are_planned_on_a_captured_host(walk: Walk, tmp_p
     definition = {"mdev_type": "mtty-1", "start": "auto", "attrs": []}
     files.write(f"{tmp_path}/etc/mdevctl.d/mtty/{DEFINED}", json.dumps(definition))
     (step,) = walk(MDEVCTL)["plan"]["steps"]
-    assert DEFINED in step["what"]
+    assert DEFINED in step["action"]
 
 
 def test_existing_mdevs_of_a_captured_host_stay_offered_whoever_made_them(walk: Walk, tmp_path: Path) -> None:

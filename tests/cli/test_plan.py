@@ -67,8 +67,8 @@ def test_the_machine_id_tells_what_is_ours(root: Path, run: Run) -> None:
     (root / "etc/machine-id").write_text(f"{MACHINE}\n")
     ours = json.loads(run("plan", "--host", path, "-o", "json")[1])
     theirs = json.loads(run("plan", "--host", path, "-o", "json", "--machine-id", "f" * 32)[1])
-    assert {each["own"] for each in ours["cards"][0]["exists"]} == {True}
-    assert {each["own"] for each in theirs["cards"][0]["exists"]} == {False}
+    assert {each["own"] for each in ours["cards"][0]["instances"]} == {True}
+    assert {each["own"] for each in theirs["cards"][0]["instances"]} == {False}
     assert ours["manage"] is True
     assert ours["steps"] == theirs["steps"] == []
 
@@ -153,11 +153,11 @@ def test_what_the_daemon_remembers_of_vgpu_types_is_planned_with(root: Path, run
     (root / "etc/machine-id").write_text(f"{MACHINE}\n")
     (root / "etc/nodeagent/config.yaml").write_text("mdevs: {manage: true, types: [NVIDIA A40-24Q]}\n")
     foreign = json.loads(run("plan", "-o", "json")[1])
-    assert {each["own"] for each in foreign["cards"][0]["exists"]} == {False}
+    assert {each["own"] for each in foreign["cards"][0]["instances"]} == {False}
     record = Ledger(dict.fromkeys(vfs, "1"), {"1": "NVIDIA A40-24Q"})
     ledger.SECTION.save(str(root), record)
     ours = json.loads(run("plan", "-o", "json")[1])
-    assert {each["own"] for each in ours["cards"][0]["exists"]} == {True}
+    assert {each["own"] for each in ours["cards"][0]["instances"]} == {True}
     assert (ours["steps"], ours["problems"]) == ([], [])
 
 
@@ -170,5 +170,5 @@ def test_names_of_vgpu_types_that_no_vf_lists_come_from_the_vgpu_managers_file(r
     files.write(f"{root}{nvidia.FILE}", '<vgpuType id="1" name="NVIDIA A40-24Q"/>')
     found = json.loads(run("plan", "-o", "json")[1])
     assert (without["steps"], found["steps"], found["problems"]) == ([], [], [])
-    assert {each["own"] for each in without["cards"][0]["exists"]} == {False}
-    assert {each["own"] for each in found["cards"][0]["exists"]} == {True}
+    assert {each["own"] for each in without["cards"][0]["instances"]} == {False}
+    assert {each["own"] for each in found["cards"][0]["instances"]} == {True}

@@ -96,7 +96,7 @@ def test_a_device_that_turns_unhealthy_says_why(tried: Try, root: Path) -> None:
     (disk,) = document(tried, rule)["devices"]
     assert (disk["before"], disk["after"]["resource"]) == (None, "a.b/disk")
     assert disk["after"]["reason"]["code"] == "driver-changed"
-    names(tried(rule)[1], "a.b/disk", "Unhealthy", disk["after"]["reason"]["what"])
+    names(tried(rule)[1], "a.b/disk", "Unhealthy", disk["after"]["reason"]["message"])
 
 
 def test_mdevs_and_vfs_are_planned_with_the_new_file(tried: Try) -> None:

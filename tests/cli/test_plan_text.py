@@ -79,15 +79,15 @@ def test_the_plain_data_leaves_nothing_out() -> None:
     assert told["steps"][0]["undo"] == found.steps[0].action.text.replace("remove", "create").replace(
         "from", "on"
     )
-    names(told["waiting"][0]["why"], "ns/vm")
+    names(told["waiting"][0]["message"], "ns/vm")
     assert [card["type"] for card in told["cards"]] == ["nvidia-223", None, "nvidia-223"]
-    assert told["cards"][1]["exists"][0] == {
+    assert told["cards"][1]["instances"][0] == {
         "id": FOREIGN,
         "parent": "0000:02:00.0",
         "type": "nvidia-222",
         "own": False,
         "holder": None,
-        "leaving": False,
+        "removing": False,
     }
 
 

@@ -85,10 +85,10 @@ def test_a_saved_host_is_scanned_as_it_was(host: SimulatedHost, capsys: pytest.C
         [*command[:3], "scan", "--host", "-"], input=saved, capture_output=True, text=True, check=True
     )
     assert (here.stdout, here.stderr) == (there, "")
-    fates = {each["id"]: each for each in json.loads(saved)["fates"]}
+    fates = {each["id"]: each for each in json.loads(saved)["devices"]}
     assert len(fates) == 19
-    names(fates["0000:d8:01.0"]["why"], "class", "020000")
-    assert fates["0000:3b:00.0"]["by"] == "discovery"
+    names(fates["0000:d8:01.0"]["message"], "class", "020000")
+    assert fates["0000:3b:00.0"]["matchedBy"] == "discovery"
 
 
 @pytest.mark.parametrize(

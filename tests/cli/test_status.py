@@ -27,13 +27,13 @@ from tests.render.statuses import KUBELET, ONE, WELL
 
 
 def lines(problems: Sequence[Problem] = (), **other: Any) -> list[str]:
-    return status.text(WELL._replace(**other).with_remarks(problems)).splitlines()
+    return status.text(WELL._replace(**other).with_findings(problems)).splitlines()
 
 
 def diagnosed(**other: Any) -> list[str]:
     """The lines below the heading of problems, of a Status in which they are looked for."""
     told = WELL._replace(**other)
-    found = status.text(told.with_remarks(diagnose.problems(told))).splitlines()
+    found = status.text(told.with_findings(diagnose.problems(told))).splitlines()
     return found[found.index(output.PROBLEMS) + 1 :]
 
 
@@ -114,7 +114,7 @@ def test_what_the_kubelet_or_the_configuration_is_to_blame_for_is_told_with_what
     told = diagnosed(
         resources=(refused._replace(devices=()),),
         kubelet=KUBELET._replace(pod_resources="no answer in time"),
-        remarks=(wrong(ProblemCode.CHANGE, "", "no card offers x", "change it"),),
+        findings=(wrong(ProblemCode.CHANGE, "", "no card offers x", "change it"),),
     )
     assert [line.split(":")[0].strip() for line in told[1::2]] == ["to do"] * 3
     assert told[1] == "    to do: change it"
@@ -147,11 +147,11 @@ def test_where_metrics_are_served_is_told_if_they_are() -> None:
 
 def test_the_cluster_is_told_where_it_is_followed_and_what_it_was_not_told() -> None:
     assert not any("cluster" in line for line in lines())
-    heard = ClusterStatus(followed=True, answers=True, kubevirt="kubevirt/kubevirt")
+    heard = ClusterStatus(enabled=True, reachable=True, kubevirt="kubevirt/kubevirt")
     line = lines(cluster=heard)[4]
     names(line, "cluster", "1970-01-01 00:00:00 UTC", "KubeVirt CR kubevirt/kubevirt")
     assert "Events" not in line
-    names(lines(cluster=heard._replace(events_left_out=7))[4], line, "Events", "7")
+    names(lines(cluster=heard._replace(events_dropped=7))[4], line, "Events", "7")
 
 
 def test_notes_are_told_and_are_no_problem() -> None:
@@ -178,7 +178,7 @@ def test_a_remark_that_is_wrong_has_its_hint_among_the_problems() -> None:
 
 def test_what_only_the_node_still_has_is_told_and_is_no_problem() -> None:
     stale = (StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still knows it"))
-    text = lines(cluster=ClusterStatus(followed=True, answers=True, stale=stale))
+    text = lines(cluster=ClusterStatus(enabled=True, reachable=True, stale=stale))
     old, known = (
         next(line for line in text if line.startswith(f"{name}: ")) for name in ("a.b/old", "a.b/known")
     )

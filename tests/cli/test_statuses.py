@@ -108,7 +108,7 @@ def test_a_watch_prints_what_differs_and_ends_well_when_it_is_interrupted(host: 
         assert watch.stdout is not None
         assert_printed(watch.stdout, WELL)
         assert answering.thrice.wait(20)
-        answering.status = WELL.with_remarks([wrong(ProblemCode.CHANGE, "", "it burns")])
+        answering.status = WELL.with_findings([wrong(ProblemCode.CHANGE, "", "it burns")])
         assert_printed(watch.stdout, answering.status)
         watch.send_signal(signal.SIGINT)
         assert watch.wait(20) == 0

@@ -86,7 +86,7 @@ def test_the_deprecated_list_counts_where_the_new_one_is_empty(new: Any, old: An
 
 def test_overrides_beside_their_section_are_told_as_what_kubevirt_does_not_read() -> None:
     found = kubevirt.cr(document({TYPES: {}, "nodeMediatedDeviceTypes": [{"nodeSelector": {}}]}))
-    assert [(each.about, each.hint) for each in found.refused] == [
+    assert [(each.subject, each.hint) for each in found.refused] == [
         ("nodeMediatedDeviceTypes", f"move it into {TYPES}")
     ]
 
@@ -112,7 +112,7 @@ def test_a_gate_that_is_listed_and_disabled_does_not_count() -> None:
     gates = {"featureGates": ["HostDevices", "GPUsWithDRA", ""], "disabledFeatureGates": ["GPUsWithDRA"]}
     found = kubevirt.cr(document({"developerConfiguration": gates}))
     assert found.gates == {"HostDevices"}
-    assert [each.about for each in found.refused] == ["developerConfiguration.featureGates[2]"]
+    assert [each.subject for each in found.refused] == ["developerConfiguration.featureGates[2]"]
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_a_pci_entry_that_cannot_be_meant_is_refused_alone_with_its_place(
     assert found.permitted is not None
     assert [each.place for each in found.permitted] == [f"{PCI}[0]", f"{PCI}[2]"]
     (refused,) = found.refused
-    assert refused.about == f"{PCI}[1]"
-    names(refused.what, *what)
+    assert refused.subject == f"{PCI}[1]"
+    names(refused.message, *what)
     assert refused.hint
-    assert f"{refused.what}{refused.hint}".isprintable()
-    assert len(refused.what) < 200
+    assert f"{refused.message}{refused.hint}".isprintable()
+    assert len(refused.message) < 200
 
 
 @pytest.mark.parametrize("selector", ["", " ", "_", None, {}, "GRID\nT4"])
@@ -151,7 +151,7 @@ def test_an_mdev_entry_without_a_name_of_a_type_is_refused_alone(selector: Any) 
     found = read({"mediatedDevices": [{**VGPU, "mdevNameSelector": selector}, VGPU]})
     assert found.permitted is not None
     assert [each.place for each in found.permitted] == [f"{MDEV}[1]"]
-    assert [each.about for each in found.refused] == [f"{MDEV}[0]"]
+    assert [each.subject for each in found.refused] == [f"{MDEV}[0]"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_usb_bundle_of_which_a_part_cannot_be_meant_is_refused_as_a_whole(sele
     found = read({"usb": [{"resourceName": "a.b/c", "selectors": selectors}]})
     assert found.permitted == ()
     assert found.refused
-    assert all(each.about.startswith(f"{USB}[0]") for each in found.refused)
+    assert all(each.subject.startswith(f"{USB}[0]") for each in found.refused)
 
 
 def test_the_name_of_a_usb_bundle_that_others_provide_is_permitted_without_selectors() -> None:
@@ -190,7 +190,7 @@ def test_an_override_without_labels_that_can_be_meant_is_refused_alone(selector:
     overrides = [{"nodeSelector": selector, "mediatedDeviceTypes": ["a"]}, {"nodeSelector": {"x": "y"}}]
     found = read(None, {"mediatedDeviceTypes": ["b", ""], "nodeMediatedDeviceTypes": overrides})
     assert found.mdevs == MdevsConfiguration((WantedType("b"),), (NodeTypes((("x", "y"),)),))
-    assert [each.about for each in found.refused] == [
+    assert [each.subject for each in found.refused] == [
         f"{TYPES}.mediatedDeviceTypes[1]",
         f"{TYPES}.nodeMediatedDeviceTypes[0]",
     ]
@@ -213,7 +213,7 @@ def test_a_cr_whose_sections_are_of_another_type_is_at_fault_and_says_nothing(
 ) -> None:
     found = kubevirt.cr(broken)
     assert found.fault is not None
-    names(found.fault.what, *what)
+    names(found.fault.message, *what)
     assert (found.permitted, found.mdevs, found.refused) == (None, None, ())
 
 
@@ -244,7 +244,7 @@ def test_a_cr_with_a_list_or_an_entry_of_another_type_is_at_fault_and_says_nothi
 ) -> None:
     found = kubevirt.cr(document({"permittedHostDevices": GUIDE, **section}))
     assert found.fault is not None
-    assert found.fault.what.startswith(f"spec.configuration.{place}: it is ")
+    assert found.fault.message.startswith(f"spec.configuration.{place}: it is ")
     assert (found.permitted, found.mdevs, found.gates, found.refused) == (None, None, frozenset(), ())
 
 
@@ -252,7 +252,7 @@ def test_a_cr_with_a_list_or_an_entry_of_another_type_is_at_fault_and_says_nothi
 def test_a_cr_with_labels_of_another_type_is_at_fault(selector: Any) -> None:
     found = read(None, {"nodeMediatedDeviceTypes": [{"nodeSelector": selector}]})
     assert found.fault is not None
-    assert f"{TYPES}.nodeMediatedDeviceTypes[0].nodeSelector: it is " in found.fault.what
+    assert f"{TYPES}.nodeMediatedDeviceTypes[0].nodeSelector: it is " in found.fault.message
 
 
 def test_thousands_of_entries_good_and_bad_are_each_judged() -> None:
@@ -308,7 +308,7 @@ ANY = st.recursive(
 
 
 def printable(found: KubeVirtCR) -> bool:
-    told = [text for each in found.refused for text in (each.about, each.what, each.hint)]
+    told = [text for each in found.refused for text in (each.subject, each.message, each.hint)]
     told += [text for entry in found.permitted or () for text in (entry.resource,)]
     return all(text.isprintable() for text in told)
 

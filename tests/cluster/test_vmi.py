@@ -57,7 +57,7 @@ def test_an_entry_that_asks_for_nothing_is_refused_with_its_place(entry: Any) ->
     found = vmi.parse(instance({**GUIDE, "gpus": [entry, *GUIDE["gpus"]]}))
     assert found is not None
     assert found.devices == DEVICES
-    assert [each.about for each in found.refused] == ["spec.domain.devices.gpus[0]"]
+    assert [each.subject for each in found.refused] == ["spec.domain.devices.gpus[0]"]
 
 
 @pytest.mark.parametrize("document", [None, [], "VirtualMachine", {}, {"kind": "Pod"}, {"kind": "vm"}])
@@ -71,6 +71,6 @@ def test_whatever_a_machine_holds_is_read_without_an_exception(value: Any) -> No
         for kind in VirtualMachine.KINDS:
             found = vmi.parse({"kind": kind, "metadata": value, "spec": spec, "instancetype": value})
             assert found is not None
-            told = [text for each in found.refused for text in (each.about, each.what, each.hint)]
+            told = [text for each in found.refused for text in (each.subject, each.message, each.hint)]
             assert all(text.isprintable() for text in told)
     vmi.parse(value)

@@ -251,7 +251,7 @@ def test_several_types_on_one_gpu_are_a_mistake_only_where_they_are_chosen(node:
     plain, mixed = parsed(text)
     assert plain.fault is None
     assert mixed.fault is not None
-    names(mixed.fault.what, "vgpu.yaml:4", "A100-2-10C", "A100-1-5C")
+    names(mixed.fault.message, "vgpu.yaml:4", "A100-2-10C", "A100-1-5C")
     node.write("etc/vgpu.yaml", text)
     assert node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: a}").warnings == ()
     with pytest.raises(ConfigError, match=r"etc/vgpu.yaml:4: A100-2-10C") as caught:

@@ -105,7 +105,7 @@ class Sides:
     def _told(self) -> Told:
         if len(self._heard) < len(self._cores):  # to ask them all again would take a third of a core
             statuses = [follower.status for follower in self._followers]
-            self._heard = [status.since for status in statuses if status.answers]
+            self._heard = [status.since for status in statuses if status.reachable]
         return Told(self._heard, {edit: Spread.of(times) for edit, times in self._edits.items()})
 
 

@@ -34,23 +34,23 @@ def checked(running: Cluster, code: int) -> dict[str, Any]:
     done = check(running, "-o", "json")
     assert done.returncode == code, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
-    return told | {"by": {each["what"]: each for each in told["checks"]}}
+    return told | {"by": {each["subject"]: each for each in told["checks"]}}
 
 
 def test_a_right_that_rbac_does_not_give_is_named_with_its_rule(running: Cluster, follower: Daemon) -> None:
     kubevirt.create(running.api, permitted(SERVED))
     told = checked(running, 0)
     assert told["user"] == "nodeagent"
-    assert not told["by"][MACHINES]["well"], "nobody has given it to the daemon"
-    assert told["by"][f"the Node {NODE.rpartition('/')[2]}"]["well"]
-    assert told["by"]["the KubeVirt CR kubevirt/kubevirt"]["well"]
+    assert not told["by"][MACHINES]["ok"], "nobody has given it to the daemon"
+    assert told["by"][f"the Node {NODE.rpartition('/')[2]}"]["ok"]
+    assert told["by"]["the KubeVirt CR kubevirt/kubevirt"]["ok"]
     running.api.patch(ROLE, {"rules": [RULES[0], {**RULES[1], "verbs": ["list"]}, RULES[2]]})
     try:
         told = checked(running, 3)
     finally:
         running.api.patch(ROLE, {"rules": RULES})
-    missing = {what for what, each in told["by"].items() if not each["well"] and each.get("required", True)}
+    missing = {what for what, each in told["by"].items() if not each["ok"] and each.get("required", True)}
     assert missing == {"watch nodes"}
     assert '{apiGroups: [""], resources: ["nodes"], verbs: ["watch"]}' in told["by"]["watch nodes"]["hint"]
     kubevirt.delete(running.api)
-    assert not checked(running, 3)["by"]["a KubeVirt CR"]["well"]
+    assert not checked(running, 3)["by"]["a KubeVirt CR"]["ok"]

@@ -108,7 +108,7 @@ def test_an_edit_of_the_cr_reaches_the_node_within_a_second(running: Cluster, fo
     print(f"\nCR edit to registered: {', '.join(f'{each * 1000:.0f} ms' for each in took)}")
     assert sorted(took)[1] < 1
     kubevirt.delete(running.api)
-    waiting.until(lambda: bool(heard(follower, "doubts")), "the deletion is told")
+    waiting.until(lambda: bool(heard(follower, "warnings")), "the deletion is told")
     running.await_counts(OTHER, 4, 4)
 
 
@@ -121,13 +121,13 @@ def test_a_cr_that_comes_again_and_a_label_of_the_node_are_followed_within_a_sec
     took = {}
     began = time.monotonic()
     kubevirt.delete(running.api)
-    waiting.until(lambda: bool(heard(follower, "doubts")), "the deletion is told")
+    waiting.until(lambda: bool(heard(follower, "warnings")), "the deletion is told")
     took["deletion"] = time.monotonic() - began
     began = time.monotonic()
     kubevirt.create(running.api, permitted(OTHER))
     waiting.until(partial(served, follower, OTHER), "the new CR is in force")
     took["new CR"] = time.monotonic() - began
-    assert heard(follower, "doubts") is None
+    assert heard(follower, "warnings") is None
     for value in ("edge", None):
         began = time.monotonic()
         running.api.patch(NODE, {"metadata": {"labels": {LABEL: value}}})
@@ -153,7 +153,7 @@ def test_what_virt_handler_provides_is_not_offered(running: Cluster, follower: D
     follower.start()
     running.await_counts(GPU, 4, 4)
     kubevirt.create(running.api, permitted(GPU, external=False))
-    waiting.until(lambda: bool(heard(follower, "answers")), "the cluster is heard")
+    waiting.until(lambda: bool(heard(follower, "reachable")), "the cluster is heard")
     waiting.until(
         lambda: all(
             len(each["devices"]) == 0 for each in follower.status()["resources"] if each["name"] == GPU
@@ -168,13 +168,13 @@ def test_a_node_goes_on_with_what_it_knows_while_the_api_server_is_away(
     kubevirt.create(running.api, permitted(SERVED))
     follower.start()
     running.await_counts(SERVED, 4, 4)
-    waiting.until(lambda: bool(heard(follower, "heard")), "it is on disk, which nobody waits for")
+    waiting.until(lambda: bool(heard(follower, "lastSaved")), "it is on disk, which nobody waits for")
     with running.control.away():
         follower.stop()
         follower.start()
         waiting.until(lambda: served(follower, SERVED), "it is served without an API server")
         waiting.until(lambda: bool(heard(follower, "error")), "that is told")
-    waiting.until(lambda: bool(heard(follower, "answers")), "it is heard again", 60.0)
+    waiting.until(lambda: bool(heard(follower, "reachable")), "it is heard again", 60.0)
 
 
 def events(running: Cluster, document: Any) -> list[Any]:
@@ -205,7 +205,7 @@ def test_what_happens_to_a_device_is_told_on_the_node_and_on_its_pod(
 ) -> None:
     follower.start()
     running.await_counts(GPU, 4, 4)
-    waiting.until(lambda: bool(heard(follower, "answers")), "the cluster is heard")
+    waiting.until(lambda: bool(heard(follower, "reachable")), "the cluster is heard")
     pods.run("patient", {GPU: 1})
     (device,) = waiting.until(lambda: follower.status().get("holders"), "the daemon knows the holder")
     node, pod = running.api.get(NODE), pods.get("patient")
@@ -224,7 +224,7 @@ def test_what_happens_to_a_device_is_told_on_the_node_and_on_its_pod(
     waiting.until(lambda: times(running, node, "DeviceUnhealthy") >= 2, "the same is counted")
     follower.stop()
     follower.start()
-    waiting.until(lambda: bool(heard(follower, "answers")), "the cluster is heard")
+    waiting.until(lambda: bool(heard(follower, "reachable")), "the cluster is heard")
     host.plug(device)
     host.bind(device, "vfio-pci")
     waiting.until(lambda: told(running, node)["DeviceHealthy"]["count"] == 2, "also by another daemon", 60.0)
@@ -252,11 +252,11 @@ def test_the_condition_of_the_node_is_false_while_something_needs_a_person(
 def test_a_right_that_is_missing_is_told(running: Cluster, follower: Daemon, host: SimulatedHost) -> None:
     follower.start()
     running.await_counts(GPU, 4, 4)
-    waiting.until(lambda: bool(heard(follower, "answers")), "the cluster is heard")
+    waiting.until(lambda: bool(heard(follower, "reachable")), "the cluster is heard")
     running.api.patch(f"{RBAC}/clusterroles/nodeagent", {"rules": RULES[:2]})
     try:
         host.bind(FIRST, "nvidia")
-        (line,) = waiting.until(lambda: heard(follower, "unwritten"), "the right is missing")
+        (line,) = waiting.until(lambda: heard(follower, "writeErrors"), "the right is missing")
         assert 'cannot create resource "events"' in line
     finally:
         running.api.patch(f"{RBAC}/clusterroles/nodeagent", {"rules": RULES})

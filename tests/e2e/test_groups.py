@@ -31,7 +31,7 @@ def test_the_sibling_of_a_held_device_is_not_allocatable_until_the_pod_is_delete
     running.await_counts(AUDIO, 2, 1)
     running.await_counts(GPU, 2, 2)
     sibling = daemon.device(AUDIO_OF[held])
-    assert "default/holder" in sibling["what"]
+    assert "default/holder" in sibling["message"]
     pods.delete("holder")
     running.await_counts(AUDIO, 2, 2)  # nothing else happens on the host
 

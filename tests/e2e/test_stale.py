@@ -42,7 +42,7 @@ def restart(running: Cluster, *, forgets: bool) -> None:
 
 def stale(follower: Daemon) -> dict[str, str]:
     """Resource → why it cannot be removed, or ""."""
-    return {each["resource"]: each.get("why", "") for each in heard(follower, "stale") or ()}
+    return {each["resource"]: each.get("message", "") for each in heard(follower, "stale") or ()}
 
 
 def removed(follower: Daemon) -> list[str]:

@@ -99,7 +99,7 @@ async def test_health_is_a_line_and_a_status_code() -> None:
 
 
 SCANNED = WELL.host._replace(scanned=True)
-LISTED = WELL.resources[0]._replace(listed=True)
+LISTED = WELL.resources[0]._replace(watched=True)
 LISTS_READ = WELL._replace(host=SCANNED, resources=(LISTED,))
 AWAY = WELL.kubelet._replace(present=False)
 
@@ -109,11 +109,11 @@ AWAY = WELL.kubelet._replace(present=False)
     [
         (LISTS_READ._replace(host=WELL.host), ("scanned",)),
         (
-            LISTS_READ._replace(resources=(LISTED._replace(registered=False, listed=False),)),
+            LISTS_READ._replace(resources=(LISTED._replace(registered=False, watched=False),)),
             (f"{GPU}: ", "kubelet"),
         ),
         (
-            LISTS_READ._replace(resources=(LISTED._replace(listed=False),)),
+            LISTS_READ._replace(resources=(LISTED._replace(watched=False),)),
             (f"{GPU}: ", "kubelet", "list"),
         ),
     ],
@@ -131,7 +131,7 @@ async def test_a_node_is_ready_when_all_was_scanned_and_the_kubelet_knows_it(
     "status",
     [
         LISTS_READ,
-        LISTS_READ._replace(kubelet=AWAY, resources=(LISTED._replace(registered=False, listed=False),)),
+        LISTS_READ._replace(kubelet=AWAY, resources=(LISTED._replace(registered=False, watched=False),)),
         LISTS_READ._replace(resources=()),
         LISTS_READ._replace(problems=("0000:66:00.0 is Unhealthy",)),
     ],

@@ -91,7 +91,7 @@ def test_a_list_is_encoded_again_only_if_the_kubelet_would_see_a_difference() ->
     assert shown.response is first
     shown.update((device("a", BROKEN, numa=1), B))
     unhealthy = shown.response
-    shown.update((device("a", BROKEN._replace(what="another text"), numa=1), B))
+    shown.update((device("a", BROKEN._replace(message="another text"), numa=1), B))
     assert shown.response is unhealthy
     assert bytes(unhealthy) != bytes(first)
 

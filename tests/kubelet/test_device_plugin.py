@@ -120,7 +120,7 @@ async def test_a_list_can_be_sent_again_though_it_is_the_same(peer: Peer) -> Non
 async def test_another_text_of_a_reason_is_no_news_for_the_kubelet(peer: Peer) -> None:
     async with watcher(peer) as seen:
         await until(seen, 1)
-        other = BROKEN._replace(what="its driver is another")
+        other = BROKEN._replace(message="its driver is another")
         peer.listing.update((A, device("b", other)))
         await anyio.wait_all_tasks_blocked()
         peer.listing.update((A,))

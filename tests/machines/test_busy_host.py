@@ -98,5 +98,5 @@ def test_the_function_that_keeps_a_group_from_being_given_stays_with_the_host(
     flags.write_text("0x1003\n")
     configure(at)
     told = json.loads(said(capsys, "--root", at, "explain", "03:00.0", "-o", "json"))
-    names(told["toDo"], "0000:03:00.1", "eth2", "default route", "IOMMU group", "rules")
-    assert "vfio-pci" not in told["toDo"]
+    names(told["hint"], "0000:03:00.1", "eth2", "default route", "IOMMU group", "rules")
+    assert "vfio-pci" not in told["hint"]

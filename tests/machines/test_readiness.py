@@ -64,10 +64,10 @@ def test_groups_of_a_real_kernel_are_judged_as_it_judges_them(tmp_path: Path, ca
     materialise(HOSTS / "6.12-vfio.json", tmp_path)
     lines = checked(tmp_path, capsys)
     assert lines["group 17"]["verdict"] == "wrong"
-    assert "0000:03:00.1 (e1000e)" in lines["group 17"]["seen"]
+    assert "0000:03:00.1 (e1000e)" in lines["group 17"]["message"]
     assert lines["group 18"]["verdict"] == lines["groups of one"]["verdict"] == "ok"
-    names(lines["groups of one"]["seen"], 15, "0000:01:00.0", 16, "0000:02:00.0", 22)
-    names(lines["ACS above group 18"]["seen"], "0000:04:00.0", "conventional PCI")
+    names(lines["groups of one"]["message"], 15, "0000:01:00.0", 16, "0000:02:00.0", 22)
+    names(lines["ACS above group 18"]["message"], "0000:04:00.0", "conventional PCI")
 
 
 def test_a_root_port_with_one_card_costs_nothing(tmp_path: Path, capsys: Capture) -> None:
@@ -81,22 +81,22 @@ def test_a_vfio_without_an_iommu_is_no_isolation(tmp_path: Path, capsys: Capture
     materialise(HOSTS / "6.12-iommufd-no-iommu-unsafe.json", tmp_path)
     lines = checked(tmp_path, capsys)
     assert lines["group 0"]["verdict"] == "wrong"
-    assert "vfio-noiommu" in lines["group 0"]["seen"]
+    assert "vfio-noiommu" in lines["group 0"]["message"]
 
 
 def test_a_busy_host_keeps_its_network_and_its_disks(tmp_path: Path, capsys: Capture) -> None:
     materialise(HOSTS / "6.12-busy-host.json", tmp_path)
-    seen = checked(tmp_path, capsys)["used by the host"]["seen"]
+    seen = checked(tmp_path, capsys)["used by the host"]["message"]
     assert "eth0, default route" in seen
     assert "mounted on /mnt/data" in seen
 
 
 def test_this_machine_can_be_checked(capsys: Capture) -> None:
-    assert checked("/", capsys)["kernel"]["seen"].startswith(os.uname().release)
+    assert checked("/", capsys)["kernel"]["message"].startswith(os.uname().release)
 
 
 @pytest.mark.usefixtures("nobody")
 def test_who_is_not_root_is_told_what_was_not_looked_at(capsys: Capture) -> None:
     line = checked("/", capsys)["user"]
     assert line["verdict"] == "unseen"
-    names(line["toDo"], "root")
+    names(line["hint"], "root")

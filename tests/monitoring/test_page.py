@@ -93,7 +93,7 @@ async def test_trouble_comes_first_with_its_reason_and_what_to_do(tab: Tab) -> N
     names(trouble, f"{GPU}: {stages.REBOUND} is Unhealthy: ", "nvidia", "a display controller")
     assert f"nodeagent explain {stages.REBOUND}" in trouble
     assert "1 device waits for a pod to end" in trouble
-    assert text.index("Needs a person (3)") < text.index("Resources") < text.index("Devices by IOMMU group")
+    assert text.index("Problems (3)") < text.index("Resources") < text.index("Devices by IOMMU group")
     assert set(blocks[:2]) == {"IOMMU group 12", "IOMMU group 14"}
     names(text, "games/virt-launcher-red", "0000:d8:01.0 (e1000e)")
     assert states == {"all": 18, "bad": 3, "wait": 1, "held": 1, "good": 4, "none": 9}
@@ -104,7 +104,7 @@ async def test_what_changes_on_the_node_is_seen_without_a_reload(tab: Tab) -> No
         await opened(tab, await node.page_address())
         await of(tab.value, "window.mark = 'not loaded anew'")
         node.host.bind(stages.REBOUND, "vfio-pci")
-        await of(tab.until, "document.getElementById('trouble-title').textContent === 'Needs a person (1)'")
+        await of(tab.until, "document.getElementById('trouble-title').textContent === 'Problems (1)'")
         await node.kubelet.stop()
         await of(tab.until, f"{RESOURCES}.includes('not registered')")
         await node.kubelet.start()

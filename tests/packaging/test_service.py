@@ -339,7 +339,7 @@ def test_the_drop_in_of_the_page_lets_the_daemon_follow_the_cluster(
     (drop_in,) = FOLLOWING.findall(KUBEVIRT.read_text())
     installed.write(f"{DROP_IN}/cluster.conf", drop_in)
     restart(installed)
-    assert until(lambda: told().get("answers"), "the API server is heard")
+    assert until(lambda: told().get("reachable"), "the API server is heard")
     record = "/var/lib/nodeagent/last.json"
     saved = f"grep -q cluster {record}"
     until(lambda: installed.run(saved, check=False).returncode == 0, "it is on disk")

@@ -59,7 +59,7 @@ ALL = Status(
         (CardStatus(ONE, "nvidia-222", 1, ("a note",)),),
         ("create mdev y",),
         (WaitingStatus(ONE, "remove mdev z", "in use by ns/p"),),
-        (FAILING, FAILING._replace(what="no room either"), FAILING._replace(type=None, what="other")),
+        (FAILING, FAILING._replace(message="no room either"), FAILING._replace(type=None, message="other")),
         (PROBLEM,),
         4,
         ("set the number of VFs",),
@@ -90,7 +90,7 @@ WELL = Status(
 
 
 def texts(status: Status) -> tuple[str, ...]:
-    return tuple(problem.what for problem in diagnose.problems(status) if problem.wrong)
+    return tuple(problem.message for problem in diagnose.problems(status) if problem.action_required)
 
 
 def test_the_document_is_what_programs_have_always_read() -> None:
@@ -124,7 +124,7 @@ def test_the_document_is_what_programs_have_always_read() -> None:
                     "healthy": False,
                     "numa": None,
                     "reason": "node-missing",
-                    "what": "no node",
+                    "message": "no node",
                     "hint": "look",
                 },
             ],
@@ -141,13 +141,13 @@ def test_the_document_is_what_programs_have_always_read() -> None:
 def test_what_is_changed_is_told_as_it_has_always_been() -> None:
     changes = plain.dump(ALL)["changes"]
     assert changes["cards"] == [{"card": ONE, "type": "nvidia-222", "instances": 1, "notes": ["a note"]}]
-    assert changes["underWay"] == ["create mdev y"]
-    assert changes["waiting"] == [{"card": ONE, "action": "remove mdev z", "why": "in use by ns/p"}]
+    assert changes["inProgress"] == ["create mdev y"]
+    assert changes["waiting"] == [{"card": ONE, "action": "remove mdev z", "message": "in use by ns/p"}]
     assert changes["failing"][0] == {
         "card": ONE,
         "type": "nvidia-222",
         "action": "create mdev x",
-        "what": "no room",
+        "message": "no room",
         "hint": "wait",
         "tries": 2,
         "nextTrySeconds": 1.5,
@@ -156,15 +156,15 @@ def test_what_is_changed_is_told_as_it_has_always_been() -> None:
     assert changes["problems"] == [
         {
             "code": "change",
-            "about": ONE,
-            "what": "no card supports it",
+            "subject": ONE,
+            "message": "no card supports it",
             "hint": "use another type",
-            "wrong": True,
+            "actionRequired": True,
         }
     ]
     assert plain.dump(ALL._replace(changes=NO_CHANGES))["changes"] == {
         "cards": [],
-        "underWay": [],
+        "inProgress": [],
         "waiting": [],
         "failing": [],
         "problems": [],
@@ -228,13 +228,13 @@ def test_what_only_waits_for_a_pod_is_no_problem(code: ReasonCode, holder: Holde
 
 
 def test_an_address_that_cannot_be_served_is_a_note() -> None:
-    (note,) = [each for each in diagnose.problems(ALL) if not each.wrong]
-    names(note.what, "a:1", "busy")
+    (note,) = [each for each in diagnose.problems(ALL) if not each.action_required]
+    names(note.message, "a:1", "busy")
 
 
 def test_directories_that_cannot_be_watched_are_named_up_to_five() -> None:
     (problem,) = diagnose.find_unwatched(tuple("abcdef"), has_instance=True)
-    names(problem.what, "a, b, c, d, e and others")
+    names(problem.message, "a, b, c, d, e and others")
     names(problem.hint, "fs.inotify.max_user_watches")
     (problem,) = diagnose.find_unwatched(("a",), has_instance=False)
     names(problem.hint, "fs.inotify.max_user_instances")

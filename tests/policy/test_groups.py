@@ -158,7 +158,7 @@ def test_a_group_of_vfio_noiommu_is_named_as_such_with_the_advice_for_this_host(
     missing = Missing("no IOMMU is active", "switch VT-d on")
     found = groups.find_missing_isolation(Group(GroupNumber(1), name="vfio-noiommu"), missing)
     assert found is not None
-    names(found.seen, "vfio-noiommu")
-    names(found.to_do, "enable_unsafe_noiommu_mode", "VT-d")
+    names(found.message, "vfio-noiommu")
+    names(found.hint, "enable_unsafe_noiommu_mode", "VT-d")
     assert groups.find_missing_isolation(Group(GroupNumber(1)), missing) is None
     assert groups.find_missing_isolation(None, missing) == missing

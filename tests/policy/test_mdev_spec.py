@@ -124,9 +124,9 @@ def obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: Any =
     found = merge.objections(configuration, cr, labels)
     wanted = merge.merge(configuration, cr, labels).mdevs
     assert wanted.manage is not bool(found)
-    told = [f"{each.about}: {each.what}; {each.hint}" for each in found]
+    told = [f"{each.subject}: {each.message}; {each.hint}" for each in found]
     assert wanted.obstacle == "".join(told)
-    return [each.about for each in found]
+    return [each.subject for each in found]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_the_wishes_of_the_configuration_win_over_those_of_the_cr() -> None:
     both = Configuration(mdevs=Mdevs(manage=True, types=listed("228")), kubevirt=MANAGED.kubevirt)
     cr = read(None, CATALOGUE)
     assert merge.merge(both, cr).mdevs.types == (WantedType("nvidia-228"),)
-    assert [each.about for each in merge.objections(both, cr)] == ["kubevirt.manageMdevs"]
+    assert [each.subject for each in merge.objections(both, cr)] == ["kubevirt.manageMdevs"]
 
 
 def test_lists_that_the_configuration_does_not_carry_out_do_not_stand_in_the_way() -> None:
@@ -239,7 +239,7 @@ def test_a_label_that_names_no_good_vgpu_configuration_takes_nothing_from_the_no
         assert merge.findings(managed) == ()
         label = {"nvidia.com/vgpu.config": name}
         assert merge.merge(managed, labels=label).mdevs.manage is (name == "good")
-        return [each.what for each in merge.objections(managed, None, label)]
+        return [each.message for each in merge.objections(managed, None, label)]
 
     assert told("good") == []
     assert told("bad") == ["broken"]

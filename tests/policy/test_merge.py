@@ -44,7 +44,7 @@ GPU = PciRule("example.com/gpu", (PciSelector(vendors=("10de",)),), place="confi
 
 def told(rules: list[Rule], *aliases: Alias) -> list[str]:
     configuration = Configuration(rules=tuple(rules), aliases=aliases)
-    return [finding.what for finding in merge.findings(configuration)]
+    return [finding.message for finding in merge.findings(configuration)]
 
 
 def test_rules_that_share_a_name_and_all_options_are_one_resource() -> None:
@@ -65,7 +65,7 @@ def test_rules_that_share_a_name_and_all_options_are_one_resource() -> None:
 )
 def test_rules_that_share_a_name_only_are_refused_where_the_second_stands(other: Rule) -> None:
     (finding,) = merge.findings(Configuration(rules=(GPU, other)))
-    names(finding.what, GPU.name, "config.yaml:3")
+    names(finding.message, GPU.name, "config.yaml:3")
 
 
 def test_rules_for_device_nodes_may_share_a_name_but_not_their_first_path() -> None:
@@ -249,8 +249,8 @@ def test_only_the_fault_of_the_configuration_that_is_chosen_counts() -> None:
 
 def test_a_name_that_the_file_lacks_is_refused_with_the_nearest_one() -> None:
     (finding,) = merge.findings(vgpu("default", "mixd"))
-    assert finding.about == "vgpu.yaml"
-    names(finding.what, "mixd")
+    assert finding.subject == "vgpu.yaml"
+    names(finding.message, "mixd")
     names(finding.hint, "mixed", 3)
 
 
@@ -278,8 +278,8 @@ def test_a_type_that_is_wanted_anywhere_and_excluded_is_refused_however_it_is_sp
         exclude=("GRID_T4-1Q", "nvidia-222"),
     )
     findings = merge.findings(Configuration(mdevs=mdevs))
-    assert [finding.about for finding in findings] == ["mdevs.exclude", "mdevs.exclude"]
-    each_names([finding.what for finding in findings], ("nvidia-222",), ('"GRID T4-1Q "',))
+    assert [finding.subject for finding in findings] == ["mdevs.exclude", "mdevs.exclude"]
+    each_names([finding.message for finding in findings], ("nvidia-222",), ('"GRID T4-1Q "',))
 
 
 def test_an_alias_of_a_rule_is_refused_because_it_renames_nothing() -> None:

@@ -40,7 +40,7 @@ def told(cr: KubeVirtCR, serve: str = "external", **other: Any) -> list[tuple[st
     """Place and text of each objection to what is permitted; nobody makes mdevs here."""
     found = merge.objections(Configuration(kubevirt=ON._replace(serve=serve), **other), cr)
     assert all(each.hint for each in found)
-    return [(each.about.removeprefix("permittedHostDevices."), each.what) for each in found]
+    return [(each.subject.removeprefix("permittedHostDevices."), each.message) for each in found]
 
 
 def names(rules: Iterable[Rule]) -> list[str]:

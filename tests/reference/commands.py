@@ -21,7 +21,7 @@ from nodeagent.model.status import Status
 from nodeagent.policy.explain.cards import CardExplanation
 from nodeagent.policy.explain.devices import DeviceExplanation, DeviceRow
 from nodeagent.policy.explain.groups import GroupExplanation
-from nodeagent.policy.explain.machines import MachineExplanation
+from nodeagent.policy.explain.machines import VMExplanation
 from nodeagent.policy.explain.pods import PodExplanation
 from nodeagent.policy.explain.resources import ResourceExplanation
 from nodeagent.policy.explain.rules import RuleExplanation
@@ -38,7 +38,7 @@ KINDS: Mapping[str, type] = {
     "RuleExplanation": RuleExplanation,
     "GroupExplanation": GroupExplanation,
     "PodExplanation": PodExplanation,
-    "MachineExplanation": MachineExplanation,
+    "VMExplanation": VMExplanation,
     "Settings": Settings,
     "ClusterCheck": ClusterCheck,
     "Readiness": Readiness,
@@ -93,8 +93,8 @@ def _file(kind: str) -> str:
 
 def _schemas() -> Iterator[tuple[str, Mapping[str, Any]]]:
     host = _host_schema()
-    host["properties"]["fates"] = schemas.part(tuple[DeviceRow, ...], host["$defs"])
-    host["properties"]["remarks"] = schemas.part(tuple[Problem, ...], host["$defs"])
+    host["properties"]["devices"] = schemas.part(tuple[DeviceRow, ...], host["$defs"])
+    host["properties"]["findings"] = schemas.part(tuple[Problem, ...], host["$defs"])
     yield host_json.HEADING["kind"], host
     for kind, record in KINDS.items():
         yield kind, schemas.of(record, output.heading(kind))

@@ -37,7 +37,7 @@ def test_what_is_said_of_interrupts_is_what_vfio_does(
     assert found["lines"]["IOMMU"]["verdict"] == "ok"
     line = found["lines"]["interrupt remapping"]
     assert line["verdict"] == interrupts
-    assert ("intremap=off" in line.get("toDo", "")) == (interrupts == "wrong")
+    assert ("intremap=off" in line.get("hint", "")) == (interrupts == "wrong")
 
 
 @pytest.mark.parametrize(
@@ -55,5 +55,5 @@ def test_an_iommu_that_is_off_is_told_with_its_cause(
     assert found["given"] == "not bound"
     line = found["lines"]["IOMMU"]
     assert line["verdict"] == "wrong"
-    assert seen in line["seen"]
-    assert to_do in line["toDo"]
+    assert seen in line["message"]
+    assert to_do in line["hint"]

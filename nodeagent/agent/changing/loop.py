@@ -138,13 +138,13 @@ class ChangeLoop:
 
     def _log_news(self, before: Plan) -> None:
         """Log new problems, notes and waiting steps; a refusal was logged when it came."""
-        known = {each.what for each in (*before.problems, *before.notes)}
+        known = {each.message for each in (*before.problems, *before.notes)}
         for each in self.plan.problems:
-            if each.what not in known:
-                log.event(log.PLAN_PROBLEM, text=each.what, hint=each.hint or None)
+            if each.message not in known:
+                log.event(log.PLAN_PROBLEM, text=each.message, hint=each.hint or None)
         for each in self.plan.notes:
-            if each.what not in known:
-                log.event(log.NOTE, text=each.what, hint=each.hint or None)
+            if each.message not in known:
+                log.event(log.NOTE, text=each.message, hint=each.hint or None)
         waiting = self._waiting_steps()
         reasons = {step.action.text: step.why for step in waiting}
         for step in {step.action.text: step for step in waiting}.values():
@@ -194,7 +194,7 @@ def _inputs(snapshot: Snapshot, runner: ChangeRunner) -> Inputs:
 
 def _is_shortfall(problem: Problem, cards: frozenset[str]) -> bool:
     """True if it says how much fits on one of these cards."""
-    return problem.code == ProblemCode.SHORTFALL and problem.about in cards
+    return problem.code == ProblemCode.SHORTFALL and problem.subject in cards
 
 
 def _texts(steps: Iterable[Step]) -> tuple[str, ...]:

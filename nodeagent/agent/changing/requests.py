@@ -134,10 +134,10 @@ class ManualRequests:
         except KernelRefused:
             self._take_back(due, before)
             raise
-        results = {each.functions: planned[each.functions]._replace(became=Outcome.LATE) for each in due}
+        results = {each.functions: planned[each.functions]._replace(outcome=Outcome.LATE) for each in due}
         with anyio.move_on_after(self._core.timeouts.change_request_answer):
             await self._await_outcome(due, results)
-        self._take_back([each for each in due if results[each.functions].became is Outcome.REFUSED], before)
+        self._take_back([each for each in due if results[each.functions].outcome is Outcome.REFUSED], before)
         with suppress(KernelRefused):
             await self._runner.ledger.save()
         return results
@@ -154,7 +154,7 @@ class ManualRequests:
                     self._start(plan.steps)
                     continue
                 became = Outcome.REFUSED if refusals else Outcome.DONE
-                results[each.functions] = results[each.functions]._replace(became=became, refusals=refusals)
+                results[each.functions] = results[each.functions]._replace(outcome=became, refusals=refusals)
                 left.remove(each)
             if left:
                 await self._snapshots.newer(seen)
@@ -204,7 +204,7 @@ def _log_accepted(request: Request, due: Sequence[GroupPlan], asker: int) -> Non
 
 def _log_refused(request: Request, answer: Answer, asker: int) -> None:
     """Log what is refused, for whatever reason; a dry run has not been refused anything."""
-    refused = [(each.functions, each.refusals) for each in answer.results if each.became is Outcome.REFUSED]
+    refused = [(each.functions, each.refusals) for each in answer.results if each.outcome is Outcome.REFUSED]
     if answer.error:
         refused.append(((), (wrong(ProblemCode.CHANGE, "", answer.error, answer.hint),)))
     for functions, problems in refused if not request.dry_run else ():
@@ -213,7 +213,7 @@ def _log_refused(request: Request, answer: Answer, asker: int) -> None:
             process=str(asker),
             asking=request.asking.value,
             what=", ".join(functions or request.names),
-            error="; ".join(problem.what for problem in problems),
+            error="; ".join(problem.message for problem in problems),
             device=functions,
             hint=next((problem.hint for problem in problems), None),
         )

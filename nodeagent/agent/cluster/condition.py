@@ -37,7 +37,7 @@ def condition(status: Status) -> Condition:
     An API server that does not answer is left out: it is no problem of the node, and readers of the condition
     would see it when it is over.
     """
-    problems = [each.what for each in status.found if each.key != diagnose.API_SERVER]
+    problems = [each.message for each in status.found if each.key != diagnose.API_SERVER]
     if not problems:
         return NO_PROBLEMS
     message = events.on_one_line(f"{_ADVICE}: {'; '.join(problems)}")

@@ -131,7 +131,7 @@ class Events:
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
         """The status with missing permissions and the number of Events that were not sent."""
         status = self._of_pods.add_status(self._of_node.add_status(status))
-        return status._replace(events_left_out=self._queue.left_out)
+        return status._replace(events_dropped=self._queue.left_out)
 
     async def run(self, api: Api) -> None:
         """Compare and send while the settings ask for it, for ever."""

@@ -91,14 +91,14 @@ class ClusterFollower:
         silent = next((each for each in known if not each.answers), None)
         cr = self.state.get().config.kubevirt
         cluster = ClusterStatus(
-            followed=bool(known),
-            answers=bool(known) and silent is None,
+            enabled=bool(known),
+            reachable=bool(known) and silent is None,
             since=silent.at if silent is not None else max((each.at for each in known), default=0.0),
             kubevirt="" if cr is None else f"{cr.namespace}/{cr.name}",
-            heard=self._saved.saved,
+            last_saved=self._saved.saved,
             error=silent.error if silent is not None else "",
             hint=silent.hint if silent is not None else "",
-            doubts=self._doubts(),
+            warnings=self._doubts(),
             refused=self._list_objections(),
         )
         for task in self._tasks:

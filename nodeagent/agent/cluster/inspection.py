@@ -65,9 +65,9 @@ class Check(NamedTuple):
     """
 
     kind: str
-    what: str
-    well: bool
-    why: str = ""
+    subject: str
+    ok: bool
+    message: str = ""
     hint: str = ""
     required: bool = True
 
@@ -191,14 +191,14 @@ def _of_crs(
     document = kubevirt.chosen(crs.values())
     if document is None:
         why = "none is taken up by virt-operator" if crs else "there is none"
-        yield Check("object", "a KubeVirt CR", well=False, why=why, hint=_NONE)
+        yield Check("object", "a KubeVirt CR", ok=False, message=why, hint=_NONE)
         return
     cr = kubevirt.cr(document)
     others = f", the one that counts of {len(crs)}" if len(crs) > 1 else ""
     what = f"the KubeVirt CR {cr.namespace}/{cr.name}{others}"
     if cr.fault is not None:
-        yield Check("object", what, well=False, why=cr.fault.what, hint=cr.fault.hint)
+        yield Check("object", what, ok=False, message=cr.fault.message, hint=cr.fault.hint)
         return
-    yield Check("object", what, well=True)
+    yield Check("object", what, ok=True)
     for each in merge.objections(configuration, cr, labels):
-        yield Check("entry", state.place(each), well=False, why=each.what, hint=each.hint)
+        yield Check("entry", state.place(each), ok=False, message=each.message, hint=each.hint)

@@ -100,7 +100,7 @@ def compare_cards(before: ChangesStatus, now: ChangesStatus) -> tuple[list[NodeE
     That stays ``before`` while a change is under way, and until the cards show the mdevs that were counted:
     so all mdevs of a card are one Event.
     """
-    if now.under_way:
+    if now.in_progress:
         return [], before
     events: list[NodeEvent] = []
     created, removed = (_count(now, kinds) - _count(before, kinds) for kinds in (CREATES, REMOVES))
@@ -148,7 +148,7 @@ def _devices(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
                 continue
             conflict = shared or device.reason == ReasonCode.GROUP_NOT_VIABLE
             reason = GROUP_CONFLICT if conflict else DEVICE_UNHEALTHY
-            event = NodeEvent(reason, f"{resource.name}: {device.id}: {device.what}", device.hint or "")
+            event = NodeEvent(reason, f"{resource.name}: {device.id}: {device.message}", device.hint or "")
             yield (_DEVICE, resource.name, device.id, ""), event
             if holder is not None:
                 yield (_DEVICE, resource.name, device.id, holder.pod), event._replace(pod=holder.pod)
@@ -174,16 +174,16 @@ def _changes(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
     """Changes of the host that wait, fail or hang, and desired mdevs that this node cannot have."""
     changes = status.changes
     for waiting in changes.waiting:
-        text = f"{waiting.card}: waiting to {waiting.action}: {waiting.why}"
+        text = f"{waiting.card}: waiting to {waiting.action}: {waiting.message}"
         yield ("waiting", waiting.card, waiting.action), NodeEvent(CHANGE_WAITING, text)
     for failing in changes.failing:
-        event = NodeEvent(APPLY_FAILED, f"{failing.card}: {failing.what}", failing.hint)
+        event = NodeEvent(APPLY_FAILED, f"{failing.card}: {failing.message}", failing.hint)
         yield ("failing", failing.card, failing.type or ""), event
-    for action in changes.late:
+    for action in changes.stuck:
         yield ("late", action), NodeEvent(APPLY_FAILED, f"the kernel does not answer: {action}")
     for problem in changes.problems:
-        reason = _reason_of_line(problem.what, WISH_UNMET)
-        yield ("line", problem.what), NodeEvent(reason, problem.what, problem.hint)
+        reason = _reason_of_line(problem.message, WISH_UNMET)
+        yield ("line", problem.message), NodeEvent(reason, problem.message, problem.hint)
 
 
 def _settings(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
@@ -191,7 +191,7 @@ def _settings(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
     if status.configuration.error:
         text, _, rest = status.configuration.error.partition("\n")
         yield (_CONFIGURATION,), NodeEvent(CONFIGURATION_REFUSED, text, rest.partition("\n")[0])
-    for line in status.cluster.doubts:
+    for line in status.cluster.warnings:
         if "KubeVirt CR" in line:
             yield ("cr", line), NodeEvent(CR_NOT_IN_FORCE, line)
     for line in status.cluster.refused:
@@ -215,7 +215,7 @@ def _ended(key: tuple[str, ...], now: Status) -> Iterator[NodeEvent]:
         return  # the pod has ended
     for listed, device in _listed(now):
         if (listed.name, device.id) == (resource, device_id):
-            state = "is Healthy" if device.healthy else f"can be given again later: {device.what}"
+            state = "is Healthy" if device.healthy else f"can be given again later: {device.message}"
             yield NodeEvent(DEVICE_HEALTHY, f"{resource}: {device_id} {state}", pod=pod)
 
 

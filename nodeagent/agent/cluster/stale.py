@@ -136,11 +136,11 @@ class StaleResources:
 
     def _show(self, found: tuple[StaleStatus, ...]) -> None:
         """Say what is new of it, once the kubelet has had its time to forget."""
-        before = {each.resource for each in self._stale if each.why != KNOWN}
+        before = {each.resource for each in self._stale if each.message != KNOWN}
         hint = None if self._mode == "remove" else _HINT
         for each in found:
-            if each.why != KNOWN and each.resource not in before:
-                log.event(log.STALE_RESOURCE, resource=each.resource, hint=each.why or hint)
+            if each.message != KNOWN and each.resource not in before:
+                log.event(log.STALE_RESOURCE, resource=each.resource, hint=each.message or hint)
         if found != self._stale:
             self._stale = found
             self._core.snapshots.ring()
@@ -149,7 +149,7 @@ class StaleResources:
         self._due = {
             each.resource: self._due.get(each.resource, settled + spread * self._jitter())
             for each in found
-            if not each.why
+            if not each.message
         }
 
     async def _remove(self, api: Api) -> float:

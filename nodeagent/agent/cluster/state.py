@@ -86,7 +86,7 @@ def _update_cr(
         return *same, ""
     cr = kubevirt.cr(chosen)
     if cr.fault is not None:
-        return *same, f"the KubeVirt CR is not in force: {cr.fault.what}"
+        return *same, f"the KubeVirt CR is not in force: {cr.fault.message}"
     return chosen, cr, ""
 
 
@@ -132,9 +132,9 @@ def _trim_metadata(parts: dict[str, Any]) -> dict[str, Any]:
 
 def line(problem: Problem) -> str:
     """A part of the CR that is not in force, on one line."""
-    return problem._replace(about=place(problem)).line
+    return problem._replace(subject=place(problem)).line
 
 
 def place(problem: Problem) -> str:
     """The place in the CR, or the setting."""
-    return f"KubeVirt CR: {problem.about}" if problem.about.startswith(SECTIONS) else problem.about
+    return f"KubeVirt CR: {problem.subject}" if problem.subject.startswith(SECTIONS) else problem.subject

@@ -94,4 +94,4 @@ class WritePermission:
 
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
         """The status with the line, if it is missing."""
-        return status._replace(unwritten=(*status.unwritten, self.line)) if self.line else status
+        return status._replace(write_errors=(*status.write_errors, self.line)) if self.line else status

@@ -76,7 +76,7 @@ def _each_alone(resource: Resource, decision: Decision) -> bool:
 
 def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
     """All of a Reason but what to do."""
-    return None if reason is None else (reason.code, reason.what)
+    return None if reason is None else (reason.code, reason.message)
 
 
 def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
@@ -159,7 +159,7 @@ def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot)
             log.DEVICE_WAITS if change.event is log.DEVICE_WAITS else log.DEVICE_UNHEALTHY,
             resource=resource,
             device=device,
-            text=change.why.what,
+            text=change.why.message,
             reason=change.why.code.value,
             hint=change.why.hint or None,
             pci_address=known.address,

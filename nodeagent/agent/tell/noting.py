@@ -63,8 +63,8 @@ class Remarks:
 def _say(remark: Problem) -> None:
     hint = remark.hint or None
     if remark.code == ProblemCode.NO_IOMMU:
-        log.event(log.NO_IOMMU, text=remark.what, hint=hint)
+        log.event(log.NO_IOMMU, text=remark.message, hint=hint)
     elif remark.code == ProblemCode.NO_VFIO:
-        log.event(log.NO_VFIO, text=remark.what, hint=hint)
+        log.event(log.NO_VFIO, text=remark.message, hint=hint)
     else:
-        log.event(log.NOTE, text=remark.what, hint=hint)
+        log.event(log.NOTE, text=remark.message, hint=hint)

@@ -73,14 +73,14 @@ def collect(
         groups=core.offering.groups,
         cluster=ClusterStatus() if cluster is None else cluster.status,
         pci_ids=core.names.bundled,
-        remarks=(
+        findings=(
             *diagnose.find_unwatched(watcher.unwatched, has_instance=watcher.has_instance),
             *kubelet.cdi.problems,
             *remarks.problems,
             *of_settings(core.settings.get().warnings),
         ),
     )
-    return status.with_remarks(diagnose.problems(status))
+    return status.with_findings(diagnose.problems(status))
 
 
 def in_force(core: Core) -> Basis:

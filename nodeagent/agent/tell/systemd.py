@@ -127,7 +127,7 @@ def _wrong(status: Status, stopped: str | None) -> Iterator[str]:
     devices = {
         diagnose.subject(resource, device) for resource in status.resources for device in resource.devices
     }
-    yield from (problem.what for problem in status.found if problem.about not in devices)
+    yield from (problem.message for problem in status.found if problem.subject not in devices)
 
 
 def _numbers(status: Status) -> str:

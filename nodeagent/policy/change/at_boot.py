@@ -87,8 +87,8 @@ def _find_refusals(
             found += [(member, each) for each in refusals]
             found += [(member, each) for each in bindings.refuse_vf_parent(member, snapshot)]
     for member, problem in found:
-        text = f"{member.address} is not bound at boot: {problem.what}"
-        yield problem._replace(about=member.address, what=text)
+        text = f"{member.address} is not bound at boot: {problem.message}"
+        yield problem._replace(subject=member.address, message=text)
 
 
 def _find_lasting_uses(uses: HostUses | None) -> HostUses | None:

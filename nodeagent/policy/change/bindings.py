@@ -61,7 +61,7 @@ def plan(snapshot: Snapshot) -> Plan:
 def find_members(plan: Plan, host: Host) -> Sequence[PciAddress]:
     """The functions of all groups that the plan binds, or refuses to bind."""
     named = {PciAddress(each) for step in plan.steps for each in moved(step.action)}
-    named |= {PciAddress(each.about) for each in plan.problems if each.code == ProblemCode.NOT_BOUND}
+    named |= {PciAddress(each.subject) for each in plan.problems if each.code == ProblemCode.NOT_BOUND}
     return [each.address for members in find_groups(named & host.functions.keys(), host) for each in members]
 
 
@@ -231,7 +231,7 @@ def _find_refusals(
         wrong(
             ProblemCode.NOT_BOUND,
             each.address,
-            f"{each.address} is not bound: {refusal.what}{_describe_group(each, requested, len(due))}",
+            f"{each.address} is not bound: {refusal.message}{_describe_group(each, requested, len(due))}",
             refusal.hint,
         )
         for each, refusal in named

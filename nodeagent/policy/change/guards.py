@@ -85,7 +85,9 @@ def _find_use_refusals(function: PciFunction, forced: bool) -> Iterator[Problem]
 def find_ending_uses(problems: Iterable[Problem], host: Host) -> frozenset[PciAddress]:
     """The functions that are not bound because of a use by the host that may end: any but a display."""
     refused = (
-        host.functions.get(PciAddress(each.about)) for each in problems if each.code == ProblemCode.NOT_BOUND
+        host.functions.get(PciAddress(each.subject))
+        for each in problems
+        if each.code == ProblemCode.NOT_BOUND
     )
     return frozenset(
         function.address

@@ -27,7 +27,7 @@ class CardType(NamedTuple):
 class CardInstance(NamedTuple):
     """An mdev or vGPU; ``made_by``: nodeagent, mdevctl or others, null if that is not known.
 
-    ``dead``: it has no driver. ``leaving``: its removal waits for the process that uses it.
+    ``dead``: it has no driver. ``removing``: its removal waits for the process that uses it.
     """
 
     id: str
@@ -36,7 +36,7 @@ class CardInstance(NamedTuple):
     made_by: str | None
     holder: str | None
     dead: bool
-    leaving: bool
+    removing: bool
 
 
 class CardExplanation(NamedTuple):

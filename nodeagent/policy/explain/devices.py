@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 class DeviceRow(NamedTuple):
     """One device in short.
 
-    ``name`` is that of the device or type. ``resource`` null: it is not offered, and ``why`` says why not;
-    else ``why`` says why it is Unhealthy, and is "" if it is not. ``by`` is what matches it: "rule NAME",
-    "discovery", or "" if it stays listed for another reason.
+    ``name`` is that of the device or type. ``resource`` is null if the device is not offered; ``message`` has
+    the cause. Otherwise ``message`` says why it is Unhealthy, and is "" for a Healthy device. ``matched_by``
+    is "rule NAME", "discovery", or "" if the device stays listed for another reason.
     """
 
     id: str
     name: str | None
     resource: str | None
-    by: str
+    matched_by: str
     code: ReasonCode | None
-    why: str
+    message: str
     holder: str | None
 
     @property
@@ -48,9 +48,9 @@ class DeviceRow(NamedTuple):
 
     def __str__(self) -> str:
         if self.resource is None:
-            return f"not offered: {self.why}"
+            return f"not offered: {self.message}"
         held = f", in use by {self.holder}" if self.holder else ""
-        return f"{self.resource}{held}" + (f": {self.why}" if self.why else "")
+        return f"{self.resource}{held}" + (f": {self.message}" if self.message else "")
 
 
 class Member(NamedTuple):
@@ -103,7 +103,7 @@ def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
 class DeviceExplanation(NamedTuple):
     """All that decides about one device.
 
-    ``to_do`` is what to do for it to be given. ``healthy`` is null if it is not offered. A PCI function has
+    ``hint`` is what to do for it to be given. ``healthy`` is null if it is not offered. A PCI function has
     ``address``, ``device`` and ``vgpu_type``, an mdev ``uuid``, ``type`` and ``parent``. ``facts`` are the
     lines of the text, by their first word. A card that is split has ``split``.
     """
@@ -111,7 +111,7 @@ class DeviceExplanation(NamedTuple):
     id: str
     device_kind: str
     verdict: str
-    to_do: str
+    hint: str
     resource: str | None
     healthy: bool | None
     reason: Reason | None
@@ -159,7 +159,7 @@ def row(host_device: HostDevice, decision: Decision) -> DeviceRow:
         offer.match.resource,
         _matched_by(host_device, decision),
         reason.code if reason else None,
-        reason.what if reason else "",
+        reason.message if reason else "",
         str(holder) if holder else None,
     )
 
@@ -196,7 +196,7 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
         id=host_device.id,
         device_kind=kinds.find_kind(host_device).rule.kind,
         verdict=_verdict(short, reason),
-        to_do=hint,
+        hint=hint,
         resource=short.resource,
         healthy=None if offer is None else reason is None,
         reason=reason,
@@ -234,5 +234,5 @@ def _verdict(short: DeviceRow, reason: Reason | None) -> str:
     if short.resource is None:
         return str(short)
     if reason is not None:
-        return f"offered as {short.resource}, Unhealthy: {reason.what}"
+        return f"offered as {short.resource}, Unhealthy: {reason.message}"
     return f"offered as {short.resource}, Healthy{f', in use by {short.holder}' if short.holder else ''}"

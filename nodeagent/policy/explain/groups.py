@@ -69,7 +69,7 @@ class GroupMember(NamedTuple):
     driver: str | None
     role: str
     resource: str | None
-    fate: str
+    status: str
     holder: str | None
 
 

@@ -65,30 +65,30 @@ class CrName(NamedTuple):
 class Ask:
     """A resource that a machine asks for, and what its pod would get of this node.
 
-    ``why`` has one line for each thing that decides or is odd.
+    ``messages`` has one line for each thing that decides or is odd.
     """
 
     resource: str
     count: int
-    prospect: Prospect
+    availability: Prospect
     devices: tuple[AskedDevice, ...]
     env: Mapping[str, str]
     nodes: tuple[str, ...]
     cdi: tuple[str, ...]
-    why: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
-class MachineExplanation(NamedTuple):
+class VMExplanation(NamedTuple):
     """Whether this node can give a machine what it asks for: now, later, others (have to), never."""
 
-    machine: MachineName
-    prospect: Prospect
+    vm: MachineName
+    availability: Prospect
     resources: tuple[Ask, ...]
     notes: tuple[str, ...]
     cr: CrName | None
 
 
-def explain_machine(machine: VirtualMachine, used: UsedCR, decision: Decision) -> MachineExplanation:
+def explain_machine(machine: VirtualMachine, used: UsedCR, decision: Decision) -> VMExplanation:
     """Return what the machine's pod asks for and what this node can give, by the CR that is ``used``."""
     by_resource: dict[str, list[VmDevice]] = {}
     for device in machine.devices:
@@ -97,8 +97,8 @@ def explain_machine(machine: VirtualMachine, used: UsedCR, decision: Decision) -
     asks = tuple(
         _ask(resource, tuple(devices), used.cr, decision) for resource, devices in by_resource.items()
     )
-    found = [Prospect.NEVER] * bool(machine.refused) + [ask.prospect for ask in asks]
-    return MachineExplanation(
+    found = [Prospect.NEVER] * bool(machine.refused) + [ask.availability for ask in asks]
+    return VMExplanation(
         MachineName(machine.kind, machine.namespace, machine.name),
         max(found, key=list(Prospect).index, default=Prospect.NOW),
         asks,
@@ -108,7 +108,7 @@ def explain_machine(machine: VirtualMachine, used: UsedCR, decision: Decision) -
 
 
 def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -> Iterator[str]:
-    yield from (f"{each.about}: {each.what}; {each.hint}" for each in machine.refused)
+    yield from (f"{each.subject}: {each.message}; {each.hint}" for each in machine.refused)
     for device in machine.devices:
         if device.resource is None:
             yield f"{device.name or 'a device'} comes from a ResourceClaim; no device plugin is asked for it"
@@ -119,7 +119,7 @@ def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -
     if cr is None:
         yield _UNCHECKED
     else:
-        yield from (f"KubeVirt CR, {each.about}: {each.what}; {each.hint}" for each in cr.refused)
+        yield from (f"KubeVirt CR, {each.subject}: {each.message}; {each.hint}" for each in cr.refused)
         yield from (_UNRESTRICTED,) if cr.permitted is None else ()
     if not decision.snapshot.allocations.complete:
         yield _UNTOLD
@@ -139,7 +139,7 @@ def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, de
         ask = _present(found, devices, cr, decision)
     if not refused:
         return ask
-    return replace(ask, prospect=Prospect.NEVER, why=(*refused, *ask.why))
+    return replace(ask, availability=Prospect.NEVER, messages=(*refused, *ask.messages))
 
 
 def _explained(
@@ -202,7 +202,7 @@ def _otherwise(host_device: HostDevice, decision: Decision) -> str:
     elif offer.device.reason is None:
         becomes = f"offered as {offer.match.resource}, Healthy"
     else:
-        becomes = f"offered as {offer.match.resource}, Unhealthy: {offer.device.reason.what}"
+        becomes = f"offered as {offer.match.resource}, Unhealthy: {offer.device.reason.message}"
     return f"the KubeVirt CR means it, but it is {becomes}"
 
 
@@ -241,7 +241,7 @@ def _grant(resource: Resource, free: Sequence[str], count: int, decision: Decisi
 
 
 def _told(reason: Reason) -> str:
-    return f"{reason.what}; {reason.hint}" if reason.hint else reason.what
+    return f"{reason.message}; {reason.hint}" if reason.hint else reason.message
 
 
 def _together(said: Mapping[str, str]) -> list[str]:

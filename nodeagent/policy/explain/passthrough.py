@@ -32,7 +32,7 @@ class Binding(NamedTuple):
     @property
     def obstacles(self) -> str:
         """Return why the function is not bound now, "" if it is or will be."""
-        texts = [problem.what for problem in self.plan.problems]
+        texts = [problem.message for problem in self.plan.problems]
         return "; ".join(texts + [f"waits: {step.why}" for step in self.plan.waiting])
 
     @property

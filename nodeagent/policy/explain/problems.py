@@ -40,8 +40,8 @@ def _without_iommu(host: Host, spec: Spec) -> Iterator[Problem]:
     missing = host.no_iommu
     missed = [each.address for each in host.functions.values() if expected(each, host, spec)]
     if missed and missing is not None:
-        what = f"{naming.shorten(missed)} cannot be assigned to a VM: {missing.seen}"
-        yield wrong(ProblemCode.NO_IOMMU, "", what, f"{missing.to_do}; {_NOT_WANTED}")
+        what = f"{naming.shorten(missed)} cannot be assigned to a VM: {missing.message}"
+        yield wrong(ProblemCode.NO_IOMMU, "", what, f"{missing.hint}; {_NOT_WANTED}")
 
 
 def _without_vfio(host: Host, spec: Spec) -> Iterator[Problem]:
@@ -56,8 +56,8 @@ def _without_vfio(host: Host, spec: Spec) -> Iterator[Problem]:
         and (_is_wanted(each, spec) or (each.driver is None and _is_discoverable(each, spec)))
     ]
     if missed:
-        what = f"{naming.shorten(missed)} cannot be assigned to a VM: {missing.seen}"
-        yield wrong(ProblemCode.NO_VFIO, "", what, missing.to_do)
+        what = f"{naming.shorten(missed)} cannot be assigned to a VM: {missing.message}"
+        yield wrong(ProblemCode.NO_VFIO, "", what, missing.hint)
 
 
 def _faulty_cdi_files(host: Host) -> Iterator[Problem]:

@@ -104,7 +104,9 @@ def _kind(resource: ResourceStatus) -> Kind:
 
 
 def _device(told: DeviceStatus) -> Device:
-    reason = None if told.healthy else Reason(ReasonCode(told.reason or ""), told.what or "", told.hint or "")
+    reason = (
+        None if told.healthy else Reason(ReasonCode(told.reason or ""), told.message or "", told.hint or "")
+    )
     return Device(told.id, reason, told.numa)
 
 

@@ -37,8 +37,8 @@ class RuleExplanation(NamedTuple):
     resource: str
     device_kind: str
     place: str
-    takes: tuple[str, ...]
-    refuses: Mapping[str, int]
+    matches: tuple[str, ...]
+    rejects: Mapping[str, int]
     note: str = ""
 
 

@@ -22,7 +22,7 @@ from nodeagent.policy.offer import matches
 class Suggestion(NamedTuple):
     """What could give a resource a device, and what is missing for that."""
 
-    what: str
+    message: str
     missing: str
 
 

@@ -38,7 +38,7 @@ class RuleVerdict(NamedTuple):
     """A rule, and what it says of the device."""
 
     rule: str
-    says: str
+    verdict: str
 
 
 def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
@@ -48,7 +48,7 @@ def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
     unit = units.build_unit(units.find_unit_id(host_device), snapshot)
     reason = health.reason(host_device, unit, health.ANY_USE)
     if reason is not None and reason.code in _ABSENT:
-        return Why(reason.what, reason.hint)
+        return Why(reason.message, reason.hint)
     if isinstance(host_device, UsbDevice):
         return _why_usb(host_device, snapshot)
     if isinstance(host_device, Mdev):
@@ -105,7 +105,7 @@ def _not_discovered(host_device: HostDevice, snapshot: Snapshot, reason: Reason 
     if not spec.discovery.enabled:
         return f"{_NO_RULE}, and {matches.OFF}"
     if reason is not None and not _class_refusal(host_device, spec.discovery):
-        return reason.what
+        return reason.message
     return (
         matches.explain_undiscovered(host_device, _group(host_device, snapshot.host), spec)
         or "not decided yet"

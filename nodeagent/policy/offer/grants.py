@@ -63,7 +63,7 @@ def check_healthy(resource: Resource, device_ids: Iterable[str]) -> None:
         device = resource.device(device_id)
         reason = None if device is None else device.reason
         if reason is not None and reason.code is not ReasonCode.RE_ENUMERATED:
-            raise AllocationRefused(f"{resource.name}: {device_id}: {reason.what}", reason.hint)
+            raise AllocationRefused(f"{resource.name}: {device_id}: {reason.message}", reason.hint)
 
 
 def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple[tuple[str, str], ...]:

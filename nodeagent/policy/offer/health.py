@@ -269,7 +269,7 @@ def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = 
     advice = classes.advise_bind(function, also, mdevs, leave)
     if unit.no_vfio is None or used or classes.describe_children(function, mdevs):
         return advice
-    return f"{unit.no_vfio.to_do}; then {advice}" if unit.no_vfio == NO_VFIO else unit.no_vfio.to_do
+    return f"{unit.no_vfio.hint}; then {advice}" if unit.no_vfio == NO_VFIO else unit.no_vfio.hint
 
 
 def _dead(mdev: Mdev) -> Reason | None:
@@ -351,7 +351,7 @@ def _recovery(function: PciFunction) -> Reason | None:
 def _no_group(unit: Unit) -> Reason | None:
     """Without an IOMMU group there is no isolation, so VFIO refuses the function."""
     missing = groups.find_missing_isolation(unit.group, unit.no_iommu)
-    return None if missing is None else Reason(ReasonCode.NO_GROUP, missing.seen, missing.to_do)
+    return None if missing is None else Reason(ReasonCode.NO_GROUP, missing.message, missing.hint)
 
 
 def _no_mdev_group(unit: Unit) -> Reason | None:

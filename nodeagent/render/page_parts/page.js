@@ -3,9 +3,9 @@
 "use strict";
 
 const WAITS = new Set(["group-held", "going-away"]);
-const STATES = [["all", "All"], ["bad", "Unhealthy"], ["wait", "Waiting"], ["held", "Held"], ["good", "Free"],
+const STATES = [["all", "All"], ["bad", "Unhealthy"], ["wait", "Waiting"], ["held", "In use"], ["good", "Free"],
   ["none", "Not offered"]];
-const LABELS = { bad: "Unhealthy", wait: "Waiting", held: "Held", good: "Free", none: "Not offered" };
+const LABELS = { bad: "Unhealthy", wait: "Waiting", held: "In use", good: "Free", none: "Not offered" };
 const ORDER = { bad: 0, wait: 1, held: 2, good: 2, none: 3 };
 
 const $ = (id) => document.getElementById(id);
@@ -91,7 +91,7 @@ function blocksOf(status, devices) {
   for (const device of devices.values()) {
     if (seen.has(device.id)) continue;
     const state = stateOf(device), rows = block(`resource ${device.resource}`, device.resource).rows;
-    const alike = rows.find((row) => row.state === state && row.shares && row.device.what === device.what);
+    const alike = rows.find((row) => row.state === state && row.shares && row.device.message === device.message);
     if (alike && !device.holder) alike.shares += 1;
     else rows.push({ member: { id: device.id, role: "share" }, device, state, number: "", shares: device.holder ? 0 : 1 });
   }
@@ -100,29 +100,29 @@ function blocksOf(status, devices) {
 
 function textOf(block, row) {
   const device = row.device || {};
-  return [block.title, row.number, row.member.id, row.member.about, row.member.driver, row.member.why, device.id,
-    device.resource, device.holder, device.reason, device.what, device.hint]
+  return [block.title, row.number, row.member.id, row.member.description, row.member.driver, row.member.message, device.id,
+    device.resource, device.holder, device.reason, device.message, device.hint]
     .filter(Boolean).join(" ").toLowerCase();
 }
 
 const MEANS = {
-  blocks: "its driver hinders the whole group",
-  splits: "its driver splits it: its parts are given, not it",
-  vacant: "its driver can give it a vGPU type; it has none",
+  blocks: "its host driver blocks the whole group",
+  splits: "split by its driver: its vGPUs are assigned, not the card",
+  vacant: "its driver supports vGPU types; it has none set",
 };
 
 // Why a part of a card is not offered matters where nothing of its group is, or where that is asked for.
 function rowOf(row, whyNot) {
   const { member, device, state } = row;
   const name = row.shares > 1 ? `${row.shares} shares such as ${member.id}` : member.id;
-  const what = device ? device.what : MEANS[member.role] || (whyNot && member.why);
+  const message = device ? device.message : MEANS[member.role] || (whyNot && member.message);
   const wide = member.id.length > 20 ? " uuid" : "";
   return el("div", `device${wide}${state === "none" ? " aside" : ""}`,
     el("span", "id", name),
-    el("span", "name", member.about || "", member.driver ? el("span", "soft", `  ${member.driver}`) : null),
+    el("span", "name", member.description || "", member.driver ? el("span", "soft", `  ${member.driver}`) : null),
     el("span", "who", device ? device.resource : "", device && device.holder ? el("div", "", `in use by ${device.holder}`) : null),
     member.role === "blocks" && !device ? badge("bad", "Blocks") : badge(state, LABELS[state]),
-    what ? el("div", "why", el("span", state === "bad" ? "" : "soft", what),
+    message ? el("div", "why", el("span", state === "bad" ? "" : "soft", message),
       device && device.hint ? el("div", "hint", device.hint) : null) : null);
 }
 
@@ -148,7 +148,7 @@ function showDevices(status, devices) {
     const blocking = block.blocking.map((member) => `${member.id} (${member.driver})`).join(", ");
     const head = el("header", "", el("h3", "", block.title),
       block.viable ? null : blocking ? badge("bad", `not viable: ${blocking} has a host driver`)
-        : badge("none", "not for VFIO, its driver gives parts of it"));
+        : badge("none", "not for VFIO: split into vGPUs by its driver"));
     made.push(el("article", `group${bad ? " trouble" : ""}`, head,
       ...rows.map((row) => rowOf(row, shownState === "none" || !block.rows.some((each) => each.device)))));
   }
@@ -160,23 +160,23 @@ function showDevices(status, devices) {
 }
 
 function showTrouble(status, devices) {
-  const remarks = status.remarks || [], bySubject = new Map();
+  const findings = status.findings || [], bySubject = new Map();
   for (const device of devices.values()) bySubject.set(`${device.resource}/${device.id}`, device);
-  const found = remarks.filter((each) => each.wrong), listed = new Set(found.map((each) => each.about));
+  const problems = findings.filter((each) => each.actionRequired), listed = new Set(problems.map((each) => each.subject));
   let waiting = 0;
   for (const [subject, device] of bySubject) {
     if (!device.healthy && WAITS.has(device.reason) && !listed.has(subject)) waiting += 1;
   }
-  const urgent = found.map((problem) => {
-    const device = bySubject.get(problem.about);
-    return el("div", "problem", el("strong", "", problem.what), problem.hint ? el("div", "hint", problem.hint) : null,
+  const urgent = problems.map((problem) => {
+    const device = bySubject.get(problem.subject);
+    return el("div", "problem", el("strong", "", problem.message), problem.hint ? el("div", "hint", problem.hint) : null,
       device && device.resource && /^[0-9a-f-]+[:-]/.test(device.id)
         ? el("div", "soft", "more: ", code(`nodeagent explain ${device.id}`)) : null);
   });
   const rest = waiting ? el("p", "soft", `${waiting} ${waiting === 1 ? "device waits" : "devices wait"} for a pod to end: see Waiting below.`) : null;
-  $("trouble").replaceChildren(...(urgent.length ? urgent : [el("p", "banner good", "✓ All is well: nothing needs a person.")]), ...(rest ? [rest] : []),
-    ...remarks.filter((each) => !each.wrong).map((each) => el("p", "soft", `Note: ${each.what}`)));
-  $("trouble-title").textContent = urgent.length ? `Needs a person (${urgent.length})` : "Needs a person";
+  $("trouble").replaceChildren(...(urgent.length ? urgent : [el("p", "banner good", "✓ No problems.")]), ...(rest ? [rest] : []),
+    ...findings.filter((each) => !each.actionRequired).map((each) => el("p", "soft", `Note: ${each.message}`)));
+  $("trouble-title").textContent = urgent.length ? `Problems (${urgent.length})` : "Problems";
   document.title = urgent.length ? `(${urgent.length}) nodeagent` : "nodeagent";
 }
 
@@ -186,13 +186,13 @@ function showFacts(status, devices) {
   pairs("facts", [
     ["Devices", `${all.length} offered: `, ...["good", "held", "bad", "wait"].flatMap((state) =>
       [badge(count(state) ? state : "none", `${count(state)} ${LABELS[state].toLowerCase()}`), " "])],
-    ["Kubelet", kubelet.present ? badge("good", "there") : badge("bad", "away"), ` ${kubelet.socket}`],
-    ["Who holds what", kubelet.podResources === "answers"
-      ? badge(kubelet.holdersKnown ? "good" : "wait", kubelet.holdersKnown ? "known" : "not all is known yet")
+    ["Kubelet", kubelet.present ? badge("good", "present") : badge("bad", "unreachable"), ` ${kubelet.socket}`],
+    ["Allocations", kubelet.podResources === "answers"
+      ? badge(kubelet.holdersKnown ? "good" : "wait", kubelet.holdersKnown ? "known" : "not all are known yet")
       : badge("bad", "no answer"), kubelet.podResources === "answers" ? "" : ` ${kubelet.podResources}`],
-    ["IOMMU", badge(status.host.iommu ? "good" : "bad", status.host.iommu ? "active" : "not active: no device can be given"),
+    ["IOMMU", badge(status.host.iommu ? "good" : "bad", status.host.iommu ? "active" : "not active: no PCI device can be assigned"),
       ` ${status.host.functions} functions, ${status.host.groups} groups, ${status.host.mdevs} mdevs`],
-    ["Settings", configuration.error ? badge("bad", "the newest are wrong") : badge("good", "in force"),
+    ["Settings", configuration.error ? badge("bad", "the newest are invalid") : badge("good", "in force"),
       configuration.since ? ` for ${since(configuration.since)}` : "",
       configuration.error ? el("div", "", configuration.error) : null],
   ]);
@@ -206,14 +206,14 @@ function showResources(status) {
     Object.assign(meter, { min: 0, max: Math.max(devices.size, 1), value: resource.healthy });
     meter.setAttribute("aria-label", `healthy devices of ${resource.name}`);
     const given = resource.allocations || {};
-    const known = resource.registered ? (resource.listed ? badge("good", "registered") : badge("wait", "list not read yet"))
+    const known = resource.registered ? (resource.watched ? badge("good", "registered") : badge("wait", "list not watched yet"))
       : badge(status.kubelet.present ? "bad" : "none", "not registered");
     return [resource.name, [[meter, `${resource.healthy} of ${devices.size}`]], [`${held}`, "number"],
       [[known, resource.error ? el("div", "soft", resource.error) : ""]],
       [`${given.granted || 0}`, "number"], [`${(given.refused || 0) + (given.failed || 0)}`, "number"]];
   });
   $("resources").replaceChildren(rows.length
-    ? table(["Resource", "Healthy", ["Held", "number"], "Kubelet", ["Given so far", "number"], ["Refused", "number"]], rows)
+    ? table(["Resource", "Healthy", ["In use", "number"], "Kubelet", ["Allocated so far", "number"], ["Refused", "number"]], rows)
     : el("p", "soft", "No resource is offered."));
 }
 
@@ -221,13 +221,13 @@ function showPlan(status) {
   const changes = status.changes, list = (title, kind, texts) => texts.length
     ? [el("h3", "", title), el("ul", "", ...texts.map((text) => el("li", kind, ...text)))] : [];
   const parts = [
-    ...(changes.cards.length ? [el("div", "scroll", table(["Card", "Type", ["There are", "number"], "Notes"],
+    ...(changes.cards.length ? [el("div", "scroll", table(["Card", "Type", ["Instances", "number"], "Notes"],
       changes.cards.map((card) => [card.card, card.type || "none", [`${card.instances}`, "number"], card.notes.join("; ")])))] : []),
     ...list("Refused by the kernel, tried again", "", changes.failing.map((each) =>
-      [`${each.card}: ${each.action}: ${each.what}`, el("div", "hint", `${each.hint || "it is tried again"}; ${each.tries} tries, next in ${duration(each.nextTrySeconds)}`)])),
-    ...list("No answer from the kernel", "", (changes.late || []).map((text) => [text])),
-    ...list("Waiting", "", changes.waiting.map((each) => [`${each.card}: ${each.action}`, el("div", "soft", each.why)])),
-    ...list("Under way", "", changes.underWay.map((text) => [text])),
+      [`${each.card}: ${each.action}: ${each.message}`, el("div", "hint", `${each.hint || "it is tried again"}; ${each.tries} tries, next in ${duration(each.nextTrySeconds)}`)])),
+    ...list("No answer from the kernel", "", (changes.stuck || []).map((text) => [text])),
+    ...list("Waiting", "", changes.waiting.map((each) => [`${each.card}: ${each.action}`, el("div", "soft", each.message)])),
+    ...list("In progress", "", changes.inProgress.map((text) => [text])),
   ];
   $("plan-section").hidden = parts.length === 0;
   $("plan").replaceChildren(...parts);
@@ -240,10 +240,10 @@ function showMore(status) {
     ["Running for", process.started ? since(process.started) : duration(status.uptimeSeconds)],
     ["Memory", `${((process.residentBytes || 0) / 1048576).toFixed(1)} MiB`],
     ["Events", `${events.events} by ${events.source}, lost ${events.lost} times`],
-    ["Settings read", `${(status.configuration || {}).generation || 1} in force since the start, ${(status.configuration || {}).refused || 0} refused`],
+    ["Configuration", `${(status.configuration || {}).generation || 1} loaded since the start, ${(status.configuration || {}).refused || 0} refused`],
     Object.keys(status.subsystems).length ? ["Subsystems that failed", Object.entries(status.subsystems).map(([name, text]) => `${name}: ${text}`).join("; ")] : null,
-    status.host.notReadable.length ? ["Does not answer", status.host.notReadable.join(", ")] : null,
-    ["Numbers", Object.assign(el("a", "", "/metrics"), { href: "/metrics" })],
+    status.host.notReadable.length ? ["Unreadable", status.host.notReadable.join(", ")] : null,
+    ["Metrics", Object.assign(el("a", "", "/metrics"), { href: "/metrics" })],
   ]);
 }
 

@@ -102,7 +102,7 @@ async def test_a_card_that_fails_is_tried_again_and_delays_no_other(tmp_path: Pa
             await changing.until(lambda: [each.tries >= 3 for each in changing.status.failing] == [True])
             (failing,) = changing.status.failing
             assert (failing.card, failing.type) == (FIRST, "nvidia-223")
-            assert "Input/output error" in failing.what
+            assert "Input/output error" in failing.message
             (line,) = said(log.ACTION_FAILED)
             assert line["pci_address"] == FIRST
             mend_create(changing.cards.host, FIRST, "nvidia-223")
@@ -221,7 +221,7 @@ async def test_a_write_that_hangs_is_told_and_delays_no_other_card(tmp_path: Pat
         changing.forget(deadline=0.1)
         async with changing.run():
             await changing.until_counts((SECOND, "nvidia-228", 2))
-            await changing.until(lambda: len(changing.status.late) == 1)
+            await changing.until(lambda: len(changing.status.stuck) == 1)
             await changing.until(
                 lambda: any("not answered" in str(line["why"]) for line in said(log.ACTION_WAITING))
             )
@@ -233,7 +233,7 @@ async def test_a_write_that_hangs_is_told_and_delays_no_other_card(tmp_path: Pat
             path.touch()
             await changing.until_counts((FIRST, "nvidia-228", 2), (SECOND, "nvidia-228", 2))
             os.close(reader)
-            await changing.until(lambda: not changing.status.late)
+            await changing.until(lambda: not changing.status.stuck)
 
 
 async def test_without_a_machine_id_nothing_is_made_and_that_is_said(tmp_path: Path, said: Said) -> None:

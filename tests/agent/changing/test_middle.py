@@ -57,7 +57,7 @@ async def test_what_does_not_fit_is_told_when_the_work_is_done(tmp_path: Path, s
         await changing.until_counts((FIRST, "nvidia-228", 2))
         await changing.until_at_rest()
         await changing.until(lambda: bool(changing.plan.problems))
-        each_names([each.what for each in changing.plan.problems], (FIRST, 3, "nvidia-228", 2))
+        each_names([each.message for each in changing.plan.problems], (FIRST, 3, "nvidia-228", 2))
         assert len(said(log.PLAN_PROBLEM)) == 1
 
 
@@ -72,7 +72,7 @@ async def test_what_was_told_before_the_work_is_not_told_anew_for_a_reading_in_t
         full = tuple(MdevType(each.type_id, each.name, 0) for each in host.mdev_parents[FIRST])
         changing.publish(host=replace(host, mdevs={}, mdev_parents={FIRST: full}))
         changing.loop.one_turn(group)
-        each_names([each.what for each in changing.plan.problems], (FIRST, 3, "nvidia-228", 2))
+        each_names([each.message for each in changing.plan.problems], (FIRST, 3, "nvidia-228", 2))
         await changing.until_counts((FIRST, "nvidia-228", 2))
         await changing.until_at_rest()
         assert len(said(log.PLAN_PROBLEM)) == 1

@@ -108,11 +108,11 @@ async def test_what_is_refused_late_when_nothing_is_managed_any_more_does_not_st
         os.mkfifo(path)
         changing.forget(deadline=0.1, backoff=SLOW)
         async with changing.run():
-            await changing.until(lambda: len(changing.status.late) == 1)
+            await changing.until(lambda: len(changing.status.stuck) == 1)
             changing.publish(spec=Spec())
             await changing.until(lambda: changing.plan.cards == ())
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-            await changing.until(lambda: not changing.status.under_way)
+            await changing.until(lambda: not changing.status.in_progress)
             await changing.until(lambda: not changing.status.failing)
             os.close(reader)
 

@@ -36,14 +36,14 @@ async def test_what_a_write_has_taken_that_a_failure_has_left_is_given_back_when
         changing.forget(deadline=60.0)
         async with changing.run():
             changing.want()
-            await changing.until(lambda: len(changing.status.under_way) == 1)
-        assert changing.status.late == ()
+            await changing.until(lambda: len(changing.status.in_progress) == 1)
+        assert changing.status.stuck == ()
         async with changing.run():  # its supervisor begins it again after a failure
             with pytest.raises(AllocationRefused):
                 changing.allocate(first)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             await changing.until(lambda: not changing.now.reservations.withdrawn)
-            assert changing.status.under_way == ()
+            assert changing.status.in_progress == ()
             os.close(reader)
 
 
@@ -69,7 +69,7 @@ async def test_what_was_given_away_a_moment_ago_is_not_removed(tmp_path: Path) -
         await changing.until_at_rest()
         assert list(changing.cards.instances) == [fresh]
         (waiting,) = changing.status.waiting
-        names(waiting.why, "pod")
+        names(waiting.message, "pod")
         assert changing.releases.awaited.get() == {fresh}
 
 
@@ -106,7 +106,7 @@ async def test_what_is_removed_by_a_late_write_is_not_given_away_until_it_has_re
         changing.forget(deadline=0.1)
         async with changing.run():
             changing.want()
-            await changing.until(lambda: len(changing.status.late) == 1)
+            await changing.until(lambda: len(changing.status.stuck) == 1)
             await changing.until(lambda: not changing.runner.working)
             with pytest.raises(AllocationRefused):
                 changing.allocate(first)
@@ -128,7 +128,7 @@ async def test_what_a_late_write_has_taken_is_given_back_when_it_returns(tmp_pat
         changing.forget(deadline=0.1)
         async with changing.run():
             changing.want()
-            await changing.until(lambda: len(changing.status.late) == 1)
+            await changing.until(lambda: len(changing.status.stuck) == 1)
             await changing.until(lambda: not changing.runner.working)
             for _ in range(2):
                 await changing.eyes.observer.rescan(frozenset({first}))

@@ -80,10 +80,10 @@ def status(
         problems=(),
         configuration=ConfigurationStatus(error=error),
         groups=tuple(groups),
-        cluster=ClusterStatus(doubts=doubts, refused=refused, error=silent, followed=bool(silent)),
+        cluster=ClusterStatus(warnings=doubts, refused=refused, error=silent, enabled=bool(silent)),
     )
     unheard = [each for each in diagnose.problems(found) if each.key == diagnose.API_SERVER]
-    return found.with_remarks([*unheard, *(wrong(ProblemCode.CHANGE, text, text) for text in problems)])
+    return found.with_findings([*unheard, *(wrong(ProblemCode.CHANGE, text, text) for text in problems)])
 
 
 def cards(instances: int, *, made: int = 0, removed: int = 0, busy: bool = False) -> ChangesStatus:
@@ -91,6 +91,6 @@ def cards(instances: int, *, made: int = 0, removed: int = 0, busy: bool = False
     results = (ResultsStatus("create-mdev", made), ResultsStatus("remove-mdev", removed))
     return NO_CHANGES._replace(
         cards=(CardStatus("0000:3b:00.0", "nvidia-222", instances, ()),),
-        under_way=("create something",) if busy else (),
+        in_progress=("create something",) if busy else (),
         results=results,
     )

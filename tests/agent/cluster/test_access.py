@@ -18,11 +18,11 @@ PATCH = Right("patch", "", "nodes", "status", name="node1")
 
 async def test_a_right_is_had_unless_it_is_denied(tmp_path: Path) -> None:
     async with served() as server, session(server, tmp_path) as made:
-        assert (await check_right(made, PATCH)).well
+        assert (await check_right(made, PATCH)).ok
         server.denied.add(("patch", "nodes"))
-        assert (await check_right(made, PATCH)).well, "the node itself is another resource"
+        assert (await check_right(made, PATCH)).ok, "the node itself is another resource"
         server.denied.add(("patch", "nodes/status"))
-        assert not (await check_right(made, PATCH)).well
+        assert not (await check_right(made, PATCH)).ok
         assert await read_user(made) == USER
 
 
@@ -46,7 +46,7 @@ async def test_an_answer_without_a_verdict_allows_nothing(tmp_path: Path) -> Non
     async with served() as server, session(server, tmp_path) as made:
         server.faults.set("review", {"status": {"allowed": "yes", "reason": "\x1b[2J"}})
         check = await check_right(made, PATCH)
-        assert (check.well, check.why) == (False, PATCH.purpose)
+        assert (check.ok, check.message) == (False, PATCH.purpose)
         server.faults.set("status", Refusal(500))
         with pytest.raises(ClusterUnavailable, match="500"):
             await check_right(made, PATCH)

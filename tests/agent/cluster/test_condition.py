@@ -188,13 +188,13 @@ async def test_a_right_that_is_missing_is_said_once_and_tried_seldom(tmp_path: P
         it.server.faults.set("status:nodes", Refusal(403, method="PATCH"))
         await anyio.sleep(Timeouts().missing_right_retry - 60.0)
         assert it.requests == ["PATCH"]
-        (line,) = it.status.unwritten
+        (line,) = it.status.write_errors
         names(line, "DevicesUsable", "PATCH /api/v1/nodes/node1/status")
         assert len(said(log.CLUSTER_REFUSES)) == 1
         it.server.faults.clear("status:nodes")
         await anyio.sleep(90.0)
         assert it.condition()["status"] == "True"
-        assert it.status.unwritten == ()
+        assert it.status.write_errors == ()
 
 
 @virtual.TIME

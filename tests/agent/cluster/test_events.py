@@ -74,7 +74,7 @@ async def test_a_device_that_comes_and_goes_for_ever_costs_one_request_in_five_m
             it.now(WELL)
             await anyio.sleep(1.0)
         assert BURST <= len(it.requests) <= BURST + 600 / Timeouts().event_refill + 1
-        assert it.status.events_left_out > 500
+        assert it.status.events_dropped > 500
         assert 1 <= len(said(log.EVENTS_LEFT_OUT)) <= 600 / Timeouts().event_refill + 1
 
 
@@ -111,7 +111,7 @@ async def test_what_is_fresh_is_told_when_the_server_is_back_and_what_is_old_is_
         await it.server.start()
         await it.until_written(1, within=35.0)
         assert OTHER_AT in it.written[0]["message"]
-        assert it.status.events_left_out == 1
+        assert it.status.events_dropped == 1
         await anyio.sleep(100.0)
         assert len(it.written) == 1
 
@@ -138,7 +138,7 @@ async def test_what_the_server_will_never_take_is_dropped(code: int, tmp_path: P
         it.now(BROKEN)
         await anyio.sleep(120.0)
         assert it.requests == ["POST"]
-        assert it.status.events_left_out == 1
+        assert it.status.events_dropped == 1
         it.server.faults.clear("status:events")
         it.now(BOTH)
         await it.until_written(1, within=1.0)
@@ -152,7 +152,7 @@ async def test_a_right_that_is_missing_is_said_once_and_tried_seldom(tmp_path: P
             it.now(BROKEN if number % 2 else BOTH)
             await anyio.sleep(30.0)
         assert it.requests == ["POST"]
-        (line,) = it.status.unwritten
+        (line,) = it.status.write_errors
         names(line, "POST /api/v1/namespaces/default/events", "you cannot create events", "ClusterRole")
         assert len(said(log.CLUSTER_REFUSES)) == 1
         it.server.faults.clear("status:events")
@@ -160,7 +160,7 @@ async def test_a_right_that_is_missing_is_said_once_and_tried_seldom(tmp_path: P
         it.now(WELL)
         await it.until_written(1, within=2.0)
         await anyio.sleep(1.0)
-        assert it.status.unwritten == ()
+        assert it.status.write_errors == ()
         assert len(said(log.CLUSTER_ACCEPTS)) == 1
 
 

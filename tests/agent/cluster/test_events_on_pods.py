@@ -68,8 +68,8 @@ async def test_a_namespace_that_ends_is_no_matter_of_rights(tmp_path: Path) -> N
         it.server.faults.set("status:events", Refusal(403, message=ENDS, times=1))
         it.now(status(bad(), good(OTHER_AT), held=HELD))
         await it.server.until(lambda: bool(on_pods(it)))  # the one before it was refused
-        assert it.status.unwritten == ()
-        assert it.status.events_left_out == 1
+        assert it.status.write_errors == ()
+        assert it.status.events_dropped == 1
 
 
 async def test_without_a_right_on_pods_the_node_is_told_all_the_same(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_without_a_right_on_pods_the_node_is_told_all_the_same(tmp_path: P
         await it.server.until(lambda: len(it.written) == 1)
         it.now(status(good(), good(OTHER_AT), held=HELD))
         await it.server.until(lambda: len(it.written) == 2)
-        (line,) = it.status.unwritten
+        (line,) = it.status.write_errors
         names(line, "pods", "POST /api/v1/namespaces/ns/events", 403)
         assert [each.path for each in it.server.statistics.requests if "/ns/" in each.path] == [
             "/api/v1/namespaces/ns/events"

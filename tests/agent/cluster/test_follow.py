@@ -78,9 +78,9 @@ def saving(tmp_path: Path) -> Iterator[Saving]:
 async def test_the_state_on_disk_is_in_force_at_the_start_and_newer_ones_are_saved(saving: Saving) -> None:
     async with saving.living():
         assert saving.core.cluster.get() == zone("a").config
-        assert saving.status.heard == 1.0
+        assert saving.status.last_saved == 1.0
         saving.follower.state.set(zone("b"))
-        await saving.until(lambda: saving.status.heard > 1.0)
+        await saving.until(lambda: saving.status.last_saved > 1.0)
     assert saving.saved == {"zone": "b"}
 
 
@@ -97,10 +97,10 @@ async def test_a_state_that_cannot_be_written_is_a_doubt_until_one_is_written(sa
     aside.mkdir()
     async with saving.living():
         saving.follower.state.set(zone("b"))
-        await saving.until(lambda: len(saving.status.doubts) == 2)
+        await saving.until(lambda: len(saving.status.warnings) == 2)
         aside.rmdir()
         saving.follower.state.set(zone("c"))
-        await saving.until(lambda: len(saving.status.doubts) == 1)
+        await saving.until(lambda: len(saving.status.warnings) == 1)
     assert saving.saved == {"zone": "c"}
 
 
@@ -132,6 +132,6 @@ async def test_after_a_library_has_cancelled_a_task_it_runs_again(task: str, tmp
         first = await until_runs()
         first.cancel()
         await until_runs(first)
-        assert it.status.followed
+        assert it.status.enabled
         group.cancel_scope.cancel()
     core.watcher.close()

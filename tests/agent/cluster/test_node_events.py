@@ -142,12 +142,12 @@ CASES: dict[str, tuple[Status, Status, list[Told]]] = {
     "a change waits": (
         status(),
         status(changes=NO_CHANGES._replace(waiting=(WAITING,))),
-        [("ChangeWaiting", "", ("0000:3b:00.0", WAITING.action, WAITING.why))],
+        [("ChangeWaiting", "", ("0000:3b:00.0", WAITING.action, WAITING.message))],
     ),
     "a change is refused": (
         status(),
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),
-        [("ApplyFailed", "", ("0000:3b:00.0", FAILING.what, FAILING.hint))],
+        [("ApplyFailed", "", ("0000:3b:00.0", FAILING.message, FAILING.hint))],
     ),
     "it is refused once more": (
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),
@@ -156,7 +156,7 @@ CASES: dict[str, tuple[Status, Status, list[Told]]] = {
     ),
     "the kernel does not answer": (
         status(),
-        status(changes=NO_CHANGES._replace(late=("create mdev x",))),
+        status(changes=NO_CHANGES._replace(stuck=("create mdev x",))),
         [("ApplyFailed", "", ("kernel", "create mdev x"))],
     ),
     "a wish cannot be met": (

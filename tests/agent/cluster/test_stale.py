@@ -98,7 +98,7 @@ async def standing(folder: Path) -> AsyncIterator[Standing]:
 async def test_what_the_kubelet_knows_is_never_touched(tmp_path: Path) -> None:
     async with standing(tmp_path) as made:
         await anyio.sleep(MINUTES)
-        assert {each.why for each in made.told.stale} == {stale.KNOWN}
+        assert {each.message for each in made.told.stale} == {stale.KNOWN}
         assert (made.counted, made.patches) == ({OLD, OTHER}, 0)
 
 
@@ -136,7 +136,7 @@ async def test_a_file_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None
         made.knows()
         (tmp_path / "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint").write_text("{")
         await anyio.sleep(MINUTES)
-        assert {each.why for each in made.told.stale} == {stale.UNKNOWN}
+        assert {each.message for each in made.told.stale} == {stale.UNKNOWN}
         assert made.patches == 0
 
 
@@ -152,11 +152,11 @@ async def test_a_server_that_refuses_is_not_asked_often(tmp_path: Path, code: in
         print(f"{code}: {made.patches} in {MINUTES / 60:.0f} minutes")
         assert 1 <= made.patches <= most
         assert made.counted == {OLD, OTHER}
-        assert bool(made.told.unwritten) == (code == 403)
+        assert bool(made.told.write_errors) == (code == 403)
         made.server.faults.clear("status:nodes")
         await anyio.sleep(700.0)
         assert made.counted == set()
-        assert made.told.unwritten == ()
+        assert made.told.write_errors == ()
 
 
 @pytest.mark.parametrize("code", [404, 409, 422, 429, 500])

@@ -51,7 +51,7 @@ def test_an_unhealthy_device_is_found_by_the_pod_that_has_its_neighbour(said: Sa
             "pci_address": CARD,
             "group": ("7",),
             "pod": ("ns/p",),
-            "text": HELD.what,
+            "text": HELD.message,
             "reason": "group-held",
         }
     ]
@@ -105,7 +105,7 @@ def test_shares_of_a_node_that_fare_alike_have_one_line(said: Said) -> None:
     after = tuple(Device(DeviceId(f"kvm-{number}"), reason) for number, reason in enumerate(reasons))
     devices.changes(before, Resource(GPU, Kind.NODE, after), Decision(snapshot()))
     lines = [(each["device"], each["text"]) for each in said(log.DEVICE_UNHEALTHY)]
-    assert lines == [("each of 3 shares (kvm-0 …)", gone.what), ("kvm-3", other.what)]
+    assert lines == [("each of 3 shares (kvm-0 …)", gone.message), ("kvm-3", other.message)]
 
 
 def test_what_is_as_before_is_not_said_again(said: Said) -> None:

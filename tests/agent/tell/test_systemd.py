@@ -58,7 +58,7 @@ def status(*resources: ResourceStatus, present: bool = True, problems: tuple[str
         subsystems={},
         problems=(),
     )
-    return found.with_remarks(
+    return found.with_findings(
         wrong(ProblemCode.CHANGE, "a/a-0" if text.startswith("a: a-0 ") else "", text) for text in problems
     )
 

@@ -130,7 +130,7 @@ class Story:
 def _refused(changes: dict[str, Any]) -> set[str] | None:
     """The groups that are told to be refused, by their first function; None while anything is on its way."""
     refused, waiting = ({each["card"] for each in changes[what]} for what in ("failing", "waiting"))
-    return None if changes["underWay"] or changes["problems"] or waiting - refused else refused
+    return None if changes["inProgress"] or changes["problems"] or waiting - refused else refused
 
 
 def _on(told: dict[str, Any]) -> dict[str, str]:

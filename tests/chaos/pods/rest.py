@@ -101,5 +101,5 @@ async def _told(stage: Stage) -> str:
     """What the daemon says of each device that it does not give, and of all holders."""
     status = await stage.board.node.status()
     devices = [device for resource in status["resources"] for device in resource["devices"]]
-    lines = [f"{device['id']}: {device.get('what')}" for device in devices if not device["healthy"]]
+    lines = [f"{device['id']}: {device.get('message')}" for device in devices if not device["healthy"]]
     return "\n".join(["the daemon says", *lines, f"holders: {status['holders']}"])

@@ -166,7 +166,9 @@ class RestartRun:
         with anyio.move_on_after(REST):
             resources = (await self.world.node.status())["resources"]
             all_of_them = [(each["name"], device) for each in resources for device in each["devices"]]
-            lines = [f"{name}: {one['id']}: {one['what']}" for name, one in all_of_them if not one["healthy"]]
+            lines = [
+                f"{name}: {one['id']}: {one['message']}" for name, one in all_of_them if not one["healthy"]
+            ]
             return "the daemon gives all but\n" + "\n".join(lines)
         return "the daemon does not say how it is"
 

@@ -79,20 +79,20 @@ def _status() -> str:
         configuration=ConfigurationStatus(error=f"{error}\nvalid keys: aliases"),
         http=HttpStatus("http://[::1]:9481/"),
         cluster=ClusterStatus(
-            followed=True,
-            answers=True,
+            enabled=True,
+            reachable=True,
             kubevirt="kubevirt/kubevirt",
-            events_left_out=7,
+            events_dropped=7,
             stale=(StaleStatus("a.b/old"), StaleStatus("a.b/known", "the kubelet still lists it")),
         ),
         pci_ids="2026-01-01",
-        remarks=(no_iommu, no_type, unused),
+        findings=(no_iommu, no_type, unused),
     )
     return _sections(
-        with_problems=status.text(found.with_remarks(diagnose.problems(found)), wide=True),
+        with_problems=status.text(found.with_findings(diagnose.problems(found)), wide=True),
         healthy=status.text(WELL),
         without_resources=status.text(
-            WELL._replace(resources=(), holders={}, cluster=ClusterStatus(followed=True))
+            WELL._replace(resources=(), holders={}, cluster=ClusterStatus(enabled=True))
         ),
     )
 

@@ -32,8 +32,8 @@ def used(kind: UseKind) -> HostUses:
 def test_the_whole_group_joins_what_is_known_also_while_no_driver_is_loaded() -> None:
     plan = planned(here(gpu(), audio(), vfio_loaded=False), BIND, KNOWN_ONE)
     assert [each.address for each in plan.entries] == [GPU, AUDIO, OTHER]
-    assert plan.results[0].became is Outcome.PLANNED
-    assert planned(here(gpu(), audio()), BIND, *plan.entries).results[0].became is Outcome.NOTHING
+    assert plan.results[0].outcome is Outcome.PLANNED
+    assert planned(here(gpu(), audio()), BIND, *plan.entries).results[0].outcome is Outcome.NOTHING
 
 
 def test_a_variant_driver_is_for_what_was_named() -> None:
@@ -44,19 +44,19 @@ def test_a_variant_driver_is_for_what_was_named() -> None:
 @pytest.mark.parametrize("kind", sorted(set(UseKind) - {UseKind.OPEN}))
 def test_what_the_host_uses_it_would_miss(kind: UseKind) -> None:
     plan = planned(here(gpu(), audio(uses=used(kind))), BIND, KNOWN_ONE)
-    assert plan.results[0].became is Outcome.REFUSED
-    each_names([problem.what for problem in plan.results[0].refusals], (AUDIO, "thing", "somehow"))
+    assert plan.results[0].outcome is Outcome.REFUSED
+    each_names([problem.message for problem in plan.results[0].refusals], (AUDIO, "thing", "somehow"))
     assert plan.entries == (KNOWN_ONE,)
 
 
 def test_what_is_open_ends_with_the_boot() -> None:
-    assert planned(here(gpu(uses=used(UseKind.OPEN)), audio())).results[0].became is Outcome.PLANNED
+    assert planned(here(gpu(uses=used(UseKind.OPEN)), audio())).results[0].outcome is Outcome.PLANNED
 
 
 def test_without_an_iommu_nothing_is_taken() -> None:
     plan = planned(here(gpu(), audio(), iommu=False))
     (problem,) = plan.results[0].refusals
-    names(problem.what, "IOMMU")
+    names(problem.message, "IOMMU")
 
 
 def test_a_release_takes_the_group_and_leaves_the_others_also_of_what_has_gone() -> None:

@@ -149,7 +149,7 @@ class Guarded(NamedTuple):
     firm: bool = True
 
     def told(self, plan: Plan) -> bool:
-        return any(contains(problem.what, *self.facts) for problem in plan.problems)
+        return any(contains(problem.message, *self.facts) for problem in plan.problems)
 
 
 SHOWN = used(UseKind.DISPLAY, "boot display", "its firmware and console show there")
@@ -277,6 +277,6 @@ def test_a_function_of_which_vfs_are_wanted_is_not_taken_from_the_driver_that_ma
     wish = Spec(passthrough=(RULE,), sriov=(SriovRule((PciSelector(addresses=(GPU,)),), 4),))
     plan = bindings.plan(replace(KNOWN, host=on, spec=wish))
     assert plan.steps == ()
-    each_names([each.what for each in plan.problems], (GPU, "sriov", "VFs"))
+    each_names([each.message for each in plan.problems], (GPU, "sriov", "VFs"))
     none = replace(wish.sriov[0], num_vfs=0)
     assert bindings.plan(replace(KNOWN, host=on, spec=wish._replace(sriov=(none,)))).steps

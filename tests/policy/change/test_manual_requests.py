@@ -43,14 +43,14 @@ def planned(
 
 
 def became(group: GroupPlan, on: Host) -> Outcome:
-    return manual_requests.build_result(group, on).became
+    return manual_requests.build_result(group, on).outcome
 
 
 def refusals(group: GroupPlan) -> str:
     result = manual_requests.build_result(group, Host())
-    assert result.became is Outcome.REFUSED
+    assert result.outcome is Outcome.REFUSED
     assert not group.due
-    return " ".join(problem.what for problem in result.refusals)
+    return " ".join(problem.message for problem in result.refusals)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_what_a_rule_wants_is_not_released_and_what_it_does_not_want_is() -> Non
     result = manual_requests.build_result(
         planned(RELEASE._replace(names=(AUDIO,)), BOUND, alone, ledger=asked), BOUND
     )
-    assert result.became is Outcome.PLANNED
-    names(result.what, AUDIO, "snd_hda_intel")
+    assert result.outcome is Outcome.PLANNED
+    names(result.message, AUDIO, "snd_hda_intel")
 
 
 def test_what_was_bound_elsewhere_is_not_released_but_what_a_boot_has_bound_stays_without_a_word() -> None:

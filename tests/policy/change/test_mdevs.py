@@ -90,7 +90,7 @@ def test_an_override_that_no_card_supports_makes_nothing() -> None:  # W8
     kernel = ModelKernel([t4(1)])
     plan = settle(kernel, wanted("222", nodes=(on(NODE2, "999"),)), labels=NODE2)
     assert short(kernel) == ["-"]
-    each_names([each.what for each in plan.problems], ("nvidia-999",))
+    each_names([each.message for each in plan.problems], ("nvidia-999",))
     assert plan.cards[0].type_id is None
     assert len(plan.cards[0].notes) == 1
 
@@ -174,7 +174,7 @@ def test_a_foreign_mdev_may_be_adopted() -> None:
 def test_devices_come_as_soon_as_the_cards_do() -> None:  # R6
     kernel = ModelKernel([])
     plan = settle(kernel, wanted("222", "228", "i915-GVTg_V5_4"))
-    each_names([each.what for each in plan.problems], ("node", "mediated devices", "vGPU"))
+    each_names([each.message for each in plan.problems], ("node", "mediated devices", "vGPU"))
     kernel.cards += [t4(65), t4(66), intel()]
     assert settle(kernel, wanted("222", "228", "i915-GVTg_V5_4")).problems == ()
     assert short(kernel) == ["1×i915-GVTg_V5_4", "16×222", "2×228"]

@@ -95,7 +95,7 @@ def test_a_short_name_is_the_last_word_of_a_name() -> None:
     settle(kernel, given(CardTypes(types=(WantedType("V100-8Q", 2, short=True),))))
     assert short(kernel) == ["2×108"]
     plan = settle(kernel, given(CardTypes(types=(WantedType("8Q", 2, short=True),))))
-    each_names([each.what for each in plan.problems], ("8Q",))
+    each_names([each.message for each in plan.problems], ("8Q",))
 
 
 V100_8 = WantedType("V100-8Q", 2, short=True)
@@ -106,7 +106,7 @@ def test_a_type_that_a_card_does_not_offer_takes_nothing_from_it_and_is_told() -
     settle(kernel, given(CardTypes((1,), types=(V100_8,))))
     plan = settle(kernel, given(CardTypes(types=(T4_8,))))
     assert short(kernel) == ["8×222", "2×108"]
-    each_names([each.what for each in plan.problems], ("0000:02:00.0", "T4-1B"))
+    each_names([each.message for each in plan.problems], ("0000:02:00.0", "T4-1B"))
     assert len(plan.cards[1].notes) == 1
     plan = settle(kernel, given(CardTypes(), CardTypes(types=(T4_8,))))
     assert short(kernel) == ["8×222", "2×108"], "what empties a card is not what is left when the rest fails"
@@ -117,7 +117,7 @@ def test_an_excluded_type_of_a_card_takes_nothing_from_it() -> None:
     settle(kernel, wanted("105"))
     plan = settle(kernel, given(CardTypes(types=(V100_8,)))._replace(excluded=("nvidia-108",)))
     assert short(kernel) == ["16×105"]
-    each_names([each.what for each in plan.problems], ("V100-8Q", "excluded"))
+    each_names([each.message for each in plan.problems], ("V100-8Q", "excluded"))
 
 
 def test_an_entry_for_another_model_with_the_same_ids_does_not_count() -> None:
@@ -137,7 +137,7 @@ def test_entries_for_other_gpus_are_no_problems_and_none_for_any_is_one() -> Non
     assert settle(kernel, given(*others, CardTypes(types=(T4_8,)))).problems == ()
     assert short(kernel) == ["8×222"]
     plan = settle(kernel, given(*others))
-    each_names([each.what for each in plan.problems], ("vgpu-device-manager",))
+    each_names([each.message for each in plan.problems], ("vgpu-device-manager",))
 
 
 def test_a_full_card_of_the_vendors_framework_changes_to_a_type_that_it_does_not_list() -> None:

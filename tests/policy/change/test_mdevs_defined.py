@@ -56,7 +56,7 @@ def test_an_excluded_type_is_not_made_for_a_definition_either() -> None:
     kernel = ModelKernel([t4(1)])
     plan = settle(kernel, defined((FOREIGN, FIRST, "228"))._replace(excluded=("GRID T4-8A",)))
     assert kernel.instances == {}
-    each_names([each.what for each in plan.problems], (FOREIGN, "nvidia-228", "excluded"))
+    each_names([each.message for each in plan.problems], (FOREIGN, "nvidia-228", "excluded"))
 
 
 def test_a_definition_is_not_mixed_with_what_others_made() -> None:
@@ -78,7 +78,7 @@ def test_a_definition_without_room_beside_what_others_made_is_told() -> None:
     kernel.create(FIRST, "nvidia-228", FOREIGN)
     plan = settle(kernel, defined(*((uuid, FIRST, "228") for uuid in uuids(2))))
     assert short(kernel) == ["2×228"]
-    each_names([each.what for each in plan.problems], (FIRST, 2, "nvidia-228", 1))
+    each_names([each.message for each in plan.problems], (FIRST, 2, "nvidia-228", 1))
 
 
 def test_what_is_not_ours_does_not_cost_us_what_we_have_for_a_definition_that_must_wait() -> None:
@@ -95,7 +95,7 @@ def test_a_definition_whose_device_exists_counts_before_one_whose_does_not() -> 
     first, second = uuids(2)
     kernel.create(FIRST, "nvidia-228", second)
     plan = settle(kernel, defined((first, FIRST, "222"), (second, FIRST, "228")))
-    each_names([each.what for each in plan.problems], (first, "nvidia-222", "nvidia-228", FIRST))
+    each_names([each.message for each in plan.problems], (first, "nvidia-222", "nvidia-228", FIRST))
 
 
 @pytest.mark.parametrize(("parent", "number"), [(FIRST, "222"), ("0000:02:00.0", "228")])
@@ -104,7 +104,7 @@ def test_a_defined_device_that_exists_as_another_is_told(parent: str, number: st
     kernel.create(parent, f"nvidia-{number}", FOREIGN)
     plan = settle(kernel, defined((FOREIGN, FIRST, "228"))._replace(types=()))
     assert list(kernel.instances) == [FOREIGN]
-    texts = [each.what for each in plan.problems]
+    texts = [each.message for each in plan.problems]
     each_names(texts, (FOREIGN, "nvidia-228", FIRST, f"nvidia-{number}", parent))
 
 
@@ -138,7 +138,9 @@ def test_definitions_that_cannot_be_met_are_told() -> None:
     plan = settle(kernel, defined(*rows, (five, "0000:99:00.0", "228")))
     assert short(kernel) == ["2×228"]
     each_names(
-        sorted((each.what for each in plan.problems), key=lambda problem: (four in problem, five in problem)),
+        sorted(
+            (each.message for each in plan.problems), key=lambda problem: (four in problem, five in problem)
+        ),
         (FIRST, 3, "nvidia-228", 2),
         (five, "0000:99:00.0", "node"),
         (four, "nvidia-222", "nvidia-228", FIRST),
@@ -160,7 +162,7 @@ def test_a_definition_that_cannot_be_met_leaves_its_card_as_it_is(
     before = kernel.instances
     plan = settle(kernel, defined((FOREIGN, parent, number)))
     assert kernel.instances == before
-    each_names([each.what for each in plan.problems], (FOREIGN, *facts))
+    each_names([each.message for each in plan.problems], (FOREIGN, *facts))
     assert len(plan.cards[0].notes) == 1
 
 
@@ -171,7 +173,7 @@ def test_a_definition_that_names_a_vf_of_the_vendors_framework_leaves_the_card_a
     vf = kernel.cards[0].vfs[0]
     plan = settle(kernel, defined((FOREIGN, vf, "223")), made=made)
     assert short(kernel) == ["4×223"]
-    each_names([each.what for each in plan.problems], (FOREIGN, vf, "mediated devices"))
+    each_names([each.message for each in plan.problems], (FOREIGN, vf, "mediated devices"))
 
 
 def test_a_wrong_definition_does_not_stand_in_the_way_of_the_others() -> None:
@@ -179,10 +181,10 @@ def test_a_wrong_definition_does_not_stand_in_the_way_of_the_others() -> None:
     wrong, *good = uuids(3)
     plan = settle(kernel, defined((wrong, FIRST, "999"), *((uuid, FIRST, "228") for uuid in good)))
     assert list(kernel.instances) == good
-    each_names([each.what for each in plan.problems], (wrong, "nvidia-999", FIRST))
+    each_names([each.message for each in plan.problems], (wrong, "nvidia-999", FIRST))
 
 
 def test_definitions_on_a_node_without_cards_are_told() -> None:
     wish = defined((FOREIGN, FIRST, "228"))._replace(types=())
     plan = settle(ModelKernel([]), wish)
-    each_names([each.what for each in plan.problems], ("node", "mediated devices", "vGPU"))
+    each_names([each.message for each in plan.problems], ("node", "mediated devices", "vGPU"))

@@ -56,7 +56,7 @@ def test_a_count_above_what_fits_is_told_and_the_rest_is_made() -> None:
     kernel = ModelKernel([t4(1)])
     plan = settle(kernel, wanted(WantedType("nvidia-228", 3)))
     assert short(kernel) == ["2×228"]
-    each_names([each.what for each in plan.problems], ("0000:01:00.0", 3, "nvidia-228", 2))
+    each_names([each.message for each in plan.problems], ("0000:01:00.0", 3, "nvidia-228", 2))
 
 
 def test_a_count_above_what_fits_takes_nothing_from_what_is_there() -> None:
@@ -64,7 +64,7 @@ def test_a_count_above_what_fits_takes_nothing_from_what_is_there() -> None:
     settle(kernel, wanted(WantedType("nvidia-228", 1)))
     plan = planned(kernel, wanted(WantedType("nvidia-228", 3)))
     assert [step.action.kind for step in plan.steps] == [ActionKind.CREATE_MDEV]
-    each_names([each.what for each in plan.problems], ("0000:01:00.0", 3, "nvidia-228", 2))
+    each_names([each.message for each in plan.problems], ("0000:01:00.0", 3, "nvidia-228", 2))
 
 
 def test_an_unknown_type_is_told_once_and_the_rest_is_made() -> None:
@@ -72,7 +72,7 @@ def test_an_unknown_type_is_told_once_and_the_rest_is_made() -> None:
     plan = settle(kernel, wanted("22", "223"))
     assert short(kernel) == ["8×223", "8×223"]
     assert plan.problems == ()
-    each_names([each.what for each in plan.notes], ("nvidia-22",))
+    each_names([each.message for each in plan.notes], ("nvidia-22",))
 
 
 def test_a_list_of_types_that_no_card_offers_is_a_problem() -> None:
@@ -85,7 +85,7 @@ def test_an_excluded_type_is_neither_made_nor_removed() -> None:
     settle(kernel, wanted("222", "228"))
     plan = settle(kernel, adopting(wanted("222", "224", excluded=("GRID_T4-1B",))))
     assert short(kernel) == ["16×222", "8×224"]
-    each_names([each.what for each in plan.problems], ("nvidia-222", "excluded"))
+    each_names([each.message for each in plan.problems], ("nvidia-222", "excluded"))
 
 
 def test_an_empty_card_tells_why_it_is_for_nothing() -> None:

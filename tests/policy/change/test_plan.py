@@ -34,7 +34,7 @@ def test_vfs_come_before_what_is_made_on_them() -> None:
 def test_without_a_machine_id_only_vfs_are_planned_and_that_is_said() -> None:
     planned = plan.plan(replace(both(), machine_id=""))
     assert [step.action.card for step in planned.steps] == [PF]
-    assert (planned.cards, [each.what for each in planned.problems]) == ((), [mdevs.NO_MACHINE])
+    assert (planned.cards, [each.message for each in planned.problems]) == ((), [mdevs.NO_MACHINE])
 
 
 def test_a_machine_id_is_not_missed_where_no_mdevs_are_managed() -> None:
@@ -50,5 +50,5 @@ def test_an_obstacle_to_wishes_for_mdevs_is_a_problem_beside_the_vfs_and_alone()
     kept = MdevSpec(obstacle="virt-handler makes them; tell it not to")
     for rules in ((RULE,), ()):
         planned = plan.plan(replace(both(), spec=Spec(mdevs=kept, sriov=rules)))
-        assert [each.what for each in planned.problems] == ["virt-handler makes them; tell it not to"]
+        assert [each.message for each in planned.problems] == ["virt-handler makes them; tell it not to"]
         assert len(planned.steps) == len(rules)

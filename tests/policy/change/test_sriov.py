@@ -60,7 +60,7 @@ def test_nothing_is_written_to_a_function_that_left_vfs_behind_and_a_person_is_t
     plan = planned(here)
     assert (plan.steps, plan.waiting) == ((), ())
     (problem,) = plan.problems
-    names(problem.what, PF, VF)
+    names(problem.message, PF, VF)
     names(problem.hint, "reboot")
     assert planned(here, ()) == Plan()
 
@@ -194,7 +194,7 @@ def test_a_rule_that_nvidias_driver_cannot_meet_is_refused_with_what_to_do(
     plan = planned(here, (replace(RULES[0], num_vfs=number),))
     assert (plan.steps, plan.waiting) == ((), ())
     (problem,) = plan.problems
-    names(problem.what, *facts)
+    names(problem.message, *facts)
     names(problem.hint, remedy)
 
 

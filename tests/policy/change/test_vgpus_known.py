@@ -103,7 +103,7 @@ def test_a_card_that_was_never_seen_empty_may_offer_more() -> None:
     assert plan.problems == ()
     node = Node(card(81), card(82))
     node.settle(wanted("1"))
-    each_names([each.what for each in node.plan(wanted("9")).problems], ("nvidia-9",))
+    each_names([each.message for each in node.plan(wanted("9")).problems], ("nvidia-9",))
 
 
 @pytest.mark.parametrize("name", ["GRID T4-1B", "NVIDIA A40-12Q", "nvidia-1"])

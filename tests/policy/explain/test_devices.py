@@ -67,7 +67,7 @@ def test_an_unhealthy_device_says_why_in_its_verdict() -> None:
     found = told(function(), function(B, driver="e1000e", vendor="8086"))
     assert found.reason is not None
     assert found.reason.code is ReasonCode.GROUP_NOT_VIABLE
-    names(found.verdict, GPU, "Unhealthy", found.reason.what)
+    names(found.verdict, GPU, "Unhealthy", found.reason.message)
     assert not found.viable
     assert [member.role for member in found.members] == ["vfio", "blocks"]
 
@@ -83,7 +83,7 @@ def test_a_device_that_no_rule_takes_names_the_first_key_of_each_that_refuses() 
     card = function(driver="nvidia")
     found = told(card, wish=Spec(rules=rules))
     names(found.verdict, "nvidia", "VFIO driver")
-    assert found.to_do == classes.advise_bind(card)
+    assert found.hint == classes.advise_bind(card)
     each_names(
         asked(found),
         ("a.b/one", "f.yaml:3", "vendors", "10de", "8086", "devices", "1eb8", "ffff"),
@@ -108,13 +108,13 @@ def test_a_bridge_is_never_given_away() -> None:
     found = told(function(pci_class="060400", driver="pcieport"))
     each_names([found.verdict, *(why for _, why in found.rules)], ("PCI bridge",), ("PCI bridge",))
     assert found.resource is None
-    assert not found.to_do
+    assert not found.hint
 
 
 def test_a_bridge_of_the_class_of_an_nvswitch_is_for_a_rule_to_name() -> None:
     found = told(function(pci_class="068000", vendor="8086", driver=None), wish=Spec())
     names(found.verdict, "bridge", "0680")
-    names(found.to_do, "rule", f'pci: [{{addresses: ["{A}"]}}]')
+    names(found.hint, "rule", f'pci: [{{addresses: ["{A}"]}}]')
 
 
 def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
@@ -123,21 +123,21 @@ def test_nobody_is_told_to_bind_what_the_kernel_gives_to_no_vm() -> None:
     for here, bind in ((free, True), (kept, False)):
         found = devices.explain(A, turn.decide_first(snapshot(here, Spec())))
         assert found is not None
-        assert ("vfio-pci" in found.to_do) is bind
-        assert ("firmware's setup" in found.to_do) is not bind
+        assert ("vfio-pci" in found.hint) is bind
+        assert ("firmware's setup" in found.hint) is not bind
 
 
 def test_a_vf_of_a_pf_on_vfio_is_not_to_be_bound_but_its_pf_is_to_be_looked_at() -> None:
     found = told(function(driver=None, physfn=B, pf_driver="vfio-pci"), wish=Spec())
-    names(found.to_do, "PF", B)
-    assert A not in found.to_do
+    names(found.hint, "PF", B)
+    assert A not in found.hint
 
 
 @pytest.mark.parametrize("pf_driver", ["vfio-pci", "nvme"])
 def test_a_vf_that_was_left_behind_comes_with_the_warning_whoever_takes_it(pf_driver: str) -> None:
     found = told(function(driver=None, physfn=B, pf_driver=pf_driver, left_behind=True), wish=Spec())
-    assert found.to_do == told(function(physfn=B, left_behind=True)).to_do
-    names(found.to_do, "reboot", B)
+    assert found.hint == told(function(physfn=B, left_behind=True)).hint
+    names(found.hint, "reboot", B)
 
 
 def test_a_function_on_its_way_out_is_not_to_be_bound_again() -> None:
@@ -146,39 +146,39 @@ def test_a_function_on_its_way_out_is_not_to_be_bound_again() -> None:
     leaving = replace(leaving, groups={number: group._replace(node=True)})
     found = devices.explain(A, turn.decide_first(snapshot(leaving, Spec())))
     assert found is not None
-    assert found.to_do == health.WAITS_HINT
+    assert found.hint == health.WAITS_HINT
 
 
 def test_a_disk_of_the_host_is_not_offered_for_what_it_is_and_advice_on_it_has_a_condition() -> None:
     disk = function(pci_class="010802", driver="nvme")
     found = told(disk, wish=Spec())
     names(found.verdict, "NVMe controller", "010802")
-    names(found.to_do, "rule", f'pci: [{{addresses: ["{A}"]}}]', classes.advise_bind(disk))
+    names(found.hint, "rule", f'pci: [{{addresses: ["{A}"]}}]', classes.advise_bind(disk))
 
 
 def test_the_audio_function_of_a_card_goes_with_it_and_needs_no_rule() -> None:
     audio = function(B, device="10f8", pci_class="040300")
     found = told(function(), audio, wish=Spec(), address=B)
     names(found.verdict, "audio device", A)
-    assert found.to_do == ""
+    assert found.hint == ""
 
 
 def test_the_audio_function_that_blocks_its_card_is_to_be_bound_as_well() -> None:
     audio = function(B, device="10f8", pci_class="040300", driver="snd_hda_intel")
     found = told(function(), audio, wish=Spec(), address=B)
-    names(found.to_do, B, "vfio-pci", A)
+    names(found.hint, B, "vfio-pci", A)
 
 
 def test_the_audio_function_of_a_card_that_the_host_uses_sends_to_its_card() -> None:
     audio = function(B, device="10f8", pci_class="040300", driver="snd_hda_intel")
     found = told(function(driver="i915"), audio, wish=Spec(), address=B)
-    names(found.to_do, f"nodeagent explain {A}")
+    names(found.hint, f"nodeagent explain {A}")
 
 
 @pytest.mark.parametrize("other", [function("0000:66:00.0"), function(A, 2), function(A, pci_class="0c0330")])
 def test_an_audio_function_that_goes_with_no_card_is_named_in_a_rule(other: PciFunction) -> None:
     found = told(function(B, pci_class="040300"), other, wish=Spec(), address=B)
-    names(found.to_do, "rule", f'pci: [{{addresses: ["{B}"]}}]')
+    names(found.hint, "rule", f'pci: [{{addresses: ["{B}"]}}]')
 
 
 def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
@@ -186,7 +186,7 @@ def test_a_card_with_vgpus_on_it_is_not_advised_away_from_them() -> None:
     found = devices.explain(A, turn.decide_first(snapshot(here, Spec())))
     assert found is not None
     names(found.verdict, "2 mdevs")
-    names(found.to_do, "2 mdevs", A, "vfio-pci")
+    names(found.hint, "2 mdevs", A, "vfio-pci")
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_a_device_has_the_same_reason_before_and_after_a_rule_names_it() -> None
     ):
         before, after = told(card, wish=Spec()), told(card)
         assert after.reason is not None
-        assert before.verdict == f"not offered: {after.reason.what}"
-        assert before.to_do == after.to_do == after.reason.hint
+        assert before.verdict == f"not offered: {after.reason.message}"
+        assert before.hint == after.hint == after.reason.hint
 
 
 def test_a_device_that_is_not_there_has_no_story() -> None:
@@ -245,7 +245,7 @@ def test_only_rules_for_mdevs_are_asked_of_an_mdev() -> None:
     found = devices.explain(UUID, turn.decide_first(snapshot(host(mdev()), wish)))
     assert found is not None
     names(found.verdict, "discovery", "off")
-    names(found.to_do, "type", "rule")
+    names(found.hint, "type", "rule")
     each_names(
         asked(found),
         ("a.b/two", "types", "nvidia-222", "nvidia-223", "names", "GRID T4-1Q", "GRID T4-2Q"),

@@ -44,9 +44,9 @@ def test_a_card_that_its_driver_splits_blocks_nothing_unless_vfio_is_to_have_its
 
 def test_a_gpu_that_is_not_offered_says_why() -> None:
     (group,) = seen(function(GPU, driver="nvidia"))
-    names(group.members[0].why, "nvidia", "VFIO driver")
+    names(group.members[0].message, "nvidia", "VFIO driver")
     (group,) = seen(function(GPU), function(SOUND, pci_class="040300", device="10f8"))
-    names(group.members[1].why, "audio device", GPU)
+    names(group.members[1].message, "audio device", GPU)
 
 
 def test_groups_in_which_nobody_looks_for_a_device_are_left_out() -> None:
@@ -58,7 +58,7 @@ def test_groups_in_which_nobody_looks_for_a_device_are_left_out() -> None:
 
 def test_an_mdev_names_its_card_and_its_type() -> None:
     member = seen(function(GPU, driver="nvidia"), mdev())[1].members[0]
-    assert (member.id, member.about, member.role) == (UUID, "GRID T4-1Q", "mdev")
+    assert (member.id, member.description, member.role) == (UUID, "GRID T4-1Q", "mdev")
     assert (member.parent, member.device) == (GPU, UUID)
 
 

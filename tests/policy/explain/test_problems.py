@@ -40,11 +40,11 @@ def test_a_node_on_which_all_is_well_has_no_remarks() -> None:
 
 def test_without_an_iommu_what_is_wanted_or_discoverable_is_named() -> None:
     (first, *_) = made(GPU, NET, iommu=False)
-    assert (first.code, first.wrong) == (ProblemCode.NO_IOMMU, True)
-    assert GPU.address in first.what
-    assert NET.address not in first.what
+    assert (first.code, first.action_required) == (ProblemCode.NO_IOMMU, True)
+    assert GPU.address in first.message
+    assert NET.address not in first.message
     (wanted,) = made(GPU, NET, spec=wants(PciSelector(vendors=("8086",))), iommu=False)
-    assert NET.address in wanted.what
+    assert NET.address in wanted.message
 
 
 @pytest.mark.parametrize("here", [(NET,), (BRIDGE,), (mdev(),), ()])
@@ -81,11 +81,11 @@ def test_functions_on_a_host_driver_are_counted_by_driver() -> None:
     gpus = [function(f"0000:6{number}:00.0", number, driver="nouveau") for number in range(5, 9)]
     other = function("0000:70:00.0", 20, driver="amdgpu", vendor="1002")
     first, second = made(*gpus, other, NET)
-    assert (first.code, first.about, first.wrong) == (ProblemCode.HOST_DRIVER, "nouveau", False)
-    names(first.what, 4, "nouveau", "0000:65:00.0", "0000:66:00.0", "0000:67:00.0", 1)
-    assert gpus[3].address not in first.what
-    assert (second.code, second.about) == (ProblemCode.HOST_DRIVER, "amdgpu")
-    names(second.what, 1, "amdgpu", other.address)
+    assert (first.code, first.subject, first.action_required) == (ProblemCode.HOST_DRIVER, "nouveau", False)
+    names(first.message, 4, "nouveau", "0000:65:00.0", "0000:66:00.0", "0000:67:00.0", 1)
+    assert gpus[3].address not in first.message
+    assert (second.code, second.subject) == (ProblemCode.HOST_DRIVER, "amdgpu")
+    names(second.message, 1, "amdgpu", other.address)
 
 
 @pytest.mark.parametrize("here", [vgpu(), BRIDGE, function(driver="nvidia", vfs=("0000:65:00.4",))])
@@ -97,8 +97,8 @@ def test_a_function_that_is_split_or_a_bridge_is_no_function_on_a_host_driver(
 
 def test_a_function_without_a_driver_is_a_note_where_vfio_pci_could_have_it() -> None:
     (note,) = made(function(driver=None))
-    assert (note.code, note.about, note.wrong) == (ProblemCode.HOST_DRIVER, "", False)
-    names(note.what, "0000:65:00.0")
+    assert (note.code, note.subject, note.action_required) == (ProblemCode.HOST_DRIVER, "", False)
+    names(note.message, "0000:65:00.0")
 
 
 def test_a_card_that_offers_mdevs_is_no_function_on_a_host_driver() -> None:

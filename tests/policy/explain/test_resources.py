@@ -58,7 +58,7 @@ def test_a_rule_makes_its_name_known_where_nothing_has_it() -> None:
     cr = PciRule("x/none", (PciSelector(vendors=("8086",), devices=("1111",)),), permitted=True)
     found = told("x/none", Spec(OFF, rules=(cr,), kubevirt_rules={"8086:1111": cr}))
     assert found is not None
-    assert (found.capacity, [each.takes for each in found.rules]) == (0, [()])
+    assert (found.capacity, [each.matches for each in found.rules]) == (0, [()])
     assert told("x/nobody") is None
 
 

@@ -46,7 +46,7 @@ def test_a_card_that_offers_the_type_says_what_is_missing(
     wanted: MdevSpec, missing: tuple[object, ...]
 ) -> None:
     (told,) = found(SMALL, Spec(mdevs=wanted))
-    names(told.what, CARD, "nvidia-222")
+    names(told.message, CARD, "nvidia-222")
     names(told.missing, *missing)
 
 
@@ -60,21 +60,21 @@ def test_rules_and_aliases_give_a_type_its_name() -> None:
     assert len(found("x/vgpu", Spec(rules=(rule,)))) == 1
     assert found(SMALL, Spec(rules=(rule,))) == ()
     aliased = Spec(aliases=((SMALL, "x/small"),))
-    each_names([each.what for each in found("x/small", aliased)], ("alias", SMALL), (CARD, "nvidia-222"))
-    each_names([each.what for each in found(SMALL, aliased)], ("alias", "x/small"))
+    each_names([each.message for each in found("x/small", aliased)], ("alias", SMALL), (CARD, "nvidia-222"))
+    each_names([each.message for each in found(SMALL, aliased)], ("alias", "x/small"))
 
 
 def test_a_vf_that_may_be_given_the_type_counts() -> None:
     pf = function(CARD, driver="nvidia", vfs=(VF,), sriov_capable=True)
     vf = vgpu(VF, vgpu_type=None, vgpu_types=(("1147", "NVIDIA A40-1B"),))
     told = found("nvidia.com/NVIDIA_A40-1B", Spec(), pf, vf)
-    each_names([each.what for each in told], (CARD, 1147))
+    each_names([each.message for each in told], (CARD, 1147))
 
 
 def test_a_function_on_another_driver_counts_and_one_that_is_offered_does_not() -> None:
     name = "nvidia.com/TU104GL_TESLA_T4"
     (told,) = found(name, Spec(), function("0000:10:00.0", driver="nouveau"))
-    names(told.what, "0000:10:00.0", "VFIO driver")
+    names(told.message, "0000:10:00.0", "VFIO driver")
     names(told.missing, "nouveau", "nodeagent explain 0000:10:00.0")
     assert found(name, Spec(), function("0000:10:00.0")) == ()
 
@@ -82,4 +82,4 @@ def test_a_function_on_another_driver_counts_and_one_that_is_offered_does_not() 
 def test_what_virt_handler_offers_is_said_to_be_its() -> None:
     rule = PciRule("x/theirs", (PciSelector(devices=("1eb8",)),), place="KubeVirt CR: pciHostDevices[0]")
     told = found("x/theirs", Spec(virt_handler_rules={"10de:1eb8": rule}))
-    names(told[0].what, "virt-handler", "x/theirs", "KubeVirt CR: pciHostDevices[0]")
+    names(told[0].message, "virt-handler", "x/theirs", "KubeVirt CR: pciHostDevices[0]")

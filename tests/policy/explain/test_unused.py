@@ -31,7 +31,7 @@ def pci(*selectors: PciSelector, permitted: bool = False) -> PciRule:
 def renamed(*aliases: tuple[str, str], spec: Spec = Spec()) -> list[str]:  # noqa: B008
     wanted = spec._replace(aliases=aliases)
     return [
-        each.what
+        each.message
         for each in explaining.unused(turn.decide_first(snapshot(host(A, B), wanted, names=NAMES)))
         if each.code is ProblemCode.IDLE_ALIAS
     ]
@@ -44,26 +44,26 @@ def test_what_takes_something_has_no_remark() -> None:
 
 def test_a_rule_that_takes_nothing_names_what_comes_nearest_and_why() -> None:
     (remark,) = ruled(pci(PciSelector(vendors=("10de",), devices=("1eb9",))))
-    assert (remark.code, remark.wrong) == (ProblemCode.IDLE_RULE, False)
-    names(remark.what, "config.yaml:4", "a.b/gpu", A.address, "devices", "1eb8", "1eb9")
+    assert (remark.code, remark.action_required) == (ProblemCode.IDLE_RULE, False)
+    names(remark.message, "config.yaml:4", "a.b/gpu", A.address, "devices", "1eb8", "1eb9")
 
 
 def test_a_rule_with_nothing_near_says_so() -> None:
     (remark,) = ruled(pci(PciSelector(vendors=("8086",))))
     assert remark.code is ProblemCode.IDLE_RULE
-    names(remark.what, "config.yaml:4", "a.b/gpu")
-    assert not any(contains(remark.what, each.address) for each in (A, B))
+    names(remark.message, "config.yaml:4", "a.b/gpu")
+    assert not any(contains(remark.message, each.address) for each in (A, B))
 
 
 def test_a_rule_behind_another_names_that_and_what_it_has() -> None:
     (remark,) = ruled(ALL, pci(PciSelector(devices=("1eb8",))))
-    names(remark.what, "a.b/gpu", "a.b/all", "config.yaml:2", A.address, B.address)
+    names(remark.message, "a.b/gpu", "a.b/all", "config.yaml:2", A.address, B.address)
 
 
 def test_a_selector_that_takes_nothing_beside_one_that_does_is_told_by_its_number() -> None:
     (remark,) = ruled(pci(PciSelector(devices=("1eb8",)), PciSelector(addresses=("0000:67:00.0",))))
     assert remark.code == ProblemCode.IDLE_SELECTOR
-    names(remark.what, "config.yaml:4", "selector 2", "a.b/gpu")
+    names(remark.message, "config.yaml:4", "selector 2", "a.b/gpu")
 
 
 def test_rules_of_the_cluster_and_those_without_selectors_are_not_looked_at() -> None:
@@ -74,14 +74,14 @@ def test_a_rule_for_mdevs_that_could_be_made_says_where() -> None:
     rule = MdevRule("a.b/vgpu", (MdevSelector(types=("nvidia-222",)),), place="config.yaml:5")
     (remark,) = ruled(rule, mdev_parents={A.address: (MdevType("nvidia-222", "GRID T4-1Q"),)})
     assert remark.code is ProblemCode.IDLE_RULE
-    names(remark.what, "config.yaml:5", "a.b/vgpu", A.address, "mdevs.types")
+    names(remark.message, "config.yaml:5", "a.b/vgpu", A.address, "mdevs.types")
     assert ruled(rule, here=(A, mdev())) == []
 
 
 def test_a_name_of_a_type_that_is_misspelt_finds_the_nearest() -> None:
     rule = MdevRule("a.b/vgpu", (MdevSelector(names=("GRID T4-1X",)),))
     (remark,) = ruled(rule, here=(mdev(),))
-    names(remark.what, "names", "GRID T4-1Q")
+    names(remark.message, "names", "GRID T4-1Q")
 
 
 def test_an_alias_that_renames_nothing_names_the_nearest_name() -> None:

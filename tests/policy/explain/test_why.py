@@ -33,12 +33,18 @@ def row(*here: HostDevice, spec: Spec = WISH, held: Mapping[str, Holder] | None 
 def test_what_is_offered_says_as_what_by_whom_and_its_name() -> None:
     found = row(function(A), spec=Spec())
     name = "nvidia.com/TU104GL_TESLA_T4"
-    assert (found.id, found.resource, found.by, found.why, found.holder) == (A, name, "discovery", "", None)
+    assert (found.id, found.resource, found.matched_by, found.message, found.holder) == (
+        A,
+        name,
+        "discovery",
+        "",
+        None,
+    )
     assert found.name == "TU104GL [Tesla T4]"
     assert (found.offered, str(found)) == (True, name)
     rule = PciRule("a.b/gpu", (PciSelector(vendors=("10de",)),))
     ruled = row(function(A), spec=Spec(rules=(rule,)))
-    assert (ruled.resource, ruled.by) == ("a.b/gpu", "rule a.b/gpu")
+    assert (ruled.resource, ruled.matched_by) == ("a.b/gpu", "rule a.b/gpu")
 
 
 def test_what_a_pod_has_says_which() -> None:
@@ -69,20 +75,20 @@ def test_what_is_unhealthy_says_why() -> None:
 def test_what_nobody_takes_says_why(device: HostDevice, why: tuple[str, ...]) -> None:
     found = row(device, spec=Spec())
     assert not found.offered
-    names(found.why, *why)
-    assert found.why in str(found)
+    names(found.message, *why)
+    assert found.message in str(found)
 
 
 def test_an_mdev_that_waits_for_its_removal_says_so() -> None:
     decision = turn.decide_first(snapshot(host(mdev(leaving=True))))
     (found,) = devices.rows(decision)
     assert (found.id, found.offered, found.code) == (UUID, False, None)
-    names(found.why, "in use")
+    names(found.message, "in use")
 
 
 def test_without_discovery_that_is_the_reason() -> None:
     for device in (function(A), mdev()):
-        names(row(device, spec=OFF).why, "rule", "discovery")
+        names(row(device, spec=OFF).message, "rule", "discovery")
 
 
 def test_a_device_that_the_host_uses_has_no_advice() -> None:
@@ -98,7 +104,7 @@ def test_a_device_that_the_host_uses_has_no_advice() -> None:
 def test_a_device_of_virt_handler_is_said_to_be_its_even_while_it_is_open() -> None:
     rule = PciRule("x/theirs", (PciSelector(devices=("1eb8",)),), place="KubeVirt CR: pciHostDevices[0]")
     found = row(function(A, enable=1), spec=Spec(virt_handler_rules={"10de:1eb8": rule}))
-    names(found.why, "virt-handler", "x/theirs")
+    names(found.message, "virt-handler", "x/theirs")
 
 
 def test_every_device_of_a_host_has_a_row() -> None:

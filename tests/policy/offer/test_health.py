@@ -154,14 +154,14 @@ def test_a_cause_makes_its_reason_and_takes_it_away_again(
     told = reason(found, **other)
     assert told is not None
     assert told.code is expected
-    names(told.what, *facts)
+    names(told.message, *facts)
     assert told.hint
     assert reason(CARD) is None
 
 
 def test_causes_of_one_code_are_told_apart() -> None:
     """But for those that mean the same: a card that does not answer, and a VF that somebody has open."""
-    texts = {row[0]: told.what for row in CAUSES if (told := reason(row[2], **row[3])) is not None}
+    texts = {row[0]: told.message for row in CAUSES if (told := reason(row[2], **row[3])) is not None}
     assert len(set(texts.values())) == len(CAUSES) - 2
     assert texts["fallen"] == texts["dead in a pod"]
     assert texts["open VF"] == texts["VF whose unbind waits"]
@@ -225,7 +225,7 @@ def test_two_pods_in_one_group_are_both_named_and_neither_gets_more_of_it() -> N
         told = reason(found, Use(resource=GPU), holders=both)
         assert told is not None
         assert told.code is ReasonCode.GROUP_HELD
-        names(told.what, "ns/one", "ns/two", other)
+        names(told.message, "ns/one", "ns/two", other)
     assert code(CARD, Use(Isolation.NONE, resource=GPU), holders=both) is None
     assert code(CARD, Use(resource=GPU), holders=holders(A, B)) is None
 
@@ -242,7 +242,7 @@ def test_a_device_that_a_pod_got_under_another_name_is_not_given_a_second_time()
         told = reason(CARD, Use(isolation, resource=GPU), holders=other)
         assert told is not None
         assert told.code is ReasonCode.GROUP_HELD
-        names(told.what, "ns/vm", "example.com/old")
+        names(told.message, "ns/vm", "example.com/old")
         assert code(CARD, Use(isolation, resource="example.com/old"), holders=other) is None
 
 
@@ -259,11 +259,11 @@ def test_what_came_with_a_device_is_not_given_a_second_time_whatever_the_isolati
     for isolation in Isolation:
         found = reason(use=Use(isolation, resource=GPU), holders={CARD.address: came})
         assert found is not None
-        names(found.what, "ns/vm", GPU, B)
+        names(found.message, "ns/vm", GPU, B)
         whole = reason(use=Use(isolation, resource=GPU), holders={CARD.address: replace(came, came_with="1")})
         assert whole is not None
-        names(whole.what, "ns/vm", GPU)
-        assert not contains(whole.what, 1), "the number of the group says nothing more"
+        names(whole.message, "ns/vm", GPU)
+        assert not contains(whole.message, 1), "the number of the group says nothing more"
 
 
 def test_a_bundle_that_a_pod_has_is_open_in_all_its_functions() -> None:
@@ -304,11 +304,11 @@ def test_only_the_nodes_that_would_be_handed_out_must_exist(
 def test_iommufd_alone_on_a_kernel_without_it_is_told_as_that() -> None:
     without = reason(CARD, Use(iommufd=Iommufd.ONLY), nodes=NODES)
     assert without is not None
-    names(without.what, "/dev/iommu", "iommufd: only")
+    names(without.message, "/dev/iommu", "iommufd: only")
     names(without.hint, "iommufd: auto")
     unbound = reason(CARD, Use(iommufd=Iommufd.ONLY), nodes=BOTH)
     assert unbound is not None
-    names(unbound.what, "/dev/vfio/devices/vfio?")
+    names(unbound.message, "/dev/vfio/devices/vfio?")
 
 
 def test_a_vf_of_another_pf_is_nothing_to_a_function_and_a_pod_keeps_the_pf_that_it_has() -> None:

@@ -148,7 +148,7 @@ def test_an_mdev_whose_new_type_nobody_offers_stays_listed_with_the_reason() -> 
     found = reason(now)
     assert found is not None
     assert found.code is ReasonCode.MDEV_TYPE_CHANGED
-    names(found.what, "nvidia-222", "nvidia-223")
+    names(found.message, "nvidia-222", "nvidia-223")
     assert reason(after(now, host(mdev()))) is None
 
 
@@ -278,7 +278,7 @@ def test_a_type_that_is_cleared_or_changed_is_told_and_ends_by_itself(open_vfio:
     found = reason(cleared, VF)
     assert found is not None
     assert found.code is ReasonCode.MDEV_TYPE_CHANGED
-    assert "it was 1147" in found.what
+    assert "it was 1147" in found.message
     assert reason(after(cleared, host(vgpu(vfio=open_vfio))), VF) is None
 
 

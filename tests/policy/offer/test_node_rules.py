@@ -36,7 +36,7 @@ def test_a_node_that_is_missing_is_listed_unhealthy_and_named() -> None:
     (reason,) = reasons
     assert reason is not None
     assert reason.code is ReasonCode.NODE_MISSING
-    names(reason.what, "/dev/net/tun")
+    names(reason.message, "/dev/net/tun")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_device_in_use_that_left_the_host_is_listed_as_gone() -> None:
     device = not_offered.build_device(A, holder, snapshot(host()))
     assert device.reason is not None
     assert (device.reason.code, device.numa) == (ReasonCode.GONE, 1)
-    names(device.reason.what, "ns/vm")
+    names(device.reason.message, "ns/vm")
 
 
 def test_a_device_in_use_that_no_rule_matches_is_excluded_or_has_a_worse_reason() -> None:
@@ -94,7 +94,7 @@ def test_the_reason_names_the_pod_as_the_kubelet_names_it_now() -> None:
         assert device is not None
         assert device.reason is not None
         assert device.reason.code is ReasonCode.GROUP_HELD
-        names(device.reason.what, f"ns/{pod}", A)
+        names(device.reason.message, f"ns/{pod}", A)
 
 
 def test_the_group_of_a_device_that_left_before_the_daemon_started_is_in_the_answer() -> None:

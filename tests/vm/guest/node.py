@@ -280,7 +280,7 @@ class Node:
         deadline = time.monotonic() + PATIENCE
         while True:
             told = await self.told(address)
-            if told is not None and told.get("reason") == code and text in told["what"]:
+            if told is not None and told.get("reason") == code and text in told["message"]:
                 return
             assert time.monotonic() < deadline, f"{address} is not {code} {text}: {told}"
             await anyio.sleep(LOOK)

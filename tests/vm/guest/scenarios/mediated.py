@@ -148,7 +148,7 @@ async def a_card_with_a_foreign_instance_is_left_as_it_is(node: Node) -> None:
     await node.wish([])
     changes = await _changes(node)
     assert (mdev.instances("mtty-1"), mdev.instances("mtty-2")) == ([foreign], [])
-    assert changes["underWay"] == changes["waiting"] == []
+    assert changes["inProgress"] == changes["waiting"] == []
     await node.wish(["mtty-2"])
     done = await node.change(mdev.remove, foreign)
     listed = await _until_listed(node, _DUAL, _FULL[_DUAL])
@@ -238,7 +238,7 @@ async def _until_waiting(node: Node, device: str, why: str) -> None:
     """Wait until the removal of this device, and nothing else, waits for that."""
 
     def waits(changes: Any) -> bool:
-        return [device in each["action"] and why in each["why"] for each in changes["waiting"]] == [True]
+        return [device in each["action"] and why in each["message"] for each in changes["waiting"]] == [True]
 
     await _until_changes(node, waits, f"{device} waits: {why}")
 
@@ -248,7 +248,7 @@ async def _until_left_alone(node: Node) -> None:
 
     def says(changes: Any) -> bool:
         notes = [note for card in changes["cards"] for note in card["notes"]]
-        return not changes["underWay"] and any("not created by nodeagent" in note for note in notes)
+        return not changes["inProgress"] and any("not created by nodeagent" in note for note in notes)
 
     await _until_changes(node, says, "the card is left alone")
 

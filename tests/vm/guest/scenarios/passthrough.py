@@ -127,7 +127,7 @@ async def a_virtual_machine_that_runs_keeps_what_no_rule_wants_any_more(node: No
             await _until_said(node, f"a process on this host has {node.alone} open")
             await anyio.sleep(_RETRIES)
             changes = (await node.status())["changes"]
-            assert (changes["writes"], changes["underWay"], _late(changes)) == (before, [], [])
+            assert (changes["writes"], changes["inProgress"], _late(changes)) == (before, [], [])
             assert pci.driver(node.alone) == pci.VFIO
         await _until_host_driver(node.alone)
 
@@ -158,7 +158,7 @@ async def an_unbind_that_the_kernel_does_not_end_is_told_and_holds_up_nothing_el
         await node.change(pci.unbind, node.alone)
         await node.until(node.alone, UNHEALTHY)
         change = f"bind {node.third} to vfio-pci"
-        assert change in (await node.status())["changes"]["underWay"]
+        assert change in (await node.status())["changes"]["inProgress"]
         await _until_late(node, change)
         assert node.logged("action-waiting") > 0
         await node.change(pci.bind, node.alone, pci.VFIO)
@@ -283,7 +283,7 @@ async def _until_late(node: Node, change: str) -> None:
 
 def _late(changes: dict[str, list[str]]) -> list[str]:
     """The changes that the kernel has not answered in time."""
-    return changes.get("late", [])
+    return changes.get("stuck", [])
 
 
 def _mount(device: str) -> None:

@@ -30,7 +30,7 @@ async def a_check_names_what_blocks_a_group(node: Node) -> None:
     await node.until(node.first, UNHEALTHY)
     line = (await _checked())[trio]
     assert line["verdict"] == "wrong"
-    assert f"{node.second} (e1000e)" in line["seen"]
+    assert f"{node.second} (e1000e)" in line["message"]
 
 
 async def _checked() -> dict[str, Any]:

@@ -97,7 +97,7 @@ async def nothing_is_written_to_a_function_that_came_back_without_its_virtual_fu
     await anyio.sleep(_RETRIES)
     changes = (await node.status())["changes"]
     assert changes["writes"] == 0, changes
-    assert any(node.leaving in problem["what"] for problem in changes["problems"]), changes
+    assert any(node.leaving in problem["message"] for problem in changes["problems"]), changes
     assert pci.path(node.leaving, "sriov_numvfs").read_text().strip() == "0"
 
 
