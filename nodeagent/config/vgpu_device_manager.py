@@ -2,9 +2,8 @@
 """Imports a file of NVIDIA's vgpu-device-manager: named configurations, of which a node carries one.
 
 Read as strictly as its own tool reads it (api/spec/v1): version v1, no other keys, counts above 0, types
-spelled as its documentation has them. A filter that cannot match is an error, too. A second type on one card
-is none, since a file serves many nodes and other tools; but nodeagent does not make it, and the fault stays
-with that configuration.
+spelled as its documentation has them. A filter that cannot match is an error, too. A second type for one card
+is none, since a file serves many nodes and other tools: the plan refuses it for the cards that match.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from nodeagent.base.errors import ConfigError
 from nodeagent.config import yaml_lines
 from nodeagent.config.codec import Entry, Items, Member, Scalar, Table, described
 from nodeagent.model.configuration import VgpuConfiguration
-from nodeagent.model.problem import Problem, misconfigured
 from nodeagent.model.spec import CardTypes, WantedType
 from nodeagent.policy import naming
 
@@ -57,11 +55,7 @@ def _configuration(member: Member) -> VgpuConfiguration:
         raise _error(member.entry, f'"{member.key}" is not a list', "write a list of entries")
     if not member.entry.entries:
         raise _error(member.entry, f'"{member.key}" has no entries', "write one with vgpu-devices: {}")
-    entries = [(entry, _cards(entry)) for entry in member.entry.entries]
-    faults = (_fault(entry, cards) for entry, cards in entries)
-    return VgpuConfiguration(
-        member.key, tuple(cards for _, cards in entries), next((fault for fault in faults if fault), None)
-    )
+    return VgpuConfiguration(member.key, tuple(_cards(entry) for entry in member.entry.entries))
 
 
 def _cards(entry: Entry) -> CardTypes:
@@ -72,19 +66,6 @@ def _cards(entry: Entry) -> CardTypes:
     types = _types(values["vgpu-devices"])
     filters = tuple(_filters(values["device-filter"])) if "device-filter" in values else ()
     return CardTypes(_positions(values["devices"]), filters, types)
-
-
-def _fault(entry: Entry, cards: CardTypes) -> Problem | None:
-    """Return the part of a valid entry that nodeagent cannot carry out."""
-    if len(cards.types) < 2:
-        return None
-    what = f"{cards.types[1].name} would be on one card with {cards.types[0].name}"
-    place = _members(entry, _KEYS, entry)["vgpu-devices"].place
-    return misconfigured(
-        "",
-        f"{place}: {what}",
-        "nodeagent makes one type on each card: keep one",
-    )
 
 
 def _positions(entry: Entry) -> tuple[int, ...] | None:

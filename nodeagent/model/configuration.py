@@ -117,11 +117,10 @@ class MdevctlDefinitions(NamedTuple):
 
 
 class VgpuConfiguration(NamedTuple):
-    """One named configuration of a vgpu-device-manager file. ``fault``: why nodeagent cannot carry it out."""
+    """One named configuration of a vgpu-device-manager file."""
 
     name: str
     cards: tuple[CardTypes, ...]
-    fault: Problem | None = None
 
 
 class VgpuFile(NamedTuple):

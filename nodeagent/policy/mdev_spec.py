@@ -73,7 +73,7 @@ def choose_vgpu(
     if vgpu is None or not name:
         return None, ()
     chosen = next((each for each in vgpu.configurations if each.name == name), None)
-    fault = vgpu.fault or (None if chosen is None else chosen.fault)
+    fault = vgpu.fault
     if fault is None and chosen is None:
         hint = naming.suggest(name, (each.name for each in vgpu.configurations))
         fault = misconfigured(vgpu.path, f'it has no configuration "{name}"', hint)

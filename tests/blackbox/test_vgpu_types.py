@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
-from tests.blackbox.harness import Node
+from tests.blackbox.harness import T4, Node
 from tests.facts import each_names, names
 
 CARD = "0000:3b:00.0"
@@ -61,6 +61,21 @@ async def test_a_step_names_the_type_as_the_file_has_it(node: Node, asked: str) 
     async with simulated_cards(node.host, MdevKernel([card])):
         (step,) = (await planned(node))["steps"]
     names(step["message"], "nvidia-699", asked)
+
+
+async def test_two_types_for_one_card_are_refused_for_that_card_alone(node: Node) -> None:
+    """NVIDIA's driver can mix types on a card in its heterogeneous mode; nodeagent does not."""
+    ask_for(node, "A10-4Q: 3, A10-6Q: 2")
+    card = Card(CARD, (Type("nvidia-592", 6, "NVIDIA A10-4Q"), Type("nvidia-593", 4, "NVIDIA A10-6Q")))
+    add_card(node.host, card, 10)
+    node.add_gpu("0000:5e:00.0", 20)
+    async with simulated_cards(node.host, MdevKernel([card])) as cards, node.running(listed={T4: 1}):
+        document = await planned(node)
+        assert document["steps"] == []
+        (problem,) = document["problems"]
+        names(problem["message"], CARD, "A10-4Q", "A10-6Q")
+        names((await node.command("status")).stdout, CARD, "A10-4Q", "A10-6Q")
+        assert cards.writes == 0
 
 
 @pytest.mark.parametrize("counted", [False, True])

@@ -245,22 +245,6 @@ def test_a_mistake_in_such_a_file_is_told_with_its_line(text: str, what: str) ->
     assert caught.value.hint
 
 
-def test_several_types_on_one_gpu_are_a_mistake_only_where_they_are_chosen(node: Node) -> None:
-    text = "version: v1\nvgpu-configs:\n  a: [{devices: all, vgpu-devices: {T4-1Q: 1}}]\n"
-    text += "  b: [{devices: all, vgpu-devices: {A100-1-5C: 3, A100-2-10C: 2}}]\n"
-    plain, mixed = parsed(text)
-    assert plain.fault is None
-    assert mixed.fault is not None
-    names(mixed.fault.message, "vgpu.yaml:4", "A100-2-10C", "A100-1-5C")
-    node.write("etc/vgpu.yaml", text)
-    assert node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: a}").warnings == ()
-    with pytest.raises(ConfigError, match=r"etc/vgpu.yaml:4: A100-2-10C") as caught:
-        node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml, vgpuConfig: b}")
-    assert caught.value.hint
-    with pytest.raises(ConfigError, match="no number from 1"):
-        parsed(text.replace("3", "0"))
-
-
 def test_a_bad_file_is_a_mistake_only_where_a_configuration_of_it_is_chosen(node: Node) -> None:
     node.write("etc/vgpu.yaml", "version: v2\n")
     (warning,) = node.load("mdevs: {manage: true, vgpuConfigFile: /etc/vgpu.yaml}\n").warnings

@@ -211,13 +211,12 @@ def test_the_name_of_the_node_is_a_label_unless_another_was_given(
 
 
 DEFAULT, MIXED = (CardTypes(),), (CardTypes((0,)), CardTypes((1,)))
-FAULT = misconfigured("", "vgpu.yaml:9: two types on one card", "keep one")
+FAULT = misconfigured("", "vgpu.yaml:1: its version is not v1", "begin with the line 'version: v1'")
 VGPU = VgpuFile(
     "vgpu.yaml",
     (
         VgpuConfiguration("default", DEFAULT),
         VgpuConfiguration("mixed", MIXED),
-        VgpuConfiguration("bad", DEFAULT, FAULT),
     ),
 )
 
@@ -242,16 +241,11 @@ def test_the_label_of_the_node_chooses_before_the_default(
     assert len(merge.warnings(configuration)) == (0 if cards else 1)
 
 
-def test_only_the_fault_of_the_configuration_that_is_chosen_counts() -> None:
-    assert merge.findings(vgpu("bad", "default")) == ()
-    assert merge.findings(vgpu("default", "bad")) == (FAULT,)
-
-
 def test_a_name_that_the_file_lacks_is_refused_with_the_nearest_one() -> None:
     (finding,) = merge.findings(vgpu("default", "mixd"))
     assert finding.subject == "vgpu.yaml"
     names(finding.message, "mixd")
-    names(finding.hint, "mixed", 3)
+    names(finding.hint, "mixed", 2)
 
 
 def test_the_fault_of_a_whole_file_counts_as_soon_as_anything_of_it_is_chosen() -> None:

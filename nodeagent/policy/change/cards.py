@@ -29,6 +29,7 @@ from nodeagent.policy import groups
 from nodeagent.policy.change import desired_types, ownership
 
 _GPU_CLASSES = ("0300", "0302")
+_MIXED = "several types are configured for it"
 _UNMET = "its desired types cannot be created"
 _RESERVED = "mdevctl creates the mdevs that are defined on it"
 
@@ -52,6 +53,7 @@ class CardSpec:
 
     ``shared``: the list is the node's, and the round assigns the type. ``definitions``: these instances only.
     ``as_is``: why the card is unchanged, else None. ``unmet``: types of its list that it does not offer.
+    ``mixed``: the types of a list that has more than one.
     """
 
     types: Mapping[str, WantedType] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class CardSpec:
     definitions: tuple[MdevDefinition, ...] = ()
     as_is: str | None = None
     unmet: tuple[WantedType, ...] = ()
+    mixed: tuple[WantedType, ...] = ()
 
     def count(self, type_id: str | None) -> int | None:
         """How many instances of the type are desired; None: as many as fit."""
@@ -313,11 +316,14 @@ def _apply_rules(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> 
     """The desired types by the last rule that is empty, or has a type that the card offers.
 
     So one entry may be for several models with the same ids, as in NVIDIA's own file. But the card is not
-    emptied by an earlier rule if the last rule has only types that the card does not offer.
+    emptied by an earlier rule if the last rule has only types that the card does not offer. A rule with
+    several types changes nothing: NVIDIA's driver mixes them in its heterogeneous mode, nodeagent does not.
     """
     chosen: dict[str, WantedType] = {}
     for rule in reversed(rules):
         chosen = _type_ids(rule.types, card, excluded)
+        if chosen and len(rule.types) > 1:
+            return CardSpec(as_is=_MIXED, mixed=rule.types)
         if chosen or not rule.types:
             break
     if rules[-1].types and not chosen:

@@ -394,6 +394,12 @@ def _find_problems(
         for each in card.spec.unmet
         if meant[each] - excluded and not (card.unread or card.partial)
     ]
+    here += [
+        f"{card.address}: {' and '.join(each.name for each in card.spec.mixed)} are configured for it, "
+        "but nodeagent creates one type on each card: it is unchanged"
+        for card in found
+        if card.spec.mixed
+    ]
     lost = [
         f"the definition {each.uuid} {flaw}"
         for each in wanted.definitions
