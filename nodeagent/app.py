@@ -275,7 +275,7 @@ class Daemon:
                 limit = self.core.timeouts.config_reload
                 group.start_soon(systemd.reload, self.notifier, self.config.reload, limit, name="reload")
                 continue
-            log.event(log.STOPPING, why=signal.Signals(number).name)
+            log.event(log.STOPPING, cause=signal.Signals(number).name)
             self.notifier.notify("STOPPING=1")
             self.kubelet.plugins.shorten_grace(self.core.timeouts.allocate_at_shutdown)
             group.cancel_scope.cancel()

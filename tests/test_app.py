@@ -117,7 +117,7 @@ async def test_it_serves_works_and_stops_on_a_signal(
         "kubelet.sock"
     ]
     assert said(log.READY) == [{"resources": 1, "devices": 2}]
-    assert said(log.STOPPING) == [{"why": "SIGTERM"}]
+    assert said(log.STOPPING) == [{"cause": "SIGTERM"}]
     assert said(log.SUBSYSTEM_FAILED) == []
 
 
@@ -192,8 +192,10 @@ async def test_the_daemon_waits_for_a_kubelet(host: SimulatedHost, said: Said) -
         await anyio.wait_all_tasks_blocked()
         async with FakeKubelet(host.directory) as late:
             await late.until_listed(GPU, 2, timeout=15.0)
-    assert said(log.KUBELET_GONE)[0]["socket"] == host.path("/var/lib/kubelet/device-plugins/kubelet.sock")
-    assert said(log.KUBELET_BACK)
+    assert said(log.KUBELET_UNREACHABLE)[0]["socket"] == host.path(
+        "/var/lib/kubelet/device-plugins/kubelet.sock"
+    )
+    assert said(log.KUBELET_REACHABLE)
 
 
 async def test_sighup_reads_the_settings_again(host: SimulatedHost, kubelet: FakeKubelet, said: Said) -> None:

@@ -120,7 +120,7 @@ class ConfigLoop:
         changed = _changed(before, fresh)
         if self.error is not None:
             self.error = None
-            log.event(log.CONFIG_RIGHT, what="they are in force" if changed else "nothing in them is new")
+            log.event(log.CONFIG_VALID, text="they are in force" if changed else "nothing in them is new")
         if changed:
             log.event(log.CONFIG_RELOADED, changed=", ".join(changed))
 
@@ -167,7 +167,7 @@ class LastGood:
             await threads.call(last_good.keep, self._root.prefix, settings)
         except KernelRefused as error:
             if not self._refused:
-                log.event(log.SETTINGS_NOT_KEPT, error=error.what, hint=error.hint)
+                log.event(log.CONFIG_NOT_SAVED, error=error.what, hint=error.hint)
             self._refused = True
         else:
             self._refused = False

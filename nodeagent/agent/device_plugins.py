@@ -179,7 +179,7 @@ class DevicePlugins:
         for name in self._running.keys() - self._offering.resources.get().keys():
             why = tell.successors(self._running[name].resource, self._offering.decision)
             self._end(name)
-            log.event(log.RESOURCE_REMOVED, resource=name, why=why)
+            log.event(log.RESOURCE_REMOVED, resource=name, cause=why)
         for resource in resources.values():
             if resource.cdi is cdi and self._is_new(resource):
                 await self._show(resource, group)

@@ -322,20 +322,20 @@ class ReadReports:
             seconds = str(self._deadline)
             log.event(
                 log.HOST_READ_SLOW,
-                what=key,
+                object=key,
                 seconds=seconds,
                 device=_device(key),
                 pci_address=pci_address(key),
             )
         for key in sorted(before - now):
-            log.event(log.HOST_READ_BACK, what=key, device=_device(key), pci_address=pci_address(key))
+            log.event(log.HOST_READ_RECOVERED, object=key, device=_device(key), pci_address=pci_address(key))
 
     def _report_host(self, error: KernelRefused | None) -> None:
         before, self.unreadable = self.unreadable, None if error is None else error.what
         if error is not None and before is None:
-            log.event(log.HOST_NOT_READ, error=error.what, hint=error.hint)
+            log.event(log.HOST_READ_FAILED, error=error.what, hint=error.hint)
         elif error is None and before is not None:
-            log.event(log.HOST_READ_BACK, what=_HOST)
+            log.event(log.HOST_READ_RECOVERED, object=_HOST)
 
 
 def _device(key: str) -> str | None:

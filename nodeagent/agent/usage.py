@@ -170,7 +170,7 @@ class Usage:
             return None
         answer = PodsAnswer(listed.pods, requested_at, in_allocate)
         if self.error is not None:
-            log.event(log.HOLDERS_KNOWN)
+            log.event(log.POD_RESOURCES_AVAILABLE)
         self.error = None
         file = await self._choose_file(listed, answer, rewritten=rewritten)
         self._listed, self._names = self._with_last_known(listed), frozenset(listed.pods)
@@ -199,7 +199,7 @@ class Usage:
     async def _publish_without_answer(self, error: KubeletUnavailable) -> None:
         """Publish without an answer: the last listed devices and those in the checkpoint are in use."""
         if self.error is None:
-            log.event(log.HOLDERS_UNKNOWN, error=error.what)
+            log.event(log.POD_RESOURCES_UNAVAILABLE, error=error.what)
         self.error = error.what
         away = isinstance(error, KubeletAway)
         await self._publish(await self._read(), Knowledge.UNKNOWN if away else Knowledge.NO_ANSWER)

@@ -25,7 +25,7 @@ Value = str | int | tuple[str, ...]
 LOGGER = "nodeagent"
 MANY = 16  # values of one field in a line
 _FIELD = re.compile(r"{(\w+)}")
-_ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "what", "source", "path")
+_ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "object", "source", "path")
 
 
 class Event(NamedTuple):
@@ -112,20 +112,22 @@ _ACTION = ("device", "type", "pci_address")
 
 STARTED = _info("27ee919b5c99470997239c18da35bc01", "nodeagent {version} started on {root}")
 READY = _info("71b22ec14c9342faa42d8a2280a76485", "ready: {resources} resources with {devices} devices")
-STOPPING = _info("e96ec5c59451488593817f378a32372c", "stopping: {why}")
+STOPPING = _info("e96ec5c59451488593817f378a32372c", "stopping: {cause}")
 RESOURCE_ADDED = _info("398787be47584afa82681e7206fcf0c1", "{resource}: new resource with {devices} devices")
-RESOURCE_REMOVED = _info("e66d9b6a266d4f818d919db0047eaf37", "{resource}: resource removed: {why}")
+RESOURCE_REMOVED = _info("e66d9b6a266d4f818d919db0047eaf37", "{resource}: resource removed: {cause}")
 RESOURCE_REGISTERED = _info(
     "b264321f0d2a4165a6378e22e4c40702", "{resource}: registered with the kubelet, {devices} devices"
 )
 REGISTER_FAILING = _warning(
-    "b4e2b4f705f94a768e096f98dc933422", "{resource}: the kubelet does not register it, trying on: {error}"
+    "b4e2b4f705f94a768e096f98dc933422", "{resource}: the kubelet refuses the registration, retrying: {error}"
 )
 REGISTRATION_LOST = _warning(
-    "5be0f2b3a9f9497d9f0f7a52c1e6d384", "{resource}: registration lost, registering again: {why}"
+    "5be0f2b3a9f9497d9f0f7a52c1e6d384", "{resource}: registration lost, registering again: {cause}"
 )
-KUBELET_GONE = _warning("57caa645c4a940828c454051467ecdb6", "the kubelet is away, waiting for {socket}")
-KUBELET_BACK = _info("c5e1ee69f737447790f908f65e16cfc3", "the kubelet is back on {socket}")
+KUBELET_UNREACHABLE = _warning(
+    "57caa645c4a940828c454051467ecdb6", "kubelet unreachable, waiting for {socket}"
+)
+KUBELET_REACHABLE = _info("c5e1ee69f737447790f908f65e16cfc3", "kubelet reachable again on {socket}")
 DEVICE_UNHEALTHY = _warning(
     "ed1dba313672465bac4e97348c33bc33",
     "{resource}: {device} is Unhealthy: {text}",
@@ -133,7 +135,7 @@ DEVICE_UNHEALTHY = _warning(
     "reason",
     "hint",
 )
-DEVICE_WAITS = _info(
+DEVICE_WAITING = _info(
     "67b255439c2a408e88697af62e991398",
     "{resource}: {device} is Unhealthy until a pod ends: {text}",
     *_DEVICE,
@@ -142,59 +144,65 @@ DEVICE_WAITS = _info(
 )
 DEVICE_HEALTHY = _info("2a8f55045ca24e6b8a1610320295e993", "{resource}: {device} is Healthy", *_DEVICE)
 DEVICE_ADDED = _info("c3f0a3c6d5d84f0a8f0f6a4d4f1b7a52", "{resource}: {device} is new", *_DEVICE)
-DEVICE_GONE = _info(
-    "c0dd6c249fd940d49f2e6a0d20063db3", "{resource}: {device} is listed no more: {why}", *_DEVICE
+DEVICE_REMOVED = _info(
+    "c0dd6c249fd940d49f2e6a0d20063db3", "{resource}: {device} is no longer advertised: {cause}", *_DEVICE
 )
-ALLOCATED = _info("89b09ebc297446c1ad12f913c668eb8d", "{resource}: gave {device}", "group", "pod")
+ALLOCATED = _info("89b09ebc297446c1ad12f913c668eb8d", "{resource}: allocated {device}", "group", "pod")
 ALLOCATE_REFUSED = _warning(
-    "8b11ece7c415455faa0f7359d98c63d3", "{resource}: refused {device}: {why}", "group", "pod", "reason"
+    "8b11ece7c415455faa0f7359d98c63d3",
+    "{resource}: refused to allocate {device}: {cause}",
+    "group",
+    "pod",
+    "reason",
 )
-DEVICE_HELD = _info("042b89b91b224c98abe8956ff9607365", "{resource}: {text}", "device", "group", "pod")
+DEVICE_IN_USE = _info("042b89b91b224c98abe8956ff9607365", "{resource}: {text}", "device", "group", "pod")
 DEVICE_RELEASED = _info("b16d194181124b88bae9cabba61fd823", "{resource}: {text}", "device", "group", "pod")
-HOLDERS_UNKNOWN = _warning(
-    "0bccc10d7c7446f4a8c63626e8e638b4", "PodResources does not answer, all devices count as in use: {error}"
+POD_RESOURCES_UNAVAILABLE = _warning(
+    "0bccc10d7c7446f4a8c63626e8e638b4", "PodResources unavailable, all devices count as in use: {error}"
 )
-HOLDERS_KNOWN = _info("5d5595fe3ac44eb4b9dc62bdaa192ecf", "PodResources answers again")
-CONFIG_RELOADED = _info("20cd486520824c5bbb4202beff9b846d", "settings loaded again: {changed}")
+POD_RESOURCES_AVAILABLE = _info("5d5595fe3ac44eb4b9dc62bdaa192ecf", "PodResources available again")
+CONFIG_RELOADED = _info("20cd486520824c5bbb4202beff9b846d", "configuration reloaded: {changed}")
 CONFIG_REFUSED = _error(
-    "8a73431fc4394484beddab8866c0da56", "the new settings are wrong, the old ones stay: {error}", "hint"
+    "8a73431fc4394484beddab8866c0da56",
+    "new configuration is invalid, the last valid one stays active: {error}",
+    "hint",
 )
 CONFIG_LAST_GOOD = _error(
     "c41b7be09f3d4e0d8a5c6a2f91d7e803",
-    "a file is wrong, and nodeagent starts with the last good settings: {error}",
+    "invalid configuration file, starting with the last valid configuration: {error}",
     "hint",
 )
-CONFIG_RIGHT = _info("4f0c3dd7a05b4c55a7f6c1c6e6b2d91e", "the settings are right again: {what}")
-CONFIG_WARNING = _warning("ddb71bc8a8e9419ababe8718246cb68f", "settings: {text}")
+CONFIG_VALID = _info("4f0c3dd7a05b4c55a7f6c1c6e6b2d91e", "configuration is valid again: {text}")
+CONFIG_WARNING = _warning("ddb71bc8a8e9419ababe8718246cb68f", "configuration: {text}")
 SUBSYSTEM_FAILED = _error(
-    "7a41c7a38d114e0fb591a2bba7124a9f", "{subsystem} failed, starting it again in {seconds} s: {error}"
+    "7a41c7a38d114e0fb591a2bba7124a9f", "{subsystem} failed, restarting it in {seconds} s: {error}"
 )
-SUBSYSTEM_STUCK = _error("b1ed298334fc4e99b94bca9e2af829ae", "{subsystem} does not go on: {why}")
-SUBSYSTEM_MOVES = _warning("c5c57b15e68c4b9d9edefe85096b5046", "{subsystem} goes on")
-LINES_LEFT_OUT = _warning(
-    "6f87df1e8d3b44ed91ee6764754980d6", "more lines of {kind} are left out for {seconds} s: {what}"
+SUBSYSTEM_STUCK = _error("b1ed298334fc4e99b94bca9e2af829ae", "{subsystem} is stuck: {cause}")
+SUBSYSTEM_RECOVERED = _warning("c5c57b15e68c4b9d9edefe85096b5046", "{subsystem} works again")
+LINES_SUPPRESSED = _warning(
+    "6f87df1e8d3b44ed91ee6764754980d6", "suppressing further {kind} lines for {seconds} s: {subject}"
 )
 LINES_LOST = _warning(
-    "b67a5ec2ee6649b48fb54c7b88e23670", "{count} lines of this log are lost: whoever reads it was too slow"
+    "b67a5ec2ee6649b48fb54c7b88e23670", "{count} lines of this log are lost: the log reader was too slow"
 )
 NO_DESCRIPTORS = _error(
-    "8715abd8cb704c229cd793627bb94cf2", "no connection can be accepted, trying on: {error}", "hint"
+    "8715abd8cb704c229cd793627bb94cf2", "cannot accept connections, retrying: {error}", "hint"
 )._replace(most=1)
 EVENTS_LOST = _warning(
-    "6f7e03f047a948e082b1ec1f17d5bf18", "events of {source} were lost, reading everything again"
+    "6f7e03f047a948e082b1ec1f17d5bf18", "events of {source} were lost, rescanning everything"
 )
 EVENTS_UNAVAILABLE = _warning(
-    "e98d740d9853403197398f2c09a1b132", "no events from {source}, looking every {seconds} s instead: {error}"
+    "e98d740d9853403197398f2c09a1b132", "no events from {source}, polling every {seconds} s instead: {error}"
 )
 HOST_READ_SLOW = _warning(
     "1d76aa32ad494ac4bc27c1a053af3a0a",
-    "reading {what} hangs for {seconds} s, going on without it",
+    "reading {object} hangs for {seconds} s, continuing without it",
     "device",
     "pci_address",
 )
-HOST_NOT_READ = _error("b436385551454dfcbb1b0d3759b585a9", "{error}", "hint")
-HOST_READ_BACK = _info(
-    "7566217c1d38415eaf801839ef5429fe", "reading {what} works again", "device", "pci_address"
+HOST_READ_FAILED = _error("b436385551454dfcbb1b0d3759b585a9", "{error}", "hint")
+HOST_READ_RECOVERED = _info(
+    "7566217c1d38415eaf801839ef5429fe", "reading {object} works again", "device", "pci_address"
 )
 NO_IOMMU = _warning("edb49fca2fd14e42b8c20a33d5d7ad88", "{text}", "hint")
 NO_VFIO = _warning("ce4e5f45647f4f51b4d8ce0ef27b9901", "{text}", "hint")
@@ -207,57 +215,59 @@ AER_WARNING = _warning(
 )
 CDI_FAILED = _error("812ce234d1c74a0f8479d6beefd9c925", "{resource}: {error}", "path", "hint")
 REQUEST_ACCEPTED = _info(
-    "bbebf1ac0520b5ef741ea8e1b66a31b0", "process {process} has asked to {asking} {device}, and it is begun"
+    "bbebf1ac0520b5ef741ea8e1b66a31b0", "process {process} requested to {operation} {device}: accepted"
 )
 REQUEST_REFUSED = _warning(
     "c577ea8886719a975e702c1449ebfe56",
-    "process {process} has asked to {asking} {what}, and is refused: {error}",
+    "process {process} requested to {operation} {object}: refused: {error}",
     "device",
     "hint",
 )
-ACTION_DONE = _info("5d33e3dcd33b4c7e9e4d528580208e9e", "done: {action}: {why}", *_ACTION)
+ACTION_DONE = _info("5d33e3dcd33b4c7e9e4d528580208e9e", "done: {action}: {cause}", *_ACTION)
 ACTION_FAILED = _warning(
     "3b07bc8efaca4f4e9545f33061ce5a45",
-    "cannot {action}, trying again from time to time: {error}",
+    "cannot {action}, retrying: {error}",
     *_ACTION,
     "hint",
 )
 ACTION_WAITING = _info(
-    "27ee9ebc1fa444d0b00dd1889a5d7f54", "waiting to {action}: {why}", *_ACTION, "group", "pod"
+    "27ee9ebc1fa444d0b00dd1889a5d7f54", "waiting to {action}: {cause}", *_ACTION, "group", "pod"
 )
-HTTP_SERVED = _info("ea3a94f0d45b471190cc2f5383d6f49f", "HTTP is served at {address}")
-HTTP_REFUSED = _warning("7db2dfc10b3f4be6951cb3ee08b0a948", "{error}, trying again from time to time", "hint")
-HTTP_FAILED = _error("d2323dbdedad45bba0564c52262168d0", "HTTP: {path} cannot be answered: {error}")
-CLUSTER_AWAY = _warning(
+HTTP_SERVED = _info("ea3a94f0d45b471190cc2f5383d6f49f", "serving HTTP at {address}")
+HTTP_REFUSED = _warning("7db2dfc10b3f4be6951cb3ee08b0a948", "{error}, retrying", "hint")
+HTTP_FAILED = _error("d2323dbdedad45bba0564c52262168d0", "cannot answer HTTP request for {path}: {error}")
+CLUSTER_WATCH_FAILED = _warning(
     "dca5e4c9e0114749abb6f940506c934e",
-    "{what} of the cluster cannot be followed, going on with what is known of them: {error}",
+    "cannot watch {object} of the cluster, continuing with the last known state: {error}",
     "hint",
 )
-CLUSTER_BACK = _info("59335e801552444f98c506f1e460d4e6", "{what} of the cluster are followed again")
-CLUSTER_REFUSES = _warning(
-    "211fed251cf74df79f0cf6463ac9424b", "{what} cannot be written to the cluster: {error}", "hint"
+CLUSTER_WATCH_RECOVERED = _info("59335e801552444f98c506f1e460d4e6", "watching {object} of the cluster again")
+CLUSTER_WRITE_REFUSED = _warning(
+    "211fed251cf74df79f0cf6463ac9424b", "cannot write {object} to the cluster: {error}", "hint"
 )
-CLUSTER_ACCEPTS = _info("5bf130a7ebf147f59da3871e85e90e5c", "{what} can be written to the cluster again")
-EVENTS_LEFT_OUT = _warning(
+CLUSTER_WRITE_RECOVERED = _info(
+    "5bf130a7ebf147f59da3871e85e90e5c", "{object} can be written to the cluster again"
+)
+CLUSTER_EVENTS_DROPPED = _warning(
     "8acce955033c4fa596e242f7b104fa95",
-    "more happens than is told as Events: what they leave out is in this log, and counted in the status",
+    "Events exceed the rate limit: the dropped ones are in this log, and counted in the status",
 )
 STALE_RESOURCE = _info(
     "f5d2a6c0b8134b6f9a7c3e51d0e42b96",
-    "{resource}: the Node still lists it with 0 devices; it was offered here, and no plugin offers it now",
+    "{resource}: the Node still lists it with 0 devices; no device plugin advertises it any more",
     "hint",
 )
 STALE_RESOURCE_REMOVED = _info(
     "0c7b9e1d5a2f4e83b6d40f9182a7c35e",
-    "{resource}: taken from the Node, where it was counted as 0 and nobody gave it",
+    "{resource}: removed from the Node, which listed it with 0 devices",
 )
 PLAN_PROBLEM = _warning("9c1f0a6be26e44f6b7d2c35d0e81f4aa", "{text}", "hint")
-SETTINGS_NOT_KEPT = _warning(
+CONFIG_NOT_SAVED = _warning(
     "1ea96fd3c2704b5b9d58e0b7cc3a4f16",
-    "the settings in force cannot be kept for a start with a wrong file: {error}",
+    "cannot save the last valid configuration: {error}",
     "hint",
 )
 STATE_DAMAGED = _warning("aa73fc3497fe418984859bd0358c5aca", "saved state is lost: {error}")
-CLUSTER_NOT_KEPT = _warning(
-    "57bae57baa944888b05950e91b87b25c", "what the cluster says cannot be kept: {error}", "hint"
+CLUSTER_STATE_NOT_SAVED = _warning(
+    "57bae57baa944888b05950e91b87b25c", "cannot save the state of the cluster: {error}", "hint"
 )

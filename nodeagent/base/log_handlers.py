@@ -147,7 +147,7 @@ class RepeatFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """True if the record is to be written. The first one that is not is announced by another line."""
         kind, fields = _event(record)
-        if kind in (log.LINES_LEFT_OUT, log.LINES_LOST):
+        if kind in (log.LINES_SUPPRESSED, log.LINES_LOST):
             return True
         now = self._clock()
         while self._counts and now - next(iter(self._counts.values()))[0] >= self._seconds:
@@ -158,7 +158,7 @@ class RepeatFilter(logging.Filter):
         self._counts[name, subject] = (start, count + 1)
         if count == most:
             seconds = f"{self._seconds:g}"
-            log.event(log.LINES_LEFT_OUT, kind=name, what=subject or name, seconds=seconds)
+            log.event(log.LINES_SUPPRESSED, kind=name, subject=subject or name, seconds=seconds)
         return count < most
 
 

@@ -165,14 +165,16 @@ class Watch:
         self._failures, self._expired = 0, False
         if not self.state.get().answers:
             if self._logged_hints:
-                log.event(log.CLUSTER_BACK, what=self._resource.plural)
+                log.event(log.CLUSTER_WATCH_RECOVERED, object=self._resource.plural)
                 self._logged_hints.clear()
             self._set_answers(answers=True)
 
     def _note_failure(self, error: ClusterUnavailable) -> float:
         """Log the first failure, and each other cause with a hint; the seconds to pause."""
         if error.hint not in self._logged_hints and (error.hint or not self._logged_hints):
-            log.event(log.CLUSTER_AWAY, what=self._resource.plural, error=error.what, hint=error.hint)
+            log.event(
+                log.CLUSTER_WATCH_FAILED, object=self._resource.plural, error=error.what, hint=error.hint
+            )
             self._logged_hints.add(error.hint)
         if self.state.get().answers is not False:
             self._set_answers(answers=False)

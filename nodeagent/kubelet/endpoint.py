@@ -103,14 +103,14 @@ class Registrar:
     def note_away(self) -> None:
         """The kubelet cannot be reached; logged once, until it answers again."""
         if not self._away:
-            log.event(log.KUBELET_GONE, socket=self._path)
+            log.event(log.KUBELET_UNREACHABLE, socket=self._path)
         self._away = True
 
     def note_back(self) -> None:
         """The kubelet has answered, or has connected by itself."""
         self.refused = False
         if self._away:
-            log.event(log.KUBELET_BACK, socket=self._path)
+            log.event(log.KUBELET_REACHABLE, socket=self._path)
         self._away = False
 
 
@@ -191,7 +191,7 @@ class Endpoint:
         pause = self._pause_after(reason, time.monotonic() - began)
         restarted = pause == 0.0 or await self.wait_until(self._is_kubelet_changed, pause)
         if not restarted and self.state.registrations:
-            log.event(log.REGISTRATION_LOST, resource=self.resource, why=reason.value)
+            log.event(log.REGISTRATION_LOST, resource=self.resource, cause=reason.value)
 
     def _pause_after(self, reason: EndReason, lived: float) -> float:
         """Seconds until the next round, after one of ``lived`` seconds; a new kubelet ends the pause."""

@@ -144,8 +144,8 @@ async def test_a_file_that_is_right_again_is_told_once_also_if_nothing_in_it_is_
     for text in (GOOD, BAD, GOOD, GOOD, BAD, GOOD.replace("count: 3", "count: 4")):
         write(file, text)
         await node.loop.one_turn()
-    same, new = said(log.CONFIG_RIGHT)
-    assert same["what"] != new["what"]
+    same, new = said(log.CONFIG_VALID)
+    assert same["text"] != new["text"]
 
 
 async def test_a_line_that_names_one_error_says_how_many_more_there_are(

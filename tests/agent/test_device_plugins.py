@@ -111,9 +111,9 @@ async def test_devices_that_come_and_go_are_logged(agent: Agent, said: Said) -> 
     agent.host.bind(ONE, "vfio-pci")
     agent.eyes.scan_requests.add(None)
     await agent.kubelet.until_listed(GPU, 2)
-    assert [each["device"] for each in said(log.DEVICE_GONE)] == [ONE]
+    assert [each["device"] for each in said(log.DEVICE_REMOVED)] == [ONE]
     assert [each["device"] for each in said(log.DEVICE_ADDED)] == [ONE]
-    assert [each["pci_address"] for each in said(log.DEVICE_GONE) + said(log.DEVICE_ADDED)] == [ONE, ONE]
+    assert [each["pci_address"] for each in said(log.DEVICE_REMOVED) + said(log.DEVICE_ADDED)] == [ONE, ONE]
 
 
 async def test_a_pod_gets_its_device(agent: Agent, said: Said) -> None:

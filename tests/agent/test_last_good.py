@@ -24,7 +24,7 @@ async def test_a_refusal_is_told_once_until_it_has_ended(tmp_path: Path, said: S
     in_the_way(state)
     for _ in range(2):
         await keeper.one_turn(settings)
-    (line,) = said(log.SETTINGS_NOT_KEPT)
+    (line,) = said(log.CONFIG_NOT_SAVED)
     assert str(state) in str(line["error"])
     remove(state)
     await keeper.one_turn(settings)
@@ -33,7 +33,7 @@ async def test_a_refusal_is_told_once_until_it_has_ended(tmp_path: Path, said: S
     state.rmdir()
     in_the_way(state)
     await keeper.one_turn(settings)
-    assert len(said(log.SETTINGS_NOT_KEPT)) == 2
+    assert len(said(log.CONFIG_NOT_SAVED)) == 2
 
 
 async def test_what_could_not_be_written_is_written_when_it_can_be(tmp_path: Path, said: Said) -> None:
@@ -41,7 +41,7 @@ async def test_what_could_not_be_written_is_written_when_it_can_be(tmp_path: Pat
     in_the_way(state)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(LastGood(Root(tmp_path), Latest(settings), again=0.01).run)
-        await until(lambda: said(log.SETTINGS_NOT_KEPT))
+        await until(lambda: said(log.CONFIG_NOT_SAVED))
         remove(state)
         await until(lambda: is_kept(tmp_path))
         tasks.cancel_scope.cancel()

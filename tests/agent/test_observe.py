@@ -278,10 +278,10 @@ async def test_a_list_that_hangs_leaves_the_host_as_it_was_until_it_answers(
         seen = eyes.observer.scanned.version
         with anyio.fail_after(5):
             await eyes.observer.scanned.newer(seen)
-        assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys"], "said once"
+        assert [event["object"] for event in said(log.HOST_READ_SLOW)] == ["/sys"], "said once"
         fifos.replace_fifo(release, b"6.12\n")
         await eyes.until(lambda found: TWO not in found.functions)
-        assert [event["what"] for event in said(log.HOST_READ_BACK)] == ["/sys"]
+        assert [event["object"] for event in said(log.HOST_READ_RECOVERED)] == ["/sys"]
 
 
 async def test_a_glance_that_finds_a_change_which_cannot_be_read_is_refused(host: SimulatedHost) -> None:

@@ -20,8 +20,8 @@ def test_a_host_that_cannot_be_looked_at_is_said_once_and_so_is_the_end(said: Sa
     for _ in range(2):
         reads.report((), None)
     assert reads.unreadable is None
-    assert [event["error"] for event in said(log.HOST_NOT_READ)] == [BLIND.what]
-    assert [event["what"] for event in said(log.HOST_READ_BACK)] == ["the host"]
+    assert [event["error"] for event in said(log.HOST_READ_FAILED)] == [BLIND.what]
+    assert [event["object"] for event in said(log.HOST_READ_RECOVERED)] == ["the host"]
 
 
 def test_what_hangs_is_something_else(said: Said) -> None:
@@ -29,5 +29,5 @@ def test_what_hangs_is_something_else(said: Said) -> None:
     reads.report(("0000:01:00.0",), HANGING)
     reads.report(("0000:01:00.0",), None)
     assert reads.unreadable is None
-    assert [event["what"] for event in said(log.HOST_READ_SLOW)] == ["/sys", "0000:01:00.0"]
-    assert [event["what"] for event in said(log.HOST_READ_BACK)] == ["/sys"]
+    assert [event["object"] for event in said(log.HOST_READ_SLOW)] == ["/sys", "0000:01:00.0"]
+    assert [event["object"] for event in said(log.HOST_READ_RECOVERED)] == ["/sys"]

@@ -48,9 +48,8 @@ def test_a_record_of_many_lines_arrives() -> None:
 def test_journalctl_x_explains_a_line_with_its_fields(tmp_path: Path) -> None:
     catalog = tmp_path / "nodeagent.catalog"
     catalog.write_text(logs.catalog())
-    code = (
-        "log.event(log.KUBELET_GONE, socket='/s'); log.event(log.RESOURCE_ADDED, resource='x/y', devices=2)"
-    )
+    lost = "log.event(log.KUBELET_UNREACHABLE, socket='/s')"
+    code = f"{lost}; log.event(log.RESOURCE_ADDED, resource='x/y', devices=2)"
     show = "journalctl --sync; journalctl --no-pager -x SYSLOG_IDENTIFIER=nodeagent"
     told = journal.run(said(code) + show, catalog)
     assert "Subject: The kubelet is unreachable" in told

@@ -102,14 +102,14 @@ def test_names_and_ids_are_unique_and_well_formed() -> None:
 
 def test_the_catalogue_keeps_the_ids_that_people_search_for() -> None:
     assert log.RESOURCE_REGISTERED.id == "b264321f0d2a4165a6378e22e4c40702"
-    assert log.KUBELET_GONE.id == "57caa645c4a940828c454051467ecdb6"
+    assert log.KUBELET_UNREACHABLE.id == "57caa645c4a940828c454051467ecdb6"
 
 
 def test_missing_and_foreign_fields_are_our_own_fault() -> None:
     with pytest.raises(InternalError, match="missing \\['devices'\\]"):
         log.event(log.RESOURCE_REGISTERED, resource="x")
     with pytest.raises(InternalError, match="foreign \\['colour'\\]"):
-        log.event(log.HOLDERS_KNOWN, colour="red")
+        log.event(log.POD_RESOURCES_AVAILABLE, colour="red")
 
 
 def test_a_field_that_may_be_left_out_is_left_out_where_there_is_none(peer: Peer) -> None:
@@ -220,7 +220,7 @@ def test_stderr_that_is_the_journal_gets_priorities_when_the_socket_is_away(tmp_
         environ = {"JOURNAL_STREAM": f"{info.st_dev}:{info.st_ino}"}
         assert log_handlers.chosen("auto", environ, stream) == "journald"
         log_handlers.setup("auto", "info", environ, stream, 60.0, str(tmp_path / "absent"))
-        log.event(log.HOLDERS_UNKNOWN, error="x")
+        log.event(log.POD_RESOURCES_UNAVAILABLE, error="x")
         stream.seek(0)
         assert stream.read().startswith("<4>")
 
@@ -303,8 +303,8 @@ def test_what_is_said_again_and_again_is_left_out_and_what_is_not_the_same_is_no
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     written = [line["device"] for line in lines if line["event"] == "device-unhealthy"]
     assert written == ["a"] * log_handlers.REPEATED + [f"b{n}" for n in range(500)]
-    (left_out,) = (line for line in lines if line["event"] == "lines-left-out")
-    assert (left_out["kind"], left_out["what"]) == ("device-unhealthy", "example.com/gpu a")
+    (left_out,) = (line for line in lines if line["event"] == "lines-suppressed")
+    assert (left_out["kind"], left_out["subject"]) == ("device-unhealthy", "example.com/gpu a")
 
 
 def test_what_was_left_out_is_written_again_when_its_time_is_over() -> None:
@@ -316,7 +316,7 @@ def test_what_was_left_out_is_written_again_when_its_time_is_over() -> None:
             unhealthy("a")
     events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
     several = ["device-unhealthy"] * log_handlers.REPEATED
-    assert events == [*several, "lines-left-out", *several]
+    assert events == [*several, "lines-suppressed", *several]
 
 
 def test_a_library_cannot_flood_the_log_either() -> None:

@@ -199,7 +199,7 @@ async def test_what_a_pod_holds_is_given_back_when_it_has_ended(node: Node) -> N
         await until_health(kubelet, CARDS, GPU, "Healthy")
         vm = await kubelet.admit(pod("vm", {CARDS: 1}))
         node.configure(RESOURCE)
-        names((await daemon.logged("action-waiting"))["why"], GPU, "ns/vm")
+        names((await daemon.logged("action-waiting"))["cause"], GPU, "ns/vm")
         assert drivers_of(drivers) == BOUND
         kubelet.delete(vm)
         await eventually(lambda: drivers_of(drivers) == OWN, PATIENCE)
@@ -221,7 +221,7 @@ async def test_what_is_left_of_a_group_is_not_given_back_while_a_pod_has_what_ha
         node.configure(RESOURCE)
         waits = f"{GPU} of the same group"  # what is unplugged is seen without its driver first
         await eventually(
-            lambda: any(waits in line["why"] for line in daemon.lines("action-waiting")), PATIENCE
+            lambda: any(waits in line["cause"] for line in daemon.lines("action-waiting")), PATIENCE
         )
         assert drivers.driver(AUDIO) == "vfio-pci"
         kubelet.delete(vm)

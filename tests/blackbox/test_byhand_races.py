@@ -176,13 +176,13 @@ async def test_the_log_says_who_has_asked_for_what_and_what_was_refused(node: No
         async with begun(node, "bind", GPU) as process:
             assert await process.wait() == 0
         accepted = await daemon.logged("request-accepted")
-        assert (accepted["process"], accepted["asking"]) == (str(process.pid), "bind")
+        assert (accepted["process"], accepted["operation"]) == (str(process.pid), "bind")
         assert accepted["device"] == [GPU, AUDIO]
         async with begun(node, "release", "5e:00.0") as process:
             assert await process.wait() == 3
         refused = await daemon.logged("request-refused")
-        assert (refused["process"], refused["asking"]) == (str(process.pid), "release")
-        assert (refused["what"], refused["device"]) == ("0000:5e:00.0", ["0000:5e:00.0"])
+        assert (refused["process"], refused["operation"]) == (str(process.pid), "release")
+        assert (refused["object"], refused["device"]) == ("0000:5e:00.0", ["0000:5e:00.0"])
         names(refused["error"], "nodeagent")
         await node.command("bind", "0000:99:00.0")
         refused = await daemon.logged("request-refused", count=2)

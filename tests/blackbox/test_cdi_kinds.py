@@ -216,7 +216,7 @@ async def test_a_directory_that_hangs_costs_its_own_devices_until_it_answers(
             assert names(kubelet)["there"] == "Healthy"
             assert await allocate(kubelet, GPU, [f"{KIND}=there"])
             gpus.host.unplug(OTHER)
-            await daemon.logged("device-gone")
+            await daemon.logged("device-removed")
         await until_health(kubelet, GPU, f"{KIND}=0", "Healthy")
         assert await daemon.end() == 0
 

@@ -191,8 +191,8 @@ async def test_what_cannot_be_kept_is_told_once_and_kept_when_it_can_be(
         assert of(told, "lastSaved") is None
         put(server, ENTRY | {"resourceName": OTHER})
         await kubelet.until_listed(OTHER, 1, SOON)
-        await daemon.logged("cluster-not-kept")
-        assert len(daemon.lines("cluster-not-kept")) == 1
+        await daemon.logged("cluster-state-not-saved")
+        assert len(daemon.lines("cluster-state-not-saved")) == 1
         (node.root / "var/lib/nodeagent").unlink()
         put(server, ENTRY)
         await node.until_told(lambda told: of(told, "lastSaved"))
@@ -227,7 +227,7 @@ async def test_devices_are_served_while_the_api_server_is_away(node: Node, serve
     async with followed(node) as (daemon, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         await server.stop()
-        await daemon.logged("cluster-away")
+        await daemon.logged("cluster-watch-failed")
         vm = await kubelet.admit(pod("vm", {GPU: 1}))
         assert vm.phase == "Running"
         kubelet.delete(vm)
@@ -235,7 +235,7 @@ async def test_devices_are_served_while_the_api_server_is_away(node: Node, serve
         await until_health(kubelet, GPU, "0000:20:00.0", "Unhealthy")
         await server.start()
         await node.until_told(lambda told: of(told, "reachable"))
-        assert len(daemon.lines("cluster-away")) <= 2, "one for each kind"
+        assert len(daemon.lines("cluster-watch-failed")) <= 2, "one for each kind"
 
 
 async def test_labels_of_the_node_and_the_cr_choose_what_is_made(node: Node, server: FakeApiServer) -> None:
@@ -360,7 +360,7 @@ async def test_credentials_that_are_refused_are_told_and_no_component_fails(
     for _ in range(3):
         async with node.daemon(*FLAGS) as daemon:
             for what in ("Nodes", "KubeVirt CRs"):
-                line = await daemon.logged("cluster-away", what=what)
+                line = await daemon.logged("cluster-watch-failed", object=what)
                 assert "401" in line["error"]
             assert not daemon.lines("subsystem-failed")
     server.faults.clear("status")

@@ -22,7 +22,7 @@ async def test_a_look_that_fails_takes_no_device_away(node: Node) -> None:
         await kubelet.until_listed(T4, 2)
         with no_descriptors(daemon.pid):
             node.host.unplug(two)
-            await daemon.logged("host-not-read")
+            await daemon.logged("host-read-failed")
             for number in range(5):
                 node.host.write(one, "power_state", f"D{number}")
             assert health(kubelet, T4) == {one: "Healthy", two: "Healthy"}
@@ -31,9 +31,9 @@ async def test_a_look_that_fails_takes_no_device_away(node: Node) -> None:
             {one: "Healthy", two: "Healthy"},
             {one: "Healthy"},
         ]
-        await daemon.logged("host-read-back")
-        await daemon.logged("host-not-read")
-        assert len(daemon.lines("host-not-read")) == 1, "once, not at each look"
+        await daemon.logged("host-read-recovered")
+        await daemon.logged("host-read-failed")
+        assert len(daemon.lines("host-read-failed")) == 1, "once, not at each look"
 
 
 @pytest.mark.slow
@@ -48,8 +48,8 @@ async def test_what_is_ours_is_still_ours_after_looks_that_failed(node: Node) ->
         await eventually(lambda: len(on_record(node)["types"]) == 4)
         before = on_record(node)
         with no_descriptors(daemon.pid):
-            await daemon.logged("host-not-read")
-        await daemon.logged("host-read-back")
+            await daemon.logged("host-read-failed")
+        await daemon.logged("host-read-recovered")
         node.configure("apiVersion: nodeagent/v1\nmdevs: {manage: true, types: []}\n")
         await eventually(lambda: not on_record(node)["types"])
         assert before["types"] == dict.fromkeys(card.vfs, "1")

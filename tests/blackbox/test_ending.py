@@ -52,14 +52,14 @@ async def test_the_log_names_who_has_a_device_and_when_it_was_let_go_also_after_
     async with node.running(listed={T4: 1}) as (daemon, kubelet):
         vm = await kubelet.admit(pod("vm", {T4: 1}))
         (device,) = vm.result.ids[T4]
-        held = await daemon.logged("device-held")
+        held = await daemon.logged("device-in-use")
         assert (held["device"], held["pod"]) == ([device], [f"{vm.namespace}/{vm.name}"])
         assert await daemon.end() == 0
         async with node.daemon("--timing-resync", "1s") as again:
-            assert (await again.logged("device-held"))["device"] == [device]
+            assert (await again.logged("device-in-use"))["device"] == [device]
             kubelet.delete(vm)
             assert (await again.logged("device-released"))["device"] == [device]
-            assert [line["device"] for line in again.lines("device-held")] == [[device]]
+            assert [line["device"] for line in again.lines("device-in-use")] == [[device]]
 
 
 async def test_sigterm_when_idle_ends_streams_removes_sockets_and_exits_with_zero(node: Node) -> None:

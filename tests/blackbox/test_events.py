@@ -120,8 +120,8 @@ async def test_without_the_right_devices_are_served_and_the_status_names_it(
         node.host.bind(GPU_AT, "nvidia")
         told = await node.until_told(lambda told: of(told, "writeErrors"))
         assert "you cannot create events" in told["problems"][0]
-        await daemon.logged("cluster-refuses")
-        assert len(daemon.lines("cluster-refuses")) == 1
+        await daemon.logged("cluster-write-refused")
+        assert len(daemon.lines("cluster-write-refused")) == 1
         assert (await kubelet.admit(pod("vm", {T4: 1}))).phase == "Running"
 
 

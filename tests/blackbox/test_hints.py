@@ -57,7 +57,7 @@ async def test_a_place_for_records_says_what_is_wrong_with_it_and_what_goes_with
     state.mkdir(parents=True)
     with make(state):
         async with node.daemon() as daemon:
-            hint = (await daemon.logged("settings-not-kept"))["hint"]
+            hint = (await daemon.logged("config-not-saved"))["hint"]
     assert helps in hint
     assert "start" in hint.partition(helps)[2], "what goes without it"
 

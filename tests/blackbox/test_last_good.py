@@ -45,7 +45,7 @@ async def test_a_wrong_file_at_a_start_leaves_the_last_good_settings_in_force(
         assert str(path) in told.stdout
         assert (await node.command("config", "--check")).returncode == 2
         node.configure(OTHER)
-        await daemon.logged("config-right")
+        await daemon.logged("config-valid")
         await kubelet.until_listed(OWN, 1, PATIENCE)
         assert (await node.command("config", "--check")).returncode == 0
         await daemon.logged("config-reloaded", changed="resources")

@@ -88,7 +88,7 @@ async def test_a_held_node_that_goes_stays_listed_until_its_pod_ends(node: Node)
     node.configure(f"resources: [{{name: {CAMERA}, node: {{paths: ['/dev/video*'], perPath: true}}}}]")
     async with node.running(listed={CAMERA: 2}) as (daemon, kubelet):
         held = await kubelet.admit(pod("one", {CAMERA: 2}))
-        await daemon.logged("device-held")
+        await daemon.logged("device-in-use")
         node.host.remove_node("/dev/video1")
         await until_health(kubelet, CAMERA, "video1", "Unhealthy")
         seen = list(kubelet.statistics.lists[CAMERA])

@@ -193,9 +193,9 @@ async def test_a_device_that_another_plugin_gives_as_well_is_told_with_whoever_g
         one = await kubelet.admit(pod("one", {GPU: 1}))
         two = await kubelet.admit(pod("two", {SOUND: 1}))
         running(one, two)
-        await daemon.logged("holders-unknown")
+        await daemon.logged("pod-resources-unavailable")
         kubelet.faults.clear("pod-resources-exhausted")
-        await daemon.logged("holders-known")
+        await daemon.logged("pod-resources-available")
         told = await node.until_told(lambda told: told["holders"][board.gpu]["pod"].startswith("ns/"))
         holder = told["holders"][board.gpu]
         assert (holder["pod"], holder["resource"]) in ((one.key, GPU), (two.key, SOUND))

@@ -50,10 +50,10 @@ async def test_a_kubelet_that_dials_back_inside_register_gets_options_and_a_comp
 async def test_a_kubelet_that_is_absent_at_the_start_costs_one_line_and_nothing_else(node: Node) -> None:
     node.add_gpus(1)
     async with node.daemon() as daemon:
-        await daemon.logged("kubelet-gone")
+        await daemon.logged("kubelet-unreachable")
         async with node.kubelet() as kubelet:
             await kubelet.until_listed(T4, 1, PATIENCE)
-        assert len(daemon.lines("kubelet-gone")) == 1
+        assert len(daemon.lines("kubelet-unreachable")) == 1
         assert not daemon.lines("register-failing")
         assert daemon.alive
 
@@ -63,11 +63,11 @@ async def test_a_stale_socket_that_refuses_is_waited_out_with_one_line(two: Node
     with socket.socket(socket.AF_UNIX) as stale, sockets.shortened(two.plugins / "kubelet.sock") as address:
         stale.bind(address)
     async with two.daemon() as daemon:
-        await daemon.logged("kubelet-gone")
+        await daemon.logged("kubelet-unreachable")
         async with two.kubelet() as kubelet:
             await kubelet.until_listed(A, 2, PATIENCE)
             await kubelet.until_listed(B, 3, PATIENCE)
-        assert len(daemon.lines("kubelet-gone")) == 1
+        assert len(daemon.lines("kubelet-unreachable")) == 1
         assert not daemon.lines("register-failing")
 
 
@@ -108,7 +108,7 @@ async def test_a_kubelet_killed_between_bind_and_listen_or_slow_there_is_met_as_
 async def test_a_kubelet_that_has_ended_is_away_although_its_socket_stays(two: Node) -> None:
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         await kubelet.stop()
-        await daemon.logged("kubelet-gone")
+        await daemon.logged("kubelet-unreachable")
         told = await two.until_told(lambda told: not told["kubelet"]["present"])
         assert kubelet.socket.exists()
         assert not any("not registered" in problem for problem in told["problems"])
@@ -123,7 +123,7 @@ async def test_a_socket_that_is_bound_and_never_listened_on_harms_nothing(two: N
         with socket.socket(socket.AF_UNIX) as dead:
             with sockets.shortened(two.plugins / "kubelet.sock") as address:
                 dead.bind(address)
-            await daemon.logged("kubelet-gone")
+            await daemon.logged("kubelet-unreachable")
         await kubelet.start()
         await kubelet.until_listed(A, 2, PATIENCE)
 
@@ -261,7 +261,7 @@ async def test_a_directory_that_is_deleted_and_made_anew_is_found_again(two: Nod
         shutil.rmtree(two.plugins, ignore_errors=True)  # the daemon removes its sockets meanwhile
         await eventually(lambda: not two.plugins.exists() or not two.sockets())
         shutil.rmtree(two.plugins, ignore_errors=True)
-        await daemon.logged("kubelet-gone")
+        await daemon.logged("kubelet-unreachable")
         await kubelet.start()
         await kubelet.until_listed(A, 2, PATIENCE)
         await kubelet.until_listed(B, 3, PATIENCE)
@@ -377,9 +377,9 @@ async def test_each_absence_of_the_kubelet_and_its_end_are_told_where_it_comes_b
     node.add_gpus(1)
     async with node.daemon("--kubelet-registration", "plugins-registry") as daemon, node.kubelet() as kubelet:
         for times in (1, 2):
-            await daemon.logged("kubelet-back", times)
-            assert len(daemon.lines("kubelet-gone")) == times
+            await daemon.logged("kubelet-reachable", times)
+            assert len(daemon.lines("kubelet-unreachable")) == times
             await kubelet.stop()
             kubelet.socket.unlink()
-            await daemon.logged("kubelet-gone", times + 1)
+            await daemon.logged("kubelet-unreachable", times + 1)
             await kubelet.start()

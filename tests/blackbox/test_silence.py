@@ -216,9 +216,9 @@ async def test_a_removal_that_waits_for_a_pod_is_no_trouble(node: Node) -> None:
         await kubelet.until_listed(T4, 1)
         await kubelet.admit(pod("vm", {T4: 1}))
         node.host.hold(address)
-        await daemon.logged("device-held")
+        await daemon.logged("device-in-use")
         node.host.begin_going_away(address)
-        line = await daemon.logged("device-waits", reason="going-away")
+        line = await daemon.logged("device-waiting", reason="going-away")
         assert line["level"] == "info"
         code, text = await status(node)
         assert code == 0

@@ -149,6 +149,6 @@ async def test_a_right_that_is_missing_is_told_once(node: Node, server: FakeApiS
         await server.until(lambda: patches(server) > 0, LONG)
         told = await node.until_told(lambda told: of(told, "writeErrors"))
         assert any("stale resources" in line for line in told["problems"])
-        await daemon.logged("cluster-refuses")
+        await daemon.logged("cluster-write-refused")
         assert counted(server)[GPU] == "0"
         assert patches(server) == 1

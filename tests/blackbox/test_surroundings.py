@@ -43,7 +43,7 @@ async def test_sockets_that_are_unlinked_while_the_kubelet_lives_end_no_stream(
     async with two.running(listed={A: 2, B: 3}) as (daemon, kubelet):
         for each in sorted(two.plugins.glob(sockets)):
             each.unlink()
-        await daemon.logged("kubelet-gone")
+        await daemon.logged("kubelet-unreachable")
         with pytest.raises(TimeoutError):
             await kubelet.until(lambda: kubelet.statistics.streams != {A: 1, B: 1}, 1.5)
         two.host.remove_node("/dev/kvm")
@@ -151,7 +151,7 @@ async def test_the_first_list_for_a_kubelet_that_came_later_waits_for_its_answer
         shutil.rmtree(node.root / "var/lib/kubelet")
         node.host.unplug(gone)
         async with node.daemon() as daemon:
-            await daemon.logged("kubelet-gone")
+            await daemon.logged("kubelet-unreachable")
             seen = len(kubelet.statistics.lists[T4])
             kubelet.faults.set("listen-delay", 0.1)
             kubelet.faults.set("pod-resources-delay", 0.1)

@@ -199,7 +199,7 @@ async def test_what_is_pulled_before_the_kubelet_names_its_pod_stays_listed(node
         await until_device(node, NAME, "46f4:0001-A", "fallen-off-the-bus")
         node.usb.plug("1-1", serial("A"), 5)
         await until_device(node, NAME, "46f4:0001-A", "re-enumerated")
-        assert not daemon.lines("device-gone")
+        assert not daemon.lines("device-removed")
 
 
 async def test_ids_are_the_same_after_a_restart_with_and_without_serial_numbers(node: Node) -> None:

@@ -164,7 +164,7 @@ async def test_vfs_that_the_host_has_and_uses_keep_its_driver_and_the_switch_is_
         await eventually(lambda: nic.drivers.driver(SECOND) == "vfio-pci", PATIENCE)
         node.configure(RESOURCE + BY_SRIOV.replace("numVFs: 2", "numVFs: 3"))
         said = await daemon.logged("action-waiting")
-        names(said["why"], FIRST, "iavf")
+        names(said["cause"], FIRST, "iavf")
         assert (nic.drivers.driver(FIRST), probed(node)) == ("iavf", "1")
 
 

@@ -79,8 +79,8 @@ async def test_an_hour_of_a_fault_is_survived_with_few_requests(
         await until_gates(watch, 2, within=301.0)
         await until(watch.state, lambda known: known.answers is True, within=10.0)
         assert server.statistics.streams == 1
-    assert len(said(log.CLUSTER_AWAY)) <= 2
-    assert len(said(log.CLUSTER_BACK)) == 1
+    assert len(said(log.CLUSTER_WATCH_FAILED)) <= 2
+    assert len(said(log.CLUSTER_WATCH_RECOVERED)) == 1
 
 
 @virtual.TIME
@@ -102,7 +102,7 @@ async def test_a_server_that_is_away_for_an_hour_is_followed_again_when_it_is_ba
         server.store.put(KUBEVIRTS, cr(3))
         await until_gates(watch, 3, within=1.0)
         await until(watch.state, lambda known: known.answers is True, within=6.0)
-    assert (len(said(log.CLUSTER_AWAY)), len(said(log.CLUSTER_BACK))) == (1, 1)
+    assert (len(said(log.CLUSTER_WATCH_FAILED)), len(said(log.CLUSTER_WATCH_RECOVERED))) == (1, 1)
 
 
 @virtual.TIME
@@ -144,7 +144,7 @@ async def test_a_version_that_is_too_old_is_no_failure(tmp_path: Path, said: Sai
         server.faults.clear("expired")
         server.store.put(KUBEVIRTS, cr(2))
         await until_gates(watch, 2, within=2.0)
-    assert len(said(log.CLUSTER_AWAY)) == 1  # of the connection that broke
+    assert len(said(log.CLUSTER_WATCH_FAILED)) == 1  # of the connection that broke
 
 
 @virtual.TIME
@@ -164,7 +164,7 @@ async def test_who_may_not_look_asks_rarely_and_says_once_what_to_do(tmp_path: P
         async with followed(server, tmp_path) as watch:
             await anyio.sleep(HOUR)
             assert len(server.statistics.requests) <= 14
-            (line,) = said(log.CLUSTER_AWAY)
+            (line,) = said(log.CLUSTER_WATCH_FAILED)
             assert "403 Forbidden" in str(line["error"])
             assert "ClusterRole" in str(line["hint"])
             server.faults.clear("status")
@@ -185,7 +185,7 @@ async def test_an_object_that_is_too_large_is_refused_and_said_once(tmp_path: Pa
         server.store.put(KUBEVIRTS, cr(3))
         server.store.compact()
         await until_gates(watch, 3, within=301.0)
-    (line,) = said(log.CLUSTER_AWAY)
+    (line,) = said(log.CLUSTER_WATCH_FAILED)
     assert "larger than 4 MiB" in str(line["error"])
 
 

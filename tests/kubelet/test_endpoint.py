@@ -86,7 +86,7 @@ async def living(node: Node) -> AsyncIterator[None]:
 
 
 def why(said: Said) -> list[str]:
-    return [str(event["why"]) for event in said(log.REGISTRATION_LOST)]
+    return [str(event["cause"]) for event in said(log.REGISTRATION_LOST)]
 
 
 async def test_a_resource_is_registered_and_its_changes_arrive(node: Node, said: Said) -> None:

@@ -82,7 +82,7 @@ async def living(endpoint: Endpoint) -> AsyncIterator[None]:
 
 
 def why(said: Said) -> list[str]:
-    return [str(event["why"]) for event in said(log.REGISTRATION_LOST)]
+    return [str(event["cause"]) for event in said(log.REGISTRATION_LOST)]
 
 
 async def test_the_kubelet_finds_the_resource_and_its_changes_and_gives_it(node: Node, said: Said) -> None:

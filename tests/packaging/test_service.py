@@ -263,7 +263,7 @@ def test_a_sandboxed_daemon_binds_what_root_asks_for_by_hand_and_answers_nobody_
     assert "done: " in node.run(f"nodeagent --root {NODE} release 3b:00.1").stdout
     assert (driver("0000:3b:00.0"), driver("0000:3b:00.1")) == ("e1000e", "e1000e")
     asked = [json.loads(each) for each in node.says(f"{ASKED} -o json").splitlines()]
-    assert [each["NODEAGENT_ASKING"] for each in asked] == ["bind", "release"]
+    assert [each["NODEAGENT_OPERATION"] for each in asked] == ["bind", "release"]
     assert all(int(each["NODEAGENT_PROCESS"]) for each in asked), (
         "the service is in the PID namespace of the host"
     )

@@ -41,7 +41,7 @@ def test_a_text_is_short_enough_for_three_in_the_morning() -> None:
 
 def test_what_needs_a_person_names_a_command() -> None:
     wanted = [one for one in logs.explained() if one.event.level > log.STARTED.level]
-    quiet = {log.SUBSYSTEM_MOVES.name, log.EVENTS_UNAVAILABLE.name}  # there is nothing to look at
+    quiet = {log.SUBSYSTEM_RECOVERED.name, log.EVENTS_UNAVAILABLE.name}  # there is nothing to look at
     assert [one.event.name for one in wanted if not one.run and one.event.name not in quiet] == []
 
 

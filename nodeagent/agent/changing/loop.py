@@ -176,7 +176,7 @@ class ChangeLoop:
         log.event(
             log.ACTION_WAITING,
             action=action.text,
-            why=step.why,
+            cause=step.why,
             device=targets(action),
             type=action.type_id,
             pci_address=pci_address(action.card),

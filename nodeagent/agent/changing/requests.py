@@ -199,7 +199,7 @@ def _log_accepted(request: Request, due: Sequence[GroupPlan], asker: int) -> Non
     """Log what is accepted, before anything of it is written; ``asker``: the process that asks."""
     for each in due:
         asking = request.asking.value
-        log.event(log.REQUEST_ACCEPTED, process=str(asker), asking=asking, device=each.functions)
+        log.event(log.REQUEST_ACCEPTED, process=str(asker), operation=asking, device=each.functions)
 
 
 def _log_refused(request: Request, answer: Answer, asker: int) -> None:
@@ -211,8 +211,8 @@ def _log_refused(request: Request, answer: Answer, asker: int) -> None:
         log.event(
             log.REQUEST_REFUSED,
             process=str(asker),
-            asking=request.asking.value,
-            what=", ".join(functions or request.names),
+            operation=request.asking.value,
+            object=", ".join(functions or request.names),
             error="; ".join(problem.message for problem in problems),
             device=functions,
             hint=next((problem.hint for problem in problems), None),

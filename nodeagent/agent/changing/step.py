@@ -165,7 +165,7 @@ class ChangeRunner:
         log.event(
             log.ACTION_WAITING,
             action=action.text,
-            why=why,
+            cause=why,
             device=targets(action),
             type=action.type_id,
             pci_address=pci_address(action.card),
@@ -296,7 +296,7 @@ class ChangeRunner:
         log.event(
             log.ACTION_DONE,
             action=action.text,
-            why=write.step.why,
+            cause=write.step.why,
             device=targets(action),
             type=action.type_id,
             pci_address=pci_address(action.card),

@@ -177,7 +177,7 @@ class Events:
             if queued:
                 self._queued.touch()
             elif not self._rate_exceeded:
-                log.event(log.EVENTS_LEFT_OUT)
+                log.event(log.CLUSTER_EVENTS_DROPPED)
             self._rate_exceeded = not queued
 
     async def _send_queue(self, api: Api) -> None:

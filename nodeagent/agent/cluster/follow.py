@@ -191,7 +191,7 @@ class ClusterFollower:
         except KernelRefused as error:
             unsaved = f"what the cluster says is not kept for a reboot: {error.what}"
             if unsaved != self._unsaved:
-                log.event(log.CLUSTER_NOT_KEPT, error=error.what, hint=error.hint)
+                log.event(log.CLUSTER_STATE_NOT_SAVED, error=error.what, hint=error.hint)
             self._unsaved = unsaved
         else:
             self._saved, self._unsaved = saved, ""

@@ -83,12 +83,12 @@ class WritePermission:
             if "being terminated" in error.what:
                 return False
             if not self.line:
-                log.event(log.CLUSTER_REFUSES, what=self._objects, error=error.what, hint=error.hint)
+                log.event(log.CLUSTER_WRITE_REFUSED, object=self._objects, error=error.what, hint=error.hint)
             self.line = f"{self._objects} cannot be written: {error.what}; {error.hint}"
             self._until = anyio.current_time() + self._pause
             return False
         if self.line:
-            log.event(log.CLUSTER_ACCEPTS, what=self._objects)
+            log.event(log.CLUSTER_WRITE_RECOVERED, object=self._objects)
         self.line, self._until = "", 0.0
         return True
 

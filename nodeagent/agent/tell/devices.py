@@ -65,7 +65,7 @@ def _changed(
         elif before is not None:
             yield device.id, _Change(log.DEVICE_ADDED)
     for device_id in old:
-        yield device_id, _Change(log.DEVICE_GONE, whereabouts(now, device_id, decision))
+        yield device_id, _Change(log.DEVICE_REMOVED, whereabouts(now, device_id, decision))
 
 
 def _each_alone(resource: Resource, decision: Decision) -> bool:
@@ -116,7 +116,7 @@ def refused(resource: Resource, ids: Sequence[str], why: AllocationRefused, snap
         log.ALLOCATE_REFUSED,
         resource=resource.name,
         device=tuple(ids),
-        why=why.what.removeprefix(f"{resource.name}: "),
+        cause=why.what.removeprefix(f"{resource.name}: "),
         reason=next(reasons, None),
         group=groups_of(ids, snapshot),
         pod=pods_with(_neighbours(ids, snapshot), snapshot),
@@ -147,7 +147,7 @@ def _known(device_id: str, snapshot: Snapshot) -> _Known:
 def _unhealthy(resource: str, device: str, reason: Reason, snapshot: Snapshot) -> _Change:
     holder = snapshot.holder(device)
     held = holder is not None and holder.resource == resource
-    return _Change(log.DEVICE_WAITS if waits(reason.code, held=held) else log.DEVICE_UNHEALTHY, reason)
+    return _Change(log.DEVICE_WAITING if waits(reason.code, held=held) else log.DEVICE_UNHEALTHY, reason)
 
 
 def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot) -> None:
@@ -156,7 +156,7 @@ def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot)
     known = _Known(None, (), ()) if others else _known(first, snapshot)
     if isinstance(change.why, Reason):
         log.event(
-            log.DEVICE_WAITS if change.event is log.DEVICE_WAITS else log.DEVICE_UNHEALTHY,
+            log.DEVICE_WAITING if change.event is log.DEVICE_WAITING else log.DEVICE_UNHEALTHY,
             resource=resource,
             device=device,
             text=change.why.message,
@@ -168,10 +168,10 @@ def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot)
         )
     elif change.why is not None:
         log.event(
-            log.DEVICE_GONE,
+            log.DEVICE_REMOVED,
             resource=resource,
             device=device,
-            why=change.why,
+            cause=change.why,
             pci_address=known.address,
             group=known.group,
             pod=known.pod,

@@ -80,7 +80,7 @@ class HolderLines:
 def _say(lines: Iterable[tuple[ResourceName, _Line]], *, held: bool) -> None:
     for resource, line in lines:
         log.event(
-            log.DEVICE_HELD if held else log.DEVICE_RELEASED,
+            log.DEVICE_IN_USE if held else log.DEVICE_RELEASED,
             resource=resource,
             text=line.text,
             device=line.device,

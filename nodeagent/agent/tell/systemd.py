@@ -61,9 +61,9 @@ class Watchdog:
         before = self.problems.get()
         now = {name: text for name, each in self._heartbeats().items() if (text := each.problem())}
         for name in now.keys() - before.keys():
-            log.event(log.SUBSYSTEM_STUCK, subsystem=name, why=now[name])
+            log.event(log.SUBSYSTEM_STUCK, subsystem=name, cause=now[name])
         for name in before.keys() - now.keys():
-            log.event(log.SUBSYSTEM_MOVES, subsystem=name)
+            log.event(log.SUBSYSTEM_RECOVERED, subsystem=name)
         self.problems.set(now)
 
 

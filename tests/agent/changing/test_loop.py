@@ -223,7 +223,7 @@ async def test_a_write_that_hangs_is_told_and_delays_no_other_card(tmp_path: Pat
             await changing.until_counts((SECOND, "nvidia-228", 2))
             await changing.until(lambda: len(changing.status.stuck) == 1)
             await changing.until(
-                lambda: any("not answered" in str(line["why"]) for line in said(log.ACTION_WAITING))
+                lambda: any("not answered" in str(line["cause"]) for line in said(log.ACTION_WAITING))
             )
             await changing.until(lambda: not changing.runner.working)
             assert changing.status.writes == 3

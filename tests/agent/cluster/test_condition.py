@@ -190,7 +190,7 @@ async def test_a_right_that_is_missing_is_said_once_and_tried_seldom(tmp_path: P
         assert it.requests == ["PATCH"]
         (line,) = it.status.write_errors
         names(line, "DevicesUsable", "PATCH /api/v1/nodes/node1/status")
-        assert len(said(log.CLUSTER_REFUSES)) == 1
+        assert len(said(log.CLUSTER_WRITE_REFUSED)) == 1
         it.server.faults.clear("status:nodes")
         await anyio.sleep(90.0)
         assert it.condition()["status"] == "True"

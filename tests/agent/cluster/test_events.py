@@ -75,7 +75,7 @@ async def test_a_device_that_comes_and_goes_for_ever_costs_one_request_in_five_m
             await anyio.sleep(1.0)
         assert BURST <= len(it.requests) <= BURST + 600 / Timeouts().event_refill + 1
         assert it.status.events_dropped > 500
-        assert 1 <= len(said(log.EVENTS_LEFT_OUT)) <= 600 / Timeouts().event_refill + 1
+        assert 1 <= len(said(log.CLUSTER_EVENTS_DROPPED)) <= 600 / Timeouts().event_refill + 1
 
 
 async def test_what_stood_at_the_start_is_told_after_a_moment_and_once(tmp_path: Path) -> None:
@@ -154,14 +154,14 @@ async def test_a_right_that_is_missing_is_said_once_and_tried_seldom(tmp_path: P
         assert it.requests == ["POST"]
         (line,) = it.status.write_errors
         names(line, "POST /api/v1/namespaces/default/events", "you cannot create events", "ClusterRole")
-        assert len(said(log.CLUSTER_REFUSES)) == 1
+        assert len(said(log.CLUSTER_WRITE_REFUSED)) == 1
         it.server.faults.clear("status:events")
         await anyio.sleep(Timeouts().missing_right_retry)
         it.now(WELL)
         await it.until_written(1, within=2.0)
         await anyio.sleep(1.0)
         assert it.status.write_errors == ()
-        assert len(said(log.CLUSTER_ACCEPTS)) == 1
+        assert len(said(log.CLUSTER_WRITE_RECOVERED)) == 1
 
 
 async def test_a_node_that_the_cluster_does_not_have_is_told_of_nothing(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_an_unhealthy_device_is_found_by_the_pod_that_has_its_neighbour(said: Sa
     now = resource(Device(DeviceId(CARD), HELD))
     devices.changes(resource(healthy()), now, Decision(snapshot(sound=Holder("ns", "p", GPU))))
     assert said(log.DEVICE_UNHEALTHY) == []
-    assert said(log.DEVICE_WAITS) == [
+    assert said(log.DEVICE_WAITING) == [
         {
             "resource": GPU,
             "device": CARD,
@@ -61,7 +61,7 @@ def test_a_group_that_two_pods_have_is_no_use_as_it_should_be(said: Said) -> Non
     now = resource(Device(DeviceId(SOUND), HELD))
     devices.changes(resource(healthy(SOUND)), now, Decision(snapshot(sound=Holder("ns", "p", GPU))))
     assert [each["device"] for each in said(log.DEVICE_UNHEALTHY)] == [SOUND]
-    assert said(log.DEVICE_WAITS) == []
+    assert said(log.DEVICE_WAITING) == []
 
 
 def test_what_was_given_names_the_pod_only_where_the_kubelet_does(said: Said) -> None:
@@ -82,13 +82,13 @@ def test_a_refusal_has_the_reason_of_the_device_that_is_in_the_list(said: Said) 
     (event,) = said(log.ALLOCATE_REFUSED)
     assert (event["reason"], event["group"], event["pod"]) == ("group-held", ("7",), ("ns/p",))
     assert event["device"] == (SOUND, CARD)
-    assert event["why"] == f"{CARD}: no", "the line begins with the resource"
+    assert event["cause"] == f"{CARD}: no", "the line begins with the resource"
 
 
 def test_another_advice_on_the_same_device_is_no_news(said: Said) -> None:
     now = resource(Device(DeviceId(CARD), HELD._replace(hint="wait longer")))
     devices.changes(resource(Device(DeviceId(CARD), HELD)), now, Decision(snapshot()))
-    assert said(log.DEVICE_UNHEALTHY) == said(log.DEVICE_WAITS) == []
+    assert said(log.DEVICE_UNHEALTHY) == said(log.DEVICE_WAITING) == []
 
 
 def test_a_share_of_a_node_has_neither_a_group_nor_an_address(said: Said) -> None:
@@ -120,7 +120,7 @@ CARDS = PciRule(BOARD, (PciSelector(addresses=("0000:01:00.0",)),))
 def why_gone(said: Said, now: Decision, gone: str = CARD, kind: Kind = Kind.PCI) -> str:
     """What is said of a device that its resource lists no more."""
     devices.changes(Resource(GPU, kind, (healthy(gone),)), Resource(GPU, kind, ()), now)
-    return str(said(log.DEVICE_GONE)[-1]["why"])
+    return str(said(log.DEVICE_REMOVED)[-1]["cause"])
 
 
 def decided(*rules: PciRule) -> Decision:

@@ -72,7 +72,7 @@ async def test_a_pod_has_a_device_until_it_lets_go_and_each_is_said_once(node: N
         await node.hold({"port-0": RED})
         await node.hold({"port-0": RED, "port-1": BLUE})
         await node.hold({"port-1": BLUE})
-    assert [(each["text"], each["device"], each["pod"]) for each in said(log.DEVICE_HELD)] == [
+    assert [(each["text"], each["device"], each["pod"]) for each in said(log.DEVICE_IN_USE)] == [
         ("ns/red has port-0", ("port-0",), ("ns/red",)),
         ("ns/blue has port-1", ("port-1",), ("ns/blue",)),
     ]
@@ -90,14 +90,14 @@ async def test_what_is_held_at_the_start_is_said_then(node: Node, said: Said) ->
     await node.hold({"port-0": RED, "port-1": RED})
     async with node.telling():
         pass
-    assert [each["text"] for each in said(log.DEVICE_HELD)] == ["ns/red has port-0,port-1"]
+    assert [each["text"] for each in said(log.DEVICE_IN_USE)] == ["ns/red has port-0,port-1"]
 
 
 async def test_what_passes_from_pod_to_pod_is_let_go_of_first(node: Node, said: Said) -> None:
     async with node.telling():
         await node.hold({"port-0": RED})
         await node.hold({"port-0": BLUE})
-    assert [each["pod"] for each in said(log.DEVICE_HELD)] == [("ns/red",), ("ns/blue",)]
+    assert [each["pod"] for each in said(log.DEVICE_IN_USE)] == [("ns/red",), ("ns/blue",)]
     assert [each["pod"] for each in said(log.DEVICE_RELEASED)] == [("ns/red",)]
 
 
@@ -110,7 +110,7 @@ async def test_a_pod_without_a_name_neither_has_a_device_nor_takes_it_from_anoth
         await node.hold({"port-0": unnamed(PORT, 1)})
         assert said(log.DEVICE_RELEASED) == []
         await node.hold({})
-    assert [each["pod"] for each in said(log.DEVICE_HELD)] == [("ns/red",)]
+    assert [each["pod"] for each in said(log.DEVICE_IN_USE)] == [("ns/red",)]
     assert [each["pod"] for each in said(log.DEVICE_RELEASED)] == [("ns/red",)]
 
 
@@ -119,13 +119,13 @@ async def test_what_others_give_is_theirs_to_tell(node: Node, said: Said) -> Non
     async with node.telling():
         await node.hold({"port-0": foreign})
         await node.hold({})
-        assert said(log.DEVICE_HELD) == said(log.DEVICE_RELEASED) == []
+        assert said(log.DEVICE_IN_USE) == said(log.DEVICE_RELEASED) == []
         await node.hold({"port-0": foreign})
         node.wish(OTHER)
         await anyio.wait_all_tasks_blocked()
         node.offering.one_turn()
         await anyio.wait_all_tasks_blocked()
-    assert [each["resource"] for each in said(log.DEVICE_HELD)] == [OTHER]
+    assert [each["resource"] for each in said(log.DEVICE_IN_USE)] == [OTHER]
 
 
 async def test_a_resource_that_ends_takes_nothing_from_the_pods_that_have_it(node: Node, said: Said) -> None:
@@ -136,7 +136,7 @@ async def test_a_resource_that_ends_takes_nothing_from_the_pods_that_have_it(nod
         assert said(log.DEVICE_RELEASED) == []
         await node.hold({})
     assert [each["pod"] for each in said(log.DEVICE_RELEASED)] == [("ns/red",)]
-    assert len(said(log.DEVICE_HELD)) == 1
+    assert len(said(log.DEVICE_IN_USE)) == 1
 
 
 async def test_what_came_with_a_device_is_found_by_its_own_id(node: Node, said: Said) -> None:
@@ -144,7 +144,7 @@ async def test_what_came_with_a_device_is_found_by_its_own_id(node: Node, said: 
     async with node.telling():
         await node.hold({"port-0": RED}, came_with)
         await node.hold({})
-    (held,), (released,) = said(log.DEVICE_HELD), said(log.DEVICE_RELEASED)
+    (held,), (released,) = said(log.DEVICE_IN_USE), said(log.DEVICE_RELEASED)
     assert held["device"] == released["device"] == ("port-0", "0000:01:00.1")
 
 
@@ -154,7 +154,7 @@ async def test_two_hundred_pods_at_a_start_are_a_few_lines_in_which_each_is_foun
     await node.hold({f"port-{number}": Holder("ns", f"vm-{number}", PORT) for number in range(200)})
     async with node.telling():
         pass
-    lines = said(log.DEVICE_HELD)
+    lines = said(log.DEVICE_IN_USE)
     assert len(lines) == 4
     pods = [pod for line in lines if isinstance(line["pod"], tuple) for pod in line["pod"]]
     assert sorted(pods) == sorted(f"ns/vm-{number}" for number in range(200))

@@ -54,7 +54,7 @@ async def test_a_loop_that_has_stopped_is_reported_once_and_starves_the_watchdog
             heartbeat.turned()
             await anyio.sleep(16)
             assert _received(peer)
-            assert said(log.SUBSYSTEM_MOVES) == [{"subsystem": "it"}]
+            assert said(log.SUBSYSTEM_RECOVERED) == [{"subsystem": "it"}]
             tasks.cancel_scope.cancel()
 
 
