@@ -27,7 +27,7 @@ class Cluster(NamedTuple):
     stale_resources: Annotated[
         str,
         Key(
-            "extended resources on the Node that were offered here once and that nobody gives any more: "
+            "extended resources on the Node that no device plugin advertises any more: "
             "report them in status, remove them, or leave them alone",
             choices=("report", "remove", "off"),
         ),
@@ -37,7 +37,7 @@ class Cluster(NamedTuple):
         Key("write Events about this node and its pods, where the cluster is followed (kubevirt.enabled)"),
     ] = True
     condition: Annotated[
-        bool, Key("keep the condition DevicesUsable of the Node: False while something needs a person")
+        bool, Key("keep the condition DevicesUsable of the Node: False while there are problems")
     ] = False
 
 
@@ -125,8 +125,7 @@ class Http(NamedTuple):
     page: Annotated[
         str,
         Key(
-            "serve the status page there, too: true to clients on this node, "
-            "everywhere to whoever gets through",
+            "serve the status page there, too: true to clients on this node, everywhere to all clients",
             choices=("false", "true", "everywhere"),
         ),
     ] = "false"

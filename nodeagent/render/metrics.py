@@ -95,7 +95,9 @@ def _by_source(value: Callable[[Status], float]) -> Callable[[Status], Samples]:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric("nodeagent_build_info", "gauge", "Always 1; what runs here.", _build, ("version", "python")),
+    Metric(
+        "nodeagent_build_info", "gauge", "Always 1; the version in its labels.", _build, ("version", "python")
+    ),
     _gauge(
         "nodeagent_problems",
         "Problems that need action, as nodeagent status lists them.",
@@ -109,21 +111,23 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "nodeagent_devices",
         "gauge",
-        "Devices as the kubelet is told of them; unhealthy ones by the reason code.",
+        "Devices as advertised to the kubelet; unhealthy ones by reason code.",
         _devices,
         ("resource", "health", "reason"),
     ),
-    Metric("nodeagent_devices_held", "gauge", "Devices that pods hold.", _held, ("resource",)),
+    Metric(
+        "nodeagent_devices_allocated", "gauge", "Devices that are allocated to pods.", _held, ("resource",)
+    ),
     Metric(
         "nodeagent_allocations_total",
         "counter",
-        "Allocates of one container each, by how they ended.",
+        "Allocate requests, one for each container, by result.",
         _allocations,
         ("resource", "result"),
     ),
     _histogram(
         "nodeagent_allocate_duration_seconds",
-        "How long Allocates took, waiting for a former holder included.",
+        "Duration of Allocate requests, including the wait for the release by another pod.",
         lambda status: status.allocating,
     ),
     Metric(
@@ -136,42 +140,42 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "nodeagent_registrations_total",
         "counter",
-        "Registrations that the kubelet took; each start of a kubelet needs a new one.",
+        "Registrations that the kubelet accepted; each kubelet restart needs a new one.",
         _each(lambda resource: resource.registrations),
         ("resource",),
     ),
     _gauge(
         "nodeagent_kubelet_present",
-        "1 if the kubelet's socket is there and nobody was refused at it.",
+        "1 if the kubelet's socket exists and accepts connections.",
         lambda status: status.kubelet.present,
     ),
     _gauge(
-        "nodeagent_kubelet_answers",
+        "nodeagent_pod_resources_available",
         "1 if the last request to PodResources was answered.",
         lambda status: status.kubelet.pod_resources == ANSWERS,
     ),
     _gauge(
-        "nodeagent_holders_known",
-        "1 if whoever is not named holds nothing; before that nothing is taken away.",
+        "nodeagent_allocations_known",
+        "1 if all allocations are known; until then no device counts as released.",
         lambda status: status.kubelet.holders_known,
     ),
     Metric(
         "nodeagent_events_total",
         "counter",
-        "Events of the host that led to a look at it.",
+        "Events of the host that caused a scan.",
         _by_source(lambda status: status.host.events.events),
         ("source",),
     ),
     Metric(
         "nodeagent_event_losses_total",
         "counter",
-        "Times that events were lost because there were too many at once; all is read again then.",
+        "Times that events were lost in a burst; everything is scanned again then.",
         _by_source(lambda status: status.host.events.lost),
         ("source",),
     ),
     _counter(
         "nodeagent_foreign_events_total",
-        "Messages on the kernel's event socket that were not the kernel's; they count for nothing.",
+        "Messages on the kernel's event socket that were not sent by the kernel; they are ignored.",
         lambda status: status.host.events.foreign,
     ),
     _gauge(
@@ -181,12 +185,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     _histogram(
         "nodeagent_scan_duration_seconds",
-        "How long scans took, of the whole host or of what an event named.",
+        "Duration of scans of the whole host or of the devices of an event.",
         lambda status: status.host.scans,
     ),
     _gauge(
         "nodeagent_unreadable_devices",
-        "Parts of the host that do not answer when they are read.",
+        "Parts of the host that cannot be read.",
         lambda status: len(status.host.not_readable),
     ),
     _gauge("nodeagent_pci_functions", "PCI functions of the host.", lambda status: status.host.functions),
@@ -207,53 +211,53 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "nodeagent_changes_waiting",
         "gauge",
-        "Changes of the host that wait, such as the removal of what a pod holds.",
+        "Changes of the host that are pending, such as the removal of an allocated mdev.",
         _waiting,
         ("change",),
     ),
     _gauge(
         "nodeagent_changes_failing",
-        "Changes of the host that the kernel refused last, and that are tried again.",
+        "Changes of the host that the kernel refused and that are retried.",
         lambda status: len(status.changes.failing),
     ),
     _gauge(
-        "nodeagent_changes_late",
+        "nodeagent_changes_stuck",
         "Changes of the host to which the kernel does not answer.",
         lambda status: len(status.changes.stuck),
     ),
     _gauge(
         "nodeagent_config_generation",
-        "The how manyth settings since the start are in force.",
+        "Number of configurations loaded since the start.",
         lambda status: status.configuration.generation,
     ),
     _gauge(
         "nodeagent_config_in_force_since_timestamp_seconds",
-        "Since when the settings are in force.",
+        "Time at which the active configuration was loaded.",
         lambda status: status.configuration.since,
     ),
     _gauge(
-        "nodeagent_config_wrong",
-        "1 if the newest settings are wrong, and older ones in force.",
+        "nodeagent_config_invalid",
+        "1 if the newest configuration is invalid, and an older one is active.",
         lambda status: status.configuration.error is not None,
     ),
     _counter(
         "nodeagent_config_refusals_total",
-        "Settings that were wrong.",
+        "Configurations that were invalid.",
         lambda status: status.configuration.refused,
     ),
     _gauge(
-        "nodeagent_cluster_followed",
+        "nodeagent_cluster_enabled",
         "1 if the API server is asked for the KubeVirt CR and this Node.",
         lambda status: status.cluster.enabled,
     ),
     _gauge(
-        "nodeagent_cluster_answers",
-        "1 if what is in force of the cluster is what it says now.",
+        "nodeagent_cluster_reachable",
+        "1 if the API server is reachable and the watches are up to date.",
         lambda status: status.cluster.reachable,
     ),
     _gauge(
         "nodeagent_cluster_since_timestamp_seconds",
-        "Since when it is so: time() less this is the age of what is in force while it does not answer.",
+        "Time at which nodeagent_cluster_reachable changed last.",
         lambda status: status.cluster.since,
     ),
     _gauge("process_start_time_seconds", "When the process began.", lambda status: status.process.started),

@@ -64,7 +64,7 @@ async def test_metrics_tell_what_the_status_tells(node: Node) -> None:
     at = f'{{resource="{T4}"'
     assert found[f'nodeagent_devices{at},health="healthy",reason=""}}'] == 1
     assert found[f'nodeagent_devices{at},health="unhealthy",reason="driver-changed"}}'] == 1
-    assert found[f"nodeagent_devices_held{at}}}"] == 1
+    assert found[f"nodeagent_devices_allocated{at}}}"] == 1
     assert found[f'nodeagent_allocations_total{at},result="granted"}}'] == 1
     assert found[f'nodeagent_allocations_total{at},result="refused"}}'] == 1
     assert found["nodeagent_allocate_duration_seconds_count"] == sum(told["allocating"]["counts"]) == 2

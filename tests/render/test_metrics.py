@@ -34,7 +34,7 @@ def test_devices_are_counted_by_health_and_reason() -> None:
     at = f'nodeagent_devices{{resource="{GPU}",'
     assert found[f'{at}health="healthy",reason=""}}'] == "1"
     assert found[f'{at}health="unhealthy",reason="node-missing"}}'] == "1"
-    assert found[f'nodeagent_devices_held{{resource="{GPU}"}}'] == "1"
+    assert found[f'nodeagent_devices_allocated{{resource="{GPU}"}}'] == "1"
 
 
 def test_what_was_counted_is_told_by_resource_kind_and_result() -> None:
@@ -84,10 +84,10 @@ def test_a_wrong_configuration_and_a_missing_kubelet_can_be_told_from_a_good_nod
     found = samples(WELL._replace(configuration=wrong, kubelet=away, problems=("one", "two")))
     names = (
         "config_generation",
-        "config_wrong",
+        "config_invalid",
         "config_refusals_total",
         "kubelet_present",
-        "kubelet_answers",
+        "pod_resources_available",
     )
     assert [found[f"nodeagent_{name}"] for name in (*names, "problems")] == ["3", "1", "2", "0", "0", "2"]
 
