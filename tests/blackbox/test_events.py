@@ -128,7 +128,8 @@ async def test_without_the_right_devices_are_served_and_the_status_names_it(
 def made_on(card: str, server: FakeApiServer) -> int:
     """How many vGPUs are told to have been made on it: in one Event, or in several that follow each other."""
     told = [(each["message"], each["count"]) for each in written(server, "MdevCreated")]
-    found = [(re.fullmatch(rf"{card}: (\d+) x nvidia-222 made", message), count) for message, count in told]
+    text = rf"{card}: (\d+) x nvidia-222 created"
+    found = [(re.fullmatch(text, message), count) for message, count in told]
     return sum(int(match[1]) * count for match, count in found if match)
 
 

@@ -26,7 +26,7 @@ from nodeagent.cluster.node_status import Condition
 from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import diagnose
 
-NO_PROBLEMS = Condition("True", "NoProblems", "all devices can be given, or are in use")
+NO_PROBLEMS = Condition("True", "NoProblems", "all devices can be allocated, or are in use")
 _ACTION_REQUIRED = "ActionRequired"
 _ADVICE = "nodeagent status on the node says what to do"
 

@@ -42,13 +42,13 @@ class EventReason(NamedTuple):
 
 DEVICE_UNHEALTHY = EventReason("DeviceUnhealthy", warning=True)
 DEVICE_HEALTHY = EventReason("DeviceHealthy")
-DEVICE_GONE = EventReason("DeviceGone")
+DEVICE_REMOVED = EventReason("DeviceRemoved")
 GROUP_CONFLICT = EventReason("GroupConflict", warning=True)
 MDEV_CREATED = EventReason("MdevCreated")
 MDEV_REMOVED = EventReason("MdevRemoved")
 CHANGE_WAITING = EventReason("ChangeWaiting")
-APPLY_FAILED = EventReason("ApplyFailed", warning=True)
-WISH_UNMET = EventReason("WishUnmet", warning=True)
+CHANGE_FAILED = EventReason("ChangeFailed", warning=True)
+DESIRED_STATE_UNMET = EventReason("DesiredStateUnmet", warning=True)
 CONFIGURATION_REFUSED = EventReason("ConfigurationRefused", warning=True, everywhere=True)
 CONFIGURATION_ACCEPTED = EventReason("ConfigurationAccepted", everywhere=True)
 CR_ENTRY_REFUSED = EventReason("CREntryRefused", warning=True, everywhere=True)
@@ -109,7 +109,7 @@ def compare_cards(before: ChangesStatus, now: ChangesStatus) -> tuple[list[NodeE
         events += (NodeEvent(MDEV_REMOVED, f"{card}: {n} x {type_} removed") for card, type_, n in gone)
     if created > 0:
         new = _additional(before.cards, now.cards)
-        events += (NodeEvent(MDEV_CREATED, f"{card}: {n} x {type_} made") for card, type_, n in new)
+        events += (NodeEvent(MDEV_CREATED, f"{card}: {n} x {type_} created") for card, type_, n in new)
     shown = events or not (created or removed)
     return events, now if shown else before
 
@@ -177,12 +177,12 @@ def _changes(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
         text = f"{waiting.card}: waiting to {waiting.action}: {waiting.message}"
         yield ("waiting", waiting.card, waiting.action), NodeEvent(CHANGE_WAITING, text)
     for failing in changes.failing:
-        event = NodeEvent(APPLY_FAILED, f"{failing.card}: {failing.message}", failing.hint)
+        event = NodeEvent(CHANGE_FAILED, f"{failing.card}: {failing.message}", failing.hint)
         yield ("failing", failing.card, failing.type or ""), event
     for action in changes.stuck:
-        yield ("late", action), NodeEvent(APPLY_FAILED, f"the kernel does not answer: {action}")
+        yield ("late", action), NodeEvent(CHANGE_FAILED, f"the kernel does not answer: {action}")
     for problem in changes.problems:
-        reason = _reason_of_line(problem.message, WISH_UNMET)
+        reason = _reason_of_line(problem.message, DESIRED_STATE_UNMET)
         yield ("line", problem.message), NodeEvent(reason, problem.message, problem.hint)
 
 
@@ -206,7 +206,7 @@ def _reason_of_line(line: str, other: EventReason) -> EventReason:
 def _ended(key: tuple[str, ...], now: Status) -> Iterator[NodeEvent]:
     """The Event on the end of a cause, where there is one."""
     if key[0] == _CONFIGURATION:
-        yield NodeEvent(CONFIGURATION_ACCEPTED, "the configuration is right again")
+        yield NodeEvent(CONFIGURATION_ACCEPTED, "the configuration is valid again")
     if key[0] != _DEVICE:
         return
     _, resource, device_id, pod = key
@@ -215,7 +215,7 @@ def _ended(key: tuple[str, ...], now: Status) -> Iterator[NodeEvent]:
         return  # the pod has ended
     for listed, device in _listed(now):
         if (listed.name, device.id) == (resource, device_id):
-            state = "is Healthy" if device.healthy else f"can be given again later: {device.message}"
+            state = "is Healthy" if device.healthy else f"can be allocated again later: {device.message}"
             yield NodeEvent(DEVICE_HEALTHY, f"{resource}: {device_id} {state}", pod=pod)
 
 
@@ -224,14 +224,14 @@ def _unlisted(before: Status, now: Status) -> Iterator[NodeEvent]:
     ids = {device.id for _, device in _listed(now)}
     for resource, device in _listed(before):
         if device.id not in ids and pci_address(device.id) is not None:
-            yield NodeEvent(DEVICE_GONE, f"{resource.name}: {device.id} is no longer listed")
+            yield NodeEvent(DEVICE_REMOVED, f"{resource.name}: {device.id} is no longer listed")
 
 
 def _removed_counts(before: Status, now: Status) -> Iterator[NodeEvent]:
     """Stale resources that nodeagent has removed from the Node."""
     for name in now.cluster.stale_removed:
         if name not in before.cluster.stale_removed:
-            yield NodeEvent(STALE_REMOVED, f"{name}: the Node counted it as 0, and nobody gave it")
+            yield NodeEvent(STALE_REMOVED, f"{name}: removed from the Node, which listed it with 0 devices")
 
 
 def _listed(status: Status) -> Iterator[tuple[ResourceStatus, DeviceStatus]]:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.agent.cluster.events import BURST, EventQueue
-from nodeagent.agent.cluster.node_events import DEVICE_GONE, NodeEvent
+from nodeagent.agent.cluster.node_events import DEVICE_REMOVED, NodeEvent
 from nodeagent.base.timeouts import Timeouts
 
 
 def event(number: int = 0) -> NodeEvent:
-    return NodeEvent(DEVICE_GONE, f"device {number}")
+    return NodeEvent(DEVICE_REMOVED, f"device {number}")
 
 
 def test_events_leave_in_their_order_and_the_same_is_counted() -> None:

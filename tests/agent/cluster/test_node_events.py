@@ -97,7 +97,7 @@ CASES: dict[str, tuple[Status, Status, list[Told]]] = {
         status(bad()),
         [("DeviceUnhealthy", "", CHANGED)],
     ),
-    "it goes": (status(good()), status(), [("DeviceGone", "", (GPU, GPU_AT))]),
+    "it goes": (status(good()), status(), [("DeviceRemoved", "", (GPU, GPU_AT))]),
     "an mdev goes": (status(good(UUID)), status(), []),
     "a pod has the broken one": (
         status(good(), held={GPU_AT: "ns/vm"}),
@@ -147,7 +147,7 @@ CASES: dict[str, tuple[Status, Status, list[Told]]] = {
     "a change is refused": (
         status(),
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),
-        [("ApplyFailed", "", ("0000:3b:00.0", FAILING.message, FAILING.hint))],
+        [("ChangeFailed", "", ("0000:3b:00.0", FAILING.message, FAILING.hint))],
     ),
     "it is refused once more": (
         status(changes=NO_CHANGES._replace(failing=(FAILING,))),
@@ -157,14 +157,14 @@ CASES: dict[str, tuple[Status, Status, list[Told]]] = {
     "the kernel does not answer": (
         status(),
         status(changes=NO_CHANGES._replace(stuck=("create mdev x",))),
-        [("ApplyFailed", "", ("kernel", "create mdev x"))],
+        [("ChangeFailed", "", ("kernel", "create mdev x"))],
     ),
     "a wish cannot be met": (
         status(),
         status(
             changes=NO_CHANGES._replace(problems=(wrong(ProblemCode.CHANGE, "", "no card has the type x"),))
         ),
-        [("WishUnmet", "", ("no card has the type x",))],
+        [("DesiredStateUnmet", "", ("no card has the type x",))],
     ),
     "virt-handler makes mdevs, too": (
         status(),
@@ -250,7 +250,7 @@ def test_of_two_statuses_the_warnings_that_last_are_found() -> None:
 
 def test_many_of_one_reason_are_one() -> None:
     several = [NodeEvent(node_events.DEVICE_UNHEALTHY, f"device {number}", "mend it") for number in range(15)]
-    other = NodeEvent(node_events.DEVICE_GONE, "device x")
+    other = NodeEvent(node_events.DEVICE_REMOVED, "device x")
     of_pod = several[0]._replace(pod="ns/vm")
     assert node_events.fold([*several[:FEW], other, of_pod]) == [*several[:FEW], other, of_pod]
     first, *rest = node_events.fold([*several, other, of_pod, other])
