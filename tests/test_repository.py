@@ -105,6 +105,26 @@ def test_the_repository_names_no_host_or_path_of_a_development_machine() -> None
     assert {name: word for name, text in texts.items() for word in words if word in text} == {}
 
 
+def test_no_text_has_words_that_readers_stumble_over() -> None:
+    shown = re.compile(
+        r"\b(anew|whoever|a person|what becomes|trying on)\b|, for it\b|(?:^|[.:] )Who\b(?!.*\?)", re.I
+    )
+    kinds = {".py", ".md", ".toml", ".html", ".js", ".yaml", ".json", ".service"}
+    texts = [
+        path
+        for path in find_files()
+        if path.suffix in kinds
+        and path.relative_to(ROOT).parts[0] in ("nodeagent", "docs", "packaging", "README.md")
+    ]
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()[:80]}"
+        for path in texts
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if shown.search(line)
+    ]
+    assert found == []
+
+
 def test_each_path_on_the_architecture_page_exists() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     bare = re.findall(r"(?<!tests/)\b(?:agent|policy|kernel)/[a-z_]+", page)

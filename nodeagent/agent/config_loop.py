@@ -82,7 +82,7 @@ class ConfigLoop:
             self.read.set(self._begun)
 
     async def reload(self) -> None:
-        """Read the configuration again, and wait for the end of a reading that begins now."""
+        """Read the configuration again, and wait until a read that starts after this call has ended."""
         wanted = self._begun + 1
         self.wake()
         while self.read.get() < wanted:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One Snapshot of a node without a daemon, for ``scan``, ``explain`` and ``plan``. Changes nothing.
 
-Who holds what is not known here, nor what is open: only a daemon asks for that. A saved host is taken as it
+Devices in use and open devices are not known here: only a daemon queries them. A saved host is taken as it
 is; what this machine remembers of its own devices says nothing of another's.
 """
 

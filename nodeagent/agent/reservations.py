@@ -126,7 +126,7 @@ class ReservationBook:
     def identify(self, pods: Pods | None) -> Admission:
         """The admission of the pod that requests now, by the pods that PodResources lists now.
 
-        ``pods`` None: there was no answer, so the request counts as that of another pod.
+        ``pods`` None: the kubelet did not answer; then another pod than before is assumed.
         """
         known = self._admission
         if known is None or pods is None or self._is_other(pods):

@@ -62,7 +62,7 @@ def _mistake(message: str, command: str) -> tuple[str, str]:
 
 
 class Verb(NamedTuple):
-    """One command. ``more`` continues the summary in its help, ``wrong`` is the meaning of exit code 3."""
+    """One command. Its help is ``summary`` and ``more``; ``wrong`` is the text for exit code 3."""
 
     name: str
     summary: str
@@ -84,7 +84,7 @@ VERBS = (
     ),
     Verb(
         "scan",
-        "show all devices and what becomes of them",
+        "show all devices, with their resources or why they have none",
         ("scan --offered", "scan '3b:*' -o wide", "scan --class 03 -o name", "scan -o json > host.json"),
     ),
     Verb(
@@ -95,13 +95,13 @@ VERBS = (
     ),
     Verb(
         "explain",
-        "say what becomes of a device, resource, pod or rule, and why",
+        "explain the state of a device, resource, pod or rule",
         (
             "explain 3b:00.0 --host host.json",
             "explain config.yaml:12",
             "explain vmi machine.yaml --cr kubevirt.yaml",
         ),
-        more=", or whether a virtual machine can have what it wants",
+        more=", or whether a VM can start on this node",
     ),
     Verb(
         "status",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``nodeagent scan``: the devices by IOMMU group, then mdevs, USB devices and types, and problems.
 
-``policy/explain`` says what becomes of each device. ``-o json`` saves the whole host, for ``--host`` of the
-other commands.
+``policy/explain`` finds the resource of each device, or why it has none. ``-o json`` saves the whole host,
+for ``--host`` of the other commands.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def document(basis: Basis) -> dict[str, Any]:
-    """The whole host, with what becomes of each device and the problems."""
+    """The whole host, with the resource of each device, or why it has none, and the problems."""
     found, noted = _judge(basis)
     beside = {"devices": list(map(plain.dump, found)), "findings": list(map(plain.dump, noted))}
     return host_json.dump(basis.snapshot.host) | beside

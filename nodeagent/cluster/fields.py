@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields of objects that the API server sent: strict on types, lenient on unknown keys, no text is trusted.
 
-Whoever may write such an object is not the operator of this node. So a text is let through only if it is
+A writer of such an object need not be the operator of this node. So a text is let through only if it is
 printable and of a length that a name may have; what is quoted in a message is cut and escaped. What is wrong
 is noted and left out, and the rest is read on: no input raises. A list or an entry of a wrong type is noted
 apart: it is unknown then what is listed.

@@ -130,7 +130,9 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
             driver for driver in selector["drivers"] if "vfio" in driver
         ]  # as all VFIO drivers are called
         if others := ", ".join(driver for driver in selector["drivers"] if driver not in ready):
-            notes.append(f"{place}: functions on {others} are for containers: only VFIO drivers serve VMs")
+            notes.append(
+                f"{place}: functions bound to {others} are for containers only; VMs need a VFIO driver"
+            )
         if not ready:
             return None
         selector["drivers"] = ready

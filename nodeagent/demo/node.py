@@ -226,7 +226,7 @@ class DemoNode:
                 for device in resource["devices"]
                 if (device["id"], device.get("reason")) == (device_id, code)
             ],
-            f"{device_id} is not said to be Unhealthy by {code}",
+            f"{device_id} is not listed as Unhealthy with the reason {code}",
         )
         return f"{device['message']}\n{device['hint']}".strip()
 

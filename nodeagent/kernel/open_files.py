@@ -39,7 +39,7 @@ class OpenFiles(NamedTuple):
 
     @property
     def decisive(self) -> bool:
-        """True if a device without an opener is closed, also one whose count of opens is above zero."""
+        """True if a device that no process has open is closed, even if its open count is not zero."""
         return self.whole and self.processes > 0
 
 

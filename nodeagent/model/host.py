@@ -366,8 +366,8 @@ class Changes(NamedTuple):
 class Host:
     """The whole node at one moment.
 
-    ``generation`` counts the Hosts of one scanner, and ``changes`` leads from the one before to this one: who
-    has seen that one need not compare. Neither says anything of the node, so neither counts in ``==``.
+    ``generation`` counts the Hosts of one scanner, and ``changes`` leads from the one before to this one, so
+    that readers need not compare the two. Neither says anything of the node, so neither counts in ``==``.
     """
 
     functions: Annotated[Mapping[PciAddress, PciFunction], LISTED] = field(default_factory=dict)

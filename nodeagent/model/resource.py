@@ -48,9 +48,8 @@ WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
 def waits(code: str | None, *, held: bool) -> bool:
     """True if a device of that reason only waits; ``held``: a pod has it, by the resource that lists it.
 
-    Where that is so and its group is held, too, it was given to two pods, and only one of them can use it:
-    that is no use as it should be. A removal waits for the pod that has it; where none has, the
-    reason is unknown.
+    A device that a pod has and whose group another pod uses was allocated twice: that is an error, and does
+    not end by waiting. A removal waits for the pod that has the device; without one, the cause is unknown.
     """
     return held if code == ReasonCode.GOING_AWAY else code in WAITS and not held
 

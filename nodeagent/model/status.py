@@ -205,7 +205,7 @@ class ResourceStatus(NamedTuple):
 
 
 class MemberStatus(NamedTuple):
-    """A function or mdev of a group: what people call it, what it means for the group, what becomes of it.
+    """A function or mdev of a group: its name, its role in the group, and its resource or why it has none.
 
     ``role`` is "vfio", "bridge", "unbound", "friendly", "blocks" or "mdev", and in a group that is not for
     VFIO "splits" or "vacant"; ``parent`` is the physical function that it is a part of; ``device`` the id of
@@ -357,8 +357,9 @@ class ClusterStatus(NamedTuple):
 class Status(NamedTuple):
     """Everything at one moment. ``findings`` are all problems with their hints, then notes.
 
-    ``problems`` are the texts of those that need action. ``subsystems`` has those that failed since the
-    start: why, or "running again". ``pci_ids`` is the day of the bundled copy.
+    ``problems`` are the texts of those that need action. ``subsystems`` has the
+    components that failed since the start, each with the error or "running again". ``pci_ids`` is the day
+    of the bundled copy.
     """
 
     version: str

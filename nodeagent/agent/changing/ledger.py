@@ -73,7 +73,7 @@ class LedgerKeeper:
         self.opened.touch()
 
     def learn(self, busy: Set[str]) -> None:
-        """Remember what the Host shows of vGPU types; not yet of ``busy`` VFs, for it may be old."""
+        """Remember what the Host shows of vGPU types; but not of ``busy`` VFs, whose scan may be old."""
         now = self._snapshots.now
         self._publish(ownership.update_ledger(now.ledger, now.host, now.names, busy))
 

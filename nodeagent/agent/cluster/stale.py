@@ -108,7 +108,7 @@ class StaleResources:
 
     @property
     def _mode(self) -> str:
-        """What becomes of stale resources: report, remove, off."""
+        """The setting for stale resources: report, remove, off."""
         return self._core.settings.get().cluster.stale_resources
 
     async def learn_names(self, offered: Iterable[str]) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ def find_stale(
 
     ``empty``: names that we have offered once, and that count 0 and 0. ``offered``: by us, now.
 
-    ``known``: to the kubelet, whoever offers them; None: that cannot be told. ``removed``: by us, before.
+    ``known``: to the kubelet, of all plugins; None: unknown. ``removed``: by us, before.
     """
     for name in empty:
         if name in offered:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remarked of the newest Decision: told whoever asks, and logged once, when it begins.
+"""The problems and notes of the newest Decision: in the status, and logged once, when they begin.
 
 What somebody has to do something about is a warning, a note is none. Decides nothing: ``policy.offer`` does.
 """

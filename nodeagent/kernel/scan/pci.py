@@ -72,7 +72,7 @@ def has_fallen_off_bus(root: Root, address: PciAddress) -> bool:
 
 
 def config_space_answers(root: Root, address: PciAddress) -> bool | None:
-    """False if the configuration space is all ones; None if it says nothing, or not at once.
+    """False if the configuration space reads as all ones; None if it cannot be read, or not without waiting.
 
     The kernel blocks reads while it resets a function (pci_cfg_access_lock in drivers/pci/access.c),
     which takes a second for a bus, and up to a minute for one that is slow to come back; a VM resets its

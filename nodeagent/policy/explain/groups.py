@@ -63,7 +63,7 @@ def _member(host_device: HostDevice, role: str, decision: Decision) -> MemberSta
 
 
 class GroupMember(NamedTuple):
-    """A device of a group, and what becomes of it, in words; ``role``: what it means for VFIO, or "mdev"."""
+    """A device of a group, and its resource or why it has none; ``role``: its effect on VFIO, or "mdev"."""
 
     id: str
     driver: str | None

@@ -36,7 +36,7 @@ class Prospect(StrEnum):
     NOW = "now"
     LATER = "later"  # when something is released
     OTHERS = "others"  # not for nodeagent to say: another device plugin has it
-    NEVER = "never"  # not as things are: a person is needed
+    NEVER = "never"  # not without a change by the operator
 
 
 class MachineName(NamedTuple):
@@ -195,7 +195,7 @@ def _list_others(permitting: Iterable[Permitted], listed: Collection[str], decis
 
 
 def _otherwise(host_device: HostDevice, decision: Decision) -> str:
-    """What becomes of a device that the CR means, in words."""
+    """The state of a device that the CR names, in words."""
     offer = decision.offer_with(host_device.id)
     if offer is None:
         becomes = f"not offered: {why_not_offered(host_device, decision.snapshot).text}"

@@ -55,7 +55,7 @@ def at(place: str, decision: Decision) -> RuleExplanation | None:
 
 
 def explain(rule: Rule, decision: Decision) -> RuleExplanation:
-    """Return what becomes of all devices of its kind by the rule; that of nodes has their paths."""
+    """Return the result of the rule for each device of its kind; for nodes with their paths."""
     if isinstance(rule, DirectRule):
         takes = _matched_directly(rule, decision.snapshot)
         return RuleExplanation(rule.name, rule.kind, rule.place, takes, {}, _note(rule, takes))

@@ -156,7 +156,7 @@ def tell_verdicts(host_device: HostDevice, decision: Decision) -> tuple[RuleVerd
 
 
 def label(name: str, place: str) -> str:
-    """Return how a rule is named, with the place where it begins."""
+    """Return the name of a rule in texts, with its file and line if known."""
     return f"rule {name} ({place})" if place else f"rule {name}"
 
 
