@@ -218,7 +218,7 @@ def bind_drivers(
         card,
         device=card,
         targets=frozenset(move.address for move in moves),
-        attempt=f"{card}/bind",
+        attempt=f"{card}/bind to {', '.join(sorted({move.to or '' for move in moves}))}",
         text=f"bind {_by_driver(moves)}" + (f", and this host loses {' and '.join(lost)}" if lost else ""),
         takes=frozenset(allocatable),
         undo=_restore_text(backs),

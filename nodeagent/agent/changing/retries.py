@@ -3,8 +3,8 @@
 
 A first "no room" or "exists already" only means that the picture was old: another scan is the answer. The
 same once more, with no success between, is a failure like any other. An attempt that takes a working driver
-away is made ever more rarely, without an upper bound: a driver that refuses a device once mostly refuses it
-for good (its denylist, a class that it does not support), and the kernel log alone has the cause.
+away is repeated once an hour at last, not every five minutes: a driver that refuses a device once mostly
+refuses it for good (its denylist, a class that it does not support), and only the kernel log has the cause.
 
 The one writer of the Snapshot's ``failures``: the attempts among them must not be made yet.
 """
@@ -12,7 +12,6 @@ The one writer of the Snapshot's ``failures``: the attempts among them must not 
 from __future__ import annotations
 
 import errno
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from nodeagent.base.timeouts import Backoff
 from nodeagent.model.change import Step
 from nodeagent.model.status import ResultsStatus
 
+_HOUR = 3600.0  # seconds
 _SCAN_AGAIN = (errno.ENOSPC, errno.EEXIST)
 
 
@@ -58,7 +58,7 @@ class Retries:
         if error.errno in _SCAN_AGAIN and attempt not in self._scan_again:
             self._scan_again[attempt] = step
             return False
-        backoff = self._backoff._replace(limit=math.inf) if error.interrupting else self._backoff
+        backoff = self._backoff._replace(limit=_HOUR) if error.interrupting else self._backoff
         count = self.failures[attempt].count + 1 if attempt in self.failures else 1
         self.failures[attempt] = Failure(step, error, count, now + backoff.delay(count - 1))
         self._failures_changed(now)
