@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from nodeagent.model.change import ActionKind, Move, Plan, Step, bind_drivers, moved, restore_drivers
 from nodeagent.model.host import Host, PciFunction
-from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, vfio_driver
+from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, pci_address, vfio_driver
 from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.snapshot import Ledger, Snapshot
 from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector
@@ -261,8 +261,22 @@ def _move_to_vfio(function: PciFunction, target: DesiredDriver, ledger: Ledger) 
 
 def _plan_restore(members: Sequence[PciFunction], targets: DesiredDrivers, snapshot: Snapshot) -> Step | None:
     """The step that restores the drivers of functions without a rule or request."""
-    unwanted = [each for each in members if each.address not in targets]
+    unwanted = [
+        each
+        for each in members
+        if each.address not in targets and not _may_be_of_hidden_interface(each, snapshot)
+    ]
     return _build_restore(members, unwanted, snapshot, "no rule matches it any more")
+
+
+def _may_be_of_hidden_interface(function: PciFunction, snapshot: Snapshot) -> bool:
+    """True for a VF that a rule may match by an interface of its PF, while that is not visible.
+
+    An interface in another network namespace, or one that its driver creates again, is not in sysfs here.
+    """
+    selectors = [each for rule in snapshot.spec.passthrough for each in rule.selectors]
+    by_interface = any(pci_address(pf.partition("#")[0]) is None for each in selectors for pf in each.pfs)
+    return by_interface and function.physfn is not None and not function.pf_interfaces
 
 
 def _plan_rebind(members: Sequence[PciFunction], binding: Step | None, snapshot: Snapshot) -> Step | None:

@@ -267,7 +267,7 @@ def test_what_was_not_looked_at_yet_waits_for_that() -> None:
 
 
 def test_what_was_refused_waits_for_its_time() -> None:
-    known = replace(KNOWN, failures={f"{GPU}/bind": "the kernel refused"})
+    known = replace(KNOWN, failures={f"{GPU}/bind to vfio-pci": "the kernel refused"})
     (waiting,) = planned(here(gpu(), audio()), RULE, known=known).waiting
     names(waiting.why, "the kernel refused")
 
@@ -280,3 +280,16 @@ def test_a_function_of_which_vfs_are_wanted_is_not_taken_from_the_driver_that_ma
     each_names([each.message for each in plan.problems], (GPU, "sriov", "VFs"))
     none = replace(wish.sriov[0], num_vfs=0)
     assert bindings.plan(replace(KNOWN, host=on, spec=wish._replace(sriov=(none,)))).steps
+
+
+@pytest.mark.parametrize("pf", ["ens1f0", PORT])
+def test_a_vf_keeps_its_driver_while_the_interface_that_a_rule_names_is_not_visible(pf: str) -> None:
+    """In another network namespace, or while its driver creates it again; an address is always visible."""
+    vf = gpu(driver="vfio-pci", physfn=PciAddress("0000:3a:00.1"))
+    rule = PassthroughRule((PciSelector(pfs=(pf,)),))
+    plan = planned(here(vf), rule, ledger=Ledger(drivers={GPU: "nouveau"}))
+    assert bool(plan.steps or plan.waiting) == (pf == PORT)
+    seen = planned(
+        here(vf._replace(pf_interfaces=("ens2f0",))), rule, ledger=Ledger(drivers={GPU: "nouveau"})
+    )
+    assert seen.steps or seen.waiting
