@@ -56,7 +56,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "nodeagent.changes" -}}
 {{- $config := include "nodeagent.config" . | fromYaml -}}
 {{- if eq (toString .Values.changes) "auto" -}}
-{{- if or (dig "mdevs" "manage" false $config) (dig "sriov" list $config) (dig "passthrough" list $config) -}}true{{- end -}}
+{{- if or (dig "mdevs" "manage" false $config) (dig "kubevirt" "manageMdevs" false $config) (dig "sriov" list $config) (dig "passthrough" list $config) -}}true{{- end -}}
 {{- else if .Values.changes -}}true{{- end -}}
 {{- end -}}
 
