@@ -36,7 +36,7 @@ _CHOWN_IN_UNIT = (
     "systemctl edit nodeagent: CapabilityBoundingSet=CAP_CHOWN and SystemCallFilter=@chown in [Service]; "
     "then restart it"
 )
-_CHOWN_IN_POD = "in a pod: usb: true in the chart's values, or the manifests' component usb"
+_CHOWN_IN_POD = "in a pod: usb: true in the chart's values, or packaging/manifests/nodeagent-usb.yaml"
 
 
 def ask_daemon(root: Root, socket: str, limit: float) -> Status | Exception:

@@ -122,7 +122,7 @@ def _check_group(group: Group, node: Node) -> Finding:
         if (reason := _find_reason(each, unit)) is None:
             continue
         seen = f"{each.address}: {reason.message}; its group: {members}"
-        if ready or reason.code is not ReasonCode.DRIVER_CHANGED:
+        if ready or reason.code in (ReasonCode.NO_GROUP, ReasonCode.FIRMWARE_MAPPED):
             return wrong(seen, _explain(each, "what to do"))
         if used := next(filter(classes.describe_uses, groups.find_blockers(unit.functions)), None):
             seen = f"{used.address} is {classes.describe_uses(used)}; its group: {members}"

@@ -14,19 +14,25 @@ from typing import Any, NamedTuple
 import anyio
 
 from nodeagent import __version__
-from nodeagent.base.errors import NodeagentError
+from nodeagent.agent import oneshot
+from nodeagent.agent.tell.basis import Basis
+from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.check import report
 from nodeagent.cli import args, check, config, daemon_client, output, scan
 from nodeagent.cli.check import Readiness
 from nodeagent.cli.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model import plain
+from nodeagent.model.spec import Spec
 
 _OS_RELEASE = "/etc/os-release"
 
 
 class Report(NamedTuple):
-    """What is known beside the host. ``status`` is None where no daemon answers; ``no_status`` says why."""
+    """The facts beside the host. ``status`` is None if no daemon answers; ``no_status`` is the reason.
+
+    ``readiness`` is None, and ``settings`` have the error alone, if the configuration is invalid.
+    """
 
     version: str
     python: str
@@ -34,7 +40,7 @@ class Report(NamedTuple):
     machine: str
     os: str
     settings: Settings
-    readiness: Readiness
+    readiness: Readiness | None
     status: Any
     no_status: str
 
@@ -46,7 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report; one that cannot be complete says why. :raises NodeagentError: if there is no host."""
-    basis, first_line = daemon_client.read_named_basis(options)
+    readiness: Readiness | None = None
+    try:
+        basis, first_line = daemon_client.read_named_basis(options)
+        readiness = check.summarize(anyio.run(report.run, check.describe_node(options, basis)))
+    except ConfigError as error:
+        basis, first_line = _scan_without_settings(options, error), error.what
     status, no_status = None, ""
     try:
         status = daemon_client.read_status(options)
@@ -59,13 +70,19 @@ def run(options: argparse.Namespace) -> int:
         platform.machine(),
         _name_os(args.find_root(options)),
         config.as_document(basis.values, basis.warnings),
-        check.summarize(anyio.run(report.run, check.describe_node(options, basis))),
+        readiness,
         status,
         no_status,
     )
     return output.print_answer(
         output.format_document("json", scan.document(basis) | {"report": plain.dump(made)}), first_line
     )
+
+
+def _scan_without_settings(options: argparse.Namespace, error: ConfigError) -> Basis:
+    """The host without rules, for an invalid configuration. :raises ConfigError: if there is no host."""
+    snapshot = anyio.run(oneshot.snapshot, args.find_root(options), Spec(), options.timeouts, None)
+    return Basis(snapshot, {}, (), (error.lines(),))
 
 
 def _name_os(root: Root) -> str:

@@ -130,7 +130,8 @@ def _read_cr(path: str) -> KubeVirtCR:
     chosen = documents[0] if len(documents) == 1 else kubevirt.chosen(documents)
     if chosen is None:
         raise ConfigError(
-            f"{path}: it holds no KubeVirt CR that is in use", "give one object of kind KubeVirt"
+            f"{path}: it holds no KubeVirt CR that is in use",
+            "give one object of kind KubeVirt or HyperConverged",
         )
     cr = kubevirt.cr(chosen)
     if cr.fault is not None:

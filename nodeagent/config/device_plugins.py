@@ -17,6 +17,7 @@ Go's encoding/json, by which both read their files, ignores the case of keys.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from nodeagent.model.nodes import is_pattern
@@ -177,7 +178,7 @@ def _group(group: Any, name: str, place: str, notes: list[str]) -> list[Rule]:
         selectors = [_usb(each, place, notes) for each in usb]
         if None not in selectors:
             found.append({"name": name, "usb": selectors})
-            notes += _describe_usb_differences(group.get("count"), place)
+            notes += _describe_usb_differences(group.get("count"), len(usb), place)
     if not paths and not usb:
         notes.append(f"{place}: a group without paths or USB devices is left out")
     return found
@@ -194,10 +195,12 @@ def _usb(given: Any, place: str, notes: list[str]) -> Rule | None:
     return {"vendors": [vendor], "products": [product]} | ({"serials": [str(serial)]} if serial else {})
 
 
-def _describe_usb_differences(count: Any, place: str) -> list[str]:
-    owner = f"{place}: while a pod has a USB device, its node belongs to user and group 107 (docs/usb.md)"
-    shared = f"{place}: count {count} has no counterpart: a USB device is one container's at a time"
-    return [owner, shared] if isinstance(count, int) and count > 1 else [owner]
+def _describe_usb_differences(count: Any, entries: int, place: str) -> Iterator[str]:
+    yield f"{place}: while a pod has a USB device, its node belongs to user and group 107 (docs/usb.md)"
+    if isinstance(count, int) and count > 1:
+        yield f"{place}: count {count} has no counterpart: a USB device is one container's at a time"
+    if entries > 1:
+        yield f"{place}: listed if all {entries} devices are there; without bundle each is one of its own"
 
 
 def _path(given: Any, place: str, notes: list[str]) -> Rule | None:

@@ -301,7 +301,9 @@ def _default_node_name(prefix: str) -> str:
     name = os.uname().nodename
     if prefix not in ("", "/"):
         with contextlib.suppress(OSError):
-            name = files.read_regular(sources.below(prefix, "/etc/hostname"), 256).decode("ascii", "ignore")
+            text = files.read_regular(sources.below(prefix, "/etc/hostname"), 256).decode("ascii", "ignore")
+            lines = (line.strip() for line in text.splitlines())  # hostname(5) has comments
+            name = next((line for line in lines if line and not line.startswith("#")), name)
     return name.strip().lower()
 
 

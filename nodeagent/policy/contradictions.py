@@ -81,10 +81,13 @@ def _shared_leaders(rules: Sequence[Rule]) -> Iterator[Problem]:
     first: dict[tuple[str, bool, str], NodeRule] = {}
     for rule in rules:
         if isinstance(rule, NodeRule):
+            from nodeagent.policy.offer import node_rules  # here: few nodes have rules for such
+
             path = rule.entries[0].path
-            earlier = first.setdefault((rule.name, rule.per_path, path), rule)
+            leader = path if rule.per_path else node_rules.name_unit(rule)
+            earlier = first.setdefault((rule.name, rule.per_path, leader), rule)
             if earlier is not rule:
-                what = f'"{rule.name}": another rule of this name begins with {path} ({_at(earlier)})'
+                what = f'"{rule.name}": the devices of {path} have the ids of another rule ({_at(earlier)})'
                 yield misconfigured(rule.place, what, "use count for more shares, or another name")
 
 
@@ -100,7 +103,9 @@ def _too_large(rules: Sequence[Rule]) -> Iterator[Problem]:
         shares[rule.name] = shares.get(rule.name, 0) + rule.count
         if shares[rule.name] > most:
             what = f'"{rule.name}": {shares[rule.name]} shares do not fit into one message to the kubelet'
-            yield misconfigured(rule.place, what, f"set count to at most {most}")
+            yield misconfigured(
+                rule.place, what, f"set count to at most {most}, in all rules of this name together"
+            )
 
 
 def _cycles(aliases: Sequence[Alias]) -> Iterator[Problem]:

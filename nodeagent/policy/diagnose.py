@@ -89,7 +89,7 @@ def _of_changes(status: Status) -> Iterator[Problem]:
 
 def _of_kubelet(status: Status) -> Iterator[Problem]:
     if not status.kubelet.present:
-        text = f"the kubelet is away: no listener on {status.kubelet.socket}"
+        text = f"the kubelet is unreachable: no listener on {status.kubelet.socket}"
         hint = f"{START_KUBELET}; if it is elsewhere, set kubelet.devicePluginDir"
         yield _problem(ProblemCode.NO_KUBELET, "", text, hint)
 

@@ -134,7 +134,7 @@ async def test_a_resource_whose_entry_in_the_cr_is_refused_is_not_called_unliste
     told = await answer(node, *files(node, "example.com/a100", "10DX:20B0"))
     (asked,) = told["resources"]
     assert asked["availability"] == "never"
-    names(asked["messages"][0], "KubeVirt permits it", "permittedHostDevices.pciHostDevices[0]", "10DX:20B0")
+    names(asked["messages"][0], "cannot be used", "permittedHostDevices.pciHostDevices[0]", "10DX:20B0")
     assert not any("list it there" in line for line in asked["messages"])
     (note,) = (line for line in told["notes"] if "pciHostDevices[0]" in line)
     names(note, "example.com/a100", "10DX:20B0")

@@ -123,7 +123,7 @@ def _wrong(status: Status, stopped: str | None) -> Iterator[str]:
     if stopped is not None:
         yield f"does not go on: {stopped}"
     if not status.kubelet.present:  # most of what else is wrong follows from it
-        yield "the kubelet is away"
+        yield "the kubelet is unreachable"
     devices = {
         diagnose.subject(resource, device) for resource in status.resources for device in resource.devices
     }

@@ -137,9 +137,9 @@ def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, de
         ask = _absent(resource, devices, cr, decision)
     else:
         ask = _present(found, devices, cr, decision)
-    if not refused:
-        return ask
-    return replace(ask, availability=Prospect.NEVER, messages=(*refused, *ask.messages))
+    unusable = permissions.describe_unusable_entry(cr, resource) if cr is not None else ()
+    messages = (*refused, *unusable, *ask.messages)
+    return replace(ask, availability=Prospect.NEVER if refused else ask.availability, messages=messages)
 
 
 def _explained(

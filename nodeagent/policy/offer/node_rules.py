@@ -158,10 +158,10 @@ def build_units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
     parts = [(node, entry) for entry in rule.entries for node in _find_nodes(entry.path, snapshot.host)]
     there = [entry for _, entry in parts]
     missing = [entry.path for entry in rule.entries if not entry.optional and entry not in there]
-    return (NodeUnit(_name_unit(rule), tuple(parts), tuple(missing)),)
+    return (NodeUnit(name_unit(rule), tuple(parts), tuple(missing)),)
 
 
-def _name_unit(rule: NodeRule) -> str:
+def name_unit(rule: NodeRule) -> str:
     """The name of the only unit: that of a single ``path`` is the path itself, if its ids are short."""
     stem = _stem(rule.entries[0].path)
     whole = not rule.paths and len(share_id(rule.path, rule.count - 1)) <= ID_LIMIT

@@ -30,13 +30,16 @@ def find_refusals(cr: KubeVirtCR, resource: str, lists: Iterable[DeviceList]) ->
     for listed in lists:
         if listed is DeviceList.HOST_DEVICES and HOST_DEVICES not in cr.gates:
             yield f"{_NO_GATE}; add {HOST_DEVICES} to developerConfiguration.featureGates of the KubeVirt CR"
-        if cr.permitted is None or find_entries(cr, resource):
-            continue
-        if (problem := dict(cr.unusable).get(resource)) is not None:
-            yield f"KubeVirt permits it, but its entry in the KubeVirt CR cannot be used: {problem.line}"
+        if cr.permitted is None or find_entries(cr, resource) or resource in dict(cr.unusable):
             continue
         text = f"{listed} {resource} is not permitted in permittedHostDevices configuration"
         yield f"{text}; list it there with externalResourceProvider: true, or request another resource"
+
+
+def describe_unusable_entry(cr: KubeVirtCR, resource: str) -> tuple[str, ...]:
+    """The text for an entry that permits a resource in KubeVirt, but gives nodeagent no device."""
+    problem = dict(cr.unusable).get(resource)
+    return () if problem is None else (f"its entry in the KubeVirt CR cannot be used: {problem.line}",)
 
 
 def is_match(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
