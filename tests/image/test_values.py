@@ -66,6 +66,12 @@ def test_every_value_is_known_to_the_schema_and_used() -> None:
     assert [key for key in values if f".Values.{key}" not in templates] == []
 
 
+def test_vgpus_of_the_kubevirt_cr_get_the_mounts_of_changes() -> None:
+    pod = manifests.pod(manifests.helm(config={"kubevirt": {"manageMdevs": True}}))
+    assert pod["hostPID"] is True
+    assert "/etc/machine-id" in {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+
+
 @pytest.mark.parametrize("changes", [True, False])
 def test_what_is_said_of_changes_counts_more_than_config(*, changes: bool) -> None:
     asking = {"apiVersion": "nodeagent/v1", "sriov": [{"match": [{"vendors": ["10de"]}], "numVFs": 2}]}
