@@ -185,7 +185,7 @@ def test_a_pod_offers_the_devices_of_its_node(running: Cluster, host: SimulatedH
 @pytest.mark.usefixtures("namespace", "image")
 def test_a_pod_follows_the_kubevirt_cr_as_its_service_account(running: Cluster, host: SimulatedHost) -> None:
     kubevirt.install(running.api)
-    with deployed(running, host, "base"):
+    with deployed(running, host, "nodeagent"):
         kubevirt.create(running.api, PERMITTED)
         try:
             running.await_counts(SERVED, 4, 4)
