@@ -53,9 +53,9 @@ async def test_other_commands_read_the_host_of_a_report(node: Node) -> None:
 
 async def test_with_an_invalid_configuration_the_report_has_the_host_and_the_error(node: Node) -> None:
     node.host.add_function(CARD, vendor="10de", device="1eb8", pci_class="030200", driver="nouveau", group=8)
-    node.configure("apiVersion: nodeagent/v1\nresuorces: []\n")
+    node.configure("apiVersion: nodeagent/v1\nunknownKey: []\n")
     document = await reported(node)
     assert [each["address"] for each in document["functions"]] == [CARD]
     assert document["report"]["readiness"] is None
     (error,) = document["report"]["settings"]["warnings"]
-    assert "resuorces" in error
+    assert "unknownKey" in error
