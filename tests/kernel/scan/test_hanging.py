@@ -136,9 +136,11 @@ async def test_a_scan_that_is_given_up_early_leaves_the_device_known_as_stuck(
     runner: Scanner, host: SimulatedHost, recovered: Heard[str | None]
 ) -> None:
     fifos.hang(host, HANGING, "enable")
-    with anyio.move_on_after(DEADLINE / 2) as scope:
-        await runner.scan(None, Host(), (), {})
-    assert scope.cancelled_caught
+    with anyio.fail_after(10.0):
+        while not runner.stuck:  # on a loaded machine a scan does not come as far as the device
+            with anyio.move_on_after(DEADLINE / 2) as scope:
+                await runner.scan(None, Host(), (), {})
+            assert scope.cancelled_caught
     assert list(runner.stuck) == [HANGING]
     fifos.unhang(host, HANGING, "enable")
     await recovered.until_told(HANGING)
