@@ -228,7 +228,8 @@ def _find_not_offered(
 def _find_ids_to_check(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
     """The ids in use that may be offered otherwise now: those of changed holders, units and resources.
 
-    A function leaves its group before it leaves the host: then no unit has it, so it is added by itself.
+    A function leaves its group before it leaves the host: then no unit has it, so it is added by itself. So
+    are USB devices of pods if any was plugged in: it may be at the port of one that has left.
     """
     holders, pending = now.snapshot.allocations.holders, now.snapshot.reservations.pending
     mostly = len(changed.rebuilt) + len(changed.rechecked) > len(holders) + len(pending)
@@ -237,8 +238,11 @@ def _find_ids_to_check(before: Decision, now: Decision, changed: Changed) -> fro
     old, new = before.snapshot.host, now.snapshot.host
     hosts = (new,) if old is new else (old, new)
     inside = (each for unit in changed.units for host in hosts for each in units.find_ids(unit, host))
+    usb = now.snapshot.loans if old.usb != new.usb else ()
     return changed.held.union(
-        each for each in chain(new.changes_since(old).devices, inside) if each in holders or each in pending
+        each
+        for each in chain(new.changes_since(old).devices, inside, usb)
+        if each in holders or each in pending
     )
 
 

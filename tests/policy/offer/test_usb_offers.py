@@ -186,3 +186,18 @@ def test_a_set_is_made_of_what_can_be_given_first() -> None:
     found = of(KEY, used, OTHER)
     assert code(found, "a.b/set", "key") is None
     assert code(of(KEY, used), "a.b/set", "key") is ReasonCode.USED_BY_HOST
+
+
+def test_the_reason_of_an_allocated_device_changes_when_another_is_plugged_in_at_its_port() -> None:
+    rule = UsbRule("a.b/one", (UsbSelector(vendors=("1234",)),))
+    lent = Loan(KEY.id, KEY.node, KEY.place, name=KEY.name)
+    known = samples.snapshot(
+        samples.host(),
+        samples.WISH._replace(rules=(rule,)),
+        holders=samples.holders("key", resource="a.b/one"),
+    )
+    gone = turn.decide_first(replace(known, loans={DeviceId("key"): (lent,)}))
+    other = OTHER._replace(name=KEY.name)
+    now = turn.decide_next(gone, replace(gone.snapshot, host=samples.host(other)))
+    assert code({**gone.resources}, "a.b/one", "key") is not ReasonCode.RE_ENUMERATED
+    assert code({**now.resources}, "a.b/one", "key") is ReasonCode.RE_ENUMERATED
