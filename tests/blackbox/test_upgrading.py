@@ -52,6 +52,7 @@ async def test_a_daemon_whose_code_is_gone_serves_on_while_it_wants_no_more_of_i
 ) -> None:
     node.add_gpus(1)
     async with node.daemon(environ=installed(code)) as daemon:
+        await node.until_told(lambda told: bool(told["pciIds"]))  # the names of devices are read
         shutil.rmtree(code)
         node.host.remove_node("/dev/vfio/10")
         await daemon.logged("device-unhealthy")
