@@ -319,7 +319,7 @@ class HttpStatus(NamedTuple):
 
 
 class StaleStatus(NamedTuple):
-    """An extended resource that was offered here once, that nobody gives any more, and that the Node has.
+    """An extended resource that nodeagent served here before, and that the Node lists without a plugin.
 
     ``message`` it cannot be taken away; "" if it can be.
     """
