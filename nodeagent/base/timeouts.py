@@ -113,6 +113,7 @@ class Timeouts(NamedTuple):
     write_effect_poll: float = 0.002
     write_late: float = 10.0  # a write that takes longer is reported
     write_retry: Backoff = Backoff(first=1.0, limit=300.0)
+    interrupting_retry: Backoff = Backoff(first=1.0, limit=3600.0)  # each try takes a working driver away
     change_request_answer: float = 10.0  # a later answer says that the change is not done yet
     host_use_read: float = 1.0  # a close look at the host's use of a device before a change
 

@@ -20,11 +20,10 @@ import anyio
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
-from nodeagent.base.timeouts import Backoff
+from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.change import Step
 from nodeagent.model.status import ResultsStatus
 
-_HOUR = 3600.0  # seconds
 _SCAN_AGAIN = (errno.ENOSPC, errno.EEXIST)
 
 
@@ -43,11 +42,11 @@ class Retries:
 
     name = "retries"
 
-    def __init__(self, snapshots: Snapshots, backoff: Backoff) -> None:
+    def __init__(self, snapshots: Snapshots, timeouts: Timeouts) -> None:
         self.failures: dict[str, Failure] = {}
         self.results: dict[str, ResultsStatus] = {}  # by kind of Action, since the start
         self._snapshots = snapshots
-        self._backoff = backoff
+        self._timeouts = timeouts
         self._scan_again: dict[str, Step] = {}  # of which another scan was the answer
         self._changed: Latest[None] = Latest(None)
 
@@ -58,7 +57,7 @@ class Retries:
         if error.errno in _SCAN_AGAIN and attempt not in self._scan_again:
             self._scan_again[attempt] = step
             return False
-        backoff = self._backoff._replace(limit=_HOUR) if error.interrupting else self._backoff
+        backoff = self._timeouts.interrupting_retry if error.interrupting else self._timeouts.write_retry
         count = self.failures[attempt].count + 1 if attempt in self.failures else 1
         self.failures[attempt] = Failure(step, error, count, now + backoff.delay(count - 1))
         self._failures_changed(now)

@@ -73,7 +73,7 @@ class ChangeRunner:
 
     def __init__(self, core: Core) -> None:
         self.ledger = LedgerKeeper(core.root, core.snapshots)
-        self.retries = Retries(core.snapshots, core.timeouts.write_retry)
+        self.retries = Retries(core.snapshots, core.timeouts)
         self.working: frozenset[str] = frozenset()  # cards
         self.writes = 0
         self.snapshots = core.snapshots

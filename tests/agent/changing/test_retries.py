@@ -21,12 +21,12 @@ FIRST, SECOND = (
 CARD, OTHER = FIRST.action.attempt, SECOND.action.attempt
 
 
-DEFAULT = Timeouts().write_retry
+DEFAULTS = Timeouts()
 
 
-def made(backoff: Backoff = DEFAULT) -> tuple[Retries, Snapshots]:
+def made(timeouts: Timeouts = DEFAULTS) -> tuple[Retries, Snapshots]:
     snapshots = Snapshots(Snapshot())
-    return Retries(snapshots, backoff), snapshots
+    return Retries(snapshots, timeouts), snapshots
 
 
 def refused(number: int) -> KernelRefused:
@@ -34,7 +34,7 @@ def refused(number: int) -> KernelRefused:
 
 
 def test_each_refusal_in_a_row_waits_longer() -> None:
-    retries, snapshots = made(Backoff(first=1.0, limit=5.0))
+    retries, snapshots = made(Timeouts(write_retry=Backoff(first=1.0, limit=5.0)))
     for now, due in ((0.0, 1.0), (10.0, 12.0), (20.0, 24.0), (30.0, 35.0)):
         assert retries.refused(FIRST, refused(errno.EIO), now)
         assert retries.failures[CARD].due == due
@@ -47,7 +47,7 @@ def test_each_refusal_in_a_row_waits_longer() -> None:
 
 
 def test_an_attempt_that_interrupts_a_working_driver_is_repeated_once_an_hour_at_last() -> None:
-    retries, _ = made(Backoff(first=1.0, limit=5.0))
+    retries, _ = made()
     error = KernelRefused("the driver refused", interrupting=True)
     delays = []
     for _ in range(40):
@@ -101,7 +101,7 @@ def test_on_a_card_on_its_way_to_a_type_nothing_is_forgotten_of_that_type() -> N
 
 
 async def test_what_has_waited_long_enough_leaves_the_snapshot_by_itself() -> None:
-    retries, snapshots = made(Backoff(first=0.05, limit=0.05))
+    retries, snapshots = made(Timeouts(write_retry=Backoff(first=0.05, limit=0.05)))
     async with anyio.create_task_group() as group:
         group.start_soon(retries.run)
         retries.refused(FIRST, refused(errno.EIO), anyio.current_time())
