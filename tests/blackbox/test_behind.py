@@ -159,7 +159,7 @@ async def test_the_function_is_kept_of_which_a_container_has_a(node: Node, rules
     async with with_a_serial_card(node, rules) as drivers, node.kubelet() as kubelet, node.daemon():
         await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values())
         running(await kubelet.admit(pod("one", {SHARED: 1})))
-        await node.until_told(lambda told: bool(told["holders"]))
+        await node.until_told(lambda told: "ns/one" in str(told["holders"]))
         wished(node, then, SERIAL)
         await waits(node, drivers, SERIAL, "serial")
 
@@ -217,7 +217,7 @@ async def test_nobody_binds_it_by_hand_where_no_daemon_runs(node: Node, rules: s
         async with node.daemon():
             await kubelet.until(lambda: "Healthy" in health(kubelet, SHARED).values())
             running(await kubelet.admit(pod("one", {SHARED: 1})))
-            await node.until_told(lambda told: bool(told["holders"]))
+            await node.until_told(lambda told: "ns/one" in str(told["holders"]))
         said = await node.command("bind", SERIAL)
         assert said.returncode != 0
         assert "ns/one" in said.stdout + said.stderr

@@ -63,7 +63,7 @@ async def test_a_driver_change_waits_while_a_pod_has_a_node_that_is_gone(node: N
         with_ports(kubelet, takes=0.1, first=TTY) as one,
     ):
         running(await kubelet.admit(one))
-        await node.until_told(lambda told: "port-0" in told["holders"])
+        await node.until_told(lambda told: "ns/one" in str(told["holders"]))
         os.unlink(node.host.path(TTY))
         node.configure(bound(CARD))
         status = await node.until_told(lambda told: bool(told["changes"]["waiting"]))
@@ -84,7 +84,7 @@ async def test_a_driver_change_waits_while_a_pod_has_a_usb_device_that_was_plugg
         await kubelet.until_listed(ONE, 1)
         one = await kubelet.admit(pod("one", {ONE: 1}))
         running(one)
-        await node.until_told(lambda told: bool(told["holders"]))
+        await node.until_told(lambda told: "ns/one" in str(told["holders"]))
         node.usb.unplug("1-1")
         plugged(node, "1-1", stick("A"), 7)
         node.configure(bound(CARD))

@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent.sim.kubelet.server import FakeKubelet
 from nodeagent.sim.kubelet.state import Pod
-from tests.blackbox.boards import running, stays
+from tests.blackbox.boards import named, running, stays
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod
 from tests.blackbox.test_behind import (
     HEAD,
@@ -91,7 +91,7 @@ async def who_has_the_other_node(node: Node, kubelet: FakeKubelet, name: str) ->
     devnodes.add(node.host, "/dev/ttyOTHER", (188, 10))
     one = await kubelet.admit(pod(name, {PORT: 1}))
     running(one)
-    await node.until_told(lambda told: "port-0" in told["holders"])
+    await named(node, "port-0", one)
     return one
 
 

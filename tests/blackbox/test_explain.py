@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nodeagent.sim.kubelet.state import Pod
+from tests.blackbox.boards import named
 from tests.blackbox.harness import T4, Node, run
 from tests.facts import names
 
@@ -57,7 +58,8 @@ async def test_a_resource_tells_how_many_there_are_who_has_them_and_what_cannot_
         (held,) = vm.result.ids[T4]
         broken = third if held != third else second
         node.host.bind(broken, "nouveau")
-        await node.until_told(lambda told: held in told["holders"] and told["resources"][0]["healthy"] == 2)
+        await named(node, held, vm)
+        await node.until_told(lambda told: told["resources"][0]["healthy"] == 2)
         told = await answer(node, "ResourceExplanation", T4)
         text = (await node.command("explain", T4)).stdout
     assert (told["capacity"], told["allocatable"], told["free"], told["registered"]) == (3, 2, 1, True)
@@ -147,7 +149,7 @@ async def test_a_rule_that_an_earlier_one_forestalls_says_which(node: Node) -> N
 async def test_a_pod_tells_what_it_has_in_which_form_and_how_that_is(ruled: Node) -> None:
     async with ruled.running(listed={GPU: 1, KVM: 3}) as (_, kubelet):
         await kubelet.admit(Pod("ns", "vm", [{GPU: 1, KVM: 1}]))
-        await ruled.until_told(lambda told: len(told["holders"]) == 2)
+        await ruled.until_told(lambda told: list(pods_of(told).values()) == ["ns/vm", "ns/vm"])
         told = await answer(ruled, "PodExplanation", "ns/vm")
         text = (await ruled.command("explain", "ns/vm")).stdout
         code, what, hint = await error(ruled, "ns/vn")
@@ -166,8 +168,8 @@ async def test_a_pod_tells_what_it_has_in_which_form_and_how_that_is(ruled: Node
 async def test_what_an_unhealthy_device_of_a_pod_lacks_is_told(node: Node) -> None:
     (address,) = node.add_gpus(1)
     async with node.running(listed={T4: 1}) as (_, kubelet):
-        await kubelet.admit(Pod("ns", "vm", [{T4: 1}]))
-        await node.until_told(lambda told: address in told["holders"])
+        vm = await kubelet.admit(Pod("ns", "vm", [{T4: 1}]))
+        await named(node, address, vm)
         node.host.remove_node("/dev/vfio/10")
         await node.until_told(lambda told: told["resources"][0]["healthy"] == 0)
         (part,) = (await answer(node, "PodExplanation", "ns/vm"))["resources"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
+from tests.blackbox.boards import named
 from tests.blackbox.harness import Node, pod
 from tests.blackbox.test_explain import answer, error
 from tests.facts import names
@@ -41,7 +42,7 @@ async def test_a_card_tells_its_types_their_room_and_who_made_what_is_on_it(
             vm = pod("vm", {SMALL: 1})
             await kubelet.admit(vm)
             (held,) = vm.result.ids[SMALL]
-            await node.until_told(lambda told: held in told["holders"])
+            await named(node, held, vm)
             explained = await answer(node, "DeviceExplanation", FIRST)
             first = explained["split"]
             second = (await answer(node, "DeviceExplanation", SECOND))["split"]
