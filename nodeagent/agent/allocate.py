@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocate and GetPreferredAllocation, from the request to the answer.
+"""Answers the kubelet's Allocate and GetPreferredAllocation requests.
 
-An Allocate names no pod. PodResources shows which pod requests, and is queried only if that matters: if a
-pod has a part of the groups by the table of ``agent.usage``, or another resource offers a part of them. Each
-Allocate reads the host again, and waits for a device that a container of a former pod still has open. The
-last check and the mark of the allocated ids are one step of the event loop.
+An Allocate does not name its pod. PodResources shows which pod is being admitted. It is queried only if that
+matters: if, by the table of ``agent.usage``, a pod already uses a device of the same IOMMU groups, or if
+another resource offers devices of them. Each Allocate reads the devices from sysfs again, and waits for a
+device that the container of a former pod still has open. The last check and the marking of the ids as
+allocated happen without an await in between.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from nodeagent.policy.offer.allocating import Request
 
 
 class Host(Protocol):
-    """Reads the host for the Snapshot."""
+    """Reads the node's devices into the Snapshot."""
 
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
-        """Read these devices again, their groups, and a word of these functions' configuration space.
+        """Read these devices and their groups again, and one word of the configuration space of
+        ``functions``.
 
         :raises KernelRefused: if changed devices could not be read.
         """
@@ -46,26 +48,29 @@ class Host(Protocol):
 
 
 class CdiFiles(Protocol):
-    """Writes the CDI files of devices that are allocated by CDI names."""
+    """Writes the CDI files of devices that are allocated by CDI name."""
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """:raises AllocationRefused: if these devices have no file."""
+        """Make sure that the CDI file names these devices.
+
+        :raises AllocationRefused: if the file cannot be written.
+        """
         ...
 
 
 class UsbNodes(Protocol):
-    """Changes the owner of USB device nodes to QEMU's user."""
+    """Changes the owner of USB device nodes to the user that QEMU runs as."""
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str], owned: Collection[str]) -> None:
-        """Change the owner of the nodes; the requesting pod has the ``owned`` devices already.
+        """Change the owner of the device nodes. The requesting pod already has the ``owned`` devices.
 
-        :raises AllocationRefused: if that cannot be done in time.
+        :raises AllocationRefused: if the owner cannot be changed in time.
         """
         ...
 
 
 class _Opened(NamedTuple):
-    """An open device, and the process that has it open, if known."""
+    """An open device, and the process that has it open, if that is known."""
 
     device_id: str
     process: str | None = None
@@ -85,7 +90,7 @@ class Allocator:
         usb: Latest[UsbNodes | None],
         timeouts: Timeouts,
     ) -> None:
-        """``usb``: None until the code for USB devices is loaded."""
+        """``usb`` is None until the code for USB devices is loaded."""
         self.tally = AllocateTally()
         self._root = root
         self._host = host
@@ -98,20 +103,20 @@ class Allocator:
         self._open_files = threads.OneByOne()
 
     def _request(self, name: ResourceName, device_ids: Sequence[str]) -> Request:
-        """The request, by the newest Snapshot."""
+        """The request for these ids, checked against the newest Snapshot."""
         decision = self._offering.one_turn()
         return Request(decision.resource(name), device_ids, decision)
 
     def _renew(self, request: Request) -> Request:
-        """The same request, by the newest Snapshot."""
+        """The same request, checked against the newest Snapshot."""
         return self._request(request.resource.name, request.device_ids)
 
     # Allocate
 
     async def allocate(self, name: ResourceName, device_ids: Sequence[str]) -> Grant:
-        """The response for one container, whose pod has the devices from now on.
+        """Return the response for one container; its pod has the devices from then on.
 
-        :raises AllocationRefused: if one of them cannot be allocated, with the Reason.
+        :raises AllocationRefused: if a device cannot be allocated; the error has the Reason.
         :raises KernelRefused: if changed devices could not be read.
         """
         with self.tally.counted(name):
@@ -129,9 +134,9 @@ class Allocator:
             return self._answer(self._renew(request), admission)
 
     async def _identify(self, request: Request) -> Admission:
-        """The admission of the requesting pod; an empty one where the pod does not matter.
+        """Find the pod that is being admitted; the result is empty where the pod does not matter.
 
-        :raises AllocationRefused: if another pod has a part of the devices' groups.
+        :raises AllocationRefused: if another pod uses a device of the same IOMMU groups.
         """
         if not allocating.is_contended(request):
             return Admission()
@@ -140,9 +145,9 @@ class Allocator:
         return admission
 
     async def _reread(self, request: Request, functions: Sequence[PciAddress] = ()) -> Request:
-        """Read again these devices and all on which their health depends, and decide.
+        """Read the devices, and everything that their health depends on, again, and decide again.
 
-        A device may be in another group by now: then that group is read as well.
+        If a device is in another IOMMU group by then, that group is read too.
 
         :raises KernelRefused: if changed devices could not be read.
         """
@@ -156,11 +161,12 @@ class Allocator:
         return request
 
     async def _wait_until_closed(self, request: Request, admission: Admission, deadline: float) -> Request:
-        """Wait until no process has the devices open, nor the rest of their groups.
+        """Wait until no process has the devices, or other devices of their groups, open.
 
-        After a force deletion the kubelet allocates a device 2.5 s before the old container ends.
+        After a force deletion the kubelet allocates a device again 2.5 s before the old container ends.
 
-        :raises AllocationRefused: if that takes too long, or another pod has a part of them.
+        :raises AllocationRefused: if a device stays open too long, or another pod uses a device of the
+        groups.
         """
         released, name = self._usage.released, request.resource.name
         suspected = released.find_recent(anyio.current_time())
@@ -184,11 +190,12 @@ class Allocator:
     async def _find_open(
         self, request: Request, admission: Admission, suspected: frozenset[str]
     ) -> _Opened | None:
-        """An open device among the devices and the rest of their groups; None if there is none.
+        """Find an open device among the devices and the other devices of their groups; None if all are
+        closed.
 
-        For functions the kernel's open count decides. A count that was never lower may be left by a former
-        driver: it counts only for a moment after a release. Mdevs, vGPUs and group nodes have no count: for
-        the ``suspected`` ones, which were released a moment ago, the processes are scanned.
+        For PCI functions the kernel's open count decides. A count that never fell may be a leftover of a
+        former driver: it only counts shortly after a release. Mdevs, vGPUs and group nodes have no count. For
+        those of the ``suspected`` ids (released a moment ago), the open files of all processes are scanned.
         """
         members = allocating.find_closed(request, admission.pods or {})
         now = anyio.current_time()
@@ -212,9 +219,9 @@ class Allocator:
         return None if seen is None else next((_Opened(*each) for each in seen.openers.items()), None)
 
     async def _ensure_nodes(self, request: Request, admission: Admission) -> None:
-        """The CDI file and the nodes of USB devices are as QEMU needs them.
+        """Make sure that the CDI file and the owners of USB device nodes are as QEMU needs them.
 
-        :raises AllocationRefused: if one of the devices is not Healthy, or that cannot be done in time.
+        :raises AllocationRefused: if a device is not Healthy, or the files cannot be prepared in time.
         """
         resource, device_ids = request.resource, request.device_ids
         grants.check_healthy(resource, device_ids)
@@ -233,7 +240,7 @@ class Allocator:
         await nodes.ensure(resource.name, device_ids, owned)
 
     def _answer(self, request: Request, admission: Admission) -> Grant:
-        """Decide, and mark the ids as allocated, with no await in between."""
+        """Check for the last time, and mark the ids as allocated, with no await in between."""
         grant = grants.grant(*request)
         allocating.check_unused(request, admission.owned, admission.pods)
         allocating.check_usb_nodes(request)
@@ -243,7 +250,10 @@ class Allocator:
     def _mark(
         self, request: Request, admission: Admission, grant: Grant, holders: Mapping[str, Holder]
     ) -> Grant:
-        """Mark the ids as allocated; ``holders``: by id, a pod that PodResources does not list with it."""
+        """Mark the ids as allocated.
+
+        ``holders``: device id → the requesting pod, for ids that PodResources does not list with that pod.
+        """
         functions, name = allocating.find_host_functions(request), request.resource.name
         pending = {each: {each: holders[each]} if each in holders else {} for each in request.device_ids}
         self._reservations.allocate(
@@ -256,7 +266,8 @@ class Allocator:
     async def prefer(
         self, name: ResourceName, available: Sequence[str], must: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The preferred ids of those that are available; PodResources is asked only where it matters.
+        """Return the preferred ids of the ``available`` ones. PodResources is queried only if the pod
+        matters.
 
         :raises AllocationRefused: if the request cannot be met.
         """

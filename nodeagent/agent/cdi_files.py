@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the CDI files in step with the resources that ask for them, and knows which could not be written.
+"""Writes a CDI file for each resource that needs one, and reports the files that could not be written.
 
-A Resource does not show the nodes of its devices, so it may stay the same while its file must change: a
-container that starts again reads it. What belongs into a file is what the newest Decision says when its turn
-to be written has come: of two that want to write it, none leaves an older one behind. A name that nobody
-offers any more stays as it was, in a file of its own, while somebody has the device.
+A Resource does not show the device nodes of its devices, so the file may have to change while the Resource
+stays equal: a restarted container reads the file again. Each write uses the newest Decision at that moment,
+so no write replaces a file by an older one. Devices that no resource offers any more, but that a pod still
+uses, stay in one separate file.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ from nodeagent.model.spec import Spec
 from nodeagent.policy.offer import grants
 
 _Entries = Mapping[str, cdi.Entry]  # by the name of the device
-_HELD = ResourceName("held")  # stands for the file of what nobody offers any more
+_HELD = ResourceName("held")  # the name of the file for devices in use that no resource offers any more
 
 
 class _Source(NamedTuple):
-    """What a file is written from; the same objects make the same file."""
+    """The inputs of one CDI file; identical objects give an identical file."""
 
     resource: Resource
     host: Host
     spec: Spec
 
     def same(self, other: _Source | None) -> bool:
-        """True if a file from this says what one from the other does."""
+        """True if both sources give the same file."""
         return other is not None and all(one is two for one, two in zip(self, other, strict=True))
 
 
 class CdiFiles:
-    """The files in one directory; a file is written before its devices are announced."""
+    """Writes the files of one directory; a file is written before the kubelet gets the list of its
+    devices.
+    """
 
     name = "CDI files"
 
@@ -52,28 +54,28 @@ class CdiFiles:
         self._snapshots = snapshots
         self._offering = offering
         self._lock = anyio.Lock()
-        self._written: dict[ResourceName, _Entries] = {}  # what is there, as far as is known
-        self._stamps: dict[ResourceName, cdi.Stamp | None] = {}  # of what this daemon wrote
+        self._written: dict[ResourceName, _Entries] = {}  # the contents of the files, as far as known
+        self._stamps: dict[ResourceName, cdi.Stamp | None] = {}  # of the files that this daemon wrote
         self._errors: dict[ResourceName, KernelRefused] = {}
-        self._sources: dict[ResourceName, _Source] = {}  # of what is written
-        self._left: _Entries | None = None  # of no resource any more; None: the directory was not read yet
-        self._stale = True  # there may be files that nobody wants
+        self._sources: dict[ResourceName, _Source] = {}  # the inputs of the files as written
+        self._left: _Entries | None = None  # of no resource any more; None: directory not read
+        self._stale = True  # there may be files to delete
 
     @property
     def busy(self) -> bool:
-        """True while files are written: that is as quick as their disk."""
+        """True while files are being written; their disk may be slow."""
         return self._lock.locked()
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The files that could not be written."""
+        """The files that could not be written, as problems."""
         return tuple(
             wrong(ProblemCode.CDI_FILE, name, f"{name}: {error.what}; {error.hint}")
             for name, error in self._errors.items()
         )
 
     async def run(self) -> None:
-        """Keep the files right where only nodes have changed, for ever."""
+        """Rewrite the files when only device nodes have changed, for ever."""
         seen, host, allocations = -1, None, None
         while True:
             seen, snapshot = await self._snapshots.newer(seen)
@@ -83,7 +85,7 @@ class CdiFiles:
                 await self.follow()
 
     async def follow(self) -> None:
-        """Write what has changed, remove what nobody offers any more."""
+        """Write the files that have changed, and delete those of resources that no longer exist."""
         async with self._lock:
             resources = self._offering.decision.resources
             wanted = [name for name, resource in resources.items() if resource.cdi]
@@ -97,14 +99,14 @@ class CdiFiles:
             for name in wanted:
                 await self._bring_up(name)
             await self._keep_held()
-            if self._stale and _HELD not in self._errors:  # else what is held may be there only
+            if self._stale and _HELD not in self._errors:  # the old file may name a device in use
                 await threads.call(cdi.clean, self._directory, {*wanted, *self._written})
                 self._stale = False
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """Write the file once more if another program has removed or replaced it.
+        """Write the file again if another program has deleted or replaced it.
 
-        :raises AllocationRefused: if the runtime could not find these devices.
+        :raises AllocationRefused: if the container runtime could not find these devices.
         """
         async with self._lock:
             if await threads.call(cdi.stamp, self._directory, name) != self._stamps.get(name):
@@ -115,7 +117,7 @@ class CdiFiles:
             raise AllocationRefused(f"{name}: {', '.join(device_ids)}: {error.what}", error.hint)
 
     async def _bring_up(self, name: ResourceName) -> None:
-        """Write the file until it says what the newest outcome does, which may change meanwhile."""
+        """Write the file until it matches the newest Decision, which may change during a write."""
         while (source := self._source(name)) and not source.same(self._sources.get(name)):
             entries = grants.cdi_entries(source.resource, self._offering.decision)
             before = self._written.get(name, {})
@@ -128,14 +130,14 @@ class CdiFiles:
             self._sources[name] = source
 
     def _leave(self, *entries: _Entries) -> None:
-        """These are in their file no more: somebody may have one of them."""
+        """Remember entries that are no longer in the file of their resource: a pod may use one of them."""
         left = dict(self._left or {})
         for each in entries:
             left.update(each)
         self._left = left
 
     async def _keep_held(self) -> None:
-        """Of what is in no file of a resource any more, keep what somebody has."""
+        """Write the devices in use that are in no resource's file any more to the separate file."""
         snapshot = self._offering.decision.snapshot
         listed = [entries for name, entries in self._written.items() if name != _HELD]
         left = {
@@ -150,7 +152,7 @@ class CdiFiles:
             self._forget(_HELD)
 
     def _forget(self, name: ResourceName) -> None:
-        """The file is not wanted any more."""
+        """Forget the file of this resource, so that the file is deleted."""
         self._written.pop(name, None)
         self._sources.pop(name, None)
         self._stamps.pop(name, None)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CDI files on the host say: read when a directory changes, and now and then; only where rules ask.
+"""Reads the CDI files of the host: at each change of a CDI directory, and periodically.
 
-Each directory is read by a thread of its own, so one that hangs concerns its own devices alone: they are
-listed as Unhealthy until it answers. A directory hangs if a call into the kernel does not return; a file may
-take any time to parse, and a thousand files take a while. The result of a late reading is used. A directory
-is watched once it was read: to watch one that hangs would hang. What was read goes to the scanner, which
-looks for the nodes that the files name, so that a Host has both, or neither.
+It only runs if a rule names CDI devices. A thread of its own reads each directory, so a directory that hangs
+(a call into the kernel that does not return) affects only its own devices: they are listed as Unhealthy until
+it answers. Parsing a file or a thousand files may take any time, and is not a hang. The result of a late read
+is used. A directory is watched after it was read, because adding a watch to a hanging directory would hang.
+The scanner gets the files, and looks for the device nodes that they name, so a Host has both or neither.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.nodes import CdiFile, cdi_nodes
 from nodeagent.model.spec import Spec
 
-_LOOK = "/dev/cdi"  # as the key of a scan request: nodes are looked for, and nothing else
+_LOOK = "/dev/cdi"  # the key of a scan request that only looks for device nodes
 
 
 class Reader:
-    """Reads both directories as often as it is asked to; a directory that hangs is read by nobody else."""
+    """Reads both CDI directories on request. A directory that hangs is not read a second time."""
 
     def __init__(self, root: Root, known: Mapping[str, CdiFile], limit: float) -> None:
-        """``known``: what was read before; a file that is wrong by now keeps the devices that it had.
+        """``known``: the files that were read before; a file that has become invalid keeps its last valid
+        devices.
 
-        ``limit``: seconds in the kernel for one file, after which a directory hangs.
+        ``limit``: seconds in the kernel for one file, after which its directory counts as hanging.
         """
         self._limit = limit
         self._root = root
         self._known = dict(known)
         self._hanging: dict[int, tuple[reading.Directory, asyncio.Future[dict[str, CdiFile]]]] = {}
-        self.answers = Latest(0)  # rung when a directory that hung has answered
-        self.answered: frozenset[str] = frozenset()  # the directories that were read the last time
+        self.answers = Latest(0)  # changes when a directory that hung has answered
+        self.answered: frozenset[str] = frozenset()  # the directories that answered the last read
 
     async def read(self, kinds: frozenset[str]) -> Mapping[str, CdiFile]:
-        """All files of these kinds, and those that cannot be used."""
+        """Return all CDI files of these kinds, and the files that cannot be used."""
         found: dict[str, CdiFile] = {}
         answered: set[str] = set()
         for rank, directory in enumerate(reading.DIRECTORIES):
@@ -55,7 +56,7 @@ class Reader:
         return {path: file for path, file in found.items() if file.kind in kinds or file.fault}
 
     async def _read(self, rank: int) -> dict[str, CdiFile] | None:
-        """What is in a directory; None if it does not answer."""
+        """Return the files of one directory; None if the directory does not answer."""
         if rank in self._hanging:
             _, late = self._hanging[rank]
             if not late.done():
@@ -74,7 +75,7 @@ class Reader:
                 return None
 
     def _silent(self, rank: int) -> dict[str, CdiFile]:
-        """The files that are known of a directory that hangs, and the path at which it does."""
+        """The known files of a directory that hangs, with a fault, and the path at which the read hangs."""
         at = self._hanging[rank][0].at
         known = reading.files_in(self._known, reading.DIRECTORIES[rank])
         files = {file.path: file._replace(fault=f"{at} does not answer", stamp=()) for file in known}
@@ -83,7 +84,7 @@ class Reader:
 
 
 class CdiSpecs:
-    """The component: keeps what the scanner knows of CDI files."""
+    """The component that keeps the scanner's CDI files current."""
 
     name = "CDI specifications"
 
@@ -94,7 +95,7 @@ class CdiSpecs:
         self._changed: Latest[None] = Latest(None)
 
     async def run(self) -> None:
-        """Read whenever something has changed, for ever."""
+        """Read the directories whenever something has changed, for ever."""
         while True:
             seen, answers = self._changed.version, self._reader.answers.version
             spec = self._core.snapshots.now.spec
@@ -114,10 +115,12 @@ class CdiSpecs:
             self._core.scan_requests.specs = found
         self._core.scan_requests.add(
             _LOOK
-        )  # also where only the watches are new: a node may have gone before
+        )  # also if only the watches are new: a node may have vanished before they were added
 
     async def _until_news(self, seen: int, answers: int, spec: Spec) -> None:
-        """Until something was written, hangs no more, or is wanted; or for as long as events may be lost."""
+        """Wait for a changed file, an answer of a hanging directory or changed rules; at most the resync
+        interval.
+        """
         with anyio.move_on_after(self._core.settings.get().timing.resync):
             async with anyio.create_task_group() as group:
 
@@ -135,7 +138,9 @@ class CdiSpecs:
             version, _ = await self._core.snapshots.newer(version)
 
     def _watch(self, directories: frozenset[str]) -> None:
-        """Watch the directories that have answered; changes between the read and this are read once more."""
+        """Watch the directories that have answered; if a watch is new, read once more, for changes before
+        it.
+        """
         paths = map(self._core.root.path, directories)
         if self._core.watcher.watch_only(paths, self._on_change, contents=True):
             self._changed.touch()
@@ -145,10 +150,10 @@ class CdiSpecs:
 
 
 def components(core: Core) -> list[CdiSpecs]:
-    """The component that reads CDI specs, for nodes with such rules."""
+    """The component that reads CDI files, for nodes with rules for CDI devices."""
     return [CdiSpecs(core)]
 
 
 async def first(root: Root, spec: Spec, limit: float) -> Mapping[str, CdiFile]:
-    """What there is now: before the first scan, so that nothing is listed that is missing for a moment."""
+    """Read the CDI files before the first scan, so that no existing device is missing from the first list."""
     return await Reader(root, {}, limit).read(spec.cdi_kinds)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings in force: read from flags, environment and files, and read again when a file changes.
+"""Reads the settings from flags, environment and files, and reads them again when a file changes.
 
-Files that the configuration names count as well. An invalid file leaves the last valid settings in force, and
-is logged; until it is valid, everything is read again from time to time, since the cause may be anywhere.
-``SpecMerger`` merges the settings with the KubeVirt CR and the labels of the node. Equal settings wake no
-reader.
+This includes files that the configuration names. If a file is invalid, the last valid settings stay in force
+and the error is logged; everything is read again periodically until it is valid, since the cause may be in
+any file. ``SpecMerger`` merges the settings with the KubeVirt CR and the labels of the Node. Equal settings
+wake no reader.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nodeagent.policy import merge
 
 
 class ConfigLoop:
-    """Writes the settings in force. ``error``: why newer ones were refused, in lines for people."""
+    """Publishes the settings in force. ``error``: why newer settings were refused, as text lines."""
 
     name = "configuration"
 
@@ -43,35 +43,35 @@ class ConfigLoop:
         timeouts: Timeouts,
         refused: ConfigError | None = None,
     ) -> None:
-        """Files that change from now on count. ``set_log`` is told other settings of the log.
+        """Watch the files from now on. ``set_log`` is called with changed log settings.
 
-        ``refused``: why the settings are not those of the files, but the last good ones.
+        ``refused``: why the last valid settings are in force instead of the files.
         """
         self.settings = settings
         self.error: str | None = refused.lines() if refused is not None else None
-        self.read: Latest[int] = Latest(0)  # how many readings have ended
+        self.read: Latest[int] = Latest(0)  # the number of finished reads
         self._sources = sources
         self._timeouts = timeouts
         self._watcher = watcher
         self._set_log = set_log
         self._wake: Latest[None] = Latest(None)
         self._status = ConfigurationStatus(since=time.time(), refused=int(refused is not None))
-        self._begun = 0  # readings
+        self._begun = 0  # the number of started reads
         if self._watcher.watch_only(settings.get().watched, self._on_change, contents=True):
-            self.wake()  # what has changed since it was read
+            self.wake()  # for changes between the read and the watch
 
     @property
     def status(self) -> ConfigurationStatus:
-        """Since when these settings are in force, and why newer ones are not."""
+        """When these settings came into force, and why newer ones are not in force."""
         return self._status._replace(error=self.error)
 
     def wake(self) -> None:
-        """Read the configuration again soon (SIGHUP)."""
+        """Read the configuration again soon (on SIGHUP)."""
         self._wake.touch()
 
     async def run(self) -> None:
-        """Read again whenever something has changed, for ever."""
-        seen = 0  # what changed between the first reading and now counts, too
+        """Read the settings again whenever a file has changed, for ever."""
+        seen = 0  # includes changes between the first read and now
         while True:
             limit = self._timeouts.refused_config_retry if self.error is not None else None
             with anyio.move_on_after(limit):
@@ -82,14 +82,14 @@ class ConfigLoop:
             self.read.set(self._begun)
 
     async def reload(self) -> None:
-        """Read the configuration again, and wait until a read that starts after this call has ended."""
+        """Read the configuration again, and wait for the end of a read that starts after this call."""
         wanted = self._begun + 1
         self.wake()
         while self.read.get() < wanted:
             await self.read.newer(self.read.version)
 
     async def one_turn(self) -> None:
-        """Read the configuration once; keep the old one if the new one is bad."""
+        """Read the configuration once; keep the present one if the new one is invalid."""
         try:
             fresh = await threads.call(config.load, self._sources)
         except ConfigError as error:
@@ -97,10 +97,10 @@ class ConfigLoop:
             return
         self._take(fresh)
         if self._watcher.watch_only(fresh.watched, self._on_change, contents=True):
-            self.wake()  # what changed there before it was watched
+            self.wake()  # for changes before the watch
 
     async def _quiet(self, seen: int) -> int:
-        """Wait until nothing has changed for a moment; the version of the last change."""
+        """Wait until no file has changed for a moment; return the version of the last change."""
         while True:
             with anyio.move_on_after(self._timeouts.config_burst_gap):
                 seen, _ = await self._wake.newer(seen)
@@ -108,7 +108,7 @@ class ConfigLoop:
             return seen
 
     def _take(self, fresh: Settings) -> None:
-        """Put new settings in force, and say what is new."""
+        """Put new settings into force, and log the changed ones."""
         before = self.settings.get()
         if self.settings.set(fresh):
             self._status = self._status._replace(generation=self._status.generation + 1, since=time.time())
@@ -120,7 +120,8 @@ class ConfigLoop:
         changed = _changed(before, fresh)
         if self.error is not None:
             self.error = None
-            log.event(log.CONFIG_VALID, text="they are in force" if changed else "nothing in them is new")
+            text = "the new settings are in force" if changed else "no setting has changed"
+            log.event(log.CONFIG_VALID, text=text)
         if changed:
             log.event(log.CONFIG_RELOADED, changed=", ".join(changed))
 
@@ -135,26 +136,26 @@ class ConfigLoop:
 
 
 def _changed(before: Settings, fresh: Settings) -> list[str]:
-    """The keys with other values, each with a note on unexpected effects."""
+    """The keys of settings with other values, each with a note about unexpected effects."""
     both = zip(before.values, fresh.values, strict=True)
     keys = [new.key for old, new in both if old.value != new.value]
     return [key + config.BY_KEY[key].note(" (", ")") for key in keys]
 
 
 class LastGood:
-    """Keeps the settings in force on disk: a start with a wrong file goes on with them."""
+    """Saves the settings in force to disk: a daemon that starts with an invalid file uses them."""
 
     name = "last good settings"
 
     def __init__(self, root: Root, settings: Latest[Settings], again: float) -> None:
-        """``again``: seconds from a refusal to the next try."""
+        """``again``: seconds from a failed write to the next try."""
         self._root = root
         self._settings = settings
         self._again = again
         self._refused = False
 
     async def run(self) -> None:
-        """Write whenever other settings are in force, and again after a refusal, for ever."""
+        """Save the settings when they change, and try again after a failed write, for ever."""
         while True:
             seen = self._settings.version
             await self.one_turn(self._settings.get())
@@ -162,7 +163,7 @@ class LastGood:
                 await self._settings.newer(seen)
 
     async def one_turn(self, settings: Settings) -> None:
-        """Put them on disk, if they are not there; a refusal is logged once."""
+        """Save the settings if the file differs; a failure is logged once."""
         try:
             await threads.call(last_good.keep, self._root.prefix, settings)
         except KernelRefused as error:
@@ -174,7 +175,9 @@ class LastGood:
 
 
 class SpecMerger:
-    """Merges the Spec from the settings and the cluster; the one writer of ``Snapshot.spec``."""
+    """Merges the settings and the cluster's configuration into the Spec; the only writer of
+    ``Snapshot.spec``.
+    """
 
     name = "spec"
 
@@ -186,7 +189,9 @@ class SpecMerger:
         self._snapshots = snapshots
 
     async def run(self) -> None:
-        """Merge and publish now, and whenever the settings or the cluster say something else, for ever."""
+        """Merge and publish now, and whenever the settings or the cluster's configuration change, for
+        ever.
+        """
         async with anyio.create_task_group() as group:
             group.start_soon(self._cluster.follow, lambda _: self._publish(), name="cluster")
             group.start_soon(self._settings.follow, lambda _: self._publish(), name="settings")

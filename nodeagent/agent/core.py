@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the daemon, built once and in the order in which they need each other; and the first scan.
+"""Builds the shared parts of the daemon in the order of their dependencies, and makes the first scan.
 
-``Core`` has what all others share: the Snapshot, what sees the host, which pod uses which device. A feature
-takes it and returns its components. ``KubeletSide`` speaks with the kubelet. Called by ``app``, and by
-``agent.changing.requests`` where no daemon runs.
+``Core`` holds what all other components share: the Snapshot, the scans of the host, and the table of which
+pod uses which device. A feature takes the Core and returns its components. ``KubeletSide`` talks to the
+kubelet. Called by ``app``, and by ``agent.changing.requests`` for a command when no daemon runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
 
-RUNTIME = "/run/nodeagent"  # the directory of what lives until the next boot
+RUNTIME = "/run/nodeagent"  # the directory of files that live until the next boot
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Core:
 
 
 def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
-    """The shared parts, wired."""
+    """Build the shared parts."""
     watcher, scan_requests = DirectoryWatcher(root.prefix), ScanRequests()
     cluster = Latest(_load_cluster_config(root, settings.get()))
     cr, labels = cluster.get()
@@ -105,17 +105,19 @@ def build(root: Root, settings: Latest[Settings], timeouts: Timeouts) -> Core:
 
 
 def _load_cluster_config(root: Root, settings: Settings) -> ClusterConfig:
-    """What the cluster said to the daemon before this one: nothing is decided without it."""
+    """The cluster configuration that the previous daemon saved: every decision needs it."""
     if not is_followed(settings.configuration.following):
         return ClusterConfig()
-    from nodeagent.agent.cluster.state import SECTION  # here: most nodes ask no cluster
+    from nodeagent.agent.cluster.state import SECTION  # here: most nodes use no API server
 
-    return SECTION.peek(root.prefix).config  # the node is not locked yet: nothing is set aside
+    return SECTION.peek(root.prefix).config  # the node is not locked yet: a damaged file is not moved
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletSide:
-    """All that speaks with the kubelet. ``registry`` is there where resources are announced by files."""
+    """Everything that talks to the kubelet. ``registry`` exists if resources are registered by the plugin
+    watcher.
+    """
 
     directory: SocketDir
     registry: SocketDir | None
@@ -126,16 +128,16 @@ class KubeletSide:
 
     @property
     def directories(self) -> tuple[SocketDir, ...]:
-        """The directories in which sockets are made."""
+        """The directories in which plugin sockets are created."""
         return (self.directory,) if self.registry is None else (self.directory, self.registry)
 
     @property
     def present(self) -> bool:
-        """True if a kubelet is there: one that has ended leaves its socket."""
+        """True if a kubelet runs; a kubelet that has ended leaves its socket behind."""
         return self.directory.kubelet.get() is not None and not self.registrar.refused
 
     def open(self) -> None:
-        """Lock the directories and clear own leftovers.
+        """Lock the directories, and delete sockets that a previous daemon left.
 
         :raises AlreadyRunning: if another instance serves this node.
         """
@@ -150,7 +152,7 @@ class KubeletSide:
 
 
 def build_kubelet_side(core: Core) -> KubeletSide:
-    """The components, wired, as the settings say at the start."""
+    """Build the components that talk to the kubelet, by the settings at the start."""
     root, settings, timeouts = core.root, core.settings.get(), core.timeouts
     directory = SocketDir(root.path(settings.kubelet.device_plugin_dir), core.watcher, own=root.path(RUNTIME))
     registry = None
@@ -191,9 +193,9 @@ def _create_endpoint(
 
 
 async def first_scan(core: Core) -> None:
-    """The first scan, as soon as no change can be missed any more."""
+    """Scan the host for the first time, as soon as no change can be missed any more."""
     if not core.watcher.has_instance:
-        error = "the kernel gives no inotify instance; raise fs.inotify.max_user_instances"
+        error = "the kernel refuses an inotify instance; raise fs.inotify.max_user_instances"
         seconds = f"{core.timeouts.directory_check:g}"
         log.event(log.EVENTS_UNAVAILABLE, source="inotify", seconds=seconds, error=error)
     await core.events.wait_until_listening(core.settings.get().timing.resync)
@@ -205,18 +207,18 @@ async def first_scan(core: Core) -> None:
 
 
 async def first_specs(core: Core) -> None:
-    """What CDI files say that rules ask for, before the first scan."""
+    """Read the CDI files that rules name, before the first scan."""
     if core.snapshots.now.spec.cdi_kinds:
-        from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
+        from nodeagent.agent import cdi_specs  # here: few nodes have rules for CDI devices
 
         spec, limit = core.snapshots.now.spec, core.timeouts.cdi_directory_read
         core.scan_requests.specs = await cdi_specs.first(core.root, spec, limit)
 
 
 async def _lent_before(core: Core) -> None:
-    """What pods were lent by the daemon before this one: the first list has none of it as free."""
+    """Load the previous daemon's record of USB devices in pods: the first list must not show them as free."""
     if await threads.call(state.USB.exists, core.root.prefix):
-        from nodeagent.agent import usb  # here: few nodes have such a section
+        from nodeagent.agent import usb  # here: few nodes have USB devices in pods
 
         loans = await threads.call(usb.SECTION.peek, core.root.prefix)
         core.snapshots.publish(replace(core.snapshots.now, loans=loans))

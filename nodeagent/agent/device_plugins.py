@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One device plugin per resource: started, shown new lists and ended as the Resources say.
+"""Runs one device plugin per resource: starts it, updates its device list, and ends it.
 
-A resource that fails is restarted by its supervisor; the others continue. ``agent.allocate`` answers the
-requests of the kubelet.
+If a plugin fails, its supervisor restarts it; the others continue. ``agent.allocate`` answers the requests of
+the kubelet.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from nodeagent.model.resource import Resource
 from nodeagent.model.status import AllocationsStatus, Durations, ResourceStatus
 
 CreateEndpoint = Callable[[str, DeviceList, Answers, Latest[None]], Endpoint]
-"""By resource, list, answers, and a cell that is touched when the registration changes."""
+"""Creates an Endpoint from a resource, its list, its answers, and a cell for changes of the registration."""
 
 
 class ResourceAnswers:
-    """What the kubelet asks about one resource."""
+    """Answers the kubelet's requests for one resource."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class ResourceAnswers:
 
     @property
     def preferring(self) -> bool:
-        """True if some devices may be better than others: shares of one node are all alike."""
+        """True if GetPreferredAllocation makes a difference; the shares of one device node are all alike."""
         return not self._offering.decision.resource(self._name).direct
 
     async def allocate(self, device_ids: Sequence[str]) -> Grant:
-        """The grant for one container.
+        """Return the grant for one container.
 
-        :raises AllocationRefused: with the Reason, which is in the list by then.
+        :raises AllocationRefused: with the Reason, which the device list shows by then.
         """
         try:
             grant = await self._allocator.allocate(self._name, device_ids)
@@ -77,14 +77,14 @@ class ResourceAnswers:
         return await self._allocator.prefer(self._name, available, must, size)
 
     async def ready(self) -> None:
-        """Wait, but not long, for the first answer of PodResources: the list depends on it."""
+        """Wait a limited time for the first answer of PodResources, which the device list depends on."""
         await self._usage.ready()
         self._devices.update(self._offering.one_turn().resource(self._name).devices)
 
 
 @dataclass(slots=True)
 class _Running:
-    """An endpoint, what ends it, and the Resource that it shows."""
+    """A running Endpoint, the scope that cancels it, and the Resource that it shows."""
 
     endpoint: Endpoint
     scope: anyio.CancelScope
@@ -92,7 +92,7 @@ class _Running:
 
 
 class DevicePlugins:
-    """All device plugins. ``run`` follows the Resources until it is cancelled."""
+    """All device plugins. ``run`` follows the offered Resources until it is cancelled."""
 
     name = "plugins"
 
@@ -124,7 +124,7 @@ class DevicePlugins:
 
     @property
     def status(self) -> tuple[ResourceStatus, ...]:
-        """The resources, and how each is registered with the kubelet."""
+        """The resources, each with its registration with the kubelet."""
         endpoints, tally, registered = self.endpoints, self._allocator.tally, self._usage.registered
         resources = self._offering.resources.get().values()
         return tuple(
@@ -139,11 +139,13 @@ class DevicePlugins:
 
     @property
     def allocating(self) -> Durations:
-        """How long all Allocates took."""
+        """How long the Allocates of all resources took."""
         return self._allocator.tally.durations
 
     async def run(self) -> None:
-        """Follow the Resources, for ever; those with CDI files apart, for their directory may hang."""
+        """Follow the offered Resources, for ever; those with CDI files in a task of their own: a directory
+        may hang.
+        """
 
         async def keep(cdi: bool) -> None:
             seen = -1
@@ -161,12 +163,14 @@ class DevicePlugins:
                     self._end(name)
 
     def shorten_grace(self, grace: float) -> None:
-        """From now on an endpoint that ends waits no longer than that for an Allocate in flight."""
+        """From now on, wait at most ``grace`` seconds for a running Allocate when an Endpoint ends."""
         for endpoint in self.endpoints.values():
             endpoint.shorten_grace(grace)
 
     def send_again(self) -> bool:
-        """Send one list once more: the kubelet writes its checkpoint then. False if it reads none of ours."""
+        """Send one device list again, so that the kubelet writes its checkpoint; False if it reads no list of
+        ours.
+        """
         for endpoint in self.endpoints.values():
             if endpoint.listed:
                 endpoint.devices.resend()
@@ -185,7 +189,7 @@ class DevicePlugins:
                 await self._show(resource, group)
 
     def _is_new(self, resource: Resource) -> bool:
-        """True if it is not shown yet, and nothing has replaced it while a file was written."""
+        """True if this Resource is not shown yet, and was not replaced while its CDI file was written."""
         running = self._running.get(resource.name)
         wanted = self._offering.resources.get().get(resource.name) is resource
         return wanted and (running is None or running.resource is not resource)
@@ -193,11 +197,11 @@ class DevicePlugins:
     async def _show(self, resource: Resource, group: TaskGroup) -> None:
         running = self._running.get(resource.name)
         if running is not None and running.resource.direct is not resource.direct:
-            self._end(resource.name)  # the kubelet reads at Register whether to ask for preferences
+            self._end(resource.name)  # the kubelet reads the plugin's options only at Register
             running = None
         if running is None:
             self._begin(resource, group)
-            await anyio.lowlevel.checkpoint()  # the first registers while the last is being made
+            await anyio.lowlevel.checkpoint()  # the first one registers while the last one is created
             return
         before, running.resource = running.resource, resource
         running.endpoint.devices.update(resource.devices)
@@ -230,7 +234,7 @@ class DevicePlugins:
         self._running.pop(name).scope.cancel()
 
     async def _collect_connections(self) -> None:
-        """Collect what closed connections leave behind: their objects refer to each other in cycles."""
+        """Free the memory of closed connections: their objects refer to each other in cycles."""
         before = 0
         while True:
             seen = self.states.version
@@ -248,7 +252,7 @@ def _status(
     allocations: AllocationsStatus,
     registered: Sequence[str],
 ) -> ResourceStatus:
-    """``registered``: the healthy ids that the kubelet has; while it has one of ours, they are all ours."""
+    """``registered``: the healthy ids that the kubelet has. If one of them is ours, all of them are ours."""
     state = endpoint.state if endpoint is not None else RegistrationState()
     listed = endpoint is not None and endpoint.listed
     ours = {device.id for device in resource.devices}

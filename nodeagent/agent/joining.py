@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins PodResources and the kubelet's checkpoint into the Allocations of the Snapshot. Pure.
 
-Called by ``agent.usage``, which queries the kubelet and chooses the file. The pod of a checkpoint entry that
-PodResources does not list is known only if another device of that pod is listed.
+Called by ``agent.usage``, which queries the kubelet and reads the file. A checkpoint entry has only the uid
+of its pod. If PodResources does not list the entry, the pod's name is known only if PodResources lists
+another device of the pod.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ Table = ByResource[Holder]
 
 
 def find_unlisted(file: Checkpoint, listed: PodList) -> frozenset[Entry]:
-    """The entries of the file that are not listed."""
+    """The entries of the checkpoint that PodResources does not list."""
     return frozenset(
         each for each in file.entries if each.device_id not in listed.table.get(each.resource, {})
     )
 
 
 def find_pods(file: Checkpoint, listed: Table, before: Mapping[str, Holder]) -> dict[str, Holder]:
-    """The uids of the file → their pods, by a device that is listed now or was listed ``before``."""
+    """Pod uid in the checkpoint → its pod, found by a device of it that is listed now or was listed
+    ``before``.
+    """
     pods: dict[str, Holder] = {}
     for entry in file.entries:
         holder = listed.get(entry.resource, {}).get(entry.device_id)
@@ -39,7 +42,7 @@ def find_pods(file: Checkpoint, listed: Table, before: Mapping[str, Holder]) -> 
 
 
 def join(file: Checkpoint, listed: Table, pods: Mapping[str, Holder]) -> Table:
-    """The listed devices, and those that are only in the file."""
+    """The listed devices, and the devices that only the checkpoint has."""
     unlisted = [each for each in file.entries if each.device_id not in listed.get(each.resource, {})]
     if not unlisted:
         return listed
@@ -55,7 +58,7 @@ def _build_holder(entry: Entry, pod: Holder | None) -> Holder:
 
 
 def merge(first: Table, then: Table) -> Table:
-    """Both tables; for an id in both the second one counts."""
+    """Merge both tables; for an id in both, the second one decides."""
     if all(ids.keys() <= then.get(name, {}).keys() for name, ids in first.items()):
         return then
     names = dict.fromkeys((*first, *then))
@@ -65,10 +68,10 @@ def merge(first: Table, then: Table) -> Table:
 def add_responses(
     allocations: Allocations, file: Checkpoint, before: Allocations, *, outdated: bool
 ) -> Allocations:
-    """The allocations with the groups, nodes and CDI devices of each id, by the responses in the file.
+    """Add the groups, device nodes and CDI devices of each id, as recorded in the checkpoint's responses.
 
-    Unchanged parts are the same objects as ``before``. An ``outdated`` file was not rewritten when it should
-    have been, so it may lack responses.
+    Unchanged parts are the same objects as in ``before``. A file is ``outdated`` if the kubelet did not
+    rewrite it in time, so it may lack responses.
     """
     came_with: dict[str, Holder] = {}
     groups: dict[str, frozenset[GroupNumber]] = {}
@@ -100,5 +103,5 @@ def add_responses(
 
 
 def _keep_equal(before: T, now: T) -> T:
-    """The object of before if it is equal: readers compare by identity."""
+    """The old object if both are equal, because readers compare by identity."""
     return before if before == now else now

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one kubelet shows of allocations: PodResources at a socket, and its checkpoint."""
+"""Reads the allocations of one kubelet: from PodResources on its socket, and from its checkpoint file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from nodeagent.model.allocation import PodList
 
 
 class Lists(Protocol):
-    """The lists of our resources."""
+    """The device lists of our resources."""
 
     def send_again(self) -> bool:
-        """Send one list once more; False if the kubelet reads none."""
+        """Send one list again; False if the kubelet reads none."""
         ...
 
 
 class KubeletView:
-    """Reads both sources. The ids of virt-handler's resources are translated here: they are group numbers."""
+    """Reads both sources, and translates the device ids of virt-handler's resources, which are group
+    numbers.
+    """
 
     def __init__(self, root: Root, settings: Settings, snapshots: Snapshots, timeouts: Timeouts) -> None:
         plugins = root.path(settings.kubelet.device_plugin_dir)
@@ -39,9 +41,9 @@ class KubeletView:
     async def list_pods(self) -> PodList:
         """The answer of PodResources.
 
-        What the KubeVirt CR leaves to virt-handler is known to be its own, whatever its sockets say.
+        Resources that the KubeVirt CR leaves to virt-handler count as virt-handler's, whatever sockets exist.
 
-        :raises KubeletUnavailable: if there is none in time.
+        :raises KubeletUnavailable: if there is no answer in time.
         """
         self._virt_handler.learn(rule.name for rule in self._snapshots.now.spec.virt_handler_rules.values())
         return await self._reader.pods()
@@ -53,19 +55,19 @@ class KubeletView:
         return checkpoint
 
     def resend_with(self, lists: Lists) -> None:
-        """One of these is sent to have the checkpoint written."""
+        """Set the lists; ``resend_list`` sends one of them to make the kubelet write its checkpoint."""
         self._lists = lists
 
     def resend_list(self) -> bool:
-        """Have the kubelet write the checkpoint; False if it reads no list of ours."""
+        """Make the kubelet write its checkpoint; False if it reads no list of ours."""
         return self._lists is not None and self._lists.send_again()
 
     def is_present(self) -> bool:
-        """True if there is a socket of PodResources."""
+        """True if the PodResources socket exists."""
         return Path(self._path).exists()
 
     def is_expected(self) -> bool:
-        """True if a kubelet that is starting can be expected to answer: there is a place for its socket."""
+        """True if a starting kubelet can be expected to answer: the directory of its socket exists."""
         return Path(self._path).parent.is_dir()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of vendors, devices and vGPU types on the host, searched in its files when first seen.
+"""The names of vendors, devices and vGPU types, looked up when an id is first seen.
 
-A name stays for the life of the process, whatever becomes of the files. A vGPU type that has no name is
-looked up again when the files that could name it have changed. ``observe`` asks with each scan.
+A name stays for the life of the process, even if the files change. A vGPU type without a name is looked up
+again when the files that could name it have changed. ``observe`` calls this with each scan.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from nodeagent.model.snapshot import Names
 
 
 class NameKeeper:
-    """Searches in a thread, for the files are large, and only for an id that is new."""
+    """Looks up names of new ids in a thread, because the files are large."""
 
     def __init__(self, root: Root, chosen: str = "") -> None:
-        """``chosen``: the operator's own pci.ids, "" for none."""
+        """``chosen``: the path of the operator's own pci.ids; "" for none."""
         self._root = root
         self._chosen = chosen
         self._searched: frozenset[tuple[str, str]] = frozenset()
         self._types = TypeNames(root)
-        self.bundled = ""  # the day of the bundled pci.ids
+        self.bundled = ""  # the date of the bundled pci.ids
 
     async def read_day(self) -> None:
-        """Read the day of the bundled pci.ids."""
+        """Read the date of the bundled pci.ids."""
         self.bundled = await threads.call(pci_ids.bundled_date)
 
     async def names(self, host: Host, present: Names) -> Names:
         """All names for the host; ``present`` itself if there is no new one.
 
-        An id counts as searched only when all ids could be: else they are searched the next time.
+        If a lookup fails, all new ids are looked up again the next time.
         """
         ids = _to_name(host) - self._searched
         found = {**(await self._pci_texts(ids) if ids else {}), **await self._types.new(host)}
@@ -43,22 +43,22 @@ class NameKeeper:
         return {**present, **found} if found else present
 
     async def _pci_texts(self, new: frozenset[tuple[str, str]]) -> dict[str, str]:
-        """The texts of ids that are new; a vendor that was looked up is not looked up again."""
+        """The names of new ids; a vendor that was looked up before is left out."""
         vendors = {vendor for vendor, _ in self._searched}
         texts = await threads.call(pci_ids.names, self._root, new, self._chosen)
         return {key: texts[key] for key in sorted(texts.keys() - vendors)}
 
 
 class TypeNames:
-    """The names of vGPU types: what VFs list, or the vGPU manager's files say."""
+    """The names of vGPU types, from the VFs' lists or the files of NVIDIA's vGPU manager."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
-        self._names: dict[str, str] = {}  # by number; "": none yet
-        self._marks: object = None  # of the files when they were read
+        self._names: dict[str, str] = {}  # by number; "": no name yet
+        self._marks: object = None  # the stamps of the files when they were read
 
     async def new(self, host: Host) -> dict[str, str]:
-        """The names of types that are new, or that have got one."""
+        """The names of vGPU types that are new, or that had no name before."""
         shown = _vgpus(host)
         if not shown or all(self._names.get(number) for number in shown):
             return {}
@@ -85,7 +85,7 @@ class TypeNames:
 
 
 def _vgpus(host: Host) -> dict[str, str]:
-    """Number → name of the vGPU types that the host shows; "" where it shows the number only."""
+    """Number → name of the vGPU types on the host; "" if the host shows only the number."""
     if not any(function.vgpu for function in host.functions.values()):
         return {}
     from nodeagent.kernel.scan import nvidia  # here: few nodes have NVIDIA's vGPUs
@@ -94,7 +94,7 @@ def _vgpus(host: Host) -> dict[str, str]:
 
 
 def _to_name(host: Host) -> frozenset[tuple[str, str]]:
-    """Vendor and device of what may be offered, and of the parents of mdevs."""
+    """Vendor and device ids of functions that may be offered, and of parents of mdevs."""
     parents = {mdev.parent for mdev in host.mdevs.values()}
     return frozenset(
         (function.vendor, function.device)

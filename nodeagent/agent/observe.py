@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scans the host after events and on request. The only writer of ``host`` and ``names`` of the Snapshot.
 
-The first event after a quiet time starts a scan at once. Events right after a scan are gathered until none
-has come for a moment, with an upper bound. Scans run one after the other, so an older reading never
-overwrites a newer one. A caller that needs a fresh reading waits for a scan that starts after its call. A
-device whose driver is still initializing is scanned again soon, because no event shows the end. Devices that
-do not answer are reported when that begins and when it ends.
+The first event after a quiet time starts a scan at once. Events right after a scan are collected until none
+has arrived for a moment, with an upper bound. Scans run one after the other, so an older scan never
+overwrites a newer one. A caller that needs current facts waits for a scan that starts after its call. A
+device whose driver is still initializing is scanned again soon, because no event marks the end of that. A
+device that stops answering, or answers again, is logged once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HOST = "the host"
 
 
 class Scanned(NamedTuple):
-    """The number of the last finished scan, its error, if it failed, and the durations of all scans."""
+    """The number of the last finished scan, its error if it failed, and the durations of all scans."""
 
     number: int = 0
     error: KernelRefused | None = None
@@ -51,7 +51,7 @@ class Scanned(NamedTuple):
 
 
 class Observer:
-    """Scans the devices of the scan requests."""
+    """The component that runs the scans."""
 
     name = "observe"
 
@@ -80,7 +80,7 @@ class Observer:
 
     @property
     def status(self) -> HostStatus:
-        """The counts for ``nodeagent status``."""
+        """The numbers of the host for ``nodeagent status``."""
         events = self._events.statistics
         now = self._snapshots.now
         stuck, unread = self._scanner.stuck, self._reports.unreadable
@@ -89,12 +89,12 @@ class Observer:
         )
 
     def wake(self, keys: Iterable[str | None]) -> None:
-        """Scan the devices of these keys soon; None means everything."""
+        """Scan the devices with these keys soon; the key None means everything."""
         for key in keys:
             self._scan_requests.add(key)
 
     async def run(self) -> None:
-        """Scan whenever there is a request, for ever."""
+        """Scan whenever there is a scan request, for ever."""
         while True:
             slow = self._events.resync_interval(self._settings.get().timing.resync)
             if not await self.heartbeat.wait(self._gathering.due(slow)):
@@ -105,7 +105,7 @@ class Observer:
                 await anyio.sleep(self._timeouts.failed_scan_retry)
 
     async def follow_nodes(self) -> None:
-        """Watch the device nodes that rules name; scan when these change, or the nodes that pods have."""
+        """Watch the device nodes that rules name; scan when these, or the nodes allocated to pods, change."""
         seen, paths, before = -1, tuple[str, ...](), Snapshot()
         while True:
             seen, snapshot = await self._snapshots.newer(seen)
@@ -119,12 +119,13 @@ class Observer:
             before = snapshot
 
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
-        """Read these functions, mdevs and nodes, and the groups, and scan them if they differ from the Host.
+        """Read these devices and their groups from sysfs, and scan them if they differ from the Host.
 
-        A word of the configuration space of these ``functions`` is read, too: a function that does not answer
-        has fallen off the bus. Waits while the kernel does not answer; the device is Unhealthy meanwhile.
+        One word of the configuration space of these ``functions`` is read, too: a function that does not
+        answer has fallen off the bus. If a read hangs in the kernel, this call waits, and the device is
+        Unhealthy meanwhile.
 
-        :raises KernelRefused: if changed devices could not be read: the Host is the old one.
+        :raises KernelRefused: if changed devices could not be read; the Host is the old one then.
         """
         keys = frozenset(ids)
         overdue = asyncio.get_running_loop().call_later(self._timeouts.device_read, self.wake, keys)
@@ -142,19 +143,19 @@ class Observer:
             await self._wait_until_readable(keys)
 
     async def _wait_until_readable(self, keys: frozenset[str]) -> None:
-        """Wait for a scan that began before the recheck, in which these devices did not answer."""
+        """Wait for the end of a scan in which these devices did not answer."""
         while any(_is_unanswered(self._snapshots.now.host, key) for key in keys):
             await self.scanned.newer(self.scanned.version)
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Scan those of the ids that are on the host, and wait for it, with a limit."""
+        """Scan those of the ids that exist on the host, and wait a limited time for the scan."""
         host = self._snapshots.now.host
         keys = frozenset(device_id for device_id in ids if host.device(device_id) is not None)
         if keys:
             await self.rescan(keys)
 
     async def rescan(self, keys: frozenset[str] | frozenset[None]) -> None:
-        """Scan the devices of these keys (None: everything), and wait for that scan, with a limit."""
+        """Scan the devices with these keys (None: everything), and wait a limited time for the scan."""
         with anyio.move_on_after(2 * self._timeouts.device_read):
             await self._wait_for_scan(keys)
 
@@ -165,7 +166,7 @@ class Observer:
             await self.scanned.newer(self.scanned.version)
 
     async def scan(self) -> None:
-        """Scan for all requests until now. Two scans at a time are not allowed."""
+        """Scan for all requests until now. Only one scan may run at a time."""
         self._events.log_losses()
         keys, number, before = self._gathering.take(), self._gathering.started, self._snapshots.now
         specs, error, began = self._scan_requests.specs, None, anyio.current_time()
@@ -200,7 +201,9 @@ def _is_unanswered(host: Host, key: str) -> bool:
 
 
 async def warn_of_old_errors(root: Root, snapshots: Snapshots, limit: float) -> None:
-    """Report fatal errors counted before the start, if they can be read within ``limit`` seconds."""
+    """Log fatal PCI errors that were counted before the start, if they can be read within ``limit``
+    seconds.
+    """
     with anyio.move_on_after(limit):
         host = snapshots.now.host
         for address, count in await threads.call(_find_fatal_errors, root, host):
@@ -218,7 +221,7 @@ def _find_fatal_errors(root: Root, host: Host) -> list[tuple[PciAddress, int]]:
 
 
 class Gathering:
-    """Gathers scan requests into scans; ``started`` counts the scans that were started."""
+    """Collects scan requests into scans; ``started`` is the number of started scans."""
 
     def __init__(self, scan_requests: ScanRequests, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
@@ -227,7 +230,7 @@ class Gathering:
         self._everything = -math.inf  # when the last scan of everything was started
 
     def take(self) -> frozenset[str] | None:
-        """The keys to scan now, None for everything; later requests are for the next scan."""
+        """The keys to scan now, None for everything; later requests belong to the next scan."""
         self.started += 1
         keys = self._scan_requests.take()
         if keys is None:
@@ -269,7 +272,9 @@ class UnfinishedRescans:
     """Requests scans of devices whose driver is still initializing, a few times with growing delays."""
 
     def __init__(self, scan_requests: ScanRequests, delays: Sequence[float]) -> None:
-        """``delays``: seconds from one scan to the next; after the last one only the slow timer is left."""
+        """``delays``: seconds from one scan to the next; after the last one only the periodic scan
+        remains.
+        """
         self._delays = delays
         self._scan_requests = scan_requests
         self._unfinished: frozenset[str] = frozenset()
@@ -277,14 +282,16 @@ class UnfinishedRescans:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, host: Host) -> None:
-        """Start from the first delay if this new Host has another unfinished device."""
+        """Start with the first delay again if the new Host has one more device with an initializing
+        driver.
+        """
         before = self._unfinished
         self._unfinished = frozenset(
             function.address for function in host.functions.values() if groups.is_unfinished(function)
         )
         if self._unfinished - before:
             self._pauses = iter(self._delays)
-            if self._timer is not None:  # it may be far away by now
+            if self._timer is not None:  # its delay may be long by now
                 self._timer.cancel()
                 self._timer = None
         if self._unfinished and self._timer is None:
@@ -299,7 +306,7 @@ class UnfinishedRescans:
 
 
 class ReadReports:
-    """Logs unreadable parts of the host; ``unreadable``: why the whole host cannot be read, or None."""
+    """Logs unreadable parts of the host. ``unreadable``: why the whole host cannot be read, or None."""
 
     def __init__(self, deadline: float) -> None:
         """``deadline``: seconds after which a read counts as hanging, for the message."""
@@ -308,9 +315,9 @@ class ReadReports:
         self._hanging: frozenset[str] = frozenset()
 
     def report(self, hanging: Iterable[str], error: KernelRefused | None) -> None:
-        """``hanging``: the keys of devices that do not answer; ``error``: why the last scan failed.
+        """Log changes. ``hanging``: keys of devices that do not answer; ``error``: why the last scan failed.
 
-        An error with a path counts as one more key that does not answer.
+        The path in an error counts as one more key that does not answer.
         """
         path = error.path if error is not None else None
         self._report_hanging(frozenset(hanging) | ({path} if path else set()))
@@ -339,5 +346,5 @@ class ReadReports:
 
 
 def _device(key: str) -> str | None:
-    """The key if it is that of a device, not of a group."""
+    """The key itself if it is a PCI address or an mdev UUID; None for a group."""
     return pci_address(key) or mdev_uuid(key)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop that computes the Decision (the offered resources) from each new Snapshot, by pure policy.
+"""Computes the Decision (the offered resources) from each new Snapshot, by pure functions of ``policy``.
 
-``one_turn`` may be called at any time on the event loop (an Allocate does): it is synchronous, so turns never
-overlap, and without changes it costs almost nothing.
+``one_turn`` may be called at any time on the event loop, and an Allocate calls it. It is synchronous, so two
+calls never overlap, and without changes it costs almost nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeagent.policy.offer.turn import Decision
 
 
 class Offering:
-    """Owns the Decision, and publishes the Resources to be offered."""
+    """Holds the Decision, and publishes the offered Resources."""
 
     name = "offering"
 
@@ -39,12 +39,12 @@ class Offering:
 
     @property
     def decision(self) -> Decision:
-        """The result of the last turn."""
+        """The newest Decision."""
         return self._decision
 
     @property
     def groups(self) -> tuple[GroupStatus, ...]:
-        """The groups in the last Decision; computed again only after another Decision."""
+        """The IOMMU groups of the newest Decision; computed again only for another Decision."""
         if self._groups is None or self._groups[0] is not self._decision:
             from nodeagent.policy.explain import groups  # here: only for status requests
 
@@ -53,23 +53,25 @@ class Offering:
 
     @property
     def newest(self) -> Snapshot:
-        """The newest Snapshot, which the next turn uses."""
+        """The newest Snapshot, which the next Decision will use."""
         return self._snapshots.now
 
     async def run(self) -> None:
-        """Run a turn whenever the Snapshot has changed, for ever."""
+        """Decide whenever the Snapshot has changed, for ever."""
         seen_resources = -1
         while True:
             seen = self._snapshots.version
             self.one_turn()
-            if seen_resources != self.resources.version:  # not in a turn, so that no Allocate waits for it
+            if seen_resources != self.resources.version:  # not in one_turn, so that no Allocate waits for it
                 seen_resources = self.resources.version
                 self._releases.wait_for(turn.find_awaited(self._decision), by=self.name)
             self.heartbeat.turned()
             await self.heartbeat.wait(self._snapshots.newer(seen))
 
     def one_turn(self) -> Decision:
-        """Decide changed units again; a new Spec counts only once the nodes of its rules were scanned."""
+        """Decide again for changed devices; a new Spec is used only after the device nodes of its rules were
+        scanned.
+        """
         snapshot = self._snapshots.now
         if not snapshot.rule_nodes_scanned:
             snapshot = replace(snapshot, spec=self._decision.snapshot.spec)
@@ -80,7 +82,7 @@ class Offering:
 
 
 def _is_same(one: Snapshot, other: Snapshot) -> bool:
-    """True if offers depend on no changed part: unchanged parts are the same objects."""
+    """True if no part that the offer depends on has changed: unchanged parts are the same objects."""
     return one is other or (
         one.host is other.host
         and one.spec is other.spec

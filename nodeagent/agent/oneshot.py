@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Snapshot of a node without a daemon, for ``scan``, ``explain`` and ``plan``. Changes nothing.
+"""Builds one Snapshot of a node without a daemon, for ``scan``, ``explain`` and ``plan``. Changes nothing.
 
-Devices in use and open devices are not known here: only a daemon queries them. A saved host is taken as it
-is; what this machine remembers of its own devices says nothing of another's.
+Only a daemon knows which devices are in use or open; this Snapshot does not. A saved host is used as it is:
+the files of this machine say nothing about the devices of another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nodeagent.policy.change import ownership
 
 
 async def snapshot(root: Root, spec: Spec, timeouts: Timeouts, saved: Host | None = None) -> Snapshot:
-    """All that can be known of a saved host, or of the present one, which is scanned.
+    """Return the Snapshot of a saved host, or of this machine, which is scanned.
 
     :raises KernelRefused: if nothing can be read.
     """
@@ -59,13 +59,13 @@ async def _scanned(
 async def _specs(root: Root, spec: Spec, timeouts: Timeouts) -> Mapping[str, CdiFile]:
     if not spec.cdi_kinds:
         return {}
-    from nodeagent.agent import cdi_specs  # here: few nodes have rules for such
+    from nodeagent.agent import cdi_specs  # here: few nodes have rules for CDI devices
 
     return await cdi_specs.first(root, spec, timeouts.cdi_directory_read)
 
 
 async def with_specs(root: Root, before: Snapshot, spec: Spec, timeouts: Timeouts) -> Snapshot:
-    """The same, its Host with what CDI files say that these wishes ask for."""
+    """Add the CDI files that the rules of this Spec name to the Host of the Snapshot."""
     specs = await _specs(root, spec, timeouts)
     if not specs:
         return before
@@ -74,7 +74,7 @@ async def with_specs(root: Root, before: Snapshot, spec: Spec, timeouts: Timeout
 
 
 def with_memory(root: Root, before: Snapshot) -> Snapshot:
-    """The same with this machine's id and ledger, as far as they are not there. Blocks on files."""
+    """Add this machine's id and ledger to the Snapshot if it has none. Blocks on files."""
     known = before.ledger if before.ledger != Ledger() else ledger.SECTION.peek(root.prefix)
     return replace(
         before,
@@ -84,20 +84,22 @@ def with_memory(root: Root, before: Snapshot) -> Snapshot:
 
 
 async def with_names(root: Root, before: Snapshot) -> Snapshot:
-    """The same with the names of all devices."""
+    """Add the names of all devices to the Snapshot."""
     names = await threads.call(_names, root, before.host, before.spec)
     return replace(before, names={**names, **before.names})
 
 
 async def with_nodes(root: Root, before: Snapshot, paths: Iterable[str]) -> Snapshot:
-    """The same, its Host with these device nodes as well if they exist."""
+    """Add these device nodes to the Host of the Snapshot, as far as they exist."""
     there = await threads.call(devnodes.read, root, tuple(paths))
     nodes, dev_nodes = before.host.nodes.union(there), {**before.host.dev_nodes, **there}
     return replace(before, host=replace(before.host, nodes=nodes, dev_nodes=dev_nodes))
 
 
 async def with_usb(root: Root, before: Snapshot) -> Snapshot:
-    """The same with the USB devices of this host: a daemon looks for them only where a rule is for any."""
+    """Add the USB devices of this host to the Snapshot: a daemon reads them only if a rule matches USB
+    devices.
+    """
     if before.host.usb:
         return before
     found = await threads.call(_usb, root)
@@ -105,9 +107,10 @@ async def with_usb(root: Root, before: Snapshot) -> Snapshot:
 
 
 async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts: Timeouts) -> Snapshot:
-    """The same with the costly facts of one function read in addition, as far as they come in time.
+    """Add the facts of one function that are slow to read to the Snapshot, as far as they can be read in
+    time.
 
-    Its name is one of them: a daemon searches for the names of what may be offered only.
+    The function's name is one of them: a daemon looks up only names of functions that may be offered.
     """
     function = before.host.functions.get(address)
     if function is None:
@@ -124,9 +127,9 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts
 async def with_close_uses(
     root: Root, before: Snapshot, functions: Iterable[str], timeouts: Timeouts
 ) -> Snapshot:
-    """The same with the host's uses of these functions as the guards find them right before a bind.
+    """Add the host's uses of these functions to the Snapshot, as the guards find them right before a bind.
 
-    Addresses, mounts and open files change without an event. As far as they can be read in time.
+    Addresses, mounts and open files change without an event. They are read with a limit of time.
     """
     known = before.host.functions
     wanted = [address for address in map(PciAddress, functions) if address in known and known[address].usable]

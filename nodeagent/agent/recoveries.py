@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves the states of PCI error recoveries, and lets a recovery that does not end fail.
+"""Saves the states of PCI error recoveries, and ends a recovery that takes too long as failed.
 
-Only events of the kernel show them, so each state is saved at once, and loaded before the first scan after a
-restart. It is saved with the binding of the device, and is void after another bind. Events set a state, and a
-scan clears it (``kernel.scan_requests``).
+Only events of the kernel show these states, so each one is saved at once, and loaded before the first scan
+after a restart. A state is saved with the binding of its device, and is dropped if the device was bound
+again. Events set a state, and a scan clears it (``kernel.scan_requests``).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ SECTION: Section[Mapping[PciAddress, tuple[Recovery, str]]] = Section(
 
 
 def load(root: Root) -> Verdicts:
-    """The saved states of devices whose binding is the same. :raises KernelRefused: if none can be read."""
+    """Load the states of devices whose binding is unchanged. :raises KernelRefused: if none can be read."""
     saved = SECTION.load(root.prefix).items()
     return {each: verdict for each, (verdict, binding) in saved if aer.read_binding(root, each) == binding}
 
 
 def save(root: Root, verdicts: Verdicts) -> None:
-    """Save the states of devices that are there. :raises KernelRefused: if they cannot be written."""
+    """Save the states of the devices that still exist. :raises KernelRefused: if they cannot be written."""
     bindings = {address: aer.read_binding(root, address) for address in verdicts}
     SECTION.save(
         root.prefix,
@@ -60,26 +60,26 @@ def save(root: Root, verdicts: Verdicts) -> None:
 
 
 async def restore(root: Root, scan_requests: ScanRequests) -> None:
-    """Load the states that the last daemon wrote. :raises KernelRefused: if the file cannot be read."""
+    """Load the states that the previous daemon saved. :raises KernelRefused: if the file cannot be read."""
     for address, verdict in (await threads.call(load, root)).items():
         scan_requests.recovery(address, verdict)
 
 
 class Recoveries:
-    """The component that writes the record, and ends a recovery without a final event."""
+    """The component that saves the states, and ends a recovery for which no final event comes."""
 
     name = "recoveries"
 
     def __init__(self, root: Root, scan_requests: ScanRequests, patience: float) -> None:
-        """``patience``: seconds that a recovery may take."""
+        """``patience``: how long a recovery may take, in seconds."""
         self._root = root
         self._scan_requests = scan_requests
         self._patience = patience
         self._saved: Verdicts | None = None
-        self._since: dict[PciAddress, float] = {}  # when the running recoveries began
+        self._since: dict[PciAddress, float] = {}  # when each running recovery began
 
     async def run(self) -> None:
-        """Keep the record, for ever. :raises KernelRefused: if it cannot be written."""
+        """Save the states when they change, for ever. :raises KernelRefused: if it cannot be written."""
         while True:
             seen = self._scan_requests.verdicts.version
             self._end_recoveries(self._find_overdue())

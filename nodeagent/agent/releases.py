@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of devices: the awaited ones, and those of a moment ago.
+"""Releases of devices: the ids whose release is awaited, and the devices that were released a moment ago.
 
-Closing a device raises no event. While a release is awaited, ``agent.usage`` queries the kubelet more often,
-and the component ``Releases`` polls the host and the processes. A device that was released a moment ago may
-still be open: the kubelet forgets a force-deleted pod 2.5 s before its container ends.
+Closing a device causes no event. While a release is awaited, ``agent.usage`` queries the kubelet more often,
+and the component ``Releases`` polls the host and the open files of processes. A device that was released a
+moment ago may still be open: the kubelet drops a force-deleted pod 2.5 s before its container ends.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from nodeagent.model.host import HostDevice
 
 
 class DeviceReader(Protocol):
-    """Reads devices again that may have been released; the host, and the open files of processes."""
+    """Reads devices again that may have been released: from the host, or from the open files of processes."""
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Read the known ones of these ids again, and wait for it, with a limit."""
+        """Read those of the ids that it knows again, and wait a limited time for the result."""
         ...
 
 
 class Releases:
-    """The ids whose release is awaited, by waiting component; and the component that polls them."""
+    """Holds the ids whose release is awaited, by waiting component; the component polls them."""
 
     name = "releases"
 
@@ -40,14 +40,14 @@ class Releases:
         self._readers: tuple[DeviceReader, ...] = ()
 
     def wait_for(self, ids: frozenset[str], by: str) -> None:
-        """Set the ids for whose release the component ``by`` waits; they replace its former ones."""
+        """Set the ids whose release the component ``by`` awaits; they replace its earlier ids."""
         before, self._by[by] = self._by.get(by), ids
         self.awaited.set(frozenset().union(*self._by.values()))
         if ids and not before:
             self.began.touch()
 
     def add_reader(self, reader: DeviceReader) -> None:
-        """Add a reader to the poll."""
+        """Add a reader; it is called at each poll."""
         self._readers = (*self._readers, reader)
 
     async def run(self) -> None:
@@ -71,7 +71,9 @@ class RecentReleases:
         self._since: dict[str, float] = {}
 
     def add(self, before: Allocations, now: Allocations, at: float) -> None:
-        """Add the ids, groups, nodes and CDI names that are in the first table, but not in the second."""
+        """Add the ids, groups, device nodes and CDI names that are allocated in ``before`` but not in
+        ``now``.
+        """
         ids = {each for each, _ in before.held()} - {each for each, _ in now.held()}
         ids |= before.came_with.keys() - now.came_with.keys()
         groups = {str(group) for each in ids for group in before.groups.get(each, ())}
@@ -85,7 +87,7 @@ class RecentReleases:
         self._since |= dict.fromkeys((*ids, *groups, *answers), at)
 
     def restart(self, device_id: str, at: float) -> None:
-        """Start the time again for a device that is still open."""
+        """Set the release time of a device that is still open to ``at``."""
         self._since[device_id] = at
 
     def find_recent(self, now: float) -> frozenset[str]:
@@ -93,5 +95,5 @@ class RecentReleases:
         return frozenset(each for each, since in self._since.items() if now < since + self._container_end)
 
     def is_recent(self, host_device: HostDevice, now: float) -> bool:
-        """True if a pod had the device, or its whole group, until a moment ago."""
+        """True if a pod used the device, or its whole group, until a moment ago."""
         return not self.find_recent(now).isdisjoint((host_device.id, str(host_device.group)))

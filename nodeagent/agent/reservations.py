@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserves ids: each id is either allocated to a pod or withdrawn for a change, never both.
+"""Reserves ids: each id is either allocated to a pod or withdrawn for a change of the host, never both.
 
 ``agent.allocate`` and ``agent.changing`` check and mark ids here without an await in between, so the first
-one gets the id and the other one finds its mark. An allocated id is pending until the kubelet's checkpoint or
-PodResources has it, or until both lack it although they should have it by then: its pod was refused.
+one gets the id and the other one sees the mark. An allocated id is pending until the kubelet's checkpoint or
+PodResources lists it. If neither lists it when both should, the kubelet has refused its pod.
 
-The pod under admission may be allocated more of its groups, of other resources. Its admission is over when
-PodResources shows another new pod, when the kubelet has none of its devices any more, or ``foreign_allocate``
+The pod under admission may be allocated other resources of the same IOMMU groups. Its admission is over when
+PodResources shows another new pod, when the kubelet no longer has any of its devices, or ``foreign_allocate``
 seconds after its last Allocate. If the checkpoint has all of its devices, its container waits for no other
-plugin, so ``admission_settle`` seconds are enough. ``agent.usage`` passes the answers of the kubelet. Times
-are those of the event loop, in seconds.
+plugin, so ``admission_settle`` seconds are enough. ``agent.usage`` passes the kubelet's answers. Times are
+seconds of the event loop's clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from nodeagent.policy.offer.allocating import find_owners, is_other_pod
 
 
 class Admission(NamedTuple):
-    """The Allocates of one pod; ``pods`` were listed by PodResources at the last one, if it was queried."""
+    """The Allocates of one pod. ``pods``: the answer of PodResources at the last Allocate, if it was
+    queried.
+    """
 
     pods: Pods | None = None
     allocated: frozenset[ResourceDevice] = frozenset()
@@ -43,9 +45,9 @@ class Admission(NamedTuple):
 
 
 class PodsAnswer(NamedTuple):
-    """The pods listed by PodResources, with their devices, when it was queried at the time ``requested_at``.
+    """An answer of PodResources: pods with their devices. It was queried at the time ``requested_at``.
 
-    ``in_allocate``: it was queried inside an Allocate, so the kubelet had read all former responses.
+    ``in_allocate``: it was queried during an Allocate, so the kubelet had read all earlier responses.
     """
 
     pods: Pods
@@ -54,7 +56,7 @@ class PodsAnswer(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """One allocated id: the host devices that it uses, and the host functions of its device nodes."""
+    """One allocated id: the host devices that it uses, and the host functions behind its device nodes."""
 
     holders: Mapping[str, Holder]
     functions: frozenset[str] = frozenset()
@@ -62,25 +64,25 @@ class Pending(NamedTuple):
 
 
 class ReservationBook:
-    """Writes ``reservations`` and ``recently_allocated`` of the Snapshot."""
+    """Publishes the reserved ids: ``reservations`` and ``recently_allocated`` of the Snapshot."""
 
     def __init__(self, snapshots: Snapshots, timeouts: Timeouts) -> None:
         self.began: Latest[None] = Latest(None)  # touched at each Allocate
         self._snapshots = snapshots
         self._timeouts = timeouts
         self._pending: dict[ResourceDevice, Pending] = {}
-        self._check_at: float | None = None  # when to check that the kubelet has the last allocated ids
+        self._check_at: float | None = None  # when the kubelet must have the last allocated ids
         self._moving: frozenset[str] = frozenset()  # functions that are about to be bound to another driver
-        self._admission: Admission | None = None  # the one that is not over
+        self._admission: Admission | None = None  # the current one
         self._last = 0.0  # when its last Allocate was answered
         self._entered = False  # the checkpoint has all devices of the admission
 
     # Allocated or withdrawn
 
     def allocate(self, admission: Admission, allocated: Mapping[ResourceDevice, Pending]) -> None:
-        """Mark the ids as allocated: all of them, or none.
+        """Mark all of the ids as allocated, or none of them.
 
-        :raises AllocationRefused: if one of them, or a function of its device nodes, is withdrawn.
+        :raises AllocationRefused: if an id, or a function behind its device nodes, is withdrawn.
         """
         for one in allocated.values():
             for each in one.holders.keys() & self._marks.withdrawn:
@@ -101,7 +103,8 @@ class ReservationBook:
         self.began.touch()
 
     def withdraw(self, ids: Collection[str], moving: Collection[str]) -> bool:
-        """Mark the ids as about to be removed, and ``moving`` as about to be bound to another driver.
+        """Mark ``ids`` as about to be removed, and ``moving`` functions as about to be bound to another
+        driver.
 
         False, and no mark, if one of them was allocated a moment ago.
         """
@@ -112,7 +115,7 @@ class ReservationBook:
         return True
 
     def restore(self, ids: Collection[str], moving: Collection[str]) -> None:
-        """Remove these marks: the change has ended, and the Host shows its result."""
+        """Remove these marks after the change has ended and the Host shows its result."""
         self._moving = self._moving.difference(moving)
         self._mark(replace(self._marks, withdrawn=self._marks.withdrawn.difference(ids)))
 
@@ -124,9 +127,9 @@ class ReservationBook:
         return self._admission is not None
 
     def identify(self, pods: Pods | None) -> Admission:
-        """The admission of the pod that requests now, by the pods that PodResources lists now.
+        """Return the admission of the pod that requests now, from the pods that PodResources lists now.
 
-        ``pods`` None: the kubelet did not answer; then another pod than before is assumed.
+        ``pods`` is None if the kubelet did not answer; then the pod counts as another one than before.
         """
         known = self._admission
         if known is None or pods is None or self._is_other(pods):
@@ -134,7 +137,7 @@ class ReservationBook:
         return known._replace(pods=pods)
 
     def _is_other(self, pods: Pods) -> bool:
-        """True if these names and devices show that the admission is over."""
+        """True if these pods and devices show that the admission is over."""
         known = self._admission or Admission()
         before = known.pods or {}
         if not pods.keys() >= set(find_owners(before, known.allocated)):
@@ -149,9 +152,10 @@ class ReservationBook:
     # Answers of the kubelet
 
     def find_missing(self, file: Checkpoint, answer: PodsAnswer) -> frozenset[ResourceDevice]:
-        """The pending ids that the kubelet should know by now, but neither the answer nor the file has.
+        """The pending ids that the kubelet should have by now, but that neither PodResources nor the
+        checkpoint has.
 
-        The kubelet knows an id as soon as it has read the response, and before it sends another request.
+        The kubelet has an id as soon as it has read the response, and before it sends another request.
         """
         known = listed_devices(answer.pods) | file.listed_devices
         delay = 0.0 if answer.in_allocate else self._timeouts.pod_resources_after_allocate
@@ -162,7 +166,7 @@ class ReservationBook:
         )
 
     def update(self, file: Checkpoint, answer: PodsAnswer | None = None) -> None:
-        """Update the pending ids from the kubelet's checkpoint, and from its answer, if there is one."""
+        """Update the pending ids from the kubelet's checkpoint, and from PodResources if it has answered."""
         now, written = anyio.current_time(), file.listed_devices
         shown = frozenset[ResourceDevice]() if answer is None else listed_devices(answer.pods)
         missing = frozenset[ResourceDevice]() if answer is None else self.find_missing(file, answer)
@@ -181,7 +185,9 @@ class ReservationBook:
         self._publish()
 
     def _latest_entry(self, one: Pending) -> float:
-        """Until when the checkpoint may lack an allocated node: the container may need other plugins, too."""
+        """Until when the checkpoint may lack an allocated id: its container may also wait for other
+        plugins.
+        """
         return one.at + self._timeouts.foreign_allocate
 
     def _update_admission(self, admission: Admission, answer: PodsAnswer | None, *, is_known: bool) -> None:
@@ -195,13 +201,13 @@ class ReservationBook:
 
     @property
     def _latest_end(self) -> float:
-        """When the admission is over at the latest."""
+        """When the admission ends at the latest."""
         timeouts = self._timeouts
         return self._last + (timeouts.admission_settle if self._entered else timeouts.foreign_allocate)
 
     @property
     def due(self) -> float | None:
-        """When to query the kubelet next because of allocated ids; None if none is pending."""
+        """When to query the kubelet next because of allocated ids; None if no id is pending."""
         soon = self._timeouts.pod_resources_after_allocate
         times = [one.at + soon if one.holders else self._latest_entry(one) for one in self._pending.values()]
         if self._check_at is not None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one Snapshot of the daemon, and the one bell that rings when any part of it has changed.
+"""Holds the daemon's Snapshot, and wakes its readers when any part of it has changed.
 
-Each part has one writer. A writer takes ``now``, replaces its part and publishes that without an await in
-between, so nothing is lost and nobody locks. Parts that are equal stay the same objects, so a reader finds
-out by identity whether what it depends on has changed. The bell rings as well when a part of the Status has
-changed that is not in the Snapshot.
+Each part has one writer. A writer reads ``now``, replaces its part and publishes the result without an await
+in between, so no change is lost and no lock is needed. Equal parts stay the same objects, so a reader
+compares by identity to see whether its inputs have changed. Readers are also woken by ``ring``, when a part
+of the Status changes that is not in the Snapshot.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _PARTS = tuple(part.name for part in fields(Snapshot))
 
 
 class Snapshots:
-    """The newest Snapshot; readers wait for a newer one, each at its own pace."""
+    """Holds the newest Snapshot; each reader waits for a newer one at its own pace."""
 
     def __init__(self, first: Snapshot) -> None:
         self._cell = Latest(first)
 
     @property
     def now(self) -> Snapshot:
-        """The newest."""
+        """The newest Snapshot."""
         return self._cell.get()
 
     @property
     def version(self) -> int:
-        """Changes with each change."""
+        """A number that grows with each change of the Snapshot."""
         return self._cell.version
 
     def publish(self, snapshot: Snapshot) -> bool:
-        """Make this the newest; False, and nobody is woken, if it says what the present one does."""
+        """Make this the newest Snapshot; return False, and wake no reader, if it equals the present one."""
         before = self._cell.get()
         changed: dict[str, Any] = {}
         for part in _PARTS:
@@ -46,16 +46,16 @@ class Snapshots:
         return bool(changed) and self._cell.set(replace(before, **changed))
 
     def ring(self) -> None:
-        """Wake all readers although no part has changed."""
+        """Wake all readers although no part of the Snapshot has changed."""
         self._cell.touch()
 
     async def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:
-        """Wait for a Snapshot of which that is true."""
+        """Wait for a Snapshot for which the condition is true, and return it."""
         seen, snapshot = self.version, self.now
         while not condition(snapshot):
             seen, snapshot = await self.newer(seen)
         return snapshot
 
     async def newer(self, seen: int) -> tuple[int, Snapshot]:
-        """Wait until the version differs from ``seen``; the present version and Snapshot."""
+        """Wait until the version differs from ``seen``; return the new version and Snapshot."""
         return await self._cell.newer(seen)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the Allocates: how each ended, by resource, and how long they took together.
+"""Counts Allocates by resource and result, and measures how long all of them take.
 
-A resource that leaves and returns goes on with its numbers. Does not know what an Allocate is.
+The numbers of a resource continue if it disappears and returns. This module only counts: it is called around
+each Allocate.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from nodeagent.model.status import NO_ALLOCATIONS, NO_DURATIONS, AllocationsStat
 
 
 class AllocateTally:
-    """The numbers of all resources since the start."""
+    """The numbers of Allocates of all resources since the start."""
 
     def __init__(self) -> None:
         self.durations = NO_DURATIONS
         self._by_resource: dict[ResourceName, AllocationsStatus] = {}
 
     def of(self, name: ResourceName) -> AllocationsStatus:
-        """The numbers of one resource."""
+        """The numbers of Allocates of one resource."""
         return self._by_resource.get(name) or NO_ALLOCATIONS
 
     @contextmanager
     def counted(self, name: ResourceName) -> Iterator[None]:
-        """Count what is done inside as one Allocate, by how it ends."""
+        """Count the enclosed block as one Allocate: granted, refused or failed, by the exception that ends
+        it.
+        """
         began = anyio.current_time()
         ended = AllocationsStatus(failed=1)
         try:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod uses which device: PodResources, the kubelet's checkpoint and pending allocations as one table.
+"""Which pod uses which device: joins PodResources, the kubelet's checkpoint and pending allocations.
 
 A device in one of the three is in use. The checkpoint may have entries that PodResources does not list: of
 pods that have ended, of plain init containers, or because the kubelet does not know its pods yet. If such
-entries are new, one list is sent again: the kubelet then writes the checkpoint, and its entries are in use.
-While the checkpoint cannot be read, the last known allocations count for 30 s.
+entries are new, one device list is sent to the kubelet again. The kubelet then writes the checkpoint, and all
+entries of the new file are in use. While the checkpoint cannot be read, the last known allocations count for
+30 s.
 
-One request at a time. Writes ``allocations`` of the Snapshot. Times are those of the event loop, in seconds.
+Only one query runs at a time. This module writes ``allocations`` of the Snapshot. Times are seconds of the
+event loop's clock.
 """
 
 from __future__ import annotations
@@ -42,30 +44,32 @@ T = TypeVar("T")
 
 
 class Kubelet(Protocol):
-    """The sources of one kubelet."""
+    """The two sources of one kubelet: PodResources and the checkpoint."""
 
     async def list_pods(self) -> PodList:
         """The answer of PodResources.
 
-        :raises KubeletUnavailable: if there is none in time.
-        :raises KubeletAway: if there is no listener.
+        :raises KubeletUnavailable: if there is no answer in time.
+        :raises KubeletAway: if no process listens on the socket.
         """
         ...
 
     def read_checkpoint(self) -> Checkpoint:
-        """The checkpoint. Blocks on a file."""
+        """Read the kubelet's checkpoint. Blocks on a file."""
         ...
 
     def resend_list(self) -> bool:
-        """Send one list again, so that the checkpoint is written; False if there is no stream for it."""
+        """Send one device list again, so that the kubelet writes the checkpoint; False if it reads no list of
+        ours.
+        """
         ...
 
     def is_present(self) -> bool:
-        """True if there is a socket of PodResources."""
+        """True if the PodResources socket exists."""
         ...
 
     def is_expected(self) -> bool:
-        """True if there is a directory for that socket."""
+        """True if the directory of the PodResources socket exists."""
         ...
 
 
@@ -84,9 +88,9 @@ class Usage:
         settings: Latest[Settings],
         timeouts: Timeouts,
     ) -> None:
-        """``reader``: a released device is read again before the release is published."""
-        self.error: str | None = None  # of the last request
-        self.registered: Mapping[str, Sequence[str]] = {}  # healthy ids by resource, by the checkpoint
+        """``reader`` reads a released device again before its release is published."""
+        self.error: str | None = None  # of the last query of PodResources
+        self.registered: Mapping[str, Sequence[str]] = {}  # resource → healthy ids in the checkpoint
         self.released = RecentReleases(timeouts.forgotten_container_end)
         self._kubelet = kubelet
         self._snapshots = snapshots
@@ -96,32 +100,32 @@ class Usage:
         self._settings = settings
         self._timeouts = timeouts
         self._lock = anyio.Lock()
-        self._wakes: Latest[int] = Latest(0)  # new value: request soon; touched: the due time has changed
-        self._failures: Latest[int] = Latest(-1)  # requests since the last answer; -1: none yet
-        self._requested = -math.inf  # when the last request began
-        self._requested_rewritten = -math.inf  # when the last one before a change began that was answered
-        self._first_list = 0.0  # until when the first list for the present kubelet waits for an answer
-        self._listed: ByResource[Holder] = {}  # by the last answer of PodResources
-        self._names: frozenset[str] = frozenset()  # of all pods in it
+        self._wakes: Latest[int] = Latest(0)  # new value: query soon; touched: the due time has changed
+        self._failures: Latest[int] = Latest(-1)  # queries since the last answer; -1: no answer yet
+        self._requested = -math.inf  # when the last query began
+        self._requested_rewritten = -math.inf  # the same of the last one with a rewritten checkpoint
+        self._first_list = 0.0  # how long the first device list waits for an answer
+        self._listed: ByResource[Holder] = {}  # the last answer of PodResources
+        self._names: frozenset[str] = frozenset()  # the pods in that answer
         self._file = Checkpoint(missing=True)
-        self._unlisted: frozenset[Entry] = frozenset()  # its entries that the answer lacked
-        self._list_sent = -math.inf  # when a list was last sent again
-        self._outdated: Stamp | None = None  # of a file that the kubelet did not rewrite in time
-        self._unreadable: float | None = None  # since when the file cannot be read
-        self._pod_of: dict[str, Holder] = {}  # uid → its pod, as listed by PodResources
+        self._unlisted: frozenset[Entry] = frozenset()  # checkpoint entries that PodResources did not list
+        self._list_sent = -math.inf  # when a device list was last sent again
+        self._outdated: Stamp | None = None  # the stamp of a checkpoint that was not rewritten in time
+        self._unreadable: float | None = None  # since when the checkpoint cannot be read
+        self._pod_of: dict[str, Holder] = {}  # uid → the pod, as PodResources names it
         self._named: frozenset[str] = frozenset()  # uids of pods that the present kubelet has listed
 
     # Requests
 
     async def request(self, *, in_allocate: bool = False) -> Pods | None:
-        """Query the kubelet once, and publish; the pods that it lists, or None."""
+        """Query the kubelet once, and publish the result; return the pods that it lists, or None."""
         async with self._lock:
             return await self._request(in_allocate=in_allocate)
 
     async def request_before_change(self) -> None:
-        """Query once after this call began; callers that wait at the same time share an answer.
+        """Query the kubelet after this call began; callers that wait at the same time share one answer.
 
-        Only a request after which the checkpoint was rewritten counts.
+        The answer counts only if the kubelet rewrote its checkpoint after it.
         """
         wanted = anyio.current_time()
         async with self._lock:
@@ -135,7 +139,7 @@ class Usage:
             await self._request(rewritten=True)
 
     async def request_in_allocate(self) -> Pods | None:
-        """Query inside an Allocate, with a short limit."""
+        """Query PodResources during an Allocate, with a short limit."""
         with anyio.move_on_after(self._timeouts.pod_resources_in_allocate):
             while True:
                 pods = await self.request(in_allocate=True)
@@ -146,7 +150,7 @@ class Usage:
         return None
 
     async def _request_file(self) -> None:
-        """Use the checkpoint alone, without PodResources: a rewritten one has all devices in use."""
+        """Use the checkpoint alone, without PodResources: a rewritten checkpoint has all devices in use."""
         async with self._lock:
             before = await self._read()
             file = await self._rewrite_file(before, self._timeouts.checkpoint_write)
@@ -184,7 +188,7 @@ class Usage:
     async def _list_pods(self) -> PodList:
         """Query PodResources, and once again after a refusal: the kubelet allows 100 requests a second.
 
-        Not again after a timeout: an Allocate may wait for the lock.
+        There is no second query after a timeout, because an Allocate may wait for the lock.
         """
         requested_at, repeat = anyio.current_time(), self._timeouts.pod_resources_repeat
         try:
@@ -197,7 +201,9 @@ class Usage:
         return await self._kubelet.list_pods()
 
     async def _publish_without_answer(self, error: KubeletUnavailable) -> None:
-        """Publish without an answer: the last listed devices and those in the checkpoint are in use."""
+        """Publish without an answer of PodResources: its last listed devices and those in the checkpoint are
+        in use.
+        """
         if self.error is None:
             log.event(log.POD_RESOURCES_UNAVAILABLE, error=error.what)
         self.error = error.what
@@ -208,9 +214,11 @@ class Usage:
     # The checkpoint
 
     async def _choose_file(self, listed: PodList, answer: PodsAnswer, *, rewritten: bool) -> Checkpoint:
-        """The file; rewritten after the answer if the two differ, and the difference is new or old enough.
+        """Return the checkpoint; have it rewritten if it differs from PodResources in a new or long-lasting
+        way.
 
-        The kubelet frees the devices of ended pods at each List, so the rewritten file has only live pods.
+        The kubelet frees the devices of ended pods at each List, so a rewritten checkpoint has only live
+        pods.
         """
         file, timeouts = await self._read(), self._timeouts
         self._named &= {each.uid for each in file.entries}
@@ -223,15 +231,16 @@ class Usage:
             file = await self._rewrite_file(file, limit, listed)
         known, self._unlisted = self._unlisted, joining.find_unlisted(file, listed)
         if not self._unlisted <= known:
-            self.request_soon()  # of a pod that was admitted after the kubelet had answered
+            self.request_soon()  # for a pod that was admitted after the kubelet had answered
         return file
 
     async def _rewrite_file(
         self, before: Checkpoint, limit: float, listed: PodList | None = None
     ) -> Checkpoint:
-        """The file after one list was sent again; the old one if the kubelet does not write in time.
+        """Have the kubelet rewrite the checkpoint and return it; the old one if it is not written in time.
 
-        If no resource is listed, no list can be sent: then a pod that is no longer listed has ended.
+        Without resources there is no device list to send. Then a pod that PodResources no longer lists has
+        ended.
         """
         self._list_sent = anyio.current_time()
         if not self._kubelet.resend_list():
@@ -250,7 +259,7 @@ class Usage:
         return file._replace(entries=tuple(each for each in file.entries if each.uid not in ended))
 
     async def _read(self) -> Checkpoint:
-        """The file; it may be missing until the kubelet has allocated a device."""
+        """Read the checkpoint; it may be missing until the kubelet has allocated a device."""
         file = await threads.call(self._kubelet.read_checkpoint)
         self.registered = file.registered
         not_yet = file.missing and self._file.missing and self._unreadable is None
@@ -262,12 +271,12 @@ class Usage:
 
     @property
     def _absence_counts(self) -> bool:
-        """True if a device that is in none of the sources counts as not in use."""
+        """True if a device that is in none of the sources counts as free."""
         since = self._unreadable
         return since is None or anyio.current_time() >= since + self._timeouts.unreadable_checkpoint
 
     def _with_last_known(self, listed: PodList) -> ByResource[Holder]:
-        """The listed allocations; without a readable file also the last known ones."""
+        """The listed allocations; while the checkpoint cannot be read, the last known ones are added."""
         if self._absence_counts:
             return listed.table
         return joining.merge(self._snapshots.now.allocations.table, listed.table)
@@ -277,7 +286,7 @@ class Usage:
     async def _publish(
         self, file: Checkpoint, knowledge: Knowledge, answer: PodsAnswer | None = None
     ) -> None:
-        """Publish the table of the last listed devices and this file."""
+        """Publish the devices in use, from the last answer of PodResources and this checkpoint."""
         self._file = file
         before = self._snapshots.now.allocations
         self._pod_of = joining.find_pods(file, self._listed, self._pod_of)
@@ -296,11 +305,11 @@ class Usage:
     # The component
 
     def request_soon(self) -> None:
-        """Query soon: the allocations of the kubelet may have changed."""
+        """Query the kubelet soon, because its allocations may have changed."""
         self._wakes.set(self._wakes.get() + 1)
 
     def kubelet_changed(self) -> None:
-        """Start again for a restarted kubelet, which may not know its pods yet."""
+        """Forget the former kubelet's answers: a restarted kubelet may not know its pods yet."""
         now = anyio.current_time()
         self._reservations.end_admission()
         self._unreadable = None if self._unreadable is None else now
@@ -321,7 +330,9 @@ class Usage:
                 self.request_soon()
 
     async def first(self) -> None:
-        """Query until the first answer, with a limit: it comes before the first list if possible."""
+        """Query the kubelet until it answers, for a limited time, before the first device list if
+        possible.
+        """
         self._first_list = anyio.current_time() + self._timeouts.pod_resources_at_start
         with anyio.CancelScope(deadline=self._first_list):
             await self.request()
@@ -330,13 +341,13 @@ class Usage:
                 await self.request()
 
     async def ready(self) -> None:
-        """Wait for the first answer of the present kubelet, with a limit: any device may be in use."""
+        """Wait a limited time for the first answer of the present kubelet: any device may be in use."""
         with anyio.CancelScope(deadline=self._first_list):
             while self._failures.get() and self._kubelet.is_expected():
                 await self._failures.newer(self._failures.version)
 
     async def run(self) -> None:
-        """Query at each wake and whenever a request is due, for ever."""
+        """Query the kubelet at each wake and whenever a query is due, for ever."""
         async with anyio.create_task_group() as group:
             began, pending = self._releases.began, self._reservations.began
             group.start_soon(began.follow, lambda _: self.request_soon(), began.version, name="releases")
@@ -349,7 +360,7 @@ class Usage:
                 await self._wait_until_due(requested_at, wakes)
 
     async def _wait_until_due(self, requested_at: float, wakes: int) -> None:
-        """Wait for a wake, or for the due time of the next request after one at ``requested_at``."""
+        """Wait for a wake, or until the next query after one at ``requested_at`` is due."""
         while self._wakes.get() == wakes:
             seen = self._wakes.version
             remaining = self._next_due(requested_at) - anyio.current_time()
@@ -359,7 +370,7 @@ class Usage:
                 await self._wakes.newer(seen)
 
     def _next_due(self, requested_at: float) -> float:
-        """When the next request is due without a wake."""
+        """When the next query is due if there is no wake."""
         timing, timeouts = self._settings.get().timing, self._timeouts
         times = [requested_at + timing.resync]
         if (failures := self._failures.get()) > 0:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""USB devices: their nodes belong to QEMU while a pod has them, and a record tells their former owners.
+"""Makes QEMU's user the owner of USB device nodes while a pod uses them, and restores the former owners.
 
-Nothing in the kernel keeps a second process from a USB device: it is allocated only when no process has it
-open. The record is on disk before an owner is changed, so a daemon that dies in between leaves a line too
-many and no node too many. It has the number by which a pod got a device: with another number the guest has
-it no more. A node goes back to its owner when it is known that no pod has the device. The record is below
-/run, since owners of nodes and numbers on a bus end with the boot as well; a damaged record is set aside.
+The kernel lets several processes open a USB device, so a device is allocated only when no process has it
+open. Each former owner is recorded on disk before the owner is changed: a daemon that dies in between may
+leave a needless record, but never a changed node without a record. The record includes the device number;
+after a replug the device has another number, and the guest has lost it. A node returns to its former owner
+when no pod is known to use the device. The record is below /run, because owners of nodes and device numbers
+end with the boot, too; a damaged record is moved aside.
 
-Loaded by ``app`` when a rule asks for USB devices; ``agent.allocate`` calls ``ensure``.
+``app`` loads this module when a rule matches USB devices; ``agent.allocate`` calls ``ensure``.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ from nodeagent.model.ids import DeviceId, ResourceName
 from nodeagent.policy.offer import usb_sets
 
 Members = Mapping[DeviceId, Sequence[UsbDevice]]
-"""The id of a Device → the USB devices that it stands for."""
+"""Device id → the USB devices that a pod gets with it."""
 
 
 def components(core: Core) -> Sequence[Component]:
-    """The one component, which prepares USB nodes from now on."""
+    """The component that prepares the nodes of USB devices."""
     nodes = UsbNodes(core)
     core.usb_nodes.set(nodes)
     return (nodes,)
 
 
 class UsbNodes:
-    """The one writer of the Snapshot's ``loans`` after the first scan, and of their record."""
+    """The only writer of the Snapshot's ``loans`` after the first scan, and of their record on disk."""
 
     name = "USB loans"
 
@@ -57,14 +58,15 @@ class UsbNodes:
         self._began = anyio.current_time()
         self._open_files = threads.OneByOne()
         self._lock = anyio.Lock()
-        self._is_read = False  # the record of the daemon before
+        self._is_read = False  # the record of the previous daemon
 
     # Before an allocation
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str], owned: Collection[str]) -> None:
-        """Make the nodes of these devices QEMU's; the pod that asks has the ``owned`` ones already.
+        """Make QEMU's user the owner of these devices' nodes; the requesting pod already has the ``owned``
+        devices.
 
-        :raises AllocationRefused: if that cannot be done in time.
+        :raises AllocationRefused: if the owners cannot be changed in time.
         """
         async with self._lock:
             await self._read()
@@ -72,7 +74,7 @@ class UsbNodes:
                 with anyio.fail_after(self._timeouts.usb_node_creation):
                     await self._assign(await self._wait_until_closed(device_ids, owned))
             except TimeoutError:
-                what = f"{name}: {', '.join(device_ids)}: the nodes do not become QEMU's"
+                what = f"{name}: {', '.join(device_ids)}: the owner of the nodes cannot be changed in time"
                 raise AllocationRefused(
                     what, "look for blocked tasks in the kernel log of the host"
                 ) from None
@@ -82,9 +84,10 @@ class UsbNodes:
                 ) from error
 
     async def _wait_until_closed(self, device_ids: Sequence[str], owned: Collection[str]) -> Members:
-        """The members of these Devices, when no process has them open; a set may change meanwhile.
+        """Wait until no process has these devices open; return the USB devices of each id, which may change
+        meanwhile.
 
-        :raises KernelRefused: if that takes too long.
+        :raises KernelRefused: if a device stays open too long.
         """
         end = anyio.current_time() + self._timeouts.usb_holder_close
         while True:
@@ -99,25 +102,27 @@ class UsbNodes:
             await anyio.sleep(self._timeouts.usb_close_poll)
 
     async def _find_open(self, devices: Sequence[UsbDevice]) -> str | None:
-        """Which of the devices, or of their disks, a process has open, in words.
+        """A text about one device, or disk of a device, that a process has open; None if all are closed.
 
-        Where not all processes are seen, a device that a pod had until a moment ago counts as open.
+        If not all processes can be read, a device that a pod had until a moment ago counts as open.
         """
         limit, root = self._timeouts.open_file_scan, self._root
         seen = await self._open_files.call(limit, _find_open_nodes, root, devices)
         if seen is not None and seen.openers:
             return next(f"{each}: open by {process}" for each, process in seen.openers.items())
         if (seen is None or not seen.decisive) and self._is_just_released(devices):
-            return f"{devices[0].id}: the pod that had it until a moment ago may have it open yet"
+            return f"{devices[0].id}: the pod that used it until a moment ago may still have it open"
         if driven := [each for each in devices if each.driver]:
             used = await self._open_files.call(limit, _find_open_disk, root, driven)
             return f"{driven[0].id}: its open disks cannot be seen in time" if used is None else used or None
         return None
 
     def _is_just_released(self, devices: Sequence[UsbDevice]) -> bool:
-        """True if a pod had one of them a moment ago: alone, in a set of then, or by a node of it.
+        """True if a pod used one of the devices until a moment ago: alone, as part of a set, or by its device
+        node.
 
-        A release right before this daemon came is not known: it may have been of any of them.
+        A release right before this daemon started is not known, so at the start every device counts as
+        released.
         """
         now = anyio.current_time()
         if now < self._began + self._timeouts.forgotten_container_end:
@@ -136,7 +141,7 @@ class UsbNodes:
         }
 
     async def _assign(self, members: Members) -> None:
-        """Record the owners of the nodes, then make them QEMU's."""
+        """Record the owners of the nodes, then make QEMU's user the owner."""
         before = self._snapshots.now.loans
         devices = [each for several in members.values() for each in several]
         loans = await threads.call(_find_owners, self._root, devices, before)
@@ -167,7 +172,8 @@ class UsbNodes:
         still = {loan.node for loans in left.values() for loan in loans}
         returned = [loan for head in over for loan in snapshot.loans[head] if loan.node not in still]
         for loan, error in await threads.call(_take_back, self._root, returned):
-            log.event(log.NOTE, text=f"{loan.node} stays QEMU's: {error.what}", hint=error.hint)
+            text = f"{loan.node} still belongs to QEMU's user: {error.what}"
+            log.event(log.NOTE, text=text, hint=error.hint)
         await self._keep(left)
 
     # The record
@@ -201,7 +207,8 @@ def _find_open_disk(root: Root, devices: Sequence[UsbDevice]) -> str:
 
 
 def _find_owners(root: Root, devices: Sequence[UsbDevice], former: Loans) -> dict[str, Loan]:
-    """The loans by id, with the owners of their nodes; a node that is QEMU's by a former loan keeps that one.
+    """The loans by device id, with the owners of the nodes; a node that is already QEMU's keeps its older
+    record.
 
     :raises KernelRefused: if one has no node.
     """
@@ -247,5 +254,5 @@ SECTION: Section[Loans] = Section(
     {},
     _loans,
     lambda loans: {str(head): several for head, several in loans.items()},
-    "without it the nodes of USB devices would stay QEMU's",
+    "without it the nodes of USB devices would still belong to QEMU's user",
 )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop that changes the host: carries out the Plan, and remembers what the host does not show."""
+"""Changes the host: makes the changes of the Plan, and records those that the host itself does not show."""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the Ledger: what nodeagent did to the host and the host itself does not show. Published, and on disk.
+"""Keeps the Ledger: the record, on disk and in the Snapshot, of our changes that the host does not show.
 
-The one writer of the Snapshot's ``ledger`` and ``machine_id``, and of a section on disk that ends with the
-boot, as the changes do. It has the types of vGPUs: a VF does not show who set its type, and with a type it
-lists no others. It has the former drivers of functions that we bind, the manual requests and the PFs whose
-``sriov_drivers_autoprobe`` we switched off: a daemon that starts looks for them (``app``).
+The only writer of the Snapshot's ``ledger`` and ``machine_id``. The file on disk ends with the boot, as the
+changes do. It records the types of vGPUs, because a VF with a type does not show who set it, and lists no
+other types. It also records the former drivers of functions that we bind, the manual requests, and the PFs
+whose ``sriov_drivers_autoprobe`` we switched off. A starting daemon reads them (``app``).
 
-An entry is on disk before the write that it describes: a crash between the two must not make our change a
-foreign one. An entry too many counts only while the VF has that very type, and goes when the kernel refuses.
-If it cannot be read, it is empty: then the host stays as it is, and that is logged.
+An entry is on disk before the write that it describes, so a crash in between never makes our change look like
+an administrator's. A needless entry counts only while the VF has that very type, and is removed if the kernel
+refuses the write. An unreadable file counts as empty: the host then stays as it is, and the error is logged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ SECTION = Section(
 
 
 def named(root: Root, host: Host) -> dict[str, str]:
-    """Number → name of the vGPU types on the host, also as VFs once listed it; "" if it is not known."""
+    """Number → name of the vGPU types on the host, also as VFs listed it earlier; "" if the name is
+    unknown.
+    """
     known = SECTION.peek(root.prefix).names
     return {
         number: name or known.get(number, "") for number, name in nvidia.name_vgpu_types(root, host).items()
@@ -53,32 +55,34 @@ def named(root: Root, host: Host) -> dict[str, str]:
 
 
 class LedgerKeeper:
-    """Reads, publishes and writes the Ledger."""
+    """Reads, publishes and saves the Ledger."""
 
     name = "ledger"
 
     def __init__(self, root: Root, snapshots: Snapshots) -> None:
-        self.opened: Latest[None] = Latest(None)  # touched when all on record was read
+        self.opened: Latest[None] = Latest(None)  # touched when the record was read
         self._root = root
         self._snapshots = snapshots
         self._saved = Ledger()
         self._saving = anyio.Lock()
-        self._type_before: dict[str, str] = {}  # VF → the type on record before the one that is being set
+        self._type_before: dict[str, str] = {}  # VF → its recorded type before the one that is being set
 
     async def open(self) -> None:
-        """Read what is on record since boot, and the machine id."""
+        """Read the entries since the last boot, and the machine id."""
         machine = await threads.call(read_machine_id, self._root)
         self._saved = await threads.call(SECTION.load, self._root.prefix)
         self._snapshots.publish(replace(self._snapshots.now, ledger=self._saved, machine_id=machine))
         self.opened.touch()
 
     def learn(self, busy: Set[str]) -> None:
-        """Remember what the Host shows of vGPU types; but not of ``busy`` VFs, whose scan may be old."""
+        """Record the vGPU types that the Host shows, except those of ``busy`` VFs, whose scan may be old."""
         now = self._snapshots.now
         self._publish(ownership.update_ledger(now.ledger, now.host, now.names, busy))
 
     async def run(self) -> None:
-        """Put on disk what has changed, for ever; a refusal matters before a change only."""
+        """Save the Ledger when it has changed, for ever. A failed write only matters before a change of the
+        host.
+        """
         while True:
             seen = self._snapshots.version
             with suppress(KernelRefused):
@@ -86,7 +90,7 @@ class LedgerKeeper:
             await self._snapshots.newer(seen)
 
     async def save(self) -> None:
-        """Put the Ledger on disk if it has changed; one writer at a time.
+        """Save the Ledger to disk if it has changed; only one write at a time.
 
         :raises KernelRefused: if it cannot be written.
         """
@@ -97,11 +101,11 @@ class LedgerKeeper:
                 self._saved = now
 
     async def save_before(self, action: Action) -> None:
-        """Put on disk what the host will not show once the action is taken.
+        """Save the facts that the host will no longer show after this action.
 
-        The switch of a PF is read now, since the last scan may be old.
+        The autoprobe switch of a PF is read now, because the last scan may be old.
 
-        :raises KernelRefused: if that cannot be written; then the action must not be taken.
+        :raises KernelRefused: if the record cannot be written; then the action must not be made.
         """
         ledger = self._snapshots.now.ledger
         if action.kind is ActionKind.SET_VGPU_TYPE:
@@ -123,10 +127,11 @@ class LedgerKeeper:
         await self.save()
 
     def note_end(self, action: Action, *, made: bool) -> None:
-        """Drop the entry of what was given back, cleared or not set; ``run`` puts that on disk.
+        """Remove the entry of a driver that was restored, or of a type that was cleared or not set.
 
-        A type that the VF got before, by a late write, stays on record when another is refused. So does the
-        driver of a function that was not bound, as its override may not have been taken back.
+        If a type is refused, an earlier type that a late write has set stays recorded. The former driver of a
+        function that was not bound also stays recorded, because the function's override may still be set.
+        ``run`` saves the result.
         """
         ledger = self._snapshots.now.ledger
         before = self._type_before.pop(action.device, None)
@@ -142,7 +147,7 @@ class LedgerKeeper:
             self._publish(ledger._replace(types=types))
 
     def request(self, asked: Mapping[str, Asked]) -> None:
-        """From now on this is requested by hand; the section on disk follows."""
+        """Replace the manual requests; ``run`` saves them."""
         self._publish(self._snapshots.now.ledger._replace(asked=asked))
 
     def _publish(self, ledger: Ledger) -> None:

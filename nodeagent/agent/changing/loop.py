@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop that changes the host: plans from each new Snapshot, and starts a task for each card with steps.
+"""The loop that changes the host: plans from each new Snapshot, and starts one task per card with steps.
 
-A failure holds up nothing else. Nothing is remembered that the host shows, so a crash at any point loses
-nothing. A turn that finds nothing to do touches no file. ``policy.change`` decides, ``agent.changing.step``
-makes the steps. Loaded by ``app`` when a change is first wanted.
+A failure on one card does not delay other cards. Facts that the host shows are not stored, so a crash at any
+point loses nothing. If the Snapshot gives no work, no file is touched. ``policy.change`` decides, and
+``agent.changing.step`` makes the steps. ``app`` loads this module when the first change is needed.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from nodeagent.policy.change import guards
 from nodeagent.policy.change import plan as planning
 
 Inputs = tuple[Snapshot, frozenset[str], frozenset[str]]
-"""All that a plan, and what is begun of it, depend on: the Snapshot, and the cards and devices at work."""
+"""The inputs of a plan: the Snapshot, and the cards and devices on which changes are in progress."""
 
 
 def components(core: Core) -> tuple[ChangeLoop, Component, Component]:
-    """All components that change the host, sharing the core of the daemon."""
+    """The components that change the host, which share the daemon's Core."""
     runner = ChangeRunner(core)
     return ChangeLoop(core, runner), runner.retries, runner.ledger
 
 
 class ChangeLoop:
-    """Owns the plan: what is to be done to the host, and what waits."""
+    """Holds the Plan: the changes that are due, and those that wait."""
 
     name = "changes"
 
@@ -51,11 +51,11 @@ class ChangeLoop:
         self._snapshots = core.snapshots
         self._releases = core.releases
         self._retries = runner.retries
-        self._inputs: Inputs | None = None  # of the plan; None: nothing is to be changed
+        self._inputs: Inputs | None = None  # the inputs of the plan; None: no change is needed
         self._waiting: Mapping[str, str] = {}
 
     async def run(self) -> None:
-        """Plan and carry out, for ever."""
+        """Plan and start changes, for ever."""
         self._inputs = None
         await self.runner.ledger.open()
         async with anyio.create_task_group() as group:
@@ -67,7 +67,9 @@ class ChangeLoop:
                 await self.heartbeat.wait(self._snapshots.newer(seen))
 
     def one_turn(self, group: TaskGroup) -> None:
-        """Plan if anything has changed, and start work on the cards that have steps and no work yet."""
+        """Plan again if an input has changed, and start the steps of cards on which no work is in
+        progress.
+        """
         snapshot = self._snapshots.now
         if not planning.is_due(snapshot) and self._inputs is None:
             self._forget_unplanned()
@@ -89,7 +91,7 @@ class ChangeLoop:
 
     @property
     def status(self) -> ChangesStatus:
-        """The changes in progress, those that wait and why, and those that the kernel refused."""
+        """The changes in progress, those that wait and why, and those that the kernel has refused."""
         now, plan = anyio.current_time(), self.plan
         return ChangesStatus(
             tuple(_card(card) for card in plan.cards),
@@ -104,14 +106,15 @@ class ChangeLoop:
         )
 
     def _waiting_steps(self) -> Sequence[Step]:
-        """The steps that wait for something else than their next try after a refusal."""
+        """The waiting steps, without those that only wait for their next try after a refusal."""
         failing = self._retries.failures
         return [step for step in self.plan.waiting if step.action.attempt not in failing]
 
     def _with_known_shortfalls(self, plan: Plan, spec: Spec) -> Plan:
-        """With the shortfalls known before of cards that are worked on: their room was read half-way.
+        """Keep the known shortfalls of cards with work in progress, because their free capacity was read
+        half-way.
 
-        Shortfalls of former wishes do not count.
+        Shortfalls of an earlier configuration are dropped.
         """
         working = self.runner.working
         same = self._inputs is not None and self._inputs[0].spec is spec
@@ -120,7 +123,7 @@ class ChangeLoop:
         return replace(plan, problems=tuple(dict.fromkeys((*new, *known))))
 
     def _forget_unplanned(self) -> None:
-        """Forget refusals of changes that are not planned any more; not on a card that is worked on."""
+        """Forget refusals of changes that are no longer planned, except on cards with work in progress."""
         plan = self.plan
         attempts = {step.action.attempt for step in (*plan.steps, *plan.waiting)}
         moving = self.runner.working | {step.action.card for step in plan.steps}
@@ -137,7 +140,7 @@ class ChangeLoop:
         return batches
 
     def _log_news(self, before: Plan) -> None:
-        """Log new problems, notes and waiting steps; a refusal was logged when it came."""
+        """Log new problems, notes and waiting steps; a refusal was logged when it happened."""
         known = {each.message for each in (*before.problems, *before.notes)}
         for each in self.plan.problems:
             if each.message not in known:
@@ -153,11 +156,12 @@ class ChangeLoop:
         self._waiting = reasons
 
     def _await_releases(self) -> None:
-        """Await the ids that waiting steps remove, and functions of which a pod has a node or a device.
+        """Await the release of ids that waiting steps remove, and of functions of which a pod has a node or
+        device.
 
-        And functions that are not bound because the host uses them: no uevent says when that ends.
-        An id that a pod has, and that is removed or gets its own driver back after it, is allocated to no
-        other pod, unless the kernel has refused the step before.
+        Also await functions that are not bound because the host uses them: no uevent shows the end of that.
+        If a pod uses an id that is to be removed or to get its former driver back, the id is allocated to no
+        other pod afterwards, unless the kernel has refused the step before.
         """
         actions, snapshot = [step.action for step in self.plan.waiting], self._snapshots.now
         removals = [
@@ -186,14 +190,14 @@ class ChangeLoop:
 
 
 def _inputs(snapshot: Snapshot, runner: ChangeRunner) -> Inputs:
-    """Without the marks of ids that are withdrawn for a step, or unwanted: no plan depends on them."""
+    """The inputs without the marks of withdrawn and unwanted ids, because no plan depends on those."""
     reservations = replace(snapshot.reservations, withdrawn=frozenset())
     planned = replace(snapshot, reservations=reservations, unplugged=frozenset(), unwanted=frozenset())
     return planned, runner.working, runner.busy
 
 
 def _is_shortfall(problem: Problem, cards: frozenset[str]) -> bool:
-    """True if it says how much fits on one of these cards."""
+    """True if the problem says how many vGPUs fit on one of these cards."""
     return problem.code == ProblemCode.SHORTFALL and problem.subject in cards
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manual requests: ``nodeagent bind`` and ``release``, in the daemon and without one.
+"""Handles manual requests: ``nodeagent bind`` and ``release``, in the daemon and without one.
 
-A request becomes part of the Ledger, and the plan does the rest. ``ManualRequests`` answers requests in the
-daemon, whose loop makes the changes. ``carry_out_alone`` does the same in the process of the command where no
-daemon runs: under the daemon's lock, for the named groups only, and no resource is served.
+A request becomes part of the Ledger, and the normal plan carries it out. ``ManualRequests`` answers requests
+in the daemon, whose loop makes the changes. ``carry_out_alone`` does the same in the process of the command
+when no daemon runs: it takes the daemon's lock, changes only the named groups, and serves no resource.
 
-Before a request is planned (``policy.change.manual_requests``) the host is scanned, mounts and open files
-too, and the kubelet is asked, for these change without an event. A refused request is forgotten: its answer
-says so. A write that the kernel still holds up after a while is left to the loop, and reported as such.
+Before a request is planned (``policy.change.manual_requests``), the host, its mounts and the open files are
+scanned and the kubelet is queried, because these change without an event. A refused request is forgotten; its
+answer says so. If the kernel holds up a write for too long, the loop waits for it, and the answer reports the
+write as late.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ from nodeagent.policy.change.manual_requests import GroupPlan
 class ManualRequests:
     """Plans requests, has them carried out, and waits for the outcome."""
 
-    name = "requests"  # of the releases that it waits for
+    name = "requests"  # the name under which it awaits releases
 
     def __init__(self, core: Core, runner: ChangeRunner, group: TaskGroup | None = None) -> None:
-        """``group``: for the tasks that make the changes; None: the daemon's loop makes them."""
+        """``group`` runs the tasks that make the changes; None: the daemon's loop makes them."""
         self._core = core
         self._runner = runner
         self._group = group
         self._snapshots = core.snapshots
 
     async def reply(self, question: bytes, asker: int) -> dict[str, Any]:
-        """The plain data of the answer to the plain data of a request. It is from root, and read strictly.
+        """Return the answer to a request from root, both as plain data; an unknown field is an error.
 
-        A request waits until all on record was read.
+        A request waits until the Ledger was read.
         """
         opened = self._runner.ledger.opened
         if not opened.version:
@@ -70,7 +71,7 @@ class ManualRequests:
         return plain.dump(await self.handle(request, asker))
 
     async def handle(self, request: Request, asker: int = 0) -> Answer:
-        """The outcome for each group; where a write does not end, what has become of it by then."""
+        """Return the outcome for each group; if a write has not ended in time, its state at that moment."""
         try:
             groups = await self._plan(request)
             results = {
@@ -90,7 +91,7 @@ class ManualRequests:
     # The plan
 
     async def _plan(self, request: Request) -> Sequence[GroupPlan]:
-        """The plan of now; where a device is in use, its release is awaited for a moment.
+        """Plan the request; if a device is in use, wait a moment for its release.
 
         :raises NodeagentError: if the request names nothing.
         """
@@ -112,7 +113,9 @@ class ManualRequests:
         return manual_requests.plan(request, replace(now, host=now.host.with_uses(found, now.host)))
 
     async def _host_uses(self, request: Request) -> Mapping[PciAddress, HostUses]:
-        """A close look, as far as it comes in time: it is repeated before the write."""
+        """Read how the host uses the functions, as far as that is read in time; it is read again before the
+        write.
+        """
         wanted = [
             each.address for each in manual_requests.find_members(request, self._snapshots.now) if each.usable
         ]
@@ -125,7 +128,10 @@ class ManualRequests:
     async def _carry_out(
         self, due: Sequence[GroupPlan], planned: Mapping[tuple[str, ...], Result]
     ) -> Mapping[tuple[str, ...], Result]:
-        """The results by their functions. :raises KernelRefused: if nothing can be put on record."""
+        """Return the results by their functions.
+
+        :raises KernelRefused: if the request cannot be recorded.
+        """
         before = self._snapshots.now.ledger.asked
         for each in due:
             self._request(each.asked)
@@ -143,7 +149,7 @@ class ManualRequests:
         return results
 
     async def _await_outcome(self, due: Sequence[GroupPlan], results: dict[tuple[str, ...], Result]) -> None:
-        """Write the results as they come; return with the last of them."""
+        """Add each result when it is known; return after the last one."""
         left = list(due)
         while left:
             seen = self._snapshots.version
@@ -153,14 +159,14 @@ class ManualRequests:
                 if plan.steps and not refusals:
                     self._start(plan.steps)
                     continue
-                became = Outcome.REFUSED if refusals else Outcome.DONE
-                results[each.functions] = results[each.functions]._replace(outcome=became, refusals=refusals)
+                outcome = Outcome.REFUSED if refusals else Outcome.DONE
+                results[each.functions] = results[each.functions]._replace(outcome=outcome, refusals=refusals)
                 left.remove(each)
             if left:
                 await self._snapshots.newer(seen)
 
     def _is_in_progress(self, group: GroupPlan) -> bool:
-        """True while the group is worked on, or a write on it has not ended."""
+        """True while a change of the group is in progress, or a write to it has not ended."""
         working, busy = self._runner.working, self._runner.busy
         actions = [step.action for step in group.plan.steps]
         return any(each.card in working or not busy.isdisjoint(occupied(each)) for each in actions)
@@ -174,7 +180,7 @@ class ManualRequests:
         return ()
 
     def _take_back(self, refused: Sequence[GroupPlan], before: Mapping[str, Asked]) -> None:
-        """Put on record again what was asked before; what was begun of a group is to be undone."""
+        """Restore the earlier requests for the refused groups, and start to undo their changes."""
         for each in refused:
             self._request({address: before.get(address) for address in each.asked})
         for each in refused:
@@ -186,7 +192,7 @@ class ManualRequests:
         self._runner.ledger.request(manual_requests.with_requests(self._snapshots.now.ledger.asked, changes))
 
     def _start(self, steps: Sequence[Step]) -> None:
-        """Make the steps of one group now, unless the loop does."""
+        """Make the steps of one group now, unless the daemon's loop does."""
         if self._group is not None and steps:
             self._runner.start(steps[0].action.card, steps, self._snapshots.now, self._group)
 
@@ -196,14 +202,14 @@ def _awaited(groups: Collection[GroupPlan]) -> frozenset[str]:
 
 
 def _log_accepted(request: Request, due: Sequence[GroupPlan], asker: int) -> None:
-    """Log what is accepted, before anything of it is written; ``asker``: the process that asks."""
+    """Log an accepted request before its first write. ``asker``: the process that sent it."""
     for each in due:
         asking = request.asking.value
         log.event(log.REQUEST_ACCEPTED, process=str(asker), operation=asking, device=each.functions)
 
 
 def _log_refused(request: Request, answer: Answer, asker: int) -> None:
-    """Log what is refused, for whatever reason; a dry run has not been refused anything."""
+    """Log a refused request with its reason, except for a dry run."""
     refused = [(each.functions, each.refusals) for each in answer.results if each.outcome is Outcome.REFUSED]
     if answer.error:
         refused.append(((), (wrong(ProblemCode.CHANGE, "", answer.error, answer.hint),)))
@@ -220,7 +226,7 @@ def _log_refused(request: Request, answer: Answer, asker: int) -> None:
 
 
 async def carry_out_alone(root: Root, settings: Settings, timeouts: Timeouts, request: Request) -> Answer:
-    """The answer where no daemon runs; a request that is to change nothing takes no lock.
+    """Return the answer when no daemon runs; a dry run takes no lock.
 
     :raises AlreadyRunning: if a daemon serves this node.
     :raises KernelRefused: if the host cannot be read, or the record not be written.

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes that the kernel has refused, and when each is tried again: a back-off for each attempt.
+"""Keeps the changes that the kernel has refused, and when each is tried again (with a back-off).
 
-A first "no room" or "exists already" only means that the picture was old: another scan is the answer. The
-same once more, with no success between, is a failure like any other. An attempt that takes a working driver
-away is repeated once an hour at last, not every five minutes: a driver that refuses a device once mostly
-refuses it for good (its denylist, a class that it does not support), and only the kernel log has the cause.
+A first "no room" or "exists already" only means that the last scan was old, so the host is scanned again. If
+the same error follows without a success in between, it counts as a failure. An attempt that takes a device
+from a working driver is soon repeated only once an hour instead of every five minutes: a driver that refuses
+a device usually always refuses it (its denylist, an unsupported class), and only the kernel log has the
+cause.
 
-The one writer of the Snapshot's ``failures``: the attempts among them must not be made yet.
+The only writer of the Snapshot's ``failures``, the attempts that must not be made yet.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _SCAN_AGAIN = (errno.ENOSPC, errno.EEXIST)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last refusal of a step, how often in a row, and when the next try is (seconds, monotonic)."""
+    """The last refusal of a step, the number of refusals in a row, and when the next try is due (monotonic
+    seconds).
+    """
 
     step: Step
     error: KernelRefused
@@ -38,7 +41,7 @@ class Failure:
 
 
 class Retries:
-    """The failures by attempt, see ``model.change``."""
+    """Holds the failures by attempt (see ``model.change``)."""
 
     name = "retries"
 
@@ -47,11 +50,11 @@ class Retries:
         self.results: dict[str, ResultsStatus] = {}  # by kind of Action, since the start
         self._snapshots = snapshots
         self._timeouts = timeouts
-        self._scan_again: dict[str, Step] = {}  # of which another scan was the answer
+        self._scan_again: dict[str, Step] = {}  # attempts after which the host was only scanned again
         self._changed: Latest[None] = Latest(None)
 
     def refused(self, step: Step, error: KernelRefused, now: float) -> bool:
-        """Note a refusal; True if it is a failure, False if another scan is enough."""
+        """Record a refusal; True if it is a failure, False if scanning again is enough."""
         self._count(step, refused=1)
         attempt = step.action.attempt
         if error.errno in _SCAN_AGAIN and attempt not in self._scan_again:
@@ -64,7 +67,7 @@ class Retries:
         return True
 
     def succeeded(self, step: Step, now: float) -> None:
-        """Forget the refusals before."""
+        """Forget the earlier refusals of this step."""
         self._count(step, made=1)
         self.failures.pop(step.action.attempt, None)
         self._scan_again.pop(step.action.attempt, None)
@@ -73,10 +76,11 @@ class Retries:
     def forget_unplanned(
         self, planned: Collection[str], assigned: Collection[tuple[str, str | None]], now: float
     ) -> None:
-        """Forget the attempts that are not ``planned`` any more: when they are planned again, they are due.
+        """Forget the attempts that are not ``planned`` any more; if they are planned again, they are due at
+        once.
 
-        Not so for a card that is worked on (``assigned``: with its type): an instance that dies as soon as it
-        is created is removed in between, and must not be created ever faster.
+        The attempts of cards with work in progress (``assigned``, with the card's type) are kept: an mdev
+        that disappears as soon as it is created must not be created faster and faster.
         """
 
         def is_planned(step: Step) -> bool:
@@ -89,16 +93,16 @@ class Retries:
             self._failures_changed(now)
 
     def next_due(self, now: float) -> float | None:
-        """Seconds until the next try of anything; None if nothing waits."""
+        """Seconds until the next attempt is due; None if none waits."""
         return min((each.due - now for each in self.failures.values() if each.due > now), default=None)
 
     def publish(self, now: float) -> None:
-        """Put the attempts that must not be tried yet into the Snapshot, with the error of each."""
+        """Publish the attempts that must not be made yet, each with its error."""
         waiting = {attempt: each.error.what for attempt, each in self.failures.items() if each.due > now}
         self._snapshots.publish(replace(self._snapshots.now, failures=waiting))
 
     async def run(self) -> None:
-        """Take the attempts out of the Snapshot when they may be tried again, for ever."""
+        """Remove attempts from the Snapshot when they may be made again, for ever."""
         while True:
             seen, now = self._changed.version, anyio.current_time()
             self.publish(now)

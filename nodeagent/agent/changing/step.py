@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One change of the host, from the question of who uses the device to the scan that shows the effect.
+"""Makes one change of the host, from the check that the device is free to the scan that shows the effect.
 
-``ChangeRunner.start`` begins a task for one card: a physical function with its VFs and mdevs, or an IOMMU
-group, by its first function, whose drivers are changed. ``agent.changing.loop`` calls it, and where no daemon
-runs ``agent.changing.requests``. The steps of a card are made in their order, those of several cards at the
-same time. ``_make`` is the whole of one step; ``_finish`` follows the last one. The task ends early, so that
-the card is scanned and planned again, when a step does not go as planned. A refusal does not end it.
+``ChangeRunner.start`` starts a task for one card. A card is a physical function with its VFs and mdevs, or,
+for driver changes, an IOMMU group, named by its first function. ``agent.changing.loop`` calls it, and
+``agent.changing.requests`` when no daemon runs. The steps of a card run one after the other, those of several
+cards at the same time. ``_make`` is one whole step; ``_finish`` follows the last step. If a step does not go
+as planned, the task ends early, so that the card is scanned and planned again. A refusal by the kernel does
+not end it.
 
-A write may sleep in the kernel for as long as a VM runs. A write beyond its deadline is logged as late; its
-device stays withdrawn, and the task waits for its end, while another task works on the rest of the card.
-Two writes never work on one device at a time.
+A write may sleep in the kernel for as long as a VM runs. A write beyond its deadline is logged as late. Its
+device stays withdrawn, and the task waits for the end of the write, while another task works on the rest of
+the card. There is never more than one write to a device at a time.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from nodeagent.policy.change import cards
 
 
 class Then(Enum):
-    """What follows a step."""
+    """The next action after a step."""
 
     NEXT_STEP = auto()
-    NEW_PLAN = auto()  # the card is scanned, and planned again
+    NEW_PLAN = auto()  # scan the card, and plan again
 
 
 class PendingWrite(NamedTuple):
-    """A write in progress, since ``began`` (seconds, monotonic)."""
+    """A write in progress since ``began`` (monotonic seconds)."""
 
     step: Step
     call: asyncio.Future[None]
@@ -55,7 +56,9 @@ class PendingWrite(NamedTuple):
 
 @dataclass(slots=True)
 class CardWork:
-    """The steps of one card, planned from a Snapshot; which of their ids were ``open`` at the last probe."""
+    """The steps of one card, planned from a Snapshot. ``open``: their ids that were open at the last
+    probe.
+    """
 
     card: str
     steps: Sequence[Step]
@@ -66,9 +69,9 @@ class CardWork:
 
 
 class ChangeRunner:
-    """Makes changes; knows the writes in progress, and the ids that are withdrawn from allocation for them.
+    """Makes changes. Holds the writes in progress, and the ids that are withdrawn from allocation for them.
 
-    The one writer of the Snapshot's ``open``.
+    The only writer of the Snapshot's ``open``.
     """
 
     def __init__(self, core: Core) -> None:
@@ -82,17 +85,17 @@ class ChangeRunner:
         self._probes = threads.OneByOne()
         self._locks: dict[str, anyio.Lock] = {}  # by device
         self._writes: dict[str, PendingWrite] = {}  # in progress, by device
-        self._unfinished: set[Step] = set()  # withdrawn, and not followed by a scan yet
+        self._unfinished: set[Step] = set()  # their ids are withdrawn, and no scan has shown the effect yet
         core.releases.add_reader(self)
 
     @property
     def in_progress(self) -> tuple[Step, ...]:
-        """The steps whose write is in progress; a late one is until its result is noted."""
+        """The steps with a write in progress; a late write stays here until its result is recorded."""
         return tuple(write.step for write in self._writes.values())
 
     @property
     def late(self) -> tuple[Step, ...]:
-        """Those that are in progress for longer than the deadline."""
+        """The steps whose write takes longer than the deadline."""
         latest = anyio.current_time() - self._timeouts.write_late
         return tuple(write.step for write in self._writes.values() if write.began <= latest)
 
@@ -104,12 +107,12 @@ class ChangeRunner:
     # The task of one card
 
     def start(self, card: str, steps: Sequence[Step], planned: Snapshot, group: TaskGroup) -> None:
-        """Begin to make the steps of one card, planned from that Snapshot."""
+        """Start to make the steps of one card, which were planned from that Snapshot."""
         self.working |= {card}
         group.start_soon(self._work, CardWork(card, steps, planned), name=f"work on {card}")
 
     async def _work(self, work: CardWork) -> None:
-        """Make the steps; the card is free when they are made, and a late write is waited for beyond that."""
+        """Make the steps. Afterwards other work on the card may start, and a late write is waited for."""
         for step in work.steps:
             if await self._make(step, work) is Then.NEW_PLAN:
                 break
@@ -124,14 +127,14 @@ class ChangeRunner:
         """Make one change.
 
         1. The plan must still count: the operator wants the same, and no pod has got or released a device.
-        2. An action that the kernel refused a moment ago, for another step of the card, is left out. So is
-           one whose ids a process has open: the next plan says that it waits.
-        3. The ids are withdrawn, so that no Allocate gets them. Then the kubelet is asked, and its checkpoint
-           is written: an allocation that we did not see shows in the allocations.
-        4. The driver, type or switch of now goes on record: the host will not show it after the write.
+        2. An action that the kernel refused a moment ago, for another step of the card, is skipped. So is
+           one whose ids a process has open: in the next plan it waits.
+        3. The ids are withdrawn, so that no Allocate gets them. Then the kubelet is queried and rewrites its
+           checkpoint, so that the allocations include any that we have not seen.
+        4. The present driver, type or switch is recorded: the host will not show it after the write.
         5. The plan must still count, since 3 and 4 take time. If it does not, the record may name a driver
            that was not replaced: the next plan drops it by a RESTORE_DRIVERS that finds nothing to write.
-        6. The write. Nothing stops it, a new configuration neither: the next plan takes it back.
+        6. The write. Nothing stops it, not even a new configuration: the next plan undoes it.
         """
         action = step.action
         disturbs = bool(action.takes or moved(action))
@@ -173,7 +176,9 @@ class ChangeRunner:
         return Then.NEW_PLAN
 
     async def _finish(self, steps: Collection[Step], keys: frozenset[str]) -> None:
-        """Scan; then the Host shows the effect of the steps, and what is left may be allocated again."""
+        """Scan, so that the Host shows the effect of the steps; then the remaining ids may be allocated
+        again.
+        """
         await self._core.observer.rescan(keys)
         for step in self._unfinished.intersection(steps):
             self._unfinished.remove(step)
@@ -181,26 +186,27 @@ class ChangeRunner:
             self._core.reservations.restore(step.action.takes | moving, moving)
 
     async def _await_late(self, write: PendingWrite) -> None:
-        """Note the result of a write that nobody waits for, whenever it ends."""
+        """Wait for the end of a late write, and record its result."""
         await self._result(write)
         await self._finish([write.step], write.step.action.targets)
         self.snapshots.ring()
 
     async def resume(self, group: TaskGroup) -> None:
-        """Go on with steps and writes that a failure of the caller has left behind."""
+        """Continue the steps and writes that were in progress when the loop failed."""
         self.working = frozenset()
         for write in self._writes.values():
             group.start_soon(self._await_late, write, name=f"late write to {write.step.action.device}")
         if left := self._unfinished.difference(self.in_progress):
             await self._finish(left, frozenset(key for step in left for key in step.action.targets))
 
-    # What may be against it
+    # The checks before a write
 
     def _is_current(self, planned: Snapshot) -> bool:
-        """True if the operator still wants the plan, and no pod has got, lost or released a device since.
+        """True if the configuration has not changed since the plan, and no pod has got, lost or released a
+        device.
 
-        Parts that are equal stay the same objects (``agent.snapshot``), so identity tells. A node that a pod
-        has may be of any function once it is gone.
+        Equal parts stay the same objects (``agent.snapshot``), so they are compared by identity. A device
+        node that a pod has may belong to any function once the node has vanished.
         """
         now = self.snapshots.now
         return (
@@ -212,10 +218,10 @@ class ChangeRunner:
         )
 
     def _withdraw(self, step: Step) -> bool:
-        """From now on no Allocate gets the ids that the step removes; False if one just has.
+        """Withdraw the ids that the step removes from allocation; False if one was allocated a moment ago.
 
-        There is no await between look and mark (``agent.reservations``). The device of the step is busy until
-        ``_finish``, also if it removes nothing.
+        There is no await between the check and the mark (``agent.reservations``). The device of the step is
+        busy until ``_finish``, even if the step removes nothing.
         """
         moving = moved(step.action)
         if not self._core.reservations.withdraw(step.action.takes | moving, moving):
@@ -224,7 +230,9 @@ class ChangeRunner:
         return True
 
     async def _has_foreign_mdev(self, work: CardWork) -> bool:
-        """True if the card has an mdev that is neither known nor planned: nothing is made beside it."""
+        """True if the card has an mdev that is neither known nor planned: then no other mdev is created on
+        it.
+        """
         host = work.planned.host
         parents = tuple(
             each for each in host.mdev_parents if cards.find_card_address(host, each) == work.card
@@ -235,23 +243,23 @@ class ChangeRunner:
         return not found <= host.mdevs.keys() | {each for step in work.steps for each in step.action.targets}
 
     async def _probe_batch(self, work: CardWork) -> frozenset[str]:
-        """The open ids among those that the steps of a card remove; probed again when the answer is old."""
+        """The open ids among those that the steps of a card remove; an old answer is probed again."""
         if anyio.current_time() > work.probed + self._timeouts.open_file_scan_fresh:
             work.open = await self.probe({each for step in work.steps for each in step.action.takes})
             work.probed = anyio.current_time()
         return work.open
 
     async def probe(self, ids: Collection[str]) -> frozenset[str]:
-        """The ids that something on the host has open. Published, as closing has no event.
+        """Return the ids that a process on the host has open, and publish them, because closing has no event.
 
-        An id counts as open if the kernel does not answer in time: one file of a dead file system, open in
-        any process, keeps the answer away for good. One probe is made at a time.
+        An id counts as open if the kernel does not answer in time: a single file on a dead file system, open
+        in any process, blocks the answer for good. Only one probe runs at a time.
         """
         asked = frozenset(ids)
         try:
             limit = self._timeouts.open_file_scan
             opened = await self._probes.call(limit, open_files.find_in_use, self._core.root, tuple(asked))
-        except KernelRefused:  # no descriptor was left to look
+        except KernelRefused:  # no file descriptor was left for the probe
             opened = None
         found = asked if opened is None else opened
         now = self.snapshots.now
@@ -259,16 +267,16 @@ class ChangeRunner:
         return found
 
     def forget_open(self, planned: Collection[Step]) -> None:
-        """Forget the open ids that no planned step takes: nothing probes them again.
+        """Forget the open ids that no planned step removes: they are not probed again.
 
-        A function that got its own driver back is "open" for a probe, and may be bound again all the same.
+        For a probe, a function that got its former driver back is "open", but it may still be bound again.
         """
         now = self.snapshots.now
         takes = frozenset[str]().union(*(step.action.takes for step in planned))
         self.snapshots.publish(replace(now, open=now.open & takes))
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Probe the ids again that were open; called while their release is awaited (``agent.releases``)."""
+        """Probe the open ids again while their release is awaited (``agent.releases``)."""
         if opened := self.snapshots.now.open.intersection(ids):
             await self.probe(opened)
 
@@ -281,7 +289,7 @@ class ChangeRunner:
         return write
 
     async def _result(self, write: PendingWrite) -> Then:
-        """Wait for the end of a write and note its result; a cancellation leaves it alone."""
+        """Wait for the end of a write and record its result; a cancellation does not stop the write."""
         action = write.step.action
         try:
             await threads.result(write.call)
@@ -309,7 +317,7 @@ class ChangeRunner:
             self._core.scan_requests.add(key)
 
     def _note_refusal(self, step: Step, error: KernelRefused) -> Then:
-        """A new plan where a scan is the answer; logged once for each card and type."""
+        """Record a refusal, and log it once for each card and type. NEW_PLAN if scanning again is enough."""
         self.ledger.note_end(step.action, made=False)
         known = {failure.step.place for failure in self.retries.failures.values()}
         if not self.retries.refused(step, error, anyio.current_time()):
@@ -328,14 +336,14 @@ class ChangeRunner:
 
 
 def _places(work: CardWork) -> frozenset[str]:
-    """The keys of a scan after work on a card: the card, and its VFs, which share its room.
+    """The keys to scan after work on a card: the card and its VFs, which share its capacity.
 
-    The devices of each action are asked for when its write ends (``_note_return``).
+    The devices of each action are scanned when its write ends (``_note_return``).
     """
     function = work.planned.host.functions.get(PciAddress(work.card))
     return frozenset((work.card, *function.vfs)) if function is not None else frozenset((work.card,))
 
 
 def targets(action: Action) -> tuple[str, ...]:
-    """The ids by which a log line on the action is found."""
+    """The ids under which log lines about the action can be found."""
     return tuple(sorted(action.targets, key=pci_order))

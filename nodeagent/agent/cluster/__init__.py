@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster side: what the KubeVirt CR and the Node say becomes a part of the Spec of this node."""
+"""Talks to the API server: merges the KubeVirt CR and this node's Node into the Spec, and writes reports."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The condition DevicesUsable of the Node: False while ``nodeagent status`` shows a problem.
+"""Writes the condition DevicesUsable of the Node: False while ``nodeagent status`` shows a problem.
 
-It is compared with the watched Node, so a daemon that starts writes nothing if the condition is the same.
-There is no heartbeat: controllers that act on conditions read status and lastTransitionTime, and each patch
-writes the whole Node to etcd. So a difference must last for a moment before it is written, and one of the
-text alone for longer.
+The condition is compared with the watched Node, so a starting daemon writes nothing if it is the same. It has
+no heartbeat: controllers that use conditions read status and lastTransitionTime, and each patch writes the
+whole Node to etcd. For the same reason a difference must last for a moment before it is written, and a
+difference of the text alone must last longer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ADVICE = "nodeagent status on the node says what to do"
 def condition(status: Status) -> Condition:
     """The condition for this status. Pure.
 
-    An API server that does not answer is left out: it is no problem of the node, and readers of the condition
-    would see it when it is over.
+    An unreachable API server is left out: it is no problem of the node, and the condition could not be
+    written until it is over.
     """
     problems = [each.message for each in status.found if each.key != diagnose.API_SERVER]
     if not problems:
@@ -45,14 +45,17 @@ def condition(status: Status) -> Condition:
 
 
 class _Difference(NamedTuple):
-    """Between condition and Node: of True and False or of the text alone, and when it is to be written."""
+    """A difference between the wanted and the present condition, and when it is due to be written.
+
+    ``of_status``: True and False differ, not only the text.
+    """
 
     of_status: bool
     due: float
 
 
 class ConditionWriter:
-    """Writes the condition; removes it where the setting ``cluster.condition`` is off."""
+    """Writes the condition, or removes it if the setting ``cluster.condition`` is off."""
 
     name = "condition of the Node"
 
@@ -71,11 +74,11 @@ class ConditionWriter:
         self._difference: _Difference | None = None
 
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
-        """The status with a missing permission."""
+        """Add a missing permission to the status."""
         return self._permission.add_status(status)
 
     async def run(self, api: Api) -> None:
-        """Compare and write, for ever."""
+        """Compare the condition with the Node and write it, for ever."""
         await api.wait_for_node()
         failures, timeouts = 0, self._core.timeouts
         while True:
@@ -92,7 +95,9 @@ class ConditionWriter:
             await anyio.sleep(timeouts.condition_gather)
 
     async def _update(self, api: Api) -> float:
-        """Write the condition, if it differs for long enough; seconds until the next comparison."""
+        """Write the condition if it has differed for long enough; return the seconds until the next
+        comparison.
+        """
         timeouts = self._core.timeouts
         poll = timeouts.cluster_status_poll
         if api.document is None or self._permission.missing:

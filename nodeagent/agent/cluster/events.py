@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends Events on this node and its pods to the API server, as long as ``cluster.events`` says so.
+"""Sends Events about this node and its pods to the API server, if ``cluster.events`` is on.
 
-``follow`` runs it while there is a session. It compares each Status with the one before it (``node_events``)
-and queues the Events; the queue bounds their rate and age. Changes within a moment are compared together, so
-that a card that falls off the bus with all its functions is one Event and not twenty. Nobody waits for an
-Event: an API server that fails is asked again later, and what it will never accept is dropped.
+``follow`` runs it while there is a session. It compares each Status with the previous one (``node_events``)
+and queues the Events; the queue limits their rate and age. Changes within a moment are compared together, so
+that a card that falls off the bus with all its functions is one Event instead of twenty. Nothing waits for an
+Event: after a failure the API server is tried again later, and an Event that it rejects is dropped.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from nodeagent.model.status import ClusterStatus, Status
 
 BURST = 25
 _KEPT = 256  # Events whose count is remembered
-_RETRIED = (0, UNAUTHORIZED, 408, CONFLICT, TOO_MANY)  # and all from 500 on
+_RETRIED = (0, UNAUTHORIZED, 408, CONFLICT, TOO_MANY)  # and all errors from 500 on
 
 
 class QueuedEvent(NamedTuple):
-    """An Event that occurred ``times`` times since it was sent last, and is not sent before ``due``."""
+    """An Event that occurred ``times`` times since it was last sent, and is not sent before ``due``."""
 
     event: NodeEvent
     times: int
@@ -53,7 +53,8 @@ class EventQueue:
     """The Events that are not sent yet. Times are seconds of the event loop's clock. Pure.
 
     The rate is that of client-go's spam filter (tools/record/events_cache.go): 25 at once, then one in five
-    minutes. ``left_out`` counts the Events beyond that, those too old, and those that nobody accepts.
+    minutes. ``left_out`` counts the Events beyond that rate, those that became too old, and those that were
+    rejected.
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
@@ -64,7 +65,7 @@ class EventQueue:
         self._filled = 0.0
 
     def add(self, event: NodeEvent, now: float, delay: float = 0.0) -> bool:
-        """Queue it, or count it where it is queued already; False if it exceeds the rate."""
+        """Queue the Event, or count it once more if it is queued already; False if it exceeds the rate."""
         self._drop_old(now)
         self._tokens = min(float(BURST), self._tokens + (now - self._filled) / self._timeouts.event_refill)
         self._filled = now
@@ -83,22 +84,22 @@ class EventQueue:
 
     @property
     def next_due(self) -> float:
-        """When an Event is due; infinite without one."""
+        """When the next Event is due; infinite if none is queued."""
         return min((queued.due for queued in self._queued.values()), default=math.inf)
 
     def remove(self, sent: QueuedEvent) -> None:
-        """It was sent; one more that occurred meanwhile stays."""
+        """Remove an Event that was sent; if it occurred again meanwhile, it stays queued."""
         now = self._queued.pop(sent.event, sent)
         if now.times > sent.times:
             self._queued[sent.event] = now._replace(times=now.times - sent.times, first=now.last)
 
     def postpone(self, queued: QueuedEvent) -> None:
-        """It could not be sent: all others go first."""
+        """Move an Event that could not be sent behind all others."""
         if queued.event in self._queued:
             self._queued[queued.event] = self._queued.pop(queued.event)
 
     def drop(self, queued: QueuedEvent) -> None:
-        """It cannot be sent at all."""
+        """Drop an Event that can never be sent."""
         self._queued.pop(queued.event, None)
         self.left_out += queued.times
 
@@ -109,7 +110,7 @@ class EventQueue:
 
 
 class Events:
-    """The task: one loop compares Statuses, another one sends the queue."""
+    """The task that compares Statuses in one loop, and sends the queued Events in another one."""
 
     name = "Events"
 
@@ -122,19 +123,19 @@ class Events:
         self._timeouts = core.timeouts
         self._jitter = jitter
         self._queue = EventQueue(core.timeouts)
-        self._queued: Latest[None] = Latest(None)  # touched when the queue has one more
+        self._queued: Latest[None] = Latest(None)  # touched when an Event was queued
         self._rate_exceeded = False
         self._of_node = WritePermission("Events about this node", pause)
         self._of_pods = WritePermission("Events about pods", pause)
-        self._counts: OrderedDict[Event, int] = OrderedDict()  # as sent before
+        self._counts: OrderedDict[Event, int] = OrderedDict()  # Event → how often it was sent
 
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
-        """The status with missing permissions and the number of Events that were not sent."""
+        """Add missing permissions and the number of dropped Events to the status."""
         status = self._of_pods.add_status(self._of_node.add_status(status))
         return status._replace(events_dropped=self._queue.left_out)
 
     async def run(self, api: Api) -> None:
-        """Compare and send while the settings ask for it, for ever."""
+        """Compare and send while the settings enable Events, for ever."""
         settings, seen = self._core.settings, -1
         while True:
             enabled = settings.get().cluster.events
@@ -162,14 +163,16 @@ class Events:
                 before = now
 
     async def _add_lasting(self, first: Status) -> None:
-        """Report what was wrong at the start and still is after a while: a daemon that starts has no news of
-        an unchanged node, but nobody else sees a device that breaks while the node is down.
+        """Report problems that existed at the start and still exist after a while.
+
+        A starting daemon sees no change on an unchanged node, so a device that broke while the node was down
+        would not be reported.
         """
         await anyio.sleep(self._timeouts.event_settle + self._timeouts.event_spread * self._jitter())
         self._add(find_lasting(first, self._status()))
 
     def _add(self, found: Iterable[NodeEvent]) -> None:
-        """Queue them, and log when they begin to exceed the rate."""
+        """Queue the Events, and log when they start to exceed the rate."""
         now = anyio.current_time()
         for event in fold(found):
             delay = self._timeouts.event_spread * self._jitter() if event.reason.everywhere else 0.0
@@ -199,7 +202,7 @@ class Events:
                 failures += 1
 
     async def _send(self, api: Api, queued: QueuedEvent) -> None:
-        """Send it, or drop it. :raises ClusterUnavailable: if it may be tried again."""
+        """Send the Event, or drop it. :raises ClusterUnavailable: if it may be tried again."""
         permission = self._of_pods if queued.event.pod else self._of_node
         involved = await self._involved(api, queued.event.pod)
         if permission.missing or involved is None:
@@ -217,7 +220,7 @@ class Events:
             self._queue.drop(queued)
 
     async def _involved(self, api: Api, pod: str) -> Involved | None:
-        """The object that an Event is about; None if there is no such Node."""
+        """The object that the Event is about; None if there is no such Node."""
         if pod:
             namespace, _, name = pod.partition("/")
             return Involved(name, await self._uid(pod), namespace)
@@ -226,10 +229,10 @@ class Events:
         return Involved(api.node, str(api.document["metadata"].get("uid", "")))
 
     async def _uid(self, pod: str) -> str:
-        """The uid of a pod that has devices; "" if unknown.
+        """The uid of a pod that uses devices; "" if unknown.
 
-        ``kubectl describe pod`` shows only Events with the uid. PodResources does not have it, the kubelet's
-        checkpoint does, and to read that needs no right to read pods.
+        ``kubectl describe pod`` shows only Events with the pod's uid. PodResources does not have the uid, but
+        the kubelet's checkpoint does, and reading it needs no permission to read pods.
         """
         held = self._core.snapshots.now.allocations.held()
         devices = {(holder.resource, each) for each, holder in held if str(holder) == pod}
@@ -248,6 +251,6 @@ class Events:
 
 
 def find_uid(entries: Iterable[Entry], devices: set[ResourceDevice]) -> str:
-    """The one uid under which the checkpoint has these devices; "" if there are several, or none."""
+    """The pod uid that the checkpoint has for these devices; "" if there are several uids, or none."""
     found = {entry.uid for entry in entries if (entry.resource, entry.device_id) in devices}
     return found.pop() if len(found) == 1 else ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows the KubeVirt CR and this node's Node, and publishes the desires of both as the settings say so.
+"""Watches the KubeVirt CR and this node's Node, and publishes their configuration, if the settings say so.
 
-No decision waits for it: the last state stays in force while the API server does not answer, also over a
-reboot (``state``). Two watches with a connection each; nothing is polled. While there is a session the tasks
-that write to the cluster run beside it.
+No decision waits for the API server: the last state stays in force while it does not answer, even after a
+reboot (``state``). There are two watches with one connection each, and no polling. While there is a session,
+the tasks that write to the cluster run as well.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import merge
 
 _NOT_FOLLOWED = (
-    "the cluster is not followed any more: what it said last stays in force until nodeagent starts again, "
-    "and may then offer what virt-handler offers; give it credentials before"
+    "nodeagent has no credentials for the API server any more: the last KubeVirt CR stays in force until "
+    "nodeagent restarts, which may then offer the same devices as virt-handler; restore the credentials first"
 )
-LOGGED = 20  # new lines of doubts and objections that are logged at a time
+LOGGED = 20  # lines about the KubeVirt CR and the Node that are logged at a time
 KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", trim=state.trim_cr)
 
 
 def follower(core: Core, status: Callable[[], Status]) -> ClusterFollower:
-    """The component, with its tasks; ``status`` collects the Status."""
+    """The component that follows the cluster, with its tasks; ``status`` collects the Status."""
     return ClusterFollower(core, (Events(core, status), ConditionWriter(core, status), StaleResources(core)))
 
 
 class Connection(NamedTuple):
-    """Whether and how the API server is asked, and the name of this node."""
+    """How to reach the API server, if at all, and the name of this node."""
 
     following: ClusterMode
     kubeconfig: str
@@ -59,19 +59,19 @@ class Connection(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings, root: Root) -> Connection:
-        """By these settings."""
+        """Return the connection that these settings configure."""
         configuration = settings.configuration
         kubeconfig = configuration.kubeconfig and root.path(configuration.kubeconfig)
         return cls(configuration.following, kubeconfig, configuration.node.name)
 
     @property
     def credentials(self) -> Credentials | None:
-        """None if no API server is to be asked."""
+        """The credentials; None if no API server is used."""
         return Credentials(self.kubeconfig) if is_followed(self.following) else None
 
 
 class ClusterFollower:
-    """The one writer of ``core.cluster`` once it runs, and of the file of the state."""
+    """The only writer of ``core.cluster`` while it runs, and of the saved state."""
 
     name = "cluster"
 
@@ -86,7 +86,7 @@ class ClusterFollower:
 
     @property
     def status(self) -> ClusterStatus:
-        """What is followed, and how old the state in force is."""
+        """The state of the connection, and the age of the configuration in force."""
         known = [watch.state.get() for watch in self._watches]
         silent = next((each for each in known if not each.answers), None)
         cr = self.state.get().config.kubevirt
@@ -111,7 +111,9 @@ class ClusterFollower:
         return (*now.doubts, *(line for line in (self._unsaved, not_followed) if line))
 
     def _list_objections(self) -> tuple[str, ...]:
-        """The parts of the CR that are not in force. A CR may have thousands, and each Status asks."""
+        """The parts of the CR that are not in force, cached: a CR may have thousands, and each Status lists
+        them.
+        """
         cluster, configuration = self.state.get().config, self._core.settings.get().configuration
         last = self._objections
         if last is None or last[0] is not configuration or last[1] != cluster:
@@ -162,7 +164,9 @@ class ClusterFollower:
         raise InternalError("a task that follows the cluster was cancelled")
 
     def _update(self, node: str) -> None:
-        """Put the answers into force, and log the new lines on parts that are not."""
+        """Put the answers of the API server into force, and log new lines about parts that are not in
+        force.
+        """
         crs, nodes = (watch.state.get().objects for watch in self._watches)
         before = {*self.state.get().doubts, *self._list_objections()}
         now = state.update(self.state.get(), crs, nodes, node)
@@ -172,7 +176,7 @@ class ClusterFollower:
         self._core.snapshots.ring()
 
     async def save_states(self) -> None:
-        """Write each other state to disk, for ever; a write that fails is tried again."""
+        """Save each new state to disk, for ever; a failed write is tried again."""
         seen = -1
         while True:
             with anyio.move_on_after(self._core.timeouts.record_write_retry if self._unsaved else None):
@@ -181,7 +185,7 @@ class ClusterFollower:
 
     async def _save(self, now: ClusterState) -> None:
         if now.objects == self._saved.objects:
-            if self._unsaved:  # it was another one for a while
+            if self._unsaved:  # the state has changed back
                 self._unsaved = ""
                 self._core.snapshots.ring()
             return
@@ -189,7 +193,7 @@ class ClusterFollower:
         try:
             await threads.call(state.SECTION.save, self._core.root.prefix, saved)
         except KernelRefused as error:
-            unsaved = f"what the cluster says is not kept for a reboot: {error.what}"
+            unsaved = f"the KubeVirt CR and the Node's labels cannot be saved for a reboot: {error.what}"
             if unsaved != self._unsaved:
                 log.event(log.CLUSTER_STATE_NOT_SAVED, error=error.what, hint=error.hint)
             self._unsaved = unsaved
@@ -199,9 +203,9 @@ class ClusterFollower:
 
 
 def _log_new(lines: Sequence[str]) -> None:
-    """Log the first of them: each takes its time, and all that is served waits."""
+    """Log the first of the lines: each one takes time, and all requests wait meanwhile."""
     for line in lines[:LOGGED]:
         log.event(log.CONFIG_WARNING, text=line)
     if len(lines) > LOGGED:
-        more = f"{len(lines) - LOGGED} more parts of the KubeVirt CR; nodeagent status has them all"
+        more = f"{len(lines) - LOGGED} more lines about the KubeVirt CR: see nodeagent status"
         log.event(log.CONFIG_WARNING, text=more)

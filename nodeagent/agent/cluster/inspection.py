@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent cluster check``: the permissions and objects that a daemon with these settings needs.
+"""``nodeagent cluster check``: checks the permissions and objects that a daemon with these settings needs.
 
-Asks the API server once, and changes nothing: permissions by reviews of our own access, which every user may
-make (the ClusterRoles system:basic-user and system:discovery). Called by ``cli``, which prints the report.
+It queries the API server once and changes nothing. Permissions are checked by access reviews of our own user,
+which every user may create (the ClusterRoles system:basic-user and system:discovery). Called by ``cli``,
+which prints the report.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _USER_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _FOR_EXPLAIN = "not used by the daemon; for: nodeagent explain vmi NAMESPACE/NAME"
 _INSTALL = "install KubeVirt, or set kubevirt.enabled: false"
-_NONE = "make one, or wait for virt-operator to take it up: kubectl get kubevirt -A"
+_NONE = "create one, or wait until virt-operator deploys it: kubectl get kubevirt -A"
 
 
 class Right(NamedTuple):
-    """One verb on one resource of the API; ``namespace`` and ``name`` "": on all of them.
+    """One verb on one resource of the API; ``namespace`` and ``name`` are "" for all objects.
 
-    ``purpose`` is what it is for. One that is not ``required`` is for a command, not for the daemon.
+    ``purpose``: why it is needed. A right that is not ``required`` is needed by a command only, not by the
+    daemon.
     """
 
     verb: str
@@ -47,21 +49,21 @@ class Right(NamedTuple):
 
     @property
     def object(self) -> str:
-        """Its resource as kubectl writes it: "kubevirts.kubevirt.io", "nodes/status"."""
+        """The resource as kubectl writes it: "kubevirts.kubevirt.io", "nodes/status"."""
         resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
         return f"{resource}.{self.group}" if self.group else resource
 
     @property
     def rule(self) -> str:
-        """The rule of a Role or ClusterRole that gives it."""
+        """The rule of a Role or ClusterRole that grants this right."""
         resource = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
         return f'{{apiGroups: ["{self.group}"], resources: ["{resource}"], verbs: ["{self.verb}"]}}'
 
 
 class Check(NamedTuple):
-    """One thing that was looked at. ``kind``: right, object, entry. ``hint``: what to do if it is not well.
+    """The result of one check. ``kind``: right, object, entry. ``hint``: how to fix it if it is not ``ok``.
 
-    What is not ``required`` may be missing.
+    A check that is not ``required`` may fail.
     """
 
     kind: str
@@ -73,10 +75,10 @@ class Check(NamedTuple):
 
 
 def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
-    """The rights at the API server that the settings ask for; the last is for the command line.
+    """The rights at the API server that the settings need; the last one is for the command line.
 
-    The ClusterRole of the chart gives these, each only where the settings that need it are on: a new use of
-    the API server is one more row here and one more rule there.
+    The ClusterRole of the chart grants these rights, each only if a setting needs it. A new use of the API
+    server is one more right here and one more rule in the chart.
     """
     if settings.configuration.following is ClusterMode.NO:
         return
@@ -98,9 +100,9 @@ def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
 
 
 async def inspect(session: Session, settings: Settings, node: str) -> tuple[str, tuple[Check, ...]]:
-    """The user that the API server knows this node as ("" if it does not say), and the checks.
+    """Return the name under which the API server knows this node ("" if it does not tell), and the checks.
 
-    :raises ClusterUnavailable: if the API server does not answer, or does not know us.
+    :raises ClusterUnavailable: if the API server does not answer, or rejects our credentials.
     """
     user = await read_user(session)
     found = [await check_right(session, right) for right in needed_rights(settings, node)]
@@ -119,7 +121,7 @@ async def inspect(session: Session, settings: Settings, node: str) -> tuple[str,
 
 
 async def listed(session: Session, path: str, parameters: Parameters = ()) -> dict[str, Object] | None:
-    """The objects by ``namespace/name``; None if we may not list them.
+    """Return the objects by ``namespace/name``; None if we are not permitted to list them.
 
     :raises ClusterUnavailable: if there is no answer that can be read.
     """
@@ -133,7 +135,7 @@ async def listed(session: Session, path: str, parameters: Parameters = ()) -> di
 
 
 async def check_right(session: Session, right: Right) -> Check:
-    """Whether we have that right. :raises ClusterUnavailable: if there is no answer."""
+    """Check whether we have this right. :raises ClusterUnavailable: if there is no answer."""
     attributes = {
         "verb": right.verb,
         "group": right.group,
@@ -152,9 +154,9 @@ async def check_right(session: Session, right: Right) -> Check:
 
 
 async def read_user(session: Session) -> str:
-    """Our user name at the API server; "" if it has no such reviews (before Kubernetes 1.28).
+    """Return our user name at the API server; "" if the server has no such reviews (before Kubernetes 1.28).
 
-    :raises ClusterUnavailable: if there is no answer at all, or it does not know us.
+    :raises ClusterUnavailable: if there is no answer, or the API server rejects our credentials.
     """
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "spec": {}}
     try:
@@ -167,7 +169,7 @@ async def read_user(session: Session) -> str:
 
 
 async def serves(session: Session, version: str, plural: str) -> bool:
-    """True if the API server has such objects: "kubevirt.io/v1", "kubevirts".
+    """True if the API server serves this resource, for example "kubevirt.io/v1", "kubevirts".
 
     :raises ClusterUnavailable: if there is no answer.
     """
@@ -187,14 +189,14 @@ def _text(status: Object, key: str) -> str:
 def _of_crs(
     crs: Mapping[str, Object], configuration: Configuration, labels: Mapping[str, str] | None
 ) -> Iterator[Check]:
-    """The CR that would be in force, and its entries that would not."""
+    """Check the CR that would be in force, and list its entries that would not be in force."""
     document = kubevirt.chosen(crs.values())
     if document is None:
-        why = "none is taken up by virt-operator" if crs else "there is none"
+        why = "no KubeVirt CR is deployed (status.phase)" if crs else "there is no KubeVirt CR"
         yield Check("object", "a KubeVirt CR", ok=False, message=why, hint=_NONE)
         return
     cr = kubevirt.cr(document)
-    others = f", the one that counts of {len(crs)}" if len(crs) > 1 else ""
+    others = f" (the one in use of {len(crs)})" if len(crs) > 1 else ""
     what = f"the KubeVirt CR {cr.namespace}/{cr.name}{others}"
     if cr.fault is not None:
         yield Check("object", what, ok=False, message=cr.fault.message, hint=cr.fault.hint)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Events that are due when one Status follows another: reason, text, and the pod concerned. Pure.
+"""Compares two Statuses and returns the Events that are due: reason, text, and the pod concerned. Pure.
 
-``events`` compares each Status with the one before it, and sends the Events. A cause that is in both is no
-Event. Nor is a device that waits for a pod to end: that would be an Event for each start of a VM. Nor is an
-API server that does not answer: all nodes would write that at the moment when it is back.
+``events`` compares each Status with the previous one, and sends the Events. A cause that both Statuses have
+causes no Event. Nor does a device that waits for a pod to end: there would be an Event for each start of a
+VM. Nor does an unreachable API server: all nodes would send that Event when it is back.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from nodeagent.model.status import (
 )
 
 FEW = 3  # Events of one reason that are sent one by one
-CREATES = frozenset({"create-mdev", "set-vgpu-type"})  # of model.change, which only nodes load that use it
+CREATES = frozenset({"create-mdev", "set-vgpu-type"})  # as in model.change, which few nodes load
 REMOVES = frozenset({"remove-mdev", "clear-vgpu-type"})
 _DEVICE, _CONFIGURATION = "device", "configuration"
 _MORE = "nodeagent status on the node lists all of them, with what to do"
 
 
 class EventReason(NamedTuple):
-    """A reason to filter by (``kubectl get events --field-selector reason=…``); docs/events.md explains it.
+    """A reason by which Events are filtered (``kubectl get events --field-selector reason=…``); see
+    docs/events.md.
 
-    ``everywhere``: the cause reaches all nodes at once, so each waits for a random time.
+    ``everywhere``: the cause reaches all nodes at once, so each node waits for a random time.
     """
 
     name: str
@@ -58,7 +59,7 @@ STALE_REMOVED = EventReason("StaleResourceRemoved")
 
 
 class NodeEvent(NamedTuple):
-    """An Event about the Node, or about ``pod`` (``namespace/name``); ``hint``: what to do, if anything."""
+    """An Event about the Node, or about ``pod`` (``namespace/name``). ``hint``: what to do, or ""."""
 
     reason: EventReason
     text: str
@@ -67,20 +68,20 @@ class NodeEvent(NamedTuple):
 
     @property
     def message(self) -> str:
-        """Both texts."""
+        """The text and the hint."""
         return f"{self.text}; {self.hint}" if self.hint else self.text
 
     def has_cause_of(self, other: NodeEvent | None) -> bool:
-        """True if both differ in no more than the hint: another hint is no reason for another Event."""
+        """True if both Events differ at most in the hint: another hint is no reason for another Event."""
         return other is not None and self._replace(hint="") == other._replace(hint="")
 
 
 Causes = dict[tuple[str, ...], NodeEvent]
-"""What is worth an Event when it begins, by a key that is the same from one Status to the next."""
+"""The causes of Events, by a key that stays the same from one Status to the next."""
 
 
 def diff(before: Status, now: Status) -> list[NodeEvent]:
-    """The Events on causes that have begun, changed or ended, and on devices and counts that are gone."""
+    """The Events for causes that have begun, changed or ended, and for devices and counts that are gone."""
     old, new = find_causes(before), find_causes(now)
     begun = (event for key, event in new.items() if not event.has_cause_of(old.get(key)))
     ended = (event for key in old if key not in new for event in _ended(key, now))
@@ -88,17 +89,17 @@ def diff(before: Status, now: Status) -> list[NodeEvent]:
 
 
 def find_lasting(before: Status, now: Status) -> list[NodeEvent]:
-    """The warnings of ``before`` whose causes are still there."""
+    """The warnings of ``before`` whose causes still exist."""
     new = find_causes(now)
     warnings = {key: event for key, event in find_causes(before).items() if event.reason.warning}
     return [new[key] for key, event in warnings.items() if event.has_cause_of(new.get(key))]
 
 
 def compare_cards(before: ChangesStatus, now: ChangesStatus) -> tuple[list[NodeEvent], ChangesStatus]:
-    """The Events on mdevs that nodeagent created and removed; and which ChangesStatus to compare with next.
+    """The Events for mdevs that nodeagent created or removed, and the ChangesStatus for the next comparison.
 
-    That stays ``before`` while a change is under way, and until the cards show the mdevs that were counted:
-    so all mdevs of a card are one Event.
+    The latter stays ``before`` while a change is in progress, and until the cards show the counted mdevs: so
+    all mdevs of a card are one Event.
     """
     if now.in_progress:
         return [], before
@@ -115,7 +116,9 @@ def compare_cards(before: ChangesStatus, now: ChangesStatus) -> tuple[list[NodeE
 
 
 def fold(events: Iterable[NodeEvent]) -> list[NodeEvent]:
-    """Of more than a few of one reason, about the Node or about one pod, one Event that names the first."""
+    """Combine more than ``FEW`` Events of one reason, about the Node or one pod, into one that names the
+    first of them.
+    """
     by_reason: dict[tuple[str, str], list[NodeEvent]] = {}
     for event in dict.fromkeys(events):
         by_reason.setdefault((event.reason.name, event.pod), []).append(event)
@@ -130,7 +133,7 @@ def fold(events: Iterable[NodeEvent]) -> list[NodeEvent]:
 
 
 def find_causes(status: Status) -> Causes:
-    """All causes of a Status."""
+    """All causes of Events in a Status."""
     causes: Causes = {}
     for key, event in (*_devices(status), *_changes(status), *_settings(status)):
         causes.setdefault(key, event)
@@ -138,7 +141,7 @@ def find_causes(status: Status) -> Causes:
 
 
 def _devices(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
-    """Unhealthy devices, on the Node and on the pod that has one."""
+    """Unhealthy devices: an Event on the Node, and one on the pod that uses the device."""
     pods = _pods_of_groups(status)
     for resource in status.resources:
         for device in resource.devices:
@@ -155,13 +158,13 @@ def _devices(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
 
 
 def _holder(resource: str, device_id: str, status: Status) -> HolderStatus | None:
-    """The pod that has this device under this resource, if its name is known."""
+    """The pod that uses this device of this resource, if its name is known."""
     found = status.holders.get(device_id)
     return found if found is not None and found.resource == resource and "/" in found.pod else None
 
 
 def _pods_of_groups(status: Status) -> Mapping[str, frozenset[str]]:
-    """Device → the pods that have devices of its IOMMU group, under a name."""
+    """Device → the pods, by name, that use devices of its IOMMU group."""
     found: dict[str, frozenset[str]] = {}
     for group in status.groups:
         ids = [member.device for member in group.members if member.device in status.holders]
@@ -171,7 +174,7 @@ def _pods_of_groups(status: Status) -> Mapping[str, frozenset[str]]:
 
 
 def _changes(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
-    """Changes of the host that wait, fail or hang, and desired mdevs that this node cannot have."""
+    """Changes of the host that wait, fail or hang, and desired mdevs that cannot be created on this node."""
     changes = status.changes
     for waiting in changes.waiting:
         text = f"{waiting.card}: waiting to {waiting.action}: {waiting.message}"
@@ -187,7 +190,7 @@ def _changes(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
 
 
 def _settings(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
-    """A wrong configuration, and parts of the KubeVirt CR that are not in force."""
+    """An invalid configuration, and parts of the KubeVirt CR that are not in force."""
     if status.configuration.error:
         text, _, rest = status.configuration.error.partition("\n")
         yield (_CONFIGURATION,), NodeEvent(CONFIGURATION_REFUSED, text, rest.partition("\n")[0])
@@ -199,12 +202,12 @@ def _settings(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
 
 
 def _reason_of_line(line: str, other: EventReason) -> EventReason:
-    """A line has no code: its words say whether it is about virt-handler."""
+    """VirtHandlerConflict if the line mentions virt-handler, else ``other``: lines have no code."""
     return VIRT_HANDLER_CONFLICT if "virt-handler" in line else other
 
 
 def _ended(key: tuple[str, ...], now: Status) -> Iterator[NodeEvent]:
-    """The Event on the end of a cause, where there is one."""
+    """The Event for the end of a cause, if there is one."""
     if key[0] == _CONFIGURATION:
         yield NodeEvent(CONFIGURATION_ACCEPTED, "the configuration is valid again")
     if key[0] != _DEVICE:
@@ -228,7 +231,7 @@ def _unlisted(before: Status, now: Status) -> Iterator[NodeEvent]:
 
 
 def _removed_counts(before: Status, now: Status) -> Iterator[NodeEvent]:
-    """Stale resources that nodeagent has removed from the Node."""
+    """Stale resources whose counts nodeagent has removed from the Node."""
     for name in now.cluster.stale_removed:
         if name not in before.cluster.stale_removed:
             yield NodeEvent(STALE_REMOVED, f"{name}: removed from the Node, which listed it with 0 devices")
@@ -243,7 +246,7 @@ def _count(changes: ChangesStatus, kinds: frozenset[str]) -> int:
 
 
 def _additional(fewer: Iterable[CardStatus], more: Iterable[CardStatus]) -> Iterator[tuple[str, str, int]]:
-    """Card, type, and how many more mdevs of it there are."""
+    """Card, type, and the number of additional mdevs."""
     known = {(card.card, card.type): card.instances for card in fewer}
     for card in more:
         number = card.instances - known.get((card.card, card.type), 0)

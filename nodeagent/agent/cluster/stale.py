@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stale resources: the Node still counts them, although nobody offers them any more since nodeagent did.
+"""Stale resources: the Node still lists them with a count of 0, although no plugin offers them any more.
 
-They are reported, and removed where ``cluster.staleResources`` says so: only if both counts are 0, the
-kubelet has forgotten the name, and some time has passed; each name once, for who writes it again knows why.
-The API server is asked nothing for that: the Node is watched anyway. The kubelet's file gives no event here,
-so it is read now and then as long as it matters. Only names that nodeagent has offered on this node can be
-stale: they are on disk, and of too many the oldest are forgotten.
+They are reported, and removed if ``cluster.staleResources`` says so: only if both counts are 0, the kubelet
+has forgotten the name, and some time has passed. Each name is removed once: if it returns, another program
+writes it on purpose. There is no extra request to the API server, because the Node is watched anyway. The
+kubelet's checkpoint is read periodically while a stale resource exists. Only names that nodeagent has offered
+on this node can be stale. These names are saved on disk; if there are too many, the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from nodeagent.model.status import ClusterStatus, StaleStatus
 
 MOST = 256  # names on disk
 SHOWN = 16  # names of removed resources
-KNOWN = "the kubelet still knows it, and would write it again"
-UNKNOWN = "whether the kubelet still knows it cannot be read"
-BACK = "it came back after it was removed"
-_HINT = "to have it taken away, set cluster.staleResources: remove"
+KNOWN = "the kubelet still knows this resource, and would write it again"
+UNKNOWN = "the kubelet's checkpoint cannot be read, so the kubelet may still know it"
+BACK = "it came back after it was removed: another program writes it"
+_HINT = "to remove it from the Node, set cluster.staleResources: remove"
 
 
 def _parse_names(document: dict[str, Any]) -> tuple[str, ...]:
@@ -51,33 +51,33 @@ SECTION: Section[tuple[str, ...]] = Section(
     (),
     _parse_names,
     lambda names: {"names": names},
-    "without it nobody knows after a restart which resources of the Node were offered here once",
+    "without it nodeagent does not know after a restart which resources it has offered before",
 )
 
 
 class StaleResources:
-    """A task of ``follow``, and the one writer of the file of names."""
+    """A task of ``follow``, and the only writer of the saved names."""
 
     name = "stale resources"
 
     def __init__(self, core: Core, jitter: Callable[[], float] = random.random) -> None:
         self._core = core
         self._jitter = jitter
-        self._names: tuple[str, ...] | None = None  # that were ever offered, the oldest first; None: not read
+        self._names: tuple[str, ...] | None = None  # all names ever offered, the oldest first; None: not read
         self._permission = WritePermission("the counts of stale resources", core.timeouts.missing_right_retry)
         self._stale: tuple[StaleStatus, ...] = ()
         self._removed: tuple[str, ...] = ()
         self._taken: set[str] = set()  # removed, and not offered since
-        self._unseen: dict[str, float] = {}  # removed, until when the Node may be known with it all the same
-        self._due: dict[str, float] = {}  # what can be removed, and from when on
+        self._unseen: dict[str, float] = {}  # removed name → until when the watch may still show it
+        self._due: dict[str, float] = {}  # name → when it may be removed
         self._failures = 0
 
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
-        """The status with stale and removed resources, and a missing permission."""
+        """Add stale and removed resources, and a missing permission, to the status."""
         return self._permission.add_status(status)._replace(stale=self._stale, stale_removed=self._removed)
 
     async def run(self, api: Api) -> None:
-        """Look whenever something of it may be different, for ever."""
+        """Look for stale resources whenever an input has changed, for ever."""
         bell: Latest[None] = Latest(None)
         async with anyio.create_task_group() as group:
             for follow in (
@@ -93,7 +93,7 @@ class StaleResources:
                     await bell.newer(seen)
 
     async def _turn(self, api: Api) -> float:
-        """Look, remove what is due; seconds until the next look without an event."""
+        """Look for stale resources and remove one that is due; return the seconds until the next look."""
         offered = self._core.offering.resources.get()
         self._taken.difference_update(offered)
         names = await self.learn_names(offered)
@@ -112,13 +112,13 @@ class StaleResources:
         return self._core.settings.get().cluster.stale_resources
 
     async def learn_names(self, offered: Iterable[str]) -> tuple[str, ...]:
-        """All names that were ever offered, these included; a file that cannot be written changes nothing."""
+        """Return all names that were ever offered, including these; a failed write to disk is ignored."""
         known = self._names
         if known is None:
             known = await threads.call(SECTION.load, self._core.root.prefix)
         self._names = add_names(known, offered)
         if self._names != known:
-            with suppress(KernelRefused):  # the log has it for the file of the state, in the same directory
+            with suppress(KernelRefused):  # logged for the saved cluster state in the same directory
                 await threads.call(SECTION.save, self._core.root.prefix, self._names)
         return self._names
 
@@ -135,7 +135,7 @@ class StaleResources:
         return tuple(find_stale(empty, offered, known, self._taken))
 
     def _show(self, found: tuple[StaleStatus, ...]) -> None:
-        """Say what is new of it, once the kubelet has had its time to forget."""
+        """Publish the stale resources, and log new ones that the kubelet has forgotten."""
         before = {each.resource for each in self._stale if each.message != KNOWN}
         hint = None if self._mode == "remove" else _HINT
         for each in found:
@@ -153,7 +153,7 @@ class StaleResources:
         }
 
     async def _remove(self, api: Api) -> float:
-        """Remove one that is due, and look again: by then the others may be offered; seconds until then."""
+        """Remove one resource that is due; return 0 to look again, as the others may be offered by then."""
         now, document = anyio.current_time(), api.document
         name, due = min(self._due.items(), key=lambda item: item[1], default=("", math.inf))
         if document is None or due > now:
@@ -173,7 +173,7 @@ class StaleResources:
         return 0.0
 
     def _postpone(self, error: ClusterUnavailable) -> float:
-        """Seconds until the next try of any; until then nothing is tried, whatever happens."""
+        """Return the seconds until the next try; until then no resource is removed."""
         if error.status in (INVALID, NOT_FOUND):
             pause = self._resync
         else:
@@ -189,7 +189,7 @@ class StaleResources:
 
 
 def add_names(known: Collection[str], offered: Iterable[str]) -> tuple[str, ...]:
-    """All names, each once, the newest last; no more than are kept."""
+    """Return all names, each once, the newest last, limited to the number that is kept."""
     new = tuple(dict.fromkeys(offered))
     return (*(name for name in known if name not in new), *sorted(new))[-MOST:]
 
@@ -200,15 +200,18 @@ def find_stale(
     known: Collection[str] | None,
     removed: Collection[str] = (),
 ) -> Iterator[StaleStatus]:
-    """Which of the resources that a Node counts as 0 and 0 are stale, and which of them may be taken away.
+    """Return the stale ones of the resources that a Node lists with 0 and 0, and which of them may be
+    removed.
 
     A kubelet knows a resource from the first list of its plugin until five minutes after the plugin, or the
     kubelet itself, was last started or heard (``endpointStopGracePeriod``). Until then it writes the counts
     whenever they differ; after that it never touches the name again, which stays as "0".
 
-    ``empty``: names that we have offered once, and that count 0 and 0. ``offered``: by us, now.
+    ``empty``: names that we have offered before, and that the Node lists with 0 and 0. ``offered``: the names
+    that we offer now.
 
-    ``known``: to the kubelet, of all plugins; None: unknown. ``removed``: by us, before.
+    ``known``: the names that the kubelet has, of all plugins; None: unknown. ``removed``: the names that we
+    have removed before.
     """
     for name in empty:
         if name in offered:

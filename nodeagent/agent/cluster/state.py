@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the cluster that is in force on this node: the KubeVirt CR and the labels of its Node.
+"""The KubeVirt CR and the labels of the Node that are in force on this node.
 
-``follow`` updates it with each answer of the API server and saves it, so that a node goes on with it after a
-reboot. The CR stays as the API server sent it, so that one reader understands both. A CR that is gone or
-faulty leaves the last good one in force, and so does a Node that is not there.
+``follow`` updates this state with each answer of the API server and saves it, so that it stays in force after
+a reboot. The CR is kept as the API server sent it, so that one parser reads both. If the CR disappears or is
+invalid, the last valid one stays in force; if the Node disappears, its last labels stay in force.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Objects = Mapping[str, Mapping[str, Any]]
 
 
 class ClusterState(NamedTuple):
-    """``document`` is the CR in force, ``config`` its contents and the labels; None: never seen.
+    """``document`` is the CR in force, ``config`` its contents and the labels; None: never read.
 
-    ``saved``: when it was written to disk, in seconds since 1970. ``doubts``: lines on what is in force
-    although the API server has it no more.
+    ``saved``: when it was saved to disk, in seconds since 1970. ``doubts``: warnings about parts in force
+    that the API server no longer has.
     """
 
     document: Mapping[str, Any] | None = None
@@ -41,7 +41,10 @@ class ClusterState(NamedTuple):
 
 
 def _parse(document: dict[str, Any]) -> ClusterState:
-    """:raises TypeError: if it is of other types: a daemon of another version may have written it."""
+    """Parse the saved state.
+
+    :raises TypeError: if a value has another type: a daemon of another version may have written it.
+    """
     cr, labels, saved = document.get("kubevirt"), document.get("labels"), document.get("at", 0.0)
     texts = all(isinstance(each, str) for each in (labels or {}).values())
     types = isinstance(cr, dict | None) and isinstance(labels, dict | None) and isinstance(saved, int | float)
@@ -64,7 +67,7 @@ SECTION = Section(
 
 
 def update(last: ClusterState, crs: Objects | None, nodes: Objects | None, node: str) -> ClusterState:
-    """The state after these answers; None: no answer yet. ``node`` is the name of this one."""
+    """Return the state after these answers; None: no answer yet. ``node``: the name of this node."""
     document, cr, doubt = _update_cr(last, crs)
     labels, missing = _update_labels(last, nodes, node)
     doubts = tuple(line for line in (doubt, missing) if line)
@@ -74,13 +77,13 @@ def update(last: ClusterState, crs: Objects | None, nodes: Objects | None, node:
 def _update_cr(
     last: ClusterState, crs: Objects | None
 ) -> tuple[Mapping[str, Any] | None, KubeVirtCR | None, str]:
-    """The document in force, its meaning, and a doubt. One that has not changed is not read again."""
+    """The CR in force, its contents, and a warning. An unchanged CR is not parsed again."""
     same = last.document, last.config.kubevirt
     if crs is None:
         return *same, ""
     chosen = kubevirt.chosen(crs.values())
     if chosen is None:
-        gone = "there is no deployed KubeVirt CR any more: what it said last stays in force"
+        gone = "there is no deployed KubeVirt CR any more: the last one stays in force"
         return *same, gone if last.document is not None else ""
     if chosen == last.document:
         return *same, ""
@@ -97,7 +100,7 @@ def _update_labels(
         return last.config.labels, ""
     metadata = nodes.get(node, {}).get("metadata")
     if not isinstance(metadata, Mapping):
-        return last.config.labels, f"the cluster has no Node of the name {node}: set node.name"
+        return last.config.labels, f"the cluster has no Node named {node}: set node.name"
     labels = metadata.get("labels")
     if not isinstance(labels, Mapping):
         return {}, ""
@@ -105,7 +108,7 @@ def _update_labels(
 
 
 def trim_cr(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A KubeVirt CR without the parts that are not used."""
+    """The KubeVirt CR without the parts that nodeagent does not use."""
     parts = {key: document[key] for key in ("kind", "metadata", "spec") if key in document}
     status = document.get("status")
     phase = {"phase": status.get("phase")} if isinstance(status, Mapping) else {}
@@ -113,7 +116,7 @@ def trim_cr(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trim_node(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Names, labels, counts and our condition of a Node: the rest changes every few minutes, and is large."""
+    """The name, labels, counts and our condition of a Node: the other parts are large and change often."""
     status = document.get("status")
     found = status if isinstance(status, Mapping) else {}
     counts = {key: found[key] for key in ("capacity", "allocatable") if key in found}
@@ -131,10 +134,10 @@ def _trim_metadata(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def line(problem: Problem) -> str:
-    """A part of the CR that is not in force, on one line."""
+    """One line about a part of the CR that is not in force."""
     return problem._replace(subject=place(problem)).line
 
 
 def place(problem: Problem) -> str:
-    """The place in the CR, or the setting."""
+    """The place of the problem in the CR, or the setting."""
     return f"KubeVirt CR: {problem.subject}" if problem.subject.startswith(SECTIONS) else problem.subject

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the three writers to the cluster: Events, the condition of the Node, and its stale resources.
+"""Shared by the three tasks that write to the API server: Events, the Node's condition, stale resources.
 
-``follow`` runs them with each session. They share the client and the watched Node; each remembers which of
-its writes are not permitted.
+``follow`` runs them with each session. They share the client and the watched Node; each one remembers which
+of its writes are not permitted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Api(NamedTuple):
 
     @property
     def document(self) -> Object | None:
-        """This node's Node, as far as it is kept; None if it is not known, or not there."""
+        """This node's Node, as far as it is kept; None if it is unknown or does not exist."""
         return (self.own.get().objects or {}).get(self.node)
 
     async def wait_for_node(self) -> None:
-        """Wait for the first answer on the Node: so the first requests of many nodes stay spread."""
+        """Wait for the first answer about the Node, so that the first requests of many nodes stay spread."""
         seen = -1
         while self.own.get().objects is None:
             seen, _ = await self.own.newer(seen)
@@ -44,21 +44,21 @@ class ClusterWriter(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the log and the status."""
+        """The task's name in the log and the status."""
 
     async def run(self, api: Api) -> None:
-        """Run until cancelled. An error ends this task alone, for a while."""
+        """Run until cancelled. An error ends only this task, for a while."""
 
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
-        """The status with this task's part."""
+        """Return the status with this task's part."""
         ...
 
 
 class WritePermission:
-    """Whether something may be written to the cluster, as its last refusal says.
+    """Whether a kind of object may be written to the API server, according to its last refusal.
 
-    ``objects`` is the plural that people read: "Events about this node". ``pause``: seconds without a try
-    after a refusal. ``line`` is for the status, or "".
+    ``objects``: a plural text such as "Events about this node". ``pause``: seconds without a try after a
+    refusal. ``line``: the text for the status, or "".
     """
 
     def __init__(self, objects: str, pause: float) -> None:
@@ -69,15 +69,17 @@ class WritePermission:
 
     @property
     def missing(self) -> bool:
-        """True while there is no use in trying."""
+        """True while a write would be refused again."""
         return anyio.current_time() < self._until
 
     async def write(self, request: Awaitable[object]) -> bool:
-        """Send it; False if it is not permitted. :raises ClusterUnavailable: if it fails in another way."""
+        """Send the request; False if it is not permitted. :raises ClusterUnavailable: if it fails in another
+        way.
+        """
         try:
             await request
         except ClusterUnavailable as error:
-            # in a namespace that is being terminated nobody may create anything
+            # no object can be created in a namespace that is being terminated
             if error.status != FORBIDDEN:
                 raise
             if "being terminated" in error.what:
@@ -93,5 +95,5 @@ class WritePermission:
         return True
 
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
-        """The status with the line, if it is missing."""
+        """Add the missing permission to the status, if any."""
         return status._replace(write_errors=(*status.write_errors, self.line)) if self.line else status

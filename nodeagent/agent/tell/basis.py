@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Basis: what a running daemon decides from, and the settings that it goes by, for its command line.
+"""Basis: the inputs of a running daemon's decisions, and its settings, for the command line.
 
-With the same Snapshot and the same memory of what was matched, ``scan``, ``explain`` and ``plan`` come to
-the daemon's own verdicts in a process of their own: nothing is decided twice in different ways.
+From the same Snapshot and the same remembered matches, ``scan``, ``explain`` and ``plan`` compute the
+daemon's own decisions in their own process: no decision is programmed twice.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FORMAT = "nodeagent-snapshot/v1"
 
 
 class Basis(NamedTuple):
-    """``matched`` is what the daemon remembers of its last Decision: part of the host → its Match.
+    """``matched``: the matches of the daemon's last Decision, by device, set or node.
 
-    A Match goes whole: its rule and the type of an mdev at that time say more than the resource's name.
+    A whole Match is kept, because its rule and the mdev type of that time say more than the resource name.
     """
 
     snapshot: Snapshot
@@ -32,12 +32,12 @@ class Basis(NamedTuple):
 
 
 def dump(basis: Basis) -> dict[str, Any]:
-    """Return the plain data."""
+    """Return the Basis as plain data."""
     return {"format": FORMAT, **plain.dump(basis)}
 
 
 def load(data: Any) -> Basis:
-    """Return the Basis of plain data. :raises ConfigError: if it is none."""
+    """Return the Basis of this plain data. :raises ConfigError: if the data is no Basis."""
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
         raise ConfigError(f"its answer is not of the format {FORMAT}")
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the log says of devices: that they came, went, turned Unhealthy or Healthy, were given or refused.
+"""Logs changes of devices: added, removed, Unhealthy, Healthy, allocated, refused.
 
-Each line names what is known of the device at that moment: its group, and the pods that have it. Knows a
-Decision and the Resources in it; not when there is something to say.
+Each line has the known facts of the device at that moment: its IOMMU group, and the pods that use devices of
+the group. The callers decide when to log.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import grants
 from nodeagent.policy.offer.turn import Decision
 
-FEWER = "the rule makes fewer shares of its node now"
-LEFT = "it has left the machine"
+FEWER = "the rule now makes fewer shares of its node"
+LEFT = "it has left the node"
 
 
 class _Known(NamedTuple):
-    """What is known of one device besides its id."""
+    """The known facts of one device besides its id."""
 
     address: PciAddress | None
     group: tuple[str, ...]
-    pod: tuple[str, ...]  # that has it, or a part of its group
+    pod: tuple[str, ...]  # the pods that use a device of its group
 
 
 class _Change(NamedTuple):
-    """What has become of a device, and why: a Reason, or words."""
+    """The change of a device, and its cause: a Reason or a text."""
 
     event: log.Event
     why: Reason | str | None = None
 
 
 def changes(before: Resource | None, now: Resource, decision: Decision) -> None:
-    """One line for each device that became Unhealthy or Healthy, that came or went.
+    """Log one line for each device that was added, was removed, or became Unhealthy or Healthy.
 
-    Shares of a node that fare alike have one line together: there may be a thousand.
+    Shares of one node that change alike have one line together: there may be a thousand.
     """
     lines: dict[tuple[_Change, DeviceId | None], list[DeviceId]] = {}
     for device_id, change in _changed(before, now, decision):
@@ -57,7 +57,7 @@ def _changed(
     for device in now.devices:
         known = old.pop(device.id, None)
         if known is not None and _fact(known.reason) == _fact(device.reason):
-            continue  # another advice on the same is no news
+            continue  # only the hint has changed
         if device.reason is not None:
             yield device.id, _unhealthy(now.name, device.id, device.reason, decision.snapshot)
         elif known is not None:
@@ -69,47 +69,47 @@ def _changed(
 
 
 def _each_alone(resource: Resource, decision: Decision) -> bool:
-    """False for shares of one node, of which all is said in one line."""
+    """False for the shares of one device node, whose changes are logged in one line."""
     rule = grants.find_direct_rule(resource, decision)
     return rule is not None and rule.each_alone
 
 
 def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
-    """All of a Reason but what to do."""
+    """The parts of a Reason that matter: its code and message, but not its hint."""
     return None if reason is None else (reason.code, reason.message)
 
 
 def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
-    """What has become of a device that this resource lists no more."""
+    """Why this resource no longer lists a device."""
     if resource.direct:
         return LEFT if _each_alone(resource, decision) else FEWER
     if decision.snapshot.host.device(device_id) is None:
         return LEFT
     offer = decision.offer_with(device_id)
     if offer is None:
-        return "no rule takes it now, nor does discovery"
+        return "no rule matches it now, nor does discovery"
     if offer.match.resource == resource.name:
-        return f"it comes with {offer.device.id} now"
-    return f"it is offered as {offer.match.resource} now"
+        return f"it is now a part of {offer.device.id}"
+    return f"it is now offered as {offer.match.resource}"
 
 
 def successors(resource: Resource, decision: Decision) -> str:
-    """Why a resource that ends does so: the names under which its devices are offered now, if they are."""
+    """Why a resource ends: the names under which its devices are offered now, if there are any."""
     offers = (decision.offer_with(device.id) for device in resource.devices)
     names = sorted({offer.match.resource for offer in offers if offer is not None})
     if names:
-        return f"its devices are offered as {', '.join(names)} now"
-    return "nothing is to be offered under this name any more"
+        return f"its devices are now offered as {', '.join(names)}"
+    return "no device is offered under this name any more"
 
 
 def allocated(resource: Resource, ids: Sequence[str], snapshot: Snapshot) -> None:
-    """A container was given these; ``snapshot`` has that."""
+    """Log that these devices were allocated; the ``snapshot`` includes the allocation."""
     group, pod = groups_of(ids, snapshot), pods_with(ids, snapshot)
     log.event(log.ALLOCATED, resource=resource.name, device=tuple(ids), group=group, pod=pod)
 
 
 def refused(resource: Resource, ids: Sequence[str], why: AllocationRefused, snapshot: Snapshot) -> None:
-    """A container was not given these; the pods are those in the way, as far as it is one of them."""
+    """Log that an Allocate was refused, with the pods that use devices of the groups."""
     found = (resource.device(each) for each in ids)
     reasons = (device.reason.code.value for device in found if device is not None and device.reason)
     log.event(
@@ -134,7 +134,9 @@ def groups_of(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def pods_with(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
-    """The pods that hold any of these devices, as far as they have names: ``namespace/name``."""
+    """The pods that use any of these devices, as ``namespace/name``; pods with an unknown name are left
+    out.
+    """
     holders = map(snapshot.holder, ids)
     return tuple(sorted({str(holder) for holder in holders if holder is not None and holder.named}))
 
@@ -188,7 +190,7 @@ def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot)
 
 
 def _neighbours(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
-    """These devices, and all that share a group with one of them."""
+    """These devices, and all devices of their IOMMU groups."""
     return tuple(dict.fromkeys((*ids, *_members(ids, snapshot))))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the log says of holders: that a pod has a device, by the kubelet's word, and that it has let go of it.
+"""Logs when a pod starts and stops using a device, by the answers of the kubelet.
 
-So the log answers who had a device last night. A transition is said once; what is held when the daemon starts
-is one. Knows the Snapshot and what is offered; not what the kubelet's answer is worth: a holder that nobody
-has a name for yet is nobody here, and takes nothing from the one before.
+So the log shows which pod used a device last night. Each change is logged once; devices in use when the
+daemon starts count as a change. A pod whose name is not known yet is not logged, and the pod before it counts
+as the user until there is a name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 
-FEW = 8  # pods of one resource at once, each of which has a line of its own
-MANY = 50  # pods in one line where there are more: a node with 200 VMs starts with four lines
+FEW = 8  # up to this many pods of one resource get a line each
+MANY = 50  # pods in one line if there are more: a node with 200 VMs starts with four lines
 
 
 class ResourceDevice(NamedTuple):
-    """Who has a device, and the resource under which it was given."""
+    """The pod that uses a device, and the resource under which it was allocated."""
 
     resource: ResourceName
     pod: str
 
 
 class _Line(NamedTuple):
-    """What a line says beside the resource."""
+    """The contents of a log line besides the resource."""
 
     text: str
     device: tuple[str, ...]
@@ -43,11 +43,11 @@ class _Line(NamedTuple):
 
 
 Held = Mapping[str, ResourceDevice]
-"""Device id → who has it."""
+"""Device id → the pod that uses it."""
 
 
 class HolderLines:
-    """The component that says who has what since when."""
+    """The component that logs which pod uses which device."""
 
     name = "holder lines"
 
@@ -56,10 +56,10 @@ class HolderLines:
         self._offering = offering
         self._told: Held = {}
         self._seen: tuple[Allocations, Mapping[ResourceName, Resource]] | None = None
-        self._before = snapshots.now  # what was brought to whom who has let go of it since
+        self._before = snapshots.now  # the Snapshot in which released devices were still in use
 
     async def run(self) -> None:
-        """Look whenever the Snapshot or the offers have changed, for ever."""
+        """Log whenever the Snapshot or the offered resources have changed, for ever."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._offering.resources.follow, lambda _: self._look(), name="offers")
             seen = -1
@@ -90,9 +90,10 @@ def _say(lines: Iterable[tuple[ResourceName, _Line]], *, held: bool) -> None:
 
 
 def held(before: Held, allocations: Allocations, served: Collection[str]) -> Held:
-    """Who has which device of the resources that are served: one of which something is held always is.
+    """Return the pod that uses each device of the served resources.
 
-    A pod without a name may be the one that had it before, and is taken for that until there is a name.
+    A pod without a name may be the one that used the device before, and counts as that one until it has a
+    name.
     """
     now: dict[str, ResourceDevice] = {}
     for device_id, holder in allocations.holders.items():
@@ -108,7 +109,7 @@ def _only(these: Held, others: Held) -> Held:
 
 
 def _lines(verb: str, changed: Held, snapshot: Snapshot) -> Iterator[tuple[ResourceName, _Line]]:
-    """One for each pod and resource, or for several pods where there are many."""
+    """One line for each pod and resource; one line for several pods if there are many."""
     found: dict[ResourceName, dict[str, list[str]]] = {}
     for device_id, (resource, pod) in changed.items():
         found.setdefault(resource, {}).setdefault(pod, []).append(device_id)
@@ -132,5 +133,7 @@ def _parts(pods: list[str]) -> Iterator[list[str]]:
 
 
 def _brought(ids: Collection[str], allocations: Allocations) -> Iterator[str]:
-    """What came with these ids: of a bundle each function can be searched for."""
+    """The devices that were allocated together with these ids: each function of a bundle can be searched
+    for.
+    """
     return (each for each, holder in allocations.came_with.items() if holder.came_with in ids)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problems and notes of the newest Decision: in the status, and logged once, when they begin.
+"""Shows the problems and notes of the newest Decision in the status, and logs each one once, when it begins.
 
-What somebody has to do something about is a warning, a note is none. Decides nothing: ``policy.offer`` does.
+A problem that needs action is logged as a warning, any other as a note. ``policy.offer`` decides.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from nodeagent.policy.explain import problems
 
 
 class Remarks:
-    """The component that looks at each Decision for what would pass in silence."""
+    """The component that logs the problems and notes of each Decision."""
 
     name = "remarks"
 
     def __init__(self, snapshots: Snapshots, offering: Offering, pause: float) -> None:
-        """``pause``: seconds from a change to the look at it: devices bound at boot appear one by one."""
+        """``pause``: seconds from a change to the check for problems: at boot, devices are bound one by
+        one.
+        """
         self._pause = pause
         self._snapshots = snapshots
         self._offering = offering
@@ -31,12 +33,12 @@ class Remarks:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Those of the newest Decision; found again only where what they depend on has changed."""
+        """The problems of the newest Decision; computed again only when their inputs have changed."""
         decision = self._offering.decision
         snapshot = decision.snapshot
         parts = (snapshot.host, snapshot.spec, snapshot.names)
         if not snapshot.host.generation:
-            return ()  # the first scan has failed: an empty Host says nothing
+            return ()  # the first scan has failed: an empty Host has no problems
         if len(self._made_of) != len(parts) or any(
             old is not new for old, new in zip(self._made_of, parts, strict=True)
         ):
@@ -44,7 +46,7 @@ class Remarks:
         return self._problems
 
     async def run(self) -> None:
-        """Look now, and some time after each change, for ever."""
+        """Log new problems now, and some time after each change, for ever."""
         while True:
             seen = self._snapshots.version
             self._look()
@@ -52,7 +54,7 @@ class Remarks:
             await anyio.sleep(self._pause)
 
     def _look(self) -> None:
-        """Say what was not remarked before."""
+        """Log the problems that were not logged before."""
         found = self.problems
         for remark in found:
             if remark.key not in self._told:

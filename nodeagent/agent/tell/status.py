@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects the Status: everything that is reported, read from the parts of the daemon at one moment.
 
-Called by ``app``, for HTTP, for the line to systemd, and for Events and the condition of the Node. The
-problems are found in its parts (``policy.diagnose``). Beside it, the Snapshot and the settings in force. All
-of it is frozen, so that a thread may write it to a socket.
+``app`` calls it for HTTP, for systemd's status line, for Events and for the condition of the Node.
+``policy.diagnose`` finds the problems. This module also collects the Snapshot and the settings in force. All
+of these values are frozen, so that a thread may write them to a socket.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def collect(
     cluster: ClusterFollower | None,
     uptime: float,
 ) -> Status:
-    """The Status of now. ``changes`` and ``cluster`` are None before they are loaded; ``uptime``: seconds."""
+    """The present Status. ``changes`` and ``cluster`` are None before they are loaded; ``uptime``:
+    seconds.
+    """
     allocations, watcher = core.snapshots.now.allocations, core.watcher
     status = Status(
         version=__version__,
@@ -84,9 +86,10 @@ def collect(
 
 
 def in_force(core: Core) -> Basis:
-    """What the newest Decision was made from; its memory goes with it.
+    """The Snapshot, matches and settings of the newest Decision.
 
-    What only changes of the host depend on is the newest as well: no Decision is made for its sake.
+    Parts on which only changes of the host depend come from the newest Snapshot: no Decision is made for
+    them.
     """
     decision, settings, now = core.offering.one_turn(), core.settings.get(), core.snapshots.now
     snapshot = replace(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages to systemd while the daemon runs: for its watchdog, the status line, reloads.
+"""Sends the daemon's messages to systemd: for the watchdog, the status line and reloads.
 
-The watchdog gets its message from the event loop itself, and only while three loops turn: the one that scans
-the host, the one that decides what is offered, the one that changes the host. A kubelet or an API server that
-is away, a device or a disk that hangs stops none of them, so a restart is asked for only where it helps.
-The status line is sent when it has changed. Called by ``app``.
+The watchdog's message is sent from the event loop itself, and only while three loops run: the one that scans
+the host, the one that decides which devices are offered, and the one that changes the host. An unreachable
+kubelet or API server, or a hanging device or disk, stops none of them, so systemd restarts the daemon only if
+that helps. The status line is sent when it has changed. Called by ``app``.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.status import Status
 from nodeagent.policy import diagnose
 
-LONGEST = 200  # characters of what is wrong: systemctl status shows one line
+LONGEST = 200  # characters of a problem: systemctl status shows one line
 
 
 class Watchdog:
-    """Checks the heartbeats, and sends the watchdog's message while there is no problem with any."""
+    """Checks the heartbeats, and sends the watchdog's message while all of them are in order."""
 
     name = "watchdog"
 
     def __init__(
         self, notifier: Notifier, heartbeats: Callable[[], Mapping[str, Heartbeat]], timeouts: Timeouts
     ) -> None:
-        """``heartbeats``: component → its heartbeat, at the time of the call."""
+        """``heartbeats`` returns component → its heartbeat, at the time of the call."""
         self.problems: Latest[Mapping[str, str]] = Latest({})  # component → the problem with its loop
         self._notifier = notifier
         self._heartbeats = heartbeats
         self._interval = notifier.watchdog_interval or timeouts.watchdog_notice
 
     def problem(self) -> str | None:
-        """The problems that a restart would solve, as one text; None if there is none."""
+        """The problems that a restart would solve, as one text; None if there are none."""
         return "; ".join(f"{name}: {text}" for name, text in self.problems.get().items()) or None
 
     async def run(self) -> None:
-        """Check and send, in half the time that systemd allows, for ever."""
+        """Check the heartbeats and send the message, in half the time that systemd allows, for ever."""
         was_stopped = False
         while True:
             if not was_stopped:
@@ -54,10 +54,10 @@ class Watchdog:
                 self._notifier.notify("WATCHDOG=1")
             began = anyio.current_time()
             await anyio.sleep(self._interval)
-            was_stopped = anyio.current_time() > began + 2 * self._interval  # and so were the loops
+            was_stopped = anyio.current_time() > began + 2 * self._interval  # and so did the loops
 
     def check(self) -> None:
-        """Check the heartbeats, and log loops that have stopped or turn again."""
+        """Check the heartbeats, and log loops that have stopped or run again."""
         before = self.problems.get()
         now = {name: text for name, each in self._heartbeats().items() if (text := each.problem())}
         for name in now.keys() - before.keys():
@@ -68,7 +68,7 @@ class Watchdog:
 
 
 class StatusLine:
-    """Keeps the line right; without systemd it has nothing to do."""
+    """Keeps systemd's status line current; without systemd it does nothing."""
 
     name = "status line"
 
@@ -80,7 +80,7 @@ class StatusLine:
         watchdog: Watchdog,
         timeouts: Timeouts,
     ) -> None:
-        """``status`` collects the Status; the bell of the Snapshots rings when it may be another one."""
+        """``status`` collects the Status; it may have changed whenever ``snapshots`` wakes its readers."""
         self._notifier = notifier
         self._snapshots = snapshots
         self._status = status
@@ -88,7 +88,7 @@ class StatusLine:
         self._watchdog = watchdog
 
     async def run(self) -> None:
-        """Send the line now, and whenever it has become another one."""
+        """Send the line now, and whenever it has changed."""
         if not self._notifier.listening:
             await anyio.sleep_forever()
         seen, told = -1, ""
@@ -101,7 +101,7 @@ class StatusLine:
 
 
 async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]], limit: float) -> None:
-    """Read the settings again, between two words to systemd: after ``limit`` seconds the reload is over."""
+    """Read the settings again, between two messages to systemd; after ``limit`` seconds the reload ends."""
     notifier.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")  # systemd 253 wants it
     try:
         with anyio.move_on_after(limit):
@@ -111,9 +111,9 @@ async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]], 
 
 
 def line(status: Status, stopped: str | None = None) -> str:
-    """How the daemon is, in one line: what is wrong first, then the numbers. Pure.
+    """The state of the daemon in one line: the first problem, then the numbers. Pure.
 
-    A device that is Unhealthy is a number only: most often it is in use.
+    An Unhealthy device is only counted, because most often it is in use.
     """
     wrong = next(_wrong(status, stopped), None)
     return f"{_short(wrong)} | {_numbers(status)}" if wrong else _numbers(status)
@@ -121,8 +121,8 @@ def line(status: Status, stopped: str | None = None) -> str:
 
 def _wrong(status: Status, stopped: str | None) -> Iterator[str]:
     if stopped is not None:
-        yield f"does not go on: {stopped}"
-    if not status.kubelet.present:  # most of what else is wrong follows from it
+        yield f"stuck: {stopped}"
+    if not status.kubelet.present:  # most other problems follow from it
         yield "the kubelet is unreachable"
     devices = {
         diagnose.subject(resource, device) for resource in status.resources for device in resource.devices

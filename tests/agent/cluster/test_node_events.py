@@ -44,7 +44,7 @@ FAILING = FailingStatus(
 OBSTACLE = "kubevirt.manageMdevs: virt-handler makes and removes mdevs itself; set it to false"
 PROBLEM = wrong(ProblemCode.CHANGE, "", OBSTACLE)
 ENTRY = "KubeVirt CR: permittedHostDevices.pciHostDevices[0]: pciVendorSelector is empty; write one"
-GONE = "there is no deployed KubeVirt CR any more: what it said last stays in force"
+GONE = "there is no deployed KubeVirt CR any more: the last one stays in force"
 PAGE = Path(__file__).parents[3] / "docs/events.md"
 
 

@@ -98,7 +98,7 @@ def test_the_line_says_what_is_wrong_first() -> None:
 
 def test_a_loop_that_has_stopped_comes_before_all_else_and_long_texts_are_cut() -> None:
     told = systemd.line(status(problems=("x" * 500,)), "offering: work")
-    assert told.startswith("does not go on: offering: work | ")
+    assert told.startswith("stuck: offering: work | ")
     assert len(systemd.line(status(problems=("x" * 500,)))) < 300
 
 
