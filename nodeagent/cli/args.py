@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that commands share, and the root of the host paths and the settings that they name."""
+"""Arguments that several commands share, and the host root and settings that they select."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def add_form(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.FO
 
 
 def add_common(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.FORMS) -> None:
-    """Add ``-o`` and the settings."""
+    """Add ``-o`` and the flags of the settings."""
     add_form(parser, forms)
     add_settings(parser)
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the settings."""
+    """Add the flags of the settings."""
     config.add_flags(parser)
     parser.description = f"{parser.description}\n{_SETTINGS}"
 
@@ -46,7 +46,10 @@ def is_saved(options: argparse.Namespace) -> bool:
 
 
 def find_root(options: argparse.Namespace) -> Root:
-    """The root of all host paths. :raises ConfigError: if there is no host below it, and none is saved."""
+    """Return the root of all host paths.
+
+    :raises ConfigError: if no host is below it, and the command is not about a saved host.
+    """
     prefix = str(options.root)
     try:
         wrong = _describe_no_root(prefix, saved=is_saved(options))
@@ -59,7 +62,7 @@ def find_root(options: argparse.Namespace) -> Root:
 
 
 def _describe_no_root(prefix: str, *, saved: bool) -> str:
-    """Why no host can be below it, "" if one can. :raises OSError: if it cannot be looked at."""
+    """Why no host can be below the directory; "" if one can. :raises OSError: if it cannot be read."""
     if not prefix:
         return "it is empty"
     if not _is_directory(prefix):
@@ -75,10 +78,10 @@ def _is_directory(path: str) -> bool:
 
 
 def find_sources(options: argparse.Namespace) -> config.Sources:
-    """The sources of the settings of this shell."""
+    """The sources of the settings for this command: flags, environment and files."""
     return config.Sources(find_root(options).prefix, config.flags_from(options), os.environ)
 
 
 def load_settings(options: argparse.Namespace) -> config.Settings:
-    """The settings of this shell. :raises ConfigError: if they are wrong."""
+    """Load the settings for this command. :raises ConfigError: if they are invalid."""
     return config.load(find_sources(options))

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent bind``: binds functions to a VFIO driver, now or at the next boot. ``release`` shares its work.
+"""``nodeagent bind``: binds functions to a VFIO driver, now or at the next boot. ``release`` uses it, too.
 
-There is one writer: the daemon where one runs, asked at its socket; else this process, under the
-daemon's lock. A daemon that has the lock and does not answer is starting, or ending: this command waits.
+Only one process changes the host: a running daemon, which gets the request on its socket, or else this
+command, which takes the daemon's lock. If a daemon has the lock but does not answer, it is starting or
+ending, and this command waits.
 
-This process writes the files for the next boot itself, because the daemon's sandbox may write none of them.
-Only the guards need the host then: it is scanned here, and judged by the settings in force.
+This command itself writes the files for the next boot, because the daemon's sandbox may not write them. For
+the guards it scans the host, and uses the settings in force.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from nodeagent.policy.change import at_boot, manual_requests
 if TYPE_CHECKING:
     from nodeagent.model.snapshot import Snapshot
 
-SHOWN = 4  # functions that are named before the rest is only counted
+SHOWN = 4  # the number of functions that are named; others are only counted
 _WELL = (Outcome.DONE, Outcome.PLANNED, Outcome.NOTHING)
 _ELSEWHERE = "ask where it runs: as root on the host, or in its pod by kubectl exec; see nodeagent status"
 _BY_DAEMON = "nothing: the daemon goes on when the kernel lets it; nodeagent status tells of it"
@@ -44,9 +45,9 @@ _NO_TOOL = "make a new initramfs, if this host has one, with these files and vfi
 
 
 class OutcomeAnswer(NamedTuple):
-    """What became of what was asked by hand, group by group; ``files`` are for the next boot.
+    """The outcome of a manual request for each IOMMU group. ``files``: the changed files for the next boot.
 
-    ``then`` is the command that makes a new initramfs of them, which nodeagent does not run.
+    ``then``: the command that rebuilds the initramfs with these files; nodeagent does not run it.
     """
 
     results: tuple[Result, ...]
@@ -55,7 +56,7 @@ class OutcomeAnswer(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the driver, ``--at-boot`` and the names."""
+    """Add ``--driver``, ``--at-boot`` and the names."""
     parser.add_argument("--driver", metavar="NAME", default=VFIO_PCI, help="a variant of vfio-pci instead")
     parser.add_argument(
         "--at-boot", action="store_true", help="write files for the next boot; bind nothing now"
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parse_request(options: argparse.Namespace, asking: BindAction, driver: str) -> Request:
-    """The request of these options. :raises ConfigError: if a name means nothing."""
+    """Return the request of these options. :raises ConfigError: if a name is invalid."""
     for name in options.names:
         manual_requests.parse_name(name)
     return Request(asking, tuple(options.names), driver, options.dry_run)
@@ -92,7 +93,9 @@ def parse_request(options: argparse.Namespace, asking: BindAction, driver: str) 
 
 
 def carry_out(options: argparse.Namespace, request: Request, files: BootFiles) -> int:
-    """Have a request carried out, and print the outcome; ``files`` have changed for the next boot."""
+    """Have a request carried out, and print the outcome; ``files``: the files already changed for the next
+    boot.
+    """
     answer, first_line = _obtain_answer(options, request)
     if answer.error:
         raise NodeagentError(answer.error, answer.hint)
@@ -107,7 +110,10 @@ def carry_out(options: argparse.Namespace, request: Request, files: BootFiles) -
 
 
 def _obtain_answer(options: argparse.Namespace, request: Request) -> tuple[Answer, str]:
-    """The answer, and a line to print first. :raises NodeagentError: if neither can carry it out."""
+    """Return the answer, and a line to print first.
+
+    :raises NodeagentError: if neither the daemon nor this process can carry out the request.
+    """
     root, path = args.find_root(options), daemon_client.socket_path(options)
     timeouts: Timeouts = options.timeouts
     until = time.monotonic() + timeouts.daemon_start
@@ -126,12 +132,16 @@ def _obtain_answer(options: argparse.Namespace, request: Request) -> tuple[Answe
 
 
 def _carry_out_here(options: argparse.Namespace, root: Root, request: Request) -> Answer:
-    """:raises AlreadyRunning: if there is a daemon all the same. :raises ConfigError: if it is not root."""
+    """Carry out the request in this process.
+
+    :raises AlreadyRunning: if a daemon runs after all.
+    :raises ConfigError: if this user is not root.
+    """
     _check_root(root, request)
     settings = args.load_settings(options)
     from nodeagent.agent.changing import requests  # here: not needed where a daemon answers
 
-    logging.getLogger(log.LOGGER).addHandler(logging.NullHandler())  # the answer has it all
+    logging.getLogger(log.LOGGER).addHandler(logging.NullHandler())  # the answer says everything
 
     async def main() -> Answer:
         return await requests.carry_out_alone(root, settings, options.timeouts, request)
@@ -154,7 +164,9 @@ def _check_root(root: Root, request: Request) -> None:
 
 
 def _bind_at_boot(options: argparse.Namespace, request: Request) -> int:
-    """Write files by which a boot binds functions. :raises NodeagentError: if that cannot be."""
+    """Write the files that bind functions at the next boot. :raises NodeagentError: if they cannot be
+    written.
+    """
     root = args.find_root(options)
     _check_root(root, request)
     snapshot, first_line = _scan(options, root)
@@ -176,9 +188,9 @@ def _bind_at_boot(options: argparse.Namespace, request: Request) -> int:
 
 
 def remove_from_boot(options: argparse.Namespace, request: Request) -> tuple[Request, BootFiles]:
-    """Take the named functions out of the files for the next boot.
+    """Remove the named functions from the files for the next boot.
 
-    Returns the changed files, and the request with the functions that a boot has bound by them.
+    Return the changed files, and the request with the functions that were bound by these files at this boot.
     """
     root = args.find_root(options)
     known = boot_files.read(root)
@@ -195,7 +207,7 @@ def remove_from_boot(options: argparse.Namespace, request: Request) -> tuple[Req
 
 
 def _scan(options: argparse.Namespace, root: Root) -> tuple[Snapshot, str]:
-    """The host as it is now, with the settings in force; and a line to print first."""
+    """Scan the host now, with the settings in force; return the Snapshot and a line to print first."""
     basis, first_line = daemon_client.read_basis(options)
     fresh = anyio.run(oneshot.snapshot, root, basis.snapshot.spec, options.timeouts)
     return replace(fresh, spec=basis.snapshot.spec), first_line
@@ -209,12 +221,14 @@ def _join(*parts: str) -> str:
 
 
 def results_text(results: tuple[Result, ...], late: str) -> str:
-    """A line for each group, a second one with a hint; ``late`` is the hint of a change that takes long."""
+    """One line for each group, and a second one with its hint. ``late``: the hint for a write that takes
+    long.
+    """
     return "\n".join(line for result in results for line in _lines(result, late))
 
 
 def files_text(changed: BootFiles, *, dry_run: bool) -> str:
-    """The files, with their content when they are only planned; and the command for the initramfs."""
+    """The changed files, with their content if they are only planned, and the command for the initramfs."""
     lines: list[str] = []
     for file in changed.files:
         lines.append(f"{'would be ' if dry_run else ''}{file.status}: {file.path}")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent bug-report``: a saved host with all that a report of a fault needs, as one JSON document.
+"""``nodeagent bug-report``: prints a saved host and all other facts for a bug report as one JSON document.
 
-It is the document of ``scan -o json``, so ``--host`` of the other commands reads it, and below ``report`` the
-versions, the settings in force, the Status of the daemon, and the lines of ``check``.
+The document has the format of ``scan -o json``, so ``--host`` of the other commands reads it. Below
+``report`` it has the versions, the settings in force, the Status of the daemon, and the results of ``check``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _OS_RELEASE = "/etc/os-release"
 
 
 class Report(NamedTuple):
-    """The facts beside the host. ``status`` is None if no daemon answers; ``no_status`` is the reason.
+    """The facts besides the host. ``status`` is None if no daemon answers; ``no_status`` is the reason.
 
-    ``readiness`` is None, and ``settings`` have the error alone, if the configuration is invalid.
+    If the configuration is invalid, ``readiness`` is None, and ``settings`` have only the error.
     """
 
     version: str
@@ -46,12 +46,12 @@ class Report(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the settings."""
+    """Add the flags of the settings."""
     args.add_settings(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report; one that cannot be complete says why. :raises NodeagentError: if there is no host."""
+    """Print the report; an incomplete report says why. :raises NodeagentError: if the host cannot be read."""
     readiness: Readiness | None = None
     try:
         basis, first_line = daemon_client.read_named_basis(options)
@@ -80,7 +80,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _scan_without_settings(options: argparse.Namespace, error: ConfigError) -> Basis:
-    """The host without rules, for an invalid configuration. :raises ConfigError: if there is no host."""
+    """Scan the host without rules, because the configuration is invalid.
+
+    :raises ConfigError: if there is no host.
+    """
     snapshot = anyio.run(oneshot.snapshot, args.find_root(options), Spec(), options.timeouts, None)
     return Basis(snapshot, {}, (), (error.lines(),))
 

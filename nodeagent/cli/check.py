@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent check``: runs ``nodeagent/check`` on this node or on a saved host, and prints the report.
+"""``nodeagent check``: runs the checks of ``nodeagent/check`` on this node or a saved host, and prints a
+report.
 
-The report has 80 columns: sections of lines, each with its evidence and the way to mend it.
+The report is 80 columns wide. Each line of its sections has the evidence, and how to fix the problem.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _TO_DO = "    to do: "
 
 
 class Readiness(NamedTuple):
-    """Whether this host can give devices to virtual machines: what was looked at, line by line.
+    """Whether this host can pass devices to VMs: one line for each check.
 
-    ``ok`` is false if a line is wrong. What is unseen may be either.
+    ``ok`` is false if a line is wrong. A line that is not seen leaves it true.
     """
 
     ok: bool
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Report whether the host is ready. :raises ConfigError: if the file holds no saved host."""
+    """Report whether the host is ready. :raises ConfigError: if the file is no saved host."""
     basis, first_line = daemon_client.read_basis(options)
     lines = anyio.run(report.run, describe_node(options, basis))
     found = summarize(lines)
@@ -59,17 +60,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summarize(lines: tuple[ReadinessLine, ...]) -> Readiness:
-    """The lines with their verdict."""
+    """Return the lines with the overall verdict."""
     return Readiness(all(line.verdict is not Verdict.WRONG for line in lines), lines)
 
 
 def describe_node(options: argparse.Namespace, basis: Basis) -> Node:
-    """The node that is checked, by the settings of the basis."""
+    """Return the node to check, with the settings of the basis."""
     root = args.find_root(options)
     values = {value.key: value.value for value in basis.values}
     saved = args.is_saved(options)
     return Node(
-        Root(os.devnull) if saved else root,  # this machine's files say nothing of a saved host
+        Root(os.devnull) if saved else root,  # this machine's files say nothing about a saved host
         basis.snapshot,
         str(values["kubelet.devicePluginDir"]),
         str(values["kubelet.podResources"]),
@@ -80,7 +81,7 @@ def describe_node(options: argparse.Namespace, basis: Basis) -> Node:
 
 
 def text(lines: Sequence[ReadinessLine]) -> str:
-    """All sections, and the numbers of verdicts."""
+    """The text of all sections, and the number of lines of each verdict."""
     width = max(len(line.check) for line in lines)
     sections = []
     for section, together in groupby(lines, lambda line: line.section):
@@ -89,7 +90,7 @@ def text(lines: Sequence[ReadinessLine]) -> str:
 
 
 def _section(lines: Sequence[ReadinessLine], width: int) -> Iterator[str]:
-    """Its lines; a hint for several comes with the last."""
+    """The lines of one section; a hint for several lines follows the last of them."""
     for to_do, alike in groupby(lines, lambda line: line.hint):
         for line in alike:
             head = f"  {_WORDS[line.verdict]:{_MARK}}  {line.check:{width}}  "
@@ -99,7 +100,7 @@ def _section(lines: Sequence[ReadinessLine], width: int) -> Iterator[str]:
 
 
 def _wrap(head: str, words: str) -> list[str]:
-    """The words after the head, and below each other; a word that is longer than a line is broken."""
+    """The text after the head, wrapped and aligned; a word that is longer than a line is broken."""
     return textwrap.wrap(
         words,
         WIDTH,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent cluster check``: the rights and objects at the API server, a line each, with what to do.
+"""``nodeagent cluster check``: lists the needed permissions and objects at the API server, and fixes.
 
-The settings are those of the daemon where one answers, and flags of the call go over them: so another
+It uses the settings of the daemon if one answers. The flags of the command override them, so that another
 kubeconfig can be tried before it is in force.
 """
 
@@ -30,7 +30,7 @@ _TRY = "to see what it would need: nodeagent cluster check --kubevirt-enabled tr
 
 
 class ClusterCheck(NamedTuple):
-    """What the API server lets this node do; ``enabled`` is false if the settings follow no cluster."""
+    """The checks at the API server; ``enabled`` is false if the settings use no API server."""
 
     enabled: bool
     user: str
@@ -46,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """List the rights and objects, and what is missing.
+    """List the permissions and objects that are present or missing.
 
-    :raises NodeagentError: if the API server cannot be asked.
+    :raises NodeagentError: if the API server does not answer.
     """
     settings, first_line = daemon_client.read_settings(options)
     connection = Connection.of(settings, args.find_root(options))
@@ -68,14 +68,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def summarize(user: str, credentials: str, checks: tuple[Check, ...]) -> ClusterCheck:
-    """The checks with their verdict; ``credentials`` in words."""
+    """Return the checks with the overall verdict; ``credentials``: a text."""
     well = all(check.ok for check in checks if check.required)
     shown = tuple(check._replace(hint="") if check.ok else check for check in checks)
     return ClusterCheck(True, user, credentials, well, shown)
 
 
 def ask(credentials: Credentials, timeouts: Timeouts, question: Callable[[Session], Awaitable[T]]) -> T:
-    """The answer of the API server. :raises ClusterUnavailable: if it cannot be asked."""
+    """Return the answer of the API server. :raises ClusterUnavailable: if it does not answer."""
 
     async def asked() -> T:
         async with Session(credentials, timeouts) as session:
@@ -85,12 +85,12 @@ def ask(credentials: Credentials, timeouts: Timeouts, question: Callable[[Sessio
 
 
 def not_followed(enabled: str) -> str:
-    """The text where the settings follow no cluster."""
+    """The text if the settings use no API server."""
     return f"{_WHY_NOT[enabled]}\n{_TRY}"
 
 
 def text(found: ClusterCheck) -> str:
-    """A line for each check, a second one with a hint; and the number of problems."""
+    """One line for each check, a second one with its hint, and the number of problems."""
     user = f" as {found.user}" if found.user else ""
     lines = [f"the API server answers{user}, with {found.credentials}"]
     lines += [line for check in found.checks for line in _lines(check)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent config``: the settings in force, a check of a file, rules of another tool, the JSON schema."""
+"""``nodeagent config``: shows the settings in force, checks or translates a file, prints the JSON schema."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HEAD = ("SETTING", "FROM", "VALUE")
 
 
 class SettingAnswer(NamedTuple):
-    """A setting in force, and where it comes from."""
+    """The value of a setting in force, and its source."""
 
     value: Any
     source: str
 
 
 class Settings(NamedTuple):
-    """The settings in force, by key, and what is odd with them."""
+    """The settings in force by key, and the warnings about them."""
 
     settings: Mapping[str, SettingAnswer]
     warnings: tuple[str, ...]
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the settings in force, or do what an option asks for instead."""
+    """Print the settings in force, or carry out ``--check``, ``--from`` or ``--schema`` instead."""
     if options.schema:
         return output.print_answer(output.format_document("json", config.schema()))
     if options.check is not None:
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _describe_refusal(options: argparse.Namespace) -> str:
-    """A line if the newest configuration is not in force in the daemon; else ""."""
+    """A line if the daemon has refused the newest configuration; otherwise ""."""
     from nodeagent.policy.diagnose import not_in_force  # here: only a daemon refuses a configuration
 
     try:
@@ -90,12 +90,12 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def as_document(values: Iterable[config.Value], warnings: Iterable[str]) -> Settings:
-    """The settings as a document."""
+    """The settings and their warnings as a record for ``-o``."""
     return Settings({item.key: SettingAnswer(item.value, item.source) for item in values}, tuple(warnings))
 
 
 def text(values: Iterable[config.Value]) -> str:
-    """Aligned columns, one setting per line; lists, maps and texts with blanks as JSON."""
+    """A table with one setting per line; lists, maps and texts with blanks are shown as JSON."""
     return table(HEAD, ((item.key, item.source, _word(item.value)) for item in values))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent config --from FILE``: rules out of a file of KubeVirt or of another device plugin.
+"""``nodeagent config --from FILE``: translates a file of KubeVirt or another device plugin into rules.
 
-The rules go to stdout as a configuration that can be used as it is; notes on entries without a translation go
-to stderr. Neither the daemon nor the host is read.
+The rules are printed on stdout as a usable configuration file; notes about entries that cannot be translated
+are printed on stderr. Neither the daemon nor the host is read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     import argparse
 
 _LISTS = ("pciHostDevices", "mediatedDevices", "usb", "usbHostDevices")  # below permittedHostDevices
-_NO_PLACE = "the daemon: "  # of values that stand in no file
+_NO_PLACE = "the daemon: "  # the place in errors about values that are in no file
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the configuration, and notes on the rest of the file.
+    """Print the translated configuration, and notes about the entries that cannot be translated.
 
     :raises ConfigError: if nothing in the file can be translated.
     """
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_sources(document: Any, path: str) -> Iterator[dict[str, Any]]:
-    """The parts that can be translated: in a ConfigMap each text may be a file of its own."""
+    """The parts of a document that can be translated; in a ConfigMap each text may be a file of its own."""
     if not isinstance(document, dict):
         return
     if document.get("kind") == "ConfigMap":
@@ -90,7 +90,7 @@ def _translate(sources: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], list[
 
 
 def _parse_cr(source: dict[str, Any]) -> KubeVirtCR:
-    """The CR of a file, or of a file with a part of one. :raises ConfigError: if it cannot be used at all."""
+    """Return the CR of a file, or of a file with a part of a CR. :raises ConfigError: if it is unusable."""
     whole = source
     if "kind" not in source and "spec" not in source:
         part = {PERMITTED: source} if any(key in source for key in _LISTS) else source
@@ -102,7 +102,7 @@ def _parse_cr(source: dict[str, Any]) -> KubeVirtCR:
 
 
 def _translate_permitted(cr: KubeVirtCR) -> Translation:
-    """Rules for all entries, as if another plugin than virt-handler's were to provide them."""
+    """Rules for all entries, as if all of them had ``externalResourceProvider: true``."""
     if cr.permitted is None:
         return Translation((), tuple(f"{each.subject}: {each.message}; {each.hint}" for each in cr.refused))
     notes: list[str] = []
@@ -118,7 +118,7 @@ def _translate_permitted(cr: KubeVirtCR) -> Translation:
 
 
 def _format_rule(rule: DeviceRule) -> Rule:
-    """The rule as one would write it. ``drivers``: of PCI functions virt-handler serves those on vfio-pci."""
+    """The rule as in a configuration file. ``drivers``: virt-handler serves only functions on vfio-pci."""
     if isinstance(rule, PciRule):
         by_vendor: dict[str, list[str]] = {}
         for selector in rule.selectors:
@@ -132,7 +132,7 @@ def _format_rule(rule: DeviceRule) -> Rule:
 
 
 def _translate_mdevs(cr: KubeVirtCR) -> dict[str, Any]:
-    """The types of mdevs, without ``manage``."""
+    """The configured mdev types, without ``manage``."""
     if cr.mdevs is None:
         return {}
     nodes = [
@@ -144,7 +144,7 @@ def _translate_mdevs(cr: KubeVirtCR) -> dict[str, Any]:
 
 
 def _select_usable(rules: list[Rule], notes: list[str]) -> list[Rule]:
-    """The rules that are valid beside those before them; the others get a note."""
+    """The rules that are valid together with the rules before them; the others get a note."""
     if _find_fault(rules) is None:
         return rules
     kept: list[Rule] = []
@@ -158,7 +158,7 @@ def _select_usable(rules: list[Rule], notes: list[str]) -> list[Rule]:
 
 
 def _find_fault(rules: list[Rule], mdevs: Mapping[str, Any] | None = None) -> ConfigError | None:
-    """The first fault of a configuration of these rules and mdevs; None if it is valid."""
+    """The first error in a configuration of these rules and mdevs; None if it is valid."""
     values = {"resources": rules} | {f"mdevs.{key}": value for key, value in (mdevs or {}).items()}
     try:
         config.from_values([config.Value(key, value, "") for key, value in values.items()], {})

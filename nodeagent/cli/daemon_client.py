@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one client of the daemon: its Status, its Snapshot and settings, requests by hand.
+"""The only client of the daemon's socket: reads its Status, Snapshot and settings, sends manual requests.
 
-Its socket is found without a valid configuration: the daemon may run well on its old settings while the file
-is being edited. A command that decides something decides from a Basis: that of the daemon; where no daemon
-answers, a scan by this process with the settings of this shell, and a line says so. A saved host is judged by
-the settings of this shell, and no daemon is asked. ``status`` needs no scan, so functions that scan import
-the code for it.
+The socket is found without a valid configuration, because the daemon may run with its last valid settings
+while the file is edited. A command that decides something uses a Basis. That is the daemon's Basis; if no
+daemon answers, this process scans with the settings of the command, and a line says so. A saved host is
+judged with the settings of the command, without the daemon. ``status`` needs no scan, so the functions that
+scan import the code for it themselves.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 _SOCKET = "status.socket"
 _SHELL_COUNTS = "this is what one with the settings of this shell would do"
-_MAX_BYTES = 64 * 1024 * 1024  # of a saved host, in which a function takes half a KiB
+_MAX_BYTES = 64 * 1024 * 1024  # of a saved host; one function takes half a KiB
 _MAKE = "make one with: nodeagent scan -o json > FILE"
 
 
 def socket_path(options: argparse.Namespace) -> str:
-    """The path of the daemon's socket. :raises ConfigError: if the flag for it is wrong."""
+    """Return the path of the daemon's socket. :raises ConfigError: if the flag for it is invalid."""
     return args.find_root(options).path(config.load_one(_SOCKET, args.find_sources(options)))
 
 
@@ -45,7 +45,7 @@ def socket_path(options: argparse.Namespace) -> str:
 
 
 def read_status(options: argparse.Namespace) -> Any:
-    """The Status as JSON. :raises NodeagentError: if no daemon answers."""
+    """Return the Status as JSON. :raises NodeagentError: if no daemon answers."""
     root, path = args.find_root(options), socket_path(options)
     try:
         return sockets.ask(path, "/status", options.timeouts.local_socket_answer)
@@ -60,7 +60,7 @@ def read_status(options: argparse.Namespace) -> Any:
 
 
 def find_status(options: argparse.Namespace) -> Any:
-    """The Status as JSON; None if no daemon answers."""
+    """Return the Status as JSON; None if no daemon answers."""
     try:
         return read_status(options)
     except NodeagentError:
@@ -68,7 +68,7 @@ def find_status(options: argparse.Namespace) -> Any:
 
 
 def describe_unreadable(error: Exception, root: Root) -> NodeagentError:
-    """The error for an answer of a daemon of another version."""
+    """The error for an answer from a daemon of another version."""
     if root.is_host:
         restart = "restart it with: sudo systemctl restart nodeagent"
     else:  # the service of this machine is for another host
@@ -78,7 +78,7 @@ def describe_unreadable(error: Exception, root: Root) -> NodeagentError:
 
 
 def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
-    """The hint where no daemon answers: with a wrong configuration a start may fail again."""
+    """The hint if no daemon answers: with an invalid configuration a start may fail again."""
     try:
         args.load_settings(options)
     except ConfigError as error:
@@ -89,7 +89,9 @@ def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
 
 
 def _describe_not_permitted(path: str) -> str:
-    """A daemon may run; root is refused, too, where something confines it."""
+    """The text for a socket that refuses this user: a daemon may still run. Confinement may refuse even
+    root.
+    """
     who = "this root is kept from asking" if os.geteuid() == 0 else "only root may ask"
     return f"{who} whether a daemon answers at {path}"
 
@@ -98,7 +100,7 @@ def _describe_not_permitted(path: str) -> str:
 
 
 def find_basis(options: argparse.Namespace) -> tuple[Basis | None, str]:
-    """The daemon's Basis, None if no daemon answers; and a line to print first, or ""."""
+    """Return the daemon's Basis, or None if no daemon answers, and a line to print first, or ""."""
     path = socket_path(options)
     try:
         document = sockets.ask(path, "/snapshot", options.timeouts.local_socket_answer)
@@ -113,9 +115,10 @@ def find_basis(options: argparse.Namespace) -> tuple[Basis | None, str]:
 
 
 def read_settings(options: argparse.Namespace) -> tuple[config.Settings, str]:
-    """The settings of the daemon, with the flags of this call over them; without one, those of the shell.
+    """Return the settings of the daemon, overridden by the flags of the command; without a daemon, the
+    command's.
 
-    And a line to print first, or "". :raises ConfigError: if they are not valid.
+    The second value is a line to print first, or "". :raises ConfigError: if the settings are invalid.
     """
     basis, first_line = find_basis(options)
     if basis is None:
@@ -124,10 +127,10 @@ def read_settings(options: argparse.Namespace) -> tuple[config.Settings, str]:
 
 
 def read_basis(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tuple[Basis, str]:
-    """The Basis of the daemon, of a scan by this process, or of the saved host that ``--host`` names.
+    """Return the Basis of the daemon, of a scan by this process, or of the saved host of ``--host``.
 
-    And a line to print first, or "". ``cr`` is a KubeVirt CR to go with the settings of this shell; a daemon
-    goes by its own. :raises ConfigError: if the file holds no saved host.
+    The second value is a line to print first, or "". ``cr``: a KubeVirt CR to use with the settings of the
+    command; a daemon uses its own. :raises ConfigError: if the file is no saved host.
     """
     if args.is_saved(options):
         return _scan(options, cr, _read_saved(options.host)), ""
@@ -136,7 +139,9 @@ def read_basis(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tup
 
 
 def read_named_basis(options: argparse.Namespace) -> tuple[Basis, str]:
-    """The same with the names of all devices and all USB devices: a daemon reads those that rules need."""
+    """As ``read_basis``, with the names of all devices and all USB devices: a daemon reads only those it
+    needs.
+    """
     import anyio
 
     from nodeagent.agent import oneshot
@@ -150,7 +155,7 @@ def read_named_basis(options: argparse.Namespace) -> tuple[Basis, str]:
 
 
 def _scan(options: argparse.Namespace, cr: KubeVirtCR | None, saved: Host | None = None) -> Basis:
-    """The Basis of this process. No daemon, so nothing is known of pods and of earlier decisions."""
+    """Scan and return a Basis. Without a daemon, nothing is known about pods and earlier decisions."""
     import anyio
 
     from nodeagent.agent import oneshot
@@ -180,19 +185,19 @@ def _read_saved(path: str) -> Host:
 
 
 def _describe_unused(flags: Mapping[str, str]) -> str:
-    """A line on flags without effect; that of the socket has led to the daemon."""
+    """A line about flags without effect; the flag of the socket has an effect."""
     unused = [config.BY_KEY[key].flag or key for key in flags if key != _SOCKET]
     return f"not used: {', '.join(unused)}; the settings of the running daemon count" if unused else ""
 
 
-# Requests by hand
+# Manual requests
 
 
 def send_request(path: str, wanted: Request, limit: float) -> Answer:
-    """The daemon's answer to a request by hand, within ``limit`` seconds.
+    """Send a manual request to the daemon and return its answer, within ``limit`` seconds.
 
     :raises ConnectionError: if no daemon answers.
-    :raises NodeagentError: if this user may not ask, or the daemon does not answer.
+    :raises NodeagentError: if this user is not permitted, or the daemon does not finish its answer.
     """
     body = json.dumps(plain.dump(wanted)).encode()
     try:

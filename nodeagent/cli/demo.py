@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent demo``: ``nodeagent.demo``, which packages have apart."""
+"""``nodeagent demo``: starts ``nodeagent.demo``, which is in a package of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Play the demo. :raises ConfigError: if it is not installed."""
+    """Run the demo. :raises ConfigError: if it is not installed."""
     try:
         from nodeagent.demo import story
     except ModuleNotFoundError as error:

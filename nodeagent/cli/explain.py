@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent explain NAME``: finds the subject of a name on this node, and prints its explanation.
+"""``nodeagent explain NAME``: finds the object with this name on the node, and prints its explanation.
 
-An address, a UUID, a path and the place of a rule are known by their form; other names are those of
-resources, parents of mdevs, pods and rules. A resource has a dot before the slash, the namespace of a pod has
-none. ``policy/explain`` makes the explanations, which are the documents; below are their texts.
+Addresses, UUIDs, paths and places of rules are recognized by their form. Other names belong to resources,
+parents of mdevs, pods and rules. A resource has a dot before its slash; the namespace of a pod has none.
+``policy/explain`` makes the explanations, which are the JSON documents; this module makes their texts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GROUP = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]{1,9})")
 _DEVICE = re.compile(r"/dev/vfio/devices/(vfio\d+)")
 _PORT = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
 _PLACE = re.compile(r".+\.ya?ml:[0-9]+")
-_SHOWN = 4  # ids of one line
+_SHOWN = 4  # ids that are shown in one line
 _OF_MDEV = "mdev"
 _ROLES = {
     "vfio": "ready for VFIO",
@@ -59,12 +59,12 @@ _ROLES = {
 
 
 class _Subject(NamedTuple):
-    """The name that is explained, and the decision and status that explain it."""
+    """The name to explain, and the Decision and Status that explain it."""
 
     name: str
     options: argparse.Namespace
     decision: Decision
-    status: Status | None  # of the daemon, if one answers
+    status: Status | None  # the daemon's, if one answers
 
 
 Explanation = (
@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the explanation of a name. :raises NodeagentError: if nothing has it."""
+    """Print the explanation of a name. :raises NodeagentError: if no object has this name."""
     if options.subject == _VMI:
         from nodeagent.cli import explain_vmi  # here: it reads manifests, and may ask the API server
 
@@ -117,9 +117,11 @@ def run(options: argparse.Namespace) -> int:
 def _complete_snapshot(
     snapshot: Snapshot, address: PciAddress | None, options: argparse.Namespace
 ) -> Snapshot:
-    """The Snapshot with the memory of this machine, and with the costly facts of the function."""
+    """Add this machine's ledger and id to the Snapshot, and the facts of the function that are slow to
+    read.
+    """
     if args.is_saved(options):
-        return replace(snapshot, machine_id="")  # this machine's id says nothing of a saved host
+        return replace(snapshot, machine_id="")  # this machine's id says nothing about a saved host
     root = args.find_root(options)
     if address is not None:
         snapshot = anyio.run(oneshot.with_hints, root, snapshot, address, options.timeouts)
@@ -127,7 +129,7 @@ def _complete_snapshot(
 
 
 def _with_status(name: str, options: argparse.Namespace, decision: Decision) -> _Subject:
-    """Return the subject; its resources are also those that the daemon lists without any device."""
+    """Return the subject, with the resources that the daemon lists without a device."""
     status = None if options.host is not None else _read_status(options)
     if status is not None:
         with suppress(ValueError):
@@ -144,7 +146,7 @@ def _read_status(options: argparse.Namespace) -> Status | None:
 
 
 def _explain(subject: _Subject) -> Explanation:
-    """Explain a name by its form. :raises NodeagentError: if nothing has it."""
+    """Explain a name by its form. :raises NodeagentError: if no object has this name."""
     name = subject.name
     if pci_address(name) or mdev_uuid(name) or usb_id(name):
         return _explain_device(subject)
@@ -173,7 +175,7 @@ def _explain_port(subject: _Subject) -> DeviceExplanation:
 
 
 def _describe_no_device(device_id: str, subject: _Subject) -> NodeagentError:
-    """Return the error on a device that is not there; in use, the daemon lists it until it is released."""
+    """Return the error for a missing device. While a pod uses it, the daemon still lists it as Unhealthy."""
     for resource in () if subject.status is None else subject.status.resources:
         for device in resource.devices:
             if device.id == device_id and not device.healthy:
@@ -183,7 +185,9 @@ def _describe_no_device(device_id: str, subject: _Subject) -> NodeagentError:
 
 
 def _explain_path(subject: _Subject) -> Explanation:
-    """Explain a device node: of a group, of a device, or of the first resource that gives it."""
+    """Explain a path: of an IOMMU group, of a VFIO device, or of the first resource whose rule has this
+    node.
+    """
     path, host = subject.name, subject.decision.snapshot.host
     if named := _GROUP.fullmatch(path):
         return _explain_group(int(named[1]), subject)
@@ -202,7 +206,7 @@ def _explain_path(subject: _Subject) -> Explanation:
 
 
 def _describe_others(subject: _Subject) -> str:
-    """A message on a device node that several resources give; "" if it is none."""
+    """A message about a device node that several resources offer; otherwise ""."""
     path = subject.name
     if not path.startswith("/dev/") or _GROUP.fullmatch(path) or _DEVICE.fullmatch(path):
         return ""
@@ -230,7 +234,9 @@ def _find_by_node(vfio_device: str, path: str, host: Host) -> str:
 
 
 def _explain_passthrough_rule(subject: _Subject) -> RuleExplanation | None:
-    """Explain a passthrough rule, by the evidence that a bind would go by; None if none begins there."""
+    """Explain a passthrough rule with the facts that a bind would use; None if no rule starts at this
+    place.
+    """
     snapshot = subject.decision.snapshot
     if (rule := passthrough.find_rule(subject.name, snapshot)) is None:
         return None
@@ -255,7 +261,7 @@ def _explain_rule(subject: _Subject) -> RuleExplanation:
 
 
 def _explain_name(subject: _Subject) -> Explanation:
-    """Explain the resource, parent of mdevs, pod or rule of the KubeVirt CR of that name."""
+    """Explain the resource, parent of mdevs, pod or KubeVirt CR rule with this name."""
     name, decision = subject.name, subject.decision
     found = (
         resources.explain(name, decision, subject.status)
@@ -284,7 +290,7 @@ def _describe_no_pod(subject: _Subject) -> NodeagentError:
 
 
 def _describe_no_name(subject: _Subject) -> NodeagentError:
-    """Return the error on a name that nothing has, with a suggestion or with the nearest names."""
+    """Return the error for an unknown name, with a suggestion or with the nearest known names."""
     name, decision = subject.name, subject.decision
     possible = suggestions(name, decision.snapshot)
     if possible:
@@ -304,7 +310,7 @@ def _describe_no_name(subject: _Subject) -> NodeagentError:
 
 
 def _hint_at(known: Sequence[str], before: str, without: str, like: str = "") -> str:
-    """Return a hint with at most three of the known names, the nearest first."""
+    """Return a hint with at most three known names, the nearest first."""
     if not known:
         return without or "nodeagent scan lists what is there"
     return naming.suggest(like, known, before)
@@ -328,7 +334,7 @@ def text(explanation: Explanation) -> str:
 
 
 def device_text(explanation: DeviceExplanation) -> str:
-    """The verdict and its hint, then the facts that led to it, and the types and mdevs of a card."""
+    """The verdict and its hint, then the facts behind it, and the types and mdevs of a card."""
     lines = [f"{explanation.id}  {explanation.verdict}"]
     if explanation.hint:
         lines.append(f"  {'to do' if explanation.resource else 'to offer it'}: {explanation.hint}")
@@ -360,7 +366,7 @@ def _name(explanation: DeviceExplanation) -> str:
 
 
 def role_text(role: str, *, own: bool = False) -> str:
-    """The meaning of a member for the group; ``own``: it is the explained device, which needs a driver."""
+    """The meaning of a member for its group. ``own``: it is the explained device, which needs a driver."""
     return "no driver, so VFIO cannot give it" if own and role == "unbound" else _ROLES[role]
 
 
@@ -374,14 +380,14 @@ def _device_group(explanation: DeviceExplanation) -> str:
 
 
 def viability_text(viable: bool, roles: Iterable[str]) -> str:
-    """Return whether VFIO may have a group, or need not have it."""
+    """Whether VFIO can use the group, or does not need to."""
     if viable:
         return "viable"
     return "NOT viable" if is_blocked(roles) else "not for VFIO, its driver gives parts of it"
 
 
 def card_text(card: CardExplanation) -> str:
-    """The text of a card alone, such as one that is no PCI function."""
+    """The text for a card that is no PCI function."""
     head = f"{card.card}  {_count(card.types, 'type')}, {_count(card.instances, 'instance')}"
     return "\n".join([head, "", *(f"  {line}".rstrip() for line in _card_lines(card))])
 
@@ -391,7 +397,7 @@ def _count(some: Sequence[object], what: str) -> str:
 
 
 def _card_lines(card: CardExplanation) -> Iterator[str]:
-    """Two tables: the types, and the mdevs and vGPUs."""
+    """Two tables: the types of the card, and its mdevs and vGPUs."""
     types = [(each.id, each.name or "-", str(each.instances), str(each.room)) for each in card.types]
     yield from table(("TYPE", "NAME", "EXIST", "FIT AT MOST"), types).splitlines()
     if card.instances:
@@ -411,7 +417,7 @@ def _instance_row(each: CardInstance) -> tuple[str, ...]:
 
 
 def pod_text(explanation: PodExplanation) -> str:
-    """The devices of a pod, resource by resource."""
+    """The devices of a pod, by resource."""
     count = sum(len(part.devices) + len(part.gone) for part in explanation.resources)
     lines = [f"{explanation.pod}  has {count} device{'s' * (count > 1)} of this node"]
     for part in explanation.resources:
@@ -448,7 +454,7 @@ def group_text(found: GroupExplanation) -> str:
 
 
 def resource_text(explanation: ResourceExplanation) -> str:
-    """The numbers, then the devices in use, Unhealthy and free, then the rules."""
+    """The numbers of the resource, its devices in use, Unhealthy and free, and its rules."""
     free = "unknown: PodResources was not asked" if explanation.free is None else explanation.free
     numbers = f"capacity {explanation.capacity}, allocatable {explanation.allocatable}, free {free}"
     lines = [f"{explanation.resource}  {numbers}"]
@@ -481,12 +487,12 @@ def _held(explanation: ResourceExplanation) -> Iterator[str]:
 
 
 def _ids(explanation: ResourceExplanation, ids: Sequence[str]) -> str:
-    """All of them, but shares of a node, which are alike."""
+    """All ids; of the shares of a device node, which are alike, only the first ones."""
     return naming.shorten(ids, _SHOWN) if explanation.device_kind == Kind.NODE else ", ".join(ids)
 
 
 def _unhealthy(explanation: ResourceExplanation) -> Iterator[str]:
-    """Devices with the same reason stand together, as shares of a node do."""
+    """The Unhealthy devices; devices with the same reason share one line."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for device in explanation.devices:
         if device.reason is not None:
@@ -515,13 +521,13 @@ def _possible(explanation: ResourceExplanation) -> Iterator[str]:
 
 
 def rule_text(explanation: RuleExplanation) -> str:
-    """The rule, and below it the devices that it matches."""
+    """The rule, and the devices that it matches."""
     head = label(explanation.resource, explanation.place)
     return "\n".join([head, "", *(f"  {line}" for line in _rule_lines(explanation))])
 
 
 def _rule_lines(explanation: RuleExplanation) -> Iterator[str]:
-    """The devices that it matches, then the reasons against others; bridges do not count."""
+    """The devices that the rule matches, and why it does not match others; bridges are not counted."""
     if explanation.device_kind in (Kind.NODE, Kind.CDI):
         note = f"{', ' if explanation.matches else ': '}{explanation.note}" if explanation.note else ""
         yield f"takes    {naming.shorten(explanation.matches, _SHOWN) or 'nothing'}{note}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent explain vmi``: whether this node can give a VM, of a file or the cluster, its devices.
+"""``nodeagent explain vmi``: whether this node can pass the requested devices to a VM of a file or the
+cluster.
 
-A KubeVirt CR says which devices KubeVirt permits: that of ``--cr``, else that of the API server if it is
-asked anyway, else the one that the daemon goes by.
+The KubeVirt CR says which devices KubeVirt permits. It is the one of ``--cr``; otherwise the API server's, if
+the VM is read from there; otherwise the one that the daemon uses.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _UNLISTED = "these credentials may not list KubeVirt CRs; what is permitted is j
 
 
 class _VM(NamedTuple):
-    """The VM, the KubeVirt CRs of its cluster (None: they were not read), and a message on those."""
+    """The VM, the KubeVirt CRs of its cluster (None: not read), and a message about the CRs."""
 
     vm: VirtualMachine
     crs: Mapping[str, Any] | None = None
@@ -55,9 +56,9 @@ class _VM(NamedTuple):
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print whether this node can give the VM the devices that it asks for.
+    """Print whether this node can pass the requested devices to the VM.
 
-    :raises ConfigError: if a file is wrong.
+    :raises ConfigError: if a file is invalid.
     :raises NodeagentError: if the cluster has no such VM, or does not answer.
     """
     read = _read_vm(options)
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read_vm(options: argparse.Namespace) -> _VM:
-    """The VM of a file, or of the cluster."""
+    """Read the VM from a file or from the cluster."""
     place = options.machine
     if place is None:
         raise ConfigError(
@@ -96,7 +97,7 @@ def _parse_one(documents: Iterable[Any], place: str) -> VirtualMachine:
 
 
 def _choose_cr(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> UsedCR:
-    """The CR that counts. An invalid one of the cluster is in force nowhere."""
+    """Choose the KubeVirt CR to use. An invalid CR of the cluster is in force nowhere."""
     if options.cr is not None:
         return UsedCR(_read_cr(options.cr), "file")
     chosen = kubevirt.chosen((crs or {}).values())
@@ -107,7 +108,7 @@ def _choose_cr(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> Us
 
 
 def _cr_of_daemon(options: argparse.Namespace) -> UsedCR:
-    """The CR that the daemon goes by, or would: its record has it, for root alone."""
+    """The CR that the daemon uses, or would use, from its record, which only root can read."""
     root = args.find_root(options)
     cr = state.SECTION.peek(root.prefix).config.kubevirt
     status = daemon_client.find_status(options)
@@ -140,7 +141,7 @@ def _read_cr(path: str) -> KubeVirtCR:
 
 
 def text(found: VMExplanation) -> str:
-    """The verdict, then what led to it, one line for each thing."""
+    """The verdict for the VM, then the facts behind it, one per line."""
     asks = found.resources or found.availability is Prospect.NEVER
     verdict = _VERDICTS[found.availability] if asks else "it asks for no resource"
     name = "/".join(filter(None, (found.vm.namespace, found.vm.name))) or "without a name"

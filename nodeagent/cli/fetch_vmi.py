@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A VM of the cluster, for ``nodeagent explain vmi NAMESPACE/NAME``, read with the credentials of the caller.
+"""Reads a VM from the cluster with the user's credentials, for ``nodeagent explain vmi NAMESPACE/NAME``.
 
-The daemon's rights are not for VMs: ``--kubeconfig`` counts, else KUBECONFIG as for kubectl, else the
-settings.
+The daemon has no permission to read VMs. So the command uses ``--kubeconfig``, else KUBECONFIG as kubectl
+does, else the settings.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _RIGHTS = (
 
 
 Fetched = tuple[Object, Mapping[str, Object] | None]
-"""A VM, and the KubeVirt CRs; None: they may not be listed."""
+"""A VM, and the KubeVirt CRs; None: there is no permission to list them."""
 
 
 def fetch(options: argparse.Namespace, namespace: str, name: str) -> Fetched:
-    """The VirtualMachineInstance of that name, else the VirtualMachine; and CRs, of another namespace.
+    """Read the VirtualMachineInstance with that name, else the VirtualMachine, and the KubeVirt CRs.
 
-    :raises NodeagentError: if there is neither, or the API server does not answer.
+    :raises NodeagentError: if neither exists, or the API server does not answer.
     """
     credentials = _choose_credentials(options)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent help``: the help of a command, or of all."""
+"""``nodeagent help``: prints the help of one command or of all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: exit codes, and errors as two lines. Answers go to stdout, messages to stderr.
+"""Runs one command: exit codes, and errors as two lines. Answers go to stdout, messages to stderr.
 
-Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 something is wrong on the node.
+Exit codes: 0 fine, 1 failed, 2 usage or configuration, 3 a problem was found.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodeagent.cli import output, parser
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command; return its exit code. Never shows a traceback for an error that a user can mend."""
+    """Run one command and return its exit code. An error that a user can fix shows no traceback."""
     options = parser.parser(arguments).parse_args(arguments)
     try:
         options.timeouts = Timeouts.from_environ(os.environ)
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
         return _complain(error, output.USAGE)
     except NodeagentError as error:
         return _complain(error, output.FAILED)
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         return output.FINE
     except OSError as error:
         what = f"{error.filename}: {hints.strerror(error)}" if error.filename else hints.strerror(error)
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _complain(error: NodeagentError, code: int) -> int:
-    """Below systemd with the priority of an error: a daemon that does not start is found with ``-p err``."""
+    """Print the error; below systemd with the priority "err", so that ``journalctl -p err`` finds it."""
     from nodeagent.base.systemd import is_journal
 
     output.print_message(f"nodeagent: {error.lines()}", "<3>" if is_journal(os.environ, sys.stderr) else "")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way out of a command: exit codes, the answer on stdout, messages on stderr, and the forms of ``-o``.
+"""How a command ends: its exit code, the answer on stdout, messages on stderr, and the formats of ``-o``.
 
-No message is printed before the answer is known, so an error is two lines alone. A text is folded where a
-terminal shows it; in a pipe each line stays one, for programs that search it. The form "wide" is never
-folded. A document is the plain form (``model.plain``) of a record below its ``apiVersion`` and ``kind``;
-docs/schemas has the schema of each.
+Messages are printed only when the answer is known, so a failed command prints nothing but two lines. A text
+is folded to the width of a terminal. In a pipe each line stays whole, for programs that search it; the format
+"wide" is never folded. A JSON document is a record in plain form (``model.plain``), after its ``apiVersion``
+and ``kind``; docs/schemas has the schema of each kind.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ PROBLEMS, NOTES = "problems:", "notes:"
 def emit(
     options: argparse.Namespace, kind: str, record: object, text: Callable[[], str], *messages: str
 ) -> int:
-    """Print an answer in the form that ``-o`` asks for: ``text``, or ``record`` as a document of the kind.
+    """Print an answer in the format of ``-o``: ``text``, or ``record`` as a document of this kind.
 
-    Prints the messages first; returns FINE. Raises as ``print_answer`` does.
+    Prints the messages first, and returns FINE. Raises the errors of ``print_answer``.
     """
     if options.output == TEXT:
         return print_answer(fold_text(text()), *messages)
@@ -45,17 +45,17 @@ def emit(
 
 
 def emit_document(options: argparse.Namespace, kind: str, record: object, *messages: str) -> int:
-    """Print a record as JSON or YAML. Otherwise as ``emit``."""
+    """Print a record as JSON or YAML; otherwise like ``emit``."""
     return print_answer(format_document(options.output, document(kind, record)), *messages)
 
 
 def document(kind: str, record: object) -> dict[str, Any]:
-    """The plain data of a record, with version and kind."""
+    """The plain data of a record, after its version and kind."""
     return heading(kind) | plain.dump(record)
 
 
 def heading(kind: str) -> dict[str, str]:
-    """The keys with which a document of the kind begins."""
+    """The first keys of a document of this kind."""
     from nodeagent.model.spec import API_VERSION  # here: the daemon prints no document
 
     return {"apiVersion": API_VERSION, "kind": kind}
@@ -66,19 +66,21 @@ def format_document(form: str, document: Mapping[str, Any]) -> str:
     text = json.dumps(document, indent=2)
     if form == "json":
         return text
-    from nodeagent.config import manifests  # here: few ask for it
+    from nodeagent.config import manifests  # here: few commands print YAML
 
     return manifests.written(json.loads(text))  # enumerations are texts now
 
 
 def problem_sections(problems: Sequence[Problem]) -> list[str]:
-    """Problems and notes, a section each, as far as there are any."""
+    """A section of problems and one of notes, if there are any."""
     wrong, notes = ([each for each in problems if each.action_required is kind] for kind in (True, False))
     return problem_section(PROBLEMS, wrong) + problem_section(NOTES, notes)
 
 
 def problem_section(heading: str, problems: Sequence[Problem]) -> list[str]:
-    """The heading and the problems below it; [] without any. A hint for several comes with the last."""
+    """The heading and the problems below it; [] if there are none. A hint for several follows the last of
+    them.
+    """
     lines = ["", heading] if problems else []
     for hint, alike in groupby(problems, lambda problem: problem.hint):
         lines += [f"  {problem.message}" for problem in alike]
@@ -87,34 +89,34 @@ def problem_section(heading: str, problems: Sequence[Problem]) -> list[str]:
 
 
 def print_answer(text: str, *messages: str) -> int:
-    """Print the messages that say anything, then the answer; return the exit code.
+    """Print the messages that are not empty, then the answer; return the exit code.
 
-    :raises NodeagentError: if standard output is closed, or takes no more.
-    :raises BrokenPipeError: if its reader has gone.
+    :raises NodeagentError: if standard output is closed or cannot be written.
+    :raises BrokenPipeError: if the reader has closed the pipe.
     """
     for message in filter(None, messages):
         print_message(f"nodeagent: {message}")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our signs gets escapes
+        sys.stdout.reconfigure(errors="backslashreplace")  # characters that the terminal lacks become escapes
     _write(text)
     return FINE
 
 
 def print_message(message: str, prefix: str = "") -> None:
-    """Print lines on stderr, each behind the prefix."""
+    """Print lines on stderr, each after the prefix."""
     for line in fold_text(message, sys.stderr).splitlines():
         print(f"{prefix}{line}", file=sys.stderr)
 
 
 def fold_text(text: str, stream: TextIO | None = None, *, wide: bool = False) -> str:
-    """The text as the stream shows it; the default is stdout."""
+    """Fold the text to the width of the stream; the default is stdout."""
     if not wide:
         text = terminal.fold(text, terminal.find_width(stream or sys.stdout, os.environ))
     return text.encode("ascii", "backslashreplace").decode() if _is_plain() else text
 
 
 def _is_plain() -> bool:
-    """True in the locale C, which has ASCII alone: Python takes UTF-8 for it (PEP 538 and 540)."""
+    """True in the locale C, which only has ASCII; Python itself uses UTF-8 there (PEP 538 and 540)."""
     named = os.environ.get("LC_ALL") or os.environ.get("LANG") or ""
     return bool(sys.flags.utf8_mode) and "utf" not in named.lower()
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: commands, examples, exit codes. Man page and completions are made from it.
+"""The argument parser: commands, examples, exit codes. Man page and shell completions are generated from it.
 
-A command is the module of its name, with ``add_arguments`` and ``run``. It is imported when its name is
-written: a command has dozens of flags, and the daemon would have flags and code of all in its memory.
+Each command is a module of the same name with ``add_arguments`` and ``run``. It is imported only if its name
+is in the arguments: each command has dozens of flags, and the daemon would hold all of them in its memory.
 
-The help of a command fits a screen. Only ``run`` and ``config`` show the settings; the others take them, too.
+The help of a command fits on a screen. Only ``run`` and ``config`` list the settings; the other commands take
+them, too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _WORD = re.compile(r"[a-z-]+")
 
 
 class _Version(argparse.Action):
-    """Reads the bundled names only when it is asked for."""
+    """Reads the date of the bundled pci.ids only if the version is requested."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from nodeagent.kernel import pci_ids
@@ -38,21 +39,21 @@ class _Version(argparse.Action):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in two lines, as all commands do, in place of the whole usage."""
+    """Reports a mistake in two lines, as all commands do, instead of the whole usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the mistake and the possible words. :raises SystemExit: always."""
+        """Print the mistake and the valid choices. :raises SystemExit: always."""
         what, hint = _mistake(message, self.prog)
         output.print_message(f"nodeagent: {what}\n{hint}")
         self.exit(output.USAGE)
 
     def format_help(self) -> str:
-        """The help without the line of argparse that only says "VERB": a screen is short."""
+        """The help without argparse's line that only repeats the metavar: a screen is short."""
         return super().format_help().replace("  VERB\n", "", 1)
 
 
 def _mistake(message: str, command: str) -> tuple[str, str]:
-    """The message of argparse in two lines; an unknown word is answered with the nearest one."""
+    """The message of argparse in two lines; for an unknown word the hint names the nearest choice."""
     wrong = _CHOICE.search(message)
     if wrong is None:
         return message, f"{command} --help shows what can be written"

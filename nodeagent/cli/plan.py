@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent plan``: per card the existing mdevs, the changes that would be made or wait, and why.
+"""``nodeagent plan``: prints the mdevs of each card, the changes that would be made or wait, and why.
 
-With ``--config``, ``plan_config`` prints what another configuration would change, and this plan below it.
+With ``--config``, ``plan_config`` prints what another configuration would change, followed by this plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nodeagent.model.snapshot import Snapshot
 
 MACHINE_ID = "/etc/machine-id"
-SHOWN = 4  # alike lines that are shown before the rest is only counted
+SHOWN = 4  # similar lines that are shown; others are only counted
 _HEADINGS: Mapping[ActionKind, str] = {
     ActionKind.SET_NUM_VFS: "virtual functions",
     ActionKind.RUN_SRIOV_MANAGE: "virtual functions",
@@ -36,13 +36,13 @@ _HEADINGS: Mapping[ActionKind, str] = {
     ActionKind.BIND_DRIVERS: "drivers",
     ActionKind.RESTORE_DRIVERS: "drivers",
 }
-"""Of changes that are not about an mdev or vGPU of a card."""
+"""The headings of changes that are not about an mdev or vGPU of a card."""
 _OTHERS = "other changes"
 _DETAILS = ("parent", "address", "typeId", "uuid", "count", "unprobed", "moves", "forced", "takes")
 
 
 class ExistingAnswer(NamedTuple):
-    """What exists on a card; ``own``: nodeagent may remove it."""
+    """An mdev or vGPU that exists on a card; ``own``: nodeagent may remove it."""
 
     id: str
     parent: str
@@ -53,7 +53,7 @@ class ExistingAnswer(NamedTuple):
 
 
 class CardAnswer(NamedTuple):
-    """A card: the type that it is for, and what exists on it."""
+    """A card: the type that is configured for it, and its existing mdevs or vGPUs."""
 
     address: str
     type: str | None
@@ -62,7 +62,7 @@ class CardAnswer(NamedTuple):
 
 
 class StepAnswer(NamedTuple):
-    """A change of the host: ``details`` are what it is about, ``undo`` is what would reverse it."""
+    """A change of the host. ``details``: its parameters; ``undo``: the change that reverses it."""
 
     card: str
     kind: str
@@ -73,9 +73,10 @@ class StepAnswer(NamedTuple):
 
 
 class PlanAnswer(NamedTuple):
-    """What would be done to the host, in that order, and what waits; ``manage``: mdevs are managed.
+    """The changes that would be made to the host, in order, and those that wait. ``manage``: mdevs are
+    managed.
 
-    ``problems`` prevent changes that are configured. ``notes`` are on desired types that are for other cards.
+    ``problems`` prevent configured changes. ``notes`` are about desired types that other cards get.
     """
 
     manage: bool
@@ -99,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show what would be done to the host, or what another configuration would change."""
+    """Show the changes that would be made to the host, now or with another configuration."""
     if options.config is not None:
         from nodeagent.cli import plan_config
 
@@ -114,12 +115,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[Snapshot, str]:
-    """The Snapshot with the machine id of its host and its uses; and a message on an unknown id, or "".
+    """Add the machine id and the host's uses to the Snapshot; return it with a message about an unknown id,
+    or "".
 
-    A daemon that changes nothing knows neither the id nor the ledger: then they are those of this machine.
-    Functions that a rule wants on a VFIO driver are looked at as closely as right before the write.
+    A daemon that changes nothing has neither the id nor the ledger: then they are read from this machine.
+    Functions that a rule binds to a VFIO driver are checked as closely as right before the write.
 
-    :raises ConfigError: if the id given is none, or if none is known and mdevs are to be planned.
+    :raises ConfigError: if the id of ``--machine-id`` is invalid, or if no id is known and mdevs are to be
+    planned.
     """
     root = args.find_root(options)
     if args.is_saved(options):
@@ -152,14 +155,14 @@ def _with_machine_id(snapshot: Snapshot, given: str | None) -> Snapshot:
 
 
 def _must_be_known(snapshot: Snapshot) -> bool:
-    """False where only VFs or drivers are planned, which need no id."""
+    """False if only VFs or drivers are planned, which need no machine id."""
     spec, ledger = snapshot.spec, snapshot.ledger
     without = spec.sriov or spec.passthrough or ledger.drivers or ledger.asked
     return spec.mdevs.manage or not without
 
 
 def text(plan: Plan, managed: bool) -> str:
-    """The cards in address order, then changes of other kinds, then problems of the configuration."""
+    """The cards in address order, then other changes, then problems and notes."""
     lines = [] if managed else ["mdevs are not managed: no mdev or vGPU is made or removed", ""]
     steps = _steps_by_heading(plan)
     for card in plan.cards:
@@ -187,7 +190,7 @@ def _described(each: Instance) -> str:
 
 
 def _steps_by_heading(plan: Plan) -> dict[str, list[str]]:
-    """Card, or kind of change → its lines: the steps, then those that wait, each reason once."""
+    """Card or kind of change → its lines: the steps, then those that wait, with each reason once."""
     cards = {card.address for card in plan.cards}
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
     for mark, steps in (("", plan.steps), ("WAITS: ", plan.waiting)):
@@ -204,13 +207,13 @@ def _steps_by_heading(plan: Plan) -> dict[str, list[str]]:
 
 
 def _lines(alike: list[str], why: str) -> list[str]:
-    """Lines with one reason; of many only the first ones are shown."""
+    """Lines with the same reason; if there are many, only the first ones."""
     more = [f"  ... and {len(alike) - SHOWN} more"] if len(alike) > SHOWN else []
     return [*alike[:SHOWN], *more, f"      because {why}"]
 
 
 def as_document(plan: Plan, managed: bool) -> PlanAnswer:
-    """The document, with all steps, in the order in which the daemon carries them out."""
+    """The plan as a record for ``-o``, with all steps in the order in which the daemon makes them."""
     return PlanAnswer(
         managed,
         tuple(map(_card_answer, plan.cards)),

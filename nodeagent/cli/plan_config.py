@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent plan --config FILE``: what would change if the file were config.yaml. Changes nothing.
+"""``nodeagent plan --config FILE``: prints what would change if FILE were config.yaml. Changes nothing.
 
-As for the daemon, ``conf.d``, environment and flags go over the file, and the KubeVirt CR and labels that the
-daemon has count. Compared are the Decision in force and the one that a daemon would take next.
+As in the daemon, ``conf.d``, environment and flags override the file, and the daemon's KubeVirt CR and Node
+labels count. The command compares the Decision in force with the one after the change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SAME = "nothing changes for the kubelet"
 
 
 class SettingChange(NamedTuple):
-    """A setting of another value; ``note`` has its unexpected effects."""
+    """A setting with another value; ``note`` tells its unexpected effects."""
 
     key: str
     before: Any
@@ -48,9 +48,10 @@ class SettingChange(NamedTuple):
 
 
 class DryRun(NamedTuple):
-    """What another configuration file would change; ``pods`` have devices that are listed otherwise then.
+    """The changes that another configuration file would cause. ``pods`` use devices that are listed
+    differently then.
 
-    ``plan`` is what would be done to the host with it.
+    ``plan``: the changes of the host with the new file.
     """
 
     file: str
@@ -64,7 +65,7 @@ class DryRun(NamedTuple):
 def run(options: argparse.Namespace) -> int:
     """Print what would change.
 
-    :raises ConfigError: if the file cannot be used, with all its mistakes.
+    :raises ConfigError: if the file is invalid; the error has all mistakes.
     """
     if options.config == options.host == STDIN:
         raise ConfigError("--config and --host both name standard input", "give one of them as a file")
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _with_nodes(snapshot: Snapshot, spec: Spec, options: argparse.Namespace) -> tuple[Snapshot, str]:
-    """The Snapshot with the nodes and CDI files of the rules; and a message if a saved host lacks some."""
+    """Add the device nodes and CDI files of the rules; return also a message if a saved host lacks some."""
     if not args.is_saved(options):
         root = args.find_root(options)
         seen = anyio.run(oneshot.with_nodes, root, snapshot, spec.node_paths)
@@ -102,16 +103,18 @@ def _with_nodes(snapshot: Snapshot, spec: Spec, options: argparse.Namespace) -> 
 
 
 def _unsaved(spec: Spec, host: Host) -> list[str]:
-    """Nodes and CDI files that the saved host may lack because no rule named them then."""
+    """The device nodes and CDI files that a saved host may lack because no rule named them when it was
+    saved.
+    """
     kinds = {file.kind for file in host.cdi.values()}
     paths = [path for path in spec.node_paths if not any(fits(each, path) for each in host.nodes)]
     return [*paths, *(f"a CDI file of {kind}" for kind in sorted(spec.cdi_kinds - kinds))]
 
 
 def _cluster_config(options: argparse.Namespace, root: Root, spec: Spec) -> ClusterConfig:
-    """The KubeVirt CR and labels that the daemon has, by its record, as far as they are in force.
+    """The KubeVirt CR and labels from the daemon's record, as far as they are in force.
 
-    :raises NodeagentError: if it goes by a KubeVirt CR that its record does not have.
+    :raises NodeagentError: if the daemon uses a KubeVirt CR that its record does not have.
     """
     if args.is_saved(options):
         return ClusterConfig()
@@ -143,7 +146,7 @@ def _changed_settings(
 
 
 def text(found: DryRun, planned: Plan) -> str:
-    """A paragraph for each that differs; the plan comes last."""
+    """A section for each kind of difference, then the plan."""
     parts = (
         ("settings", [f"{each.key} ({each.note})" if each.note else each.key for each in found.settings]),
         ("resources", [_resource(*change) for change in found.resources]),
@@ -176,7 +179,7 @@ def _count(counted: Counted | None) -> str:
 
 
 def _devices(changes: Iterable[DeviceChange]) -> list[str]:
-    """Changes that are alike stand together; of many only the first ones are shown."""
+    """One line for each device; for many devices with the same change, only the first ones."""
     alike: dict[str, list[str]] = {}
     for change in changes:
         alike.setdefault("; ".join(_words(change)), []).append(change.id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent release``: restores the drivers of functions that ``bind`` has bound, now or for a boot."""
+"""``nodeagent release``: restores the drivers of functions that ``bind`` has bound, now or at boot."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Take the functions out of the files for the next boot, then have their drivers restored."""
+    """Remove the functions from the files for the next boot, then restore their drivers."""
     request = bind.parse_request(options, BindAction.RELEASE, VFIO_PCI)
     return bind.carry_out(options, *bind.remove_from_boot(options, request))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent run``: reads the settings, sets the log up, and hands the process to ``app``."""
+"""``nodeagent run``: reads the settings, starts the log, and runs ``app``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--strict`` and the settings."""
+    """Add ``--strict`` and the flags of the settings."""
     parser.add_argument("--strict", action="store_true", help="end if a file is wrong; no last good settings")
     config.add_flags(parser, "they win over the environment and the files")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Be the daemon until a signal ends it."""
+    """Run the daemon until a signal ends it."""
     root = args.find_root(options)
     if root.is_host and os.geteuid() != 0:
         raise ConfigError(
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from nodeagent.base import log, log_handlers
 
     gc.collect()
-    gc.disable()  # until the daemon is ready: nearly all objects of its start stay
+    gc.disable()  # until the daemon is ready: nearly all objects that its start creates are kept
     from nodeagent import app
 
     lines = log_handlers.LogQueue()

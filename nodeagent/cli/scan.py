@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent scan``: the devices by IOMMU group, then mdevs, USB devices and types, and problems.
+"""``nodeagent scan``: lists the devices by IOMMU group, then mdevs, USB devices, types and problems.
 
-``policy/explain`` finds the resource of each device, or why it has none. ``-o json`` saves the whole host,
-for ``--host`` of the other commands.
+``policy/explain`` finds the resource of each device, or why it has none. ``-o json`` saves the whole host for
+``--host`` of the other commands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SHOWN = (output.TEXT, output.WIDE, output.NAME)
 _DIGITS = frozenset("0123456789abcdef")
-LONGEST_NAME = 26  # characters of a name that is not asked for in full
+LONGEST_NAME = 26  # characters of a name, except in the wide format
 _FATE = "RESOURCE / REASON"
 _HEAD = ("ADDRESS", "GROUP", "ID", "DRIVER", "NAME", _FATE)
 _WIDE = ("ADDRESS", "GROUP", "VIABLE", "ID", "CLASS", "DRIVER", "NUMA", "BY", "NAME", _FATE)
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Show the devices that the options choose. :raises ConfigError: if they go together with nothing."""
+    """Show the devices that the options select. :raises ConfigError: if the options exclude each other."""
     _check(options)
     basis, first_line = daemon_client.read_named_basis(options)
     host = basis.snapshot.host
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def document(basis: Basis) -> dict[str, Any]:
-    """The whole host, with the resource of each device, or why it has none, and the problems."""
+    """The whole host, with the resource of each device or why it has none, and the problems."""
     found, noted = _judge(basis)
     beside = {"devices": list(map(plain.dump, found)), "findings": list(map(plain.dump, noted))}
     return host_json.dump(basis.snapshot.host) | beside
@@ -102,7 +102,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _is_narrowed(options: argparse.Namespace) -> bool:
-    """True if not the whole host is asked for."""
+    """True if the options select only some of the devices."""
     return bool(options.patterns or options.classes or options.offered)
 
 
@@ -126,18 +126,18 @@ def _choose(found: tuple[DeviceRow, ...], host: Host, options: argparse.Namespac
 
 
 def _complete(pattern: str) -> str:
-    """An address without its domain is one of domain 0000; ``*`` and ``?`` stand for anything."""
+    """Return the pattern with domain 0000 if it has no domain; ``*`` and ``?`` are wildcards."""
     lower = pattern.lower()
     return pci_address(lower) or (f"0000:{lower}" if lower.count(":") == 1 else lower)
 
 
 def names(shown: Iterable[DeviceRow]) -> str:
-    """The ids, a line each."""
+    """The device ids, one per line."""
     return "\n".join(row.id for row in shown)
 
 
 def text(host: Host, shown: Sequence[DeviceRow], *, wide: bool = False) -> str:
-    """The tables of the devices that are ``shown``, then the facts of the whole host."""
+    """The tables of the devices in ``shown``, then the facts of the whole host."""
     known = {row.id: row for row in shown}
     functions = [
         _function_cells(each, known[each.id], host, wide) for each in _sort_by_group(host) if each.id in known
@@ -164,12 +164,12 @@ def _sort_by_group(host: Host) -> list[PciFunction]:
 
 
 def _all_mdevs(host: Host) -> list[Mdev]:
-    """The mdevs on their bus, then those that wait for their removal."""
+    """The mdevs on their bus, then those whose removal is pending."""
     return [*host.mdevs.values(), *host.leaving.values()]
 
 
 def _types(host: Host, known: Mapping[str, DeviceRow]) -> dict[str, tuple[MdevType, ...]]:
-    """The types of all parents that are shown; those that a VF takes are there while it has none."""
+    """The mdev types of all shown parents, and the vGPU types of VFs without a type."""
     vfs: dict[str, tuple[MdevType, ...]] = {
         function.address: tuple(MdevType(number, name, 1) for number, name in function.vgpu_types)
         for function in host.functions.values()
@@ -191,7 +191,7 @@ def _function_cells(function: PciFunction, row: DeviceRow, host: Host, wide: boo
 
 
 def _viable(function: PciFunction, host: Host) -> str:
-    """Whether VFIO may have its group; "-" where its driver is to split it instead."""
+    """Whether VFIO can use the function's group; "-" if its driver splits the function instead."""
     members = host.members(function.group)
     if not groups.find_blockers(members):
         return "-" if function.group is None else "yes"
@@ -258,7 +258,7 @@ def _facts(host: Host, shown: int) -> list[str]:
 
 
 def _node(path: str, host: Host) -> str:
-    """A node, and the function that is behind it."""
+    """A device node, and the PCI function behind it."""
     known = host.dev_nodes.get(path)
     return path if known is None or known.function is None else f"{path} ({known.function})"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent status``: prints the Status of the daemon, with ``--watch`` whenever it differs."""
+"""``nodeagent status``: prints the Status of the daemon; with ``--watch`` again at each change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Ask the daemon how it is. :raises NodeagentError: if none answers, or its answer cannot be read."""
+    """Print the Status of the daemon. :raises NodeagentError: if no daemon answers, or its answer is
+    unreadable.
+    """
     if options.watch:
         return _watch(options)
     document = daemon_client.read_status(options)
@@ -46,7 +48,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    """Print until it is interrupted. :raises NodeagentError: when the daemon no longer answers."""
+    """Print the Status at each change until interrupted.
+
+    :raises NodeagentError: when the daemon no longer answers.
+    """
     before, clear = "", sys.stdout is not None and sys.stdout.isatty()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -77,12 +82,12 @@ def _read(document: Any, options: argparse.Namespace) -> Status:
 
 
 def names(status: Status) -> str:
-    """The names of the resources, a line each."""
+    """The names of the resources, one per line."""
     return "\n".join(resource.name for resource in status.resources)
 
 
 def text(status: Status, *, wide: bool = False) -> str:
-    """The resources, devices in use, and problems; ``wide``: all devices, too."""
+    """The resources, devices in use, and problems; ``wide``: also all devices."""
     kubelet, host = status.kubelet, status.host
     lines = [
         f"nodeagent {status.version}, pid {status.pid}, up {format_duration(status.uptime_seconds)}",
@@ -111,7 +116,7 @@ def text(status: Status, *, wide: bool = False) -> str:
 
 
 def _waiting(status: Status) -> list[str]:
-    """Unhealthy devices that are no problem: a pod has the rest of their group."""
+    """The Unhealthy devices that are no problem, because a pod uses another device of their group."""
     listed = {problem.subject for problem in status.found}
     return [
         f"{resource.name}: {diagnose.list_ids(devices)}: {devices[0].message}"
@@ -136,7 +141,7 @@ def _cluster(cluster: ClusterStatus) -> str:
 
 
 def _stale(stale: StaleStatus) -> str:
-    """No problem: pods that request it wait as they would without it."""
+    """A line about a stale resource. It is no problem: pods that request it wait as they would without it."""
     why = stale.message or "to remove it from the Node, set cluster.staleResources to remove"
     return f"{stale.resource}: the Node lists it with 0 devices, and no plugin offers it; {why}"
 
@@ -165,7 +170,7 @@ def _devices(status: Status) -> Iterator[tuple[str, ...]]:
 
 
 def format_duration(seconds: float) -> str:
-    """The two largest units that say something: ``61.4`` is "1 min 1 s"; less than a second is "0 s"."""
+    """The two largest units that are not zero: ``61.4`` is "1 min 1 s"; less than a second is "0 s"."""
     rest, parts = int(seconds), list[str]()
     for length, unit in _UNITS:
         count, rest = divmod(rest, length)
