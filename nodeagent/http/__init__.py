@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon over HTTP: commands on the unix socket; metrics, health and the status page by TCP."""
+"""The HTTP server of the daemon: the commands use its unix socket; metrics, health and status page use
+TCP.
+"""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One HTTP connection: reads a request, calls the handler, sends the response.
 
-h11 knows the protocol and does no I/O. This is its only door; ``http.server`` loads it with the first client.
+h11 implements the protocol without I/O, and only this module uses it. ``http.server`` loads this module with
+the first client.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from anyio.abc import SocketAttribute, SocketStream
 from nodeagent.base import log, sockets
 from nodeagent.http.server import Handler, HttpError, Request, Response
 
-HEAD_BYTES = 8192  # of the request line and the headers
+HEAD_BYTES = 8192  # the limit of the request line and the headers
 _CHUNK = 4096
 
 
 class Connection:
-    """The connection of one client. ``time_limit``: seconds for its request, and again for each part sent.
+    """The connection of one client. ``time_limit``: seconds for its request, and for each part that is sent.
 
-    Its scope is in ``reading`` while it has no full request; it ends when that is cancelled.
+    ``reading`` has the cancel scopes of connections whose request is not complete; cancelling it closes the
+    connection.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Connection:
         self._time_limit = time_limit
         self._reading = reading
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-        self._path = ""  # of the request, for the log
+        self._path = ""  # the path of the request, for the log
         self._head_only = False
 
     async def answer(self, handle: Handler, body_limit: int) -> None:
@@ -59,30 +61,30 @@ class Connection:
             await self._send_response(await self._call(handle, request))
 
     async def _call(self, handle: Handler, request: Request) -> Response:
-        """The handler's response. A handler that fails leaves other requests alone."""
+        """Return the handler's response. A handler that fails does not disturb other requests."""
         try:
             return await handle(request)
         except HttpError as error:
             return error.response
-        except Exception as error:  # noqa: BLE001 - the client gets an answer, the log the error
+        except Exception as error:  # noqa: BLE001 - the client gets a response, the log has the error
             self._log(error)
-            text = "this cannot be answered; the log says why"
+            text = "the request failed; see the log of nodeagent"
             return HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, text).response
 
     async def _read_request(self, body_limit: int) -> Request | None:
-        """The request; None if the client closed the connection before its end.
+        """Read the request; None if the client closed the connection before its end.
 
-        :raises HttpError: if it is no request of HTTP/1.1, or too large.
+        :raises HttpError: if it is not HTTP/1.1, or too large.
         """
         head = await self._receive_event()
         if not isinstance(head, h11.Request):
             return None
         if not head.http_version.startswith(b"1."):
-            raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "only HTTP/1.1 is spoken here")
+            raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "only HTTP/1.1 is supported")
         self._head_only = head.method == b"HEAD"
         headers = dict(head.headers)
         if b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")) > body_limit:
-            text = f"the body of a request has at most {body_limit} bytes here, and its length comes first"
+            text = f"the body is limited to {body_limit} bytes and needs a Content-Length"
             raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
         body = b""
         while isinstance(part := await self._receive_event(), h11.Data):
@@ -98,14 +100,14 @@ class Connection:
         return request._replace(client=str(self._stream.extra(SocketAttribute.remote_address)[0]))
 
     async def _discard_rest(self) -> None:
-        """Let a refused client send the rest and read the response: unread data would reset it."""
+        """Receive the rest of a refused request: with unread data the kernel would reset the connection."""
         await self._stream.send_eof()
         with anyio.move_on_after(self._time_limit), contextlib.suppress(anyio.EndOfStream):
             while True:
                 await self._stream.receive(_CHUNK)
 
     async def _receive_event(self) -> object:
-        """The next event of h11. :raises HttpError: if the bytes are no request of HTTP/1.1."""
+        """Return the next event of h11. :raises HttpError: if the bytes are not HTTP/1.1."""
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 try:
@@ -114,7 +116,7 @@ class Connection:
                     data = b""
                 self._http.receive_data(data)
         except h11.RemoteProtocolError as error:
-            raise HttpError(error.error_status_hint, "this is no request of HTTP/1.1") from error
+            raise HttpError(error.error_status_hint, "this is not an HTTP/1.1 request") from error
         return event
 
     async def _send_response(self, response: Response) -> None:
@@ -132,7 +134,9 @@ class Connection:
             await self._send_parts(response.body)
 
     async def _send_parts(self, parts: AsyncGenerator[bytes, None]) -> None:
-        """Send part after part until the client leaves. There is no last chunk: it never ends by itself."""
+        """Send one part after the other until the client disconnects. The body has no last chunk: it never
+        ends.
+        """
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_at_close, group.cancel_scope, name="http client's end")
             async with contextlib.aclosing(parts):
@@ -141,7 +145,7 @@ class Connection:
                         await self._send(self._encode(h11.Data(data=part)))
                 except (TimeoutError, anyio.BrokenResourceError):
                     pass
-                except Exception as error:  # noqa: BLE001 - the client asks again
+                except Exception as error:  # noqa: BLE001 - the client connects again
                     self._log(error)
             group.cancel_scope.cancel()
 

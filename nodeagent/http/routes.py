@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paths of the daemon's HTTP, on the unix socket and by TCP, and who may use them.
+"""The paths of the daemon's HTTP server, on the unix socket and by TCP, and which clients may use them.
 
-On the unix socket, which only root may use, commands read the Status and the Snapshot with the settings, and
-post requests by hand. By TCP there are metrics, health and the page, all of them made from the Status.
+Only root may use the unix socket. Commands read the Status and the Snapshot with the settings there, and post
+manual requests. TCP serves metrics, health and the status page, which are all made from the Status.
 
-A page in a browser may be anybody's, and its name may resolve to this address (DNS rebinding): so ``Host``
-must be an IP address, this host's name or localhost. Only where everybody may connect, metrics and health are
-answered under any name.
+A page of any web site may send requests here from a browser, and its host name may resolve to this address
+(DNS rebinding). So the ``Host`` header must be an IP address, the name of this host or localhost. Metrics and
+health accept any name if all clients may connect anyway.
 
-The Status is taken on the event loop and written in a thread, which also imports the modules that write it: a
-daemon without clients never loads them.
+The Status is collected on the event loop and formatted in a thread. The thread also imports the modules for
+that, so a daemon without clients never loads them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
     from nodeagent.agent.tell.basis import Basis
 
 ManualRequests = Callable[[bytes, int], Awaitable[object]]
-"""Handles the body of a request by hand of this process; returns the plain data of the answer."""
+"""Handles the body of a manual request that this process (pid) sent; returns the plain data of the answer."""
 
-_INDEX = text_response(HTTPStatus.OK, "nodeagent: /metrics /healthz /readyz; the page is off: http.page")
-PAGES = 16  # open at a time
+_INDEX = text_response(
+    HTTPStatus.OK, "nodeagent: /metrics /healthz /readyz; the status page is off: http.page"
+)
+PAGES = 16  # status pages that may be open at a time
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?", re.ASCII)
 _NO_STORE = ("cache-control", "no-store")
-_PRIVATE = (  # no other page may read, frame or guess the answer
+_PRIVATE = (  # no other page may read, frame or guess the response
     _NO_STORE,
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
@@ -51,19 +53,24 @@ _PRIVATE = (  # no other page may read, frame or guess the answer
 
 
 def check_path(request: Request, methods: Mapping[str, str]) -> None:
-    """Check the path and its method. :raises HttpError: if it is none of ``methods``, by path."""
+    """Check the path and the method of a request.
+
+    :raises HttpError: if ``methods`` (path → method) does not have them.
+    """
     method = methods.get(request.path)
     if method is None:
         raise HttpError(HTTPStatus.NOT_FOUND, f"no such path; there are {', '.join(methods)}")
     if method != ("GET" if request.method == "HEAD" else request.method):
-        text = f"{request.method} is not answered here, only {method}"
+        text = f"the method {request.method} is not allowed, only {method}"
         raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, text, [("allow", method)])
 
 
 def local_routes(
     status: Callable[[], Status], in_force: Callable[[], Basis], requests: ManualRequests
 ) -> Handler:
-    """Status, Snapshot with the settings in force, and requests by hand (``nodeagent bind``), as JSON."""
+    """Serve the Status, the Snapshot with the settings in force, and manual requests (``nodeagent bind``), as
+    JSON.
+    """
 
     async def handle(request: Request) -> Response:
         check_path(request, {"/status": "GET", "/snapshot": "GET", "/requests": "POST"})
@@ -96,10 +103,10 @@ def _json(document: object) -> Response:
 def network_routes(
     status: Callable[[], Status], stalled: Callable[[], str | None], timeouts: Timeouts, http: Http
 ) -> Handler:
-    """Metrics, health and the status page, for the TCP listener with the settings ``http``.
+    """Serve metrics, health and the status page on TCP, as the settings ``http`` say.
 
-    ``stalled`` names the component that makes no progress, if there is one. Probes are answered on the event
-    loop: they must not wait for a free thread.
+    ``stalled`` returns the name of the component that makes no progress, or None. Probes are answered on the
+    event loop, because they must not wait for a free thread.
     """
     stream = StatusStream(status, timeouts)
     paths = dict.fromkeys(("/", "/metrics", "/healthz", "/readyz", "/events"), "GET")
@@ -112,10 +119,10 @@ def network_routes(
                 return _INDEX if http.page == "false" else await threads.call(_page)
             case "/metrics":
                 return await threads.call(_metrics, status())
-            case "/healthz":  # fails only where a new process would help
+            case "/healthz":  # fails only if a restart would help
                 component = stalled()
                 return _probe(component is None, component or "alive")
-            case "/readyz":  # fails until the host is scanned, and the kubelet has read all lists
+            case "/readyz":  # fails until the host is scanned and the kubelet has read all device lists
                 unready = status().unready
                 return _probe(not unready, "\n".join(unready) or "ready")
             case _:
@@ -125,21 +132,21 @@ def network_routes(
 
 
 def _check_client(request: Request, http: Http) -> None:
-    """:raises HttpError: if this client may not use the path."""
+    """Check that this client may use the path. :raises HttpError: if it may not."""
     private = request.path == "/events" or (request.path == "/" and http.page != "false")
     local = is_loopback(http.listen.rpartition(":")[0])
     if (private or local) and not is_known_name(request.host):
-        text = "ask by an IP address, by localhost or by the name of this host"
+        text = "use an IP address, localhost or the name of this host in the URL"
         raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, text)
     if private and http.page != "everywhere" and not is_loopback(request.client):
-        raise HttpError(HTTPStatus.FORBIDDEN, "the page is for clients on this node; see http.page")
+        raise HttpError(HTTPStatus.FORBIDDEN, "the page is only for clients on this node: see http.page")
 
 
 def _events(stream: StatusStream, http: Http) -> Response:
     if http.page == "false":
-        raise HttpError(HTTPStatus.NOT_FOUND, "the page is off: http.page")
+        raise HttpError(HTTPStatus.NOT_FOUND, "the status page is off: http.page")
     if stream.is_full:
-        text = "too many pages are open"
+        text = "too many status pages are open"
         raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, text, [("retry-after", "30")])
     return Response(HTTPStatus.OK, [("content-type", "text/event-stream"), *_PRIVATE], stream.events())
 
@@ -166,8 +173,8 @@ def _probe(good: bool, text: str) -> Response:
 class StatusStream:
     """The Status as server-sent events (HTML standard): the whole document, whenever it has changed.
 
-    While at least one page is open, the Status is taken every second, once for all pages: its parts have no
-    common notification.
+    While at least one page is open, the Status is collected every second, once for all pages: no single event
+    shows a change of any of its parts.
     """
 
     def __init__(self, status: Callable[[], Status], timeouts: Timeouts) -> None:
@@ -181,11 +188,11 @@ class StatusStream:
 
     @property
     def is_full(self) -> bool:
-        """True if no further page may be opened."""
+        """True if no more pages may be opened."""
         return self._open >= PAGES
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The events of one page, without end."""
+        """The endless events of one page."""
         self._open += 1
         try:
             sent, sent_at = b"", anyio.current_time()
@@ -203,7 +210,9 @@ class StatusStream:
             self._open -= 1
 
     async def _take_status(self) -> None:
-        """Make another event if the Status has changed, counters of time apart, unless a page just did so."""
+        """Make a new event if the Status has changed, apart from times, unless another page did so just
+        now.
+        """
         if anyio.current_time() - self._taken_at < self._timeouts.page_update / 2:
             return
         self._taken_at = anyio.current_time()
@@ -219,13 +228,13 @@ def _event(status: Status) -> bytes:
 
 
 def is_loopback(address: str) -> bool:
-    """True for an address, in brackets or not, that only this host can reach."""
+    """True for an address, with or without brackets, that only this host can reach."""
     plain_address = address.strip("[]").removeprefix("::ffff:")
     return plain_address == "::1" or plain_address.startswith("127.")
 
 
 def is_known_name(host: str) -> bool:
-    """True if a ``Host`` header has a name that nobody else can make resolve to this host."""
+    """True if the ``Host`` header has a name that no other server can make resolve to this host."""
     match = _HOST.fullmatch(host)
     if match is None:
         return False

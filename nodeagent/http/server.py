@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where HTTP is served: the daemon's unix socket, and the TCP address of the settings.
+"""Listens for HTTP on the daemon's unix socket and on the TCP address of the settings.
 
 Each connection carries one request and is closed after the response (``http.connection``); a handler
 (``http.routes``) makes the response. A client that is slow, sends too much or does not speak HTTP is refused.
 While all connections are in use, further clients wait in the queue of the socket.
 
-The unix socket answers root and the daemon's own user. It is never taken over from a process that listens on
-it, and only our own file is removed. The TCP address is changed with the settings and retried while it is in
-use. A socket that systemd made accepts clients whether the daemon serves it or not: so it is served while the
-address of the settings cannot be opened.
+The unix socket serves root and the daemon's own user. If another process listens on it, it is not taken over,
+and only our own file is removed. The TCP address follows the settings; if it is in use, opening it is
+retried. systemd accepts clients on a socket that it created even if the daemon does not serve it. So the
+daemon serves that socket while it cannot open the address of the settings.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Settings
 from nodeagent.model.status import HttpStatus
 
-CONNECTIONS = 64  # at a time, per listener
-_REQUEST_BYTES = 1 << 18  # of a request by hand, on the unix socket
+CONNECTIONS = 64  # open connections per listener
+_REQUEST_BYTES = 1 << 18  # of a manual request, on the unix socket
 _OTHER = "choose another address with http.listen"
 _HINTS = {
-    errno.EADDRINUSE: f"{_OTHER}, or see who listens there: ss -ltnp",
-    errno.EADDRNOTAVAIL: "this node has no such address: give http.listen one that it has",
+    errno.EADDRINUSE: f"{_OTHER}, or find the process that listens there: ss -ltnp",
+    errno.EADDRNOTAVAIL: "this node has no such address: set http.listen to one of its addresses",
     errno.EACCES: f"ports below 1024 need CAP_NET_BIND_SERVICE, and SELinux may refuse others: {_OTHER}",
-    errno.EAFNOSUPPORT: "the service may make no socket itself: give nodeagent-http.socket the same "
-    "ListenStream= (systemctl status says how it is) and restart "
-    "nodeagent (metrics.md has the drop-ins), or take http.listen back",
+    errno.EAFNOSUPPORT: "the sandbox of the service permits no socket: set ListenStream= of "
+    "nodeagent-http.socket to the same address (see systemctl status) and restart nodeagent "
+    "(metrics.md has the drop-ins), or remove http.listen",
 }
 
 Headers = Sequence[tuple[str, str]]
 
 
 class Request(NamedTuple):
-    """``path`` has no query; ``host`` is the header; ``client`` is the IP address of a client by TCP.
+    """A request: ``path`` without the query, ``host`` the header, ``client`` the IP address of a TCP client.
 
-    ``pid`` is the process of a client on a unix socket, 0 if it is not in this pid namespace.
+    ``pid``: the process of a client on the unix socket; 0 if it is in another pid namespace.
     """
 
     method: str
@@ -60,7 +60,9 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A ``body`` of several parts is sent part by part, until the client closes the connection."""
+    """A response. A ``body`` of several parts is sent part by part, until the client closes the
+    connection.
+    """
 
     status: int
     headers: Headers
@@ -79,18 +81,18 @@ class HttpError(Exception):
 
 
 def text_response(status: int, text: str, headers: Headers = ()) -> Response:
-    """A line of text for people."""
+    """A response with one line of text."""
     return Response(status, (("content-type", "text/plain; charset=utf-8"), *headers), f"{text}\n".encode())
 
 
 async def serve_socket(sock: socket.socket, handle: Handler, timeouts: Timeouts, body_limit: int = 0) -> None:
     """Accept and answer clients of a listening socket until cancelled. ``body_limit``: bytes.
 
-    When all connections are open, the one that has waited longest for its request is closed: silent clients
+    When all connections are in use, the one that has waited longest for its request is closed: silent clients
     must not make the kubelet's probe of the daemon fail.
     """
     free = anyio.Semaphore(CONNECTIONS)
-    reading: dict[anyio.CancelScope, None] = {}  # of connections without a full request, the oldest first
+    reading: dict[anyio.CancelScope, None] = {}  # connections whose request is not complete, the oldest first
 
     async def answer(stream: SocketStream) -> None:
         from nodeagent.http.connection import Connection  # here: 5 ms and 0.3 MiB, with the first client
@@ -115,21 +117,21 @@ async def serve_socket(sock: socket.socket, handle: Handler, timeouts: Timeouts,
 
 
 def _is_trusted(stream: SocketStream) -> bool:
-    """False for a client on a unix socket that is neither root nor this process's user."""
+    """False for a client on the unix socket that is neither root nor this process's user."""
     sock = stream.extra(SocketAttribute.raw_socket)
     return sock.family != socket.AF_UNIX or sockets.is_trusted(sock)
 
 
 async def serve_unix(path: str, handle: Handler, timeouts: Timeouts) -> None:
-    """Serve at a unix socket until cancelled.
+    """Serve on a unix socket until cancelled.
 
-    :raises KernelRefused: if the socket cannot be made.
+    :raises KernelRefused: if the socket cannot be created.
     """
     try:
         file = _listen_unix(Path(path))
     except OSError as error:
         what = f"the socket {path} cannot be served: {hints.strerror(error)}"
-        hint = hints.for_errno(error, "listen", "or choose another place with --status-socket")
+        hint = hints.for_errno(error, "listen", "or choose another path with --status-socket")
         raise KernelRefused(what, hint, errno=error.errno or 0, path=path) from error
     try:
         await serve_socket(file.socket, handle, timeouts, _REQUEST_BYTES)
@@ -138,13 +140,14 @@ async def serve_unix(path: str, handle: Handler, timeouts: Timeouts) -> None:
 
 
 def _listen_unix(path: Path) -> sockets.SocketFile:
-    """A socket that listens at the path.
+    """Return a socket that listens at the path.
 
-    :raises OSError: if it cannot be made; EADDRINUSE if a process listens there, or it is another file.
+    :raises OSError: if it cannot be created; EADDRINUSE if a process listens there, or the path is another
+    file.
     """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if path.is_socket() and not sockets.is_served(path):
-        path.unlink()  # of a daemon that was killed
+        path.unlink()  # the socket of a daemon that was killed
     file = sockets.SocketFile.bind(path.parent, path.name)
     try:
         file.socket.listen()
@@ -155,9 +158,9 @@ def _listen_unix(path: Path) -> sockets.SocketFile:
 
 
 class NetworkListener:
-    """The component that serves ``http.listen``; ``handler`` returns the handler for these settings.
+    """The component that serves ``http.listen``; ``handler`` returns the handler for given settings.
 
-    A socket with that address that was ``passed`` to this process is used before one of its own.
+    A socket with that address that systemd has ``passed`` to this process is used before one of our own.
     """
 
     name = "http"
@@ -173,7 +176,7 @@ class NetworkListener:
         self._handler = handler
         self._timeouts = timeouts
         self._passed = {_address(sock): sock for sock in reversed(passed) if _address(sock)}
-        self.status = HttpStatus()  # with the address that is served, or why none is
+        self.status = HttpStatus()  # the served address, or why there is none
 
     async def run(self) -> None:
         """Serve the address of the settings until cancelled."""
@@ -188,7 +191,7 @@ class NetworkListener:
                 serving.cancel_scope.cancel()
 
     async def _serve(self, http: Http) -> None:
-        """Serve the address; until it can be opened, the sockets of systemd."""
+        """Serve the address; until it can be opened, serve the sockets of systemd."""
         if (sock := self._open(http.listen)) is None:
             sock = await self._serve_passed_until_opened(http)
         self.status = HttpStatus(url(sock))
@@ -198,7 +201,7 @@ class NetworkListener:
     async def _serve_passed_until_opened(self, http: Http) -> socket.socket:
         async with anyio.create_task_group() as instead:
             for address, passed in self._passed.items():
-                there = http._replace(listen=address)  # on loopback fewer clients may ask
+                there = http._replace(listen=address)  # a loopback address has stricter checks of clients
                 instead.start_soon(serve_socket, passed.dup(), self._handler(there), self._timeouts)
             sock = await self._open_later(http.listen)
             instead.cancel_scope.cancel()
@@ -211,14 +214,14 @@ class NetworkListener:
                 return sock
 
     def _open(self, address: str) -> socket.socket | None:
-        """A socket that listens there; None if there is none, which is logged once."""
+        """Return a socket that listens at the address; None if it cannot be opened, which is logged once."""
         try:
             return self._passed[address].dup() if address in self._passed else listen(address)
         except OSError as error:
             problem = f"the address {address} cannot be served: {hints.strerror(error)}"
             instead = next(map(url, self._passed.values()), None)
             if instead:
-                problem = f"{problem}; {instead} is answered instead"
+                problem = f"{problem}; {instead} is served instead"
             if self.status.error != problem:
                 log.event(log.HTTP_REFUSED, error=problem, hint=hint(error))
             self.status = HttpStatus(instead, problem, hint(error))
@@ -226,15 +229,16 @@ class NetworkListener:
 
 
 def hint(error: OSError) -> str:
-    """The advice for an address that cannot be opened.
+    """The fix for an address that cannot be opened.
 
-    Of the sandbox of systemd the kernel answers as if it did not know such sockets (EAFNOSUPPORT).
+    If systemd's sandbox forbids the socket, the kernel reports EAFNOSUPPORT, as if it lacked the address
+    family.
     """
     return _HINTS.get(error.errno or 0) or hints.for_errno(error, "listen") or _OTHER
 
 
 def _address(sock: socket.socket) -> str:
-    """Its address in the form of the setting; "" if it is none of TCP."""
+    """The socket's address in the form of the setting; "" if it is no TCP socket."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return ""
     host, port = sock.getsockname()[:2]
@@ -242,14 +246,14 @@ def _address(sock: socket.socket) -> str:
 
 
 def listen(address: str) -> socket.socket:
-    """A socket that listens at ``host:port``. :raises OSError: if the address cannot be had."""
+    """Return a socket that listens at ``host:port``. :raises OSError: if the address cannot be opened."""
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family is socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # [::] takes IPv4 as well
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # [::] accepts IPv4, too
         sock.bind((host.strip("[]"), int(port)))
         sock.listen()
     except OSError:
@@ -259,5 +263,5 @@ def listen(address: str) -> socket.socket:
 
 
 def url(sock: socket.socket) -> str:
-    """Where a client on this host finds the socket."""
+    """The URL of the socket for a client on this host."""
     return f"http://{_address(sock)}/"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of the log explained: journald's message catalog.
+"""Makes journald's message catalog, which explains the events of the log.
 
-``python -m nodeagent.render.logs catalog FILE`` writes the catalog (systemd: "Journal Message Catalogs"),
-which ``journalctl -x`` shows below each line. It is made from ``base.log`` and from ``logs.toml`` beside this
-file, as ``docs/logs.md`` is. The daemon loads neither.
+``python -m nodeagent.render.logs catalog FILE`` writes the catalog (systemd: "Journal Message Catalogs");
+``journalctl -x`` shows its text below each log line. It is made from ``base.log`` and from ``logs.toml``
+beside this file, as ``docs/logs.md`` is. The daemon loads neither.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from nodeagent.base import log
 
 TEXTS = Path(__file__).with_suffix(".toml")
-WIDTH = 76  # columns: journalctl puts some before each line
+WIDTH = 76  # columns: journalctl indents each line
 
 PLACEHOLDER = re.compile(r"@NODEAGENT_(\w+)@")
 _HEADERS = (
@@ -29,7 +29,7 @@ _HEADERS = (
 
 
 class Explained(NamedTuple):
-    """An event with its explanation: the meaning, what to do, and commands to look further."""
+    """An event with its explanation: the meaning, the fix, and commands for more facts."""
 
     event: log.Event
     subject: str
@@ -39,9 +39,9 @@ class Explained(NamedTuple):
 
 
 def explained() -> tuple[Explained, ...]:
-    """All events, in the order of ``base.log``.
+    """All events with their explanation, in the order of ``base.log``.
 
-    :raises ValueError: if an event has no text, or a text no event.
+    :raises ValueError: if an event has no text, or a text has no event.
     """
     texts = tomllib.loads(TEXTS.read_text())
     events = log.catalogue()
@@ -51,7 +51,7 @@ def explained() -> tuple[Explained, ...]:
 
 
 def catalog() -> str:
-    """The whole catalog."""
+    """The text of the whole catalog."""
     return "\n".join(map(_entry, explained()))
 
 
@@ -70,7 +70,7 @@ def _entry(one: Explained) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the catalog to the file that is named: ``catalog FILE``."""
+    """Write the catalog to the file in the arguments: ``catalog FILE``."""
     Path(arguments[1]).write_text(catalog())
 
 

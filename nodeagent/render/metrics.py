@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Status as metrics in the text format of Prometheus, 0.0.4; THE table of all metrics.
+"""Formats a Status as metrics in the text format of Prometheus, 0.0.4; has the one table of all metrics.
 
-Labels have few values: resources of this node, closed lists, types of vGPUs. No device, pod or card is one: a
-node has thousands of them over the years, and ``nodeagent status`` names them. Counters begin with zero, so
-that a first increase counts. The page ``docs/metrics.md`` is made from the table.
+Labels have few values: resources of this node, fixed lists, types of vGPUs. Devices, pods and cards are never
+labels: a node has thousands of them over the years, and ``nodeagent status`` shows them. Counters start at
+zero, so that the first increase counts. The page ``docs/metrics.md`` is generated from the table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ Samples = Iterable[tuple[tuple[str, ...], float | Durations]]
 
 
 class Metric(NamedTuple):
-    """One metric: ``type`` is gauge, counter or histogram; ``samples`` gives labels' values and a value."""
+    """One metric. ``type``: gauge, counter or histogram; ``samples`` yields the values of the labels and a
+    value.
+    """
 
     name: str
     type: str
@@ -44,12 +46,12 @@ def _histogram(name: str, text: str, value: Callable[[Status], Durations]) -> Me
 
 
 def _each(value: Callable[[ResourceStatus], float]) -> Callable[[Status], Samples]:
-    """The samples of a metric that each resource has."""
+    """The samples of a metric with one value per resource."""
     return lambda status: [((resource.name,), value(resource)) for resource in status.resources]
 
 
 def _devices(status: Status) -> Samples:
-    """Healthy and unhealthy ones of each resource; the latter by reason, as far as there are any."""
+    """The healthy devices of each resource, and the unhealthy ones by reason."""
     for resource in status.resources:
         yield (resource.name, "healthy", ""), resource.healthy
         reasons = Counter(device.reason or "" for device in resource.devices if not device.healthy)
@@ -90,7 +92,7 @@ def _build(status: Status) -> Samples:
 
 
 def _by_source(value: Callable[[Status], float]) -> Callable[[Status], Samples]:
-    """The samples of a metric on events, which have one source for as long as the process lives."""
+    """The samples of a metric about events; their source is the same for the life of the process."""
     return lambda status: [((status.host.events.source,), value(status))]
 
 
@@ -280,7 +282,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def text(status: Status) -> str:
-    """All metrics of a Status."""
+    """The text of all metrics of a Status."""
     return "".join(line for metric in METRICS for line in _lines(metric, status))
 
 

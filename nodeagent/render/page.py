@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status page: one document with its style and its script inside, and the policy that allows these alone.
+"""The status page: one HTML document with its style and script inside, and a policy that allows only these.
 
-The script renders the same JSON that ``nodeagent status -o json`` prints, as it comes by server-sent events.
-Nothing is fetched from anywhere else, and nothing of a document is taken for markup.
+The script shows the JSON of ``nodeagent status -o json``, which it gets by server-sent events. It loads
+nothing from elsewhere, and treats no part of the JSON as markup.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PARTS = Path(__file__).with_name("page_parts")
 
 
 class Page(NamedTuple):
-    """The document, and its Content-Security-Policy."""
+    """The HTML document and its Content-Security-Policy."""
 
     html: bytes
     policy: str
@@ -25,7 +25,7 @@ class Page(NamedTuple):
 
 @cache
 def load() -> Page:
-    """The page; reads three files once. :raises OSError: if one is missing."""
+    """Return the page; it is read from three files once. :raises OSError: if a file is missing."""
     style, script = ((_PARTS / name).read_text() for name in ("page.css", "page.js"))
     html = (_PARTS / "page.html").read_text().replace("/*style*/", style).replace("/*script*/", script)
     return Page(html.encode(), _policy(style, script))
@@ -47,5 +47,5 @@ def _policy(style: str, script: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """The source expression that allows this very text (CSP 3)."""
+    """The source expression of a policy that allows exactly this text (CSP 3)."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -183,6 +183,6 @@ async def test_a_request_that_fails_leaves_the_socket_served(tmp_path: Path, sai
     answers = iter([{"a": 1}])
     async with serving(path, lambda: next(answers)):
         assert await ask(path) == {"a": 1}
-        with pytest.raises(ValueError, match="the log says why"):
+        with pytest.raises(ValueError, match="see the log of nodeagent"):
             await ask(path)
     assert [line["path"] for line in said(log.HTTP_FAILED)] == ["/"]
