@@ -40,8 +40,8 @@ def check_remapping(node: Node) -> Finding:
         return ok(f"on: {found[0]} in /proc/interrupts")
     processor = prerequisites.read_processor(node.root)
     if interrupts is None or processor not in prerequisites.VENDORS or processor == "Arm":
-        by_log = "see the kernel's log: dmesg | grep -i -e remapping -e AMD-Vi"
-        return unseen("/proc/interrupts does not show it", by_log)
+        by_log = "dmesg | grep ITS" if processor == "Arm" else "dmesg | grep -i remapping"
+        return unseen("/proc/interrupts does not show it", f"see the kernel's log: {by_log}")
     seen, to_do = "off: no remapped interrupt (IR-) in /proc/interrupts", _how_to_remap(node.root)
     if node.root.text(_UNSAFE_INTERRUPTS) in ("Y", "1"):
         return note(f"{seen}; allow_unsafe_interrupts: a guest could forge those of the host", to_do)

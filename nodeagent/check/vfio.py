@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from nodeagent.check.findings import Finding, Node, note, ok, unseen, wrong
 from nodeagent.kernel import prerequisites
 from nodeagent.kernel.scan.pci import DEVICES
-from nodeagent.model.host import Group, PciFunction
+from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
 from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode, waits
@@ -79,10 +79,7 @@ def check_container_node(node: Node) -> Finding:
 def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
     """How many groups are there, and may VFIO have those of devices that are for VMs, or may be?"""
     host = node.host
-    if not host.groups:
-        yield "groups", unseen("there are none without an IOMMU")
-    else:
-        yield "groups", ok(f"{len(host.groups)} of {len(host.functions)} functions")
+    yield "groups", _count_groups(host)
     for_vms = [group for _, group in sorted(host.groups.items()) if _is_for_vms(group, node)]
     ready = [f"{group.number} ({group.members[0]})" for group in for_vms if _is_ready_alone(group, node)]
     if ready:
@@ -92,6 +89,18 @@ def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
             yield f"group {group.number}", _check_group(group, node)
             if (together := _check_acs(group, node)) is not None:
                 yield f"ACS above group {group.number}", together
+
+
+def _count_groups(host: Host) -> Finding:
+    """Count the groups and their functions; functions without a group are named."""
+    if not host.groups:
+        return unseen("there are none without an IOMMU")
+    without = [each.address for each in host.functions.values() if each.group is None]
+    seen = f"{len(host.groups)}, with {len(host.functions) - len(without)} PCI functions"
+    if not without:
+        return ok(seen)
+    missing = groups.find_missing_isolation(None, host.no_iommu)
+    return note(f"{seen}; in no group: {naming.shorten(without, _FEW)}", missing.hint if missing else "")
 
 
 def _is_for_vms(group: Group, node: Node) -> bool:

@@ -62,11 +62,16 @@ def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str
     for use in counting.found:
         hint = "leave it out, or end that use on the host"
         if use.kind is UseKind.POOL:
-            hint = f"zpool status shows its disks; if this is none of them, add {name} to force of a rule"
+            hint = f"zpool status shows its disks; if this is none of them, {_override(name)}"
         yield f"in use by the host ({use})", hint
     for unseen in counting.unseen:
-        hint = f"{READ_USES}; or add {name} to force of a rule if you know that it is not in use"
+        hint = f"{READ_USES}; or {_override(name)} if you know that it is not in use"
         yield f"its use cannot be read from here: {unseen}", hint
+
+
+def _override(name: str) -> str:
+    """The advice how a rule overrides a use of the function or USB device ``name`` by the host."""
+    return f'write force: ["{name}"] into a rule for it'
 
 
 LEAVE = "leave it out of the rule"

@@ -114,7 +114,8 @@ def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Mis
         return no_iommu
     return Missing(
         "it has no IOMMU group, although an IOMMU is active on this host",
-        "check the kernel log for messages of the IOMMU, unless the device is just being removed",
+        "the kernel log may say why: dmesg | grep -i iommu; VFIO cannot assign it, so leave it to the host "
+        "(a device that is being removed has no group either)",
     )
 
 

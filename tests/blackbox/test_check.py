@@ -112,6 +112,28 @@ async def test_a_daemon_that_may_not_lend_usb_nodes_is_told_of_where_a_rule_need
         assert (await checked(node, 0))["USB nodes"]["verdict"] == "ok"
 
 
+async def test_functions_without_an_iommu_group_are_named(node: Node) -> None:
+    prepare(node)
+    node.add_gpus(1)
+    node.host.add_function("0000:65:00.0", vendor="10de", device="1eb8", pci_class="030200")
+    line = (await checked(node, 3))["groups"]
+    assert line["verdict"] == "note"
+    names(line["message"], "0000:65:00.0")
+    names(line["hint"], "dmesg")
+
+
+@pytest.mark.parametrize(("processor", "word"), [(INTEL, "remapping"), (AMD, "remapping"), (ARM, "ITS")])
+async def test_unreadable_interrupts_are_looked_for_in_the_log_of_this_processor(
+    node: Node, processor: str, word: str
+) -> None:
+    prepare(node, {"/proc/cpuinfo": processor})
+    node.add_gpus(1)
+    (node.root / "proc/interrupts").unlink()
+    hint = (await checked(node, 3))["interrupt remapping"]["hint"]
+    names(hint, "dmesg", word)
+    assert "AMD-Vi" not in hint
+
+
 async def test_an_iommu_that_intels_kernel_was_not_asked_for_is_a_word_to_add(tmp_path: Path) -> None:
     node = without_iommu(tmp_path)
     node.host.write_file("/proc/cmdline", "quiet")

@@ -198,8 +198,15 @@ async def test_a_disk_that_a_pool_of_zfs_may_be_on_is_refused_with_the_command_t
     plan = await planned(node)
     (problem,) = plan["problems"]
     names(problem["message"], GPU, "nvme0n1", "ZFS", "tank")
-    names(problem["hint"], "zpool status")
+    names(problem["hint"], "zpool status", f'force: ["{GPU}"]')
     assert "namespaces" not in problem["hint"]
+
+
+async def test_a_bind_without_an_iommu_group_is_refused_with_the_command_that_shows_why(node: Node) -> None:
+    node.host.add_function(GPU, vendor="10de", device="1f08", pci_class="030000", driver="nouveau")
+    done = await node.command("bind", GPU, "--dry-run")
+    assert done.returncode == 3
+    names(done.stdout, GPU, "IOMMU group", "dmesg | grep -i iommu")
 
 
 def add_accelerator(node: Node, denylist: str = "N") -> None:
