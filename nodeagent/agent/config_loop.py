@@ -25,12 +25,13 @@ from nodeagent.base.watch import Change, DirectoryWatcher
 from nodeagent.config import Log, Settings, Sources, last_good
 from nodeagent.kernel.root import Root
 from nodeagent.model.kubevirt import ClusterConfig
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.status import ConfigurationStatus
 from nodeagent.policy import merge
 
 
 class ConfigLoop:
-    """Publishes the settings in force. ``error``: why newer settings were refused, as text lines."""
+    """Publishes the settings in force. ``problem``: why newer settings were refused."""
 
     name = "configuration"
 
@@ -48,7 +49,7 @@ class ConfigLoop:
         ``refused``: why the last valid settings are in force instead of the files.
         """
         self.settings = settings
-        self.error: str | None = refused.lines() if refused is not None else None
+        self.problem = None if refused is None else _describe(refused)
         self.read: Latest[int] = Latest(0)  # the number of finished reads
         self._sources = sources
         self._timeouts = timeouts
@@ -63,7 +64,7 @@ class ConfigLoop:
     @property
     def status(self) -> ConfigurationStatus:
         """When these settings came into force, and why newer ones are not in force."""
-        return self._status._replace(error=self.error)
+        return self._status._replace(problem=self.problem)
 
     def wake(self) -> None:
         """Read the configuration again soon (on SIGHUP)."""
@@ -73,7 +74,7 @@ class ConfigLoop:
         """Read the settings again whenever a file has changed, for ever."""
         seen = 0  # includes changes between the first read and now
         while True:
-            limit = self._timeouts.refused_config_retry if self.error is not None else None
+            limit = self._timeouts.refused_config_retry if self.problem is not None else None
             with anyio.move_on_after(limit):
                 seen, _ = await self._wake.newer(seen)
             seen = await self._quiet(seen)
@@ -118,21 +119,28 @@ class ConfigLoop:
         if fresh.log != before.log:
             self._set_log(fresh.log)
         changed = _changed(before, fresh)
-        if self.error is not None:
-            self.error = None
+        if self.problem is not None:
+            self.problem = None
             text = "the new settings are in force" if changed else "no setting has changed"
             log.event(log.CONFIG_VALID, text=text)
         if changed:
             log.event(log.CONFIG_RELOADED, changed=", ".join(changed))
 
     def _refuse(self, error: ConfigError) -> None:
-        if self.error != error.lines():
+        problem = _describe(error)
+        if self.problem != problem:
             log.event(log.CONFIG_REFUSED, error=error.what, hint=f"{error.hint}{config.more(error)}")
             self._status = self._status._replace(refused=self._status.refused + 1)
-        self.error = error.lines()
+        self.problem = problem
 
     def _on_change(self, _: Change) -> None:
         self._wake.touch()
+
+
+def _describe(error: ConfigError) -> Problem:
+    """Return the first error as a Problem; its hint has the lines of all others, too."""
+    first, _, rest = error.lines().partition("\n")
+    return wrong(ProblemCode.CONFIGURATION, "", first, rest)
 
 
 def _changed(before: Settings, fresh: Settings) -> list[str]:

@@ -74,10 +74,10 @@ def _describe_refusal(options: argparse.Namespace) -> str:
     from nodeagent.policy.diagnose import not_in_force  # here: only a daemon refuses a configuration
 
     try:
-        error = daemon_client.find_status(options)["configuration"]["error"]
+        message = daemon_client.find_status(options)["configuration"]["problem"]["message"]
     except (KeyError, TypeError):
         return ""
-    return f"{not_in_force(error.splitlines()[0])}; what follows is older" if error else ""
+    return f"{not_in_force(message)}; what follows is older"
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -28,6 +28,7 @@ from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http, Settings
+from nodeagent.model.problem import ProblemCode, note
 from nodeagent.model.status import HttpStatus
 
 CONNECTIONS = 64  # open connections per listener
@@ -218,13 +219,14 @@ class NetworkListener:
         try:
             return self._passed[address].dup() if address in self._passed else listen(address)
         except OSError as error:
-            problem = f"the address {address} cannot be served: {hints.strerror(error)}"
+            text = f"the address {address} cannot be served: {hints.strerror(error)}"
             instead = next(map(url, self._passed.values()), None)
             if instead:
-                problem = f"{problem}; {instead} is served instead"
-            if self.status.error != problem:
-                log.event(log.HTTP_REFUSED, error=problem, hint=hint(error))
-            self.status = HttpStatus(instead, problem, hint(error))
+                text = f"{text}; {instead} is served instead"
+            problem = note(ProblemCode.HTTP, text, hint(error))
+            if self.status.problem != problem:
+                log.event(log.HTTP_REFUSED, error=text, hint=problem.hint)
+            self.status = HttpStatus(instead, problem)
             return None
 
 

@@ -40,6 +40,7 @@ class ProblemCode(StrEnum):
     RESOURCE_NAME = "resource-name"
     NOT_BOUND = "not-bound"
     INOTIFY = "inotify"
+    VIRT_HANDLER = "virt-handler"  # virt-handler advertises, creates or deletes devices of nodeagent, too
 
 
 class Problem(NamedTuple):
@@ -60,6 +61,11 @@ class Problem(NamedTuple):
         """The same for the same problem, from one moment to the next."""
         return self.code, self.subject
 
+    def with_place(self) -> Problem:
+        """The same with the place in its message, which identifies it then."""
+        message = f"{self.subject}: {self.message}" if self.subject else self.message
+        return self._replace(subject=message, message=message)
+
     @property
     def line(self) -> str:
         """All of it on one line: place, cause, and what to do."""
@@ -75,6 +81,11 @@ def wrong(code: ProblemCode, about: str, what: str, hint: str = "") -> Problem:
 def misconfigured(place: str, what: str, hint: str) -> Problem:
     """A mistake in the configuration, the KubeVirt CR or a file of another tool; ``place`` may be ""."""
     return wrong(ProblemCode.CONFIGURATION, place, what, hint)
+
+
+def virt_handler_conflict(place: str, what: str, hint: str) -> Problem:
+    """A device or resource that both nodeagent and virt-handler manage; ``place``: as for a mistake."""
+    return wrong(ProblemCode.VIRT_HANDLER, place, what, hint)
 
 
 def note(code: ProblemCode, what: str, hint: str = "", about: str = "") -> Problem:

@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Final, NamedTuple
 from nodeagent.model.host import NODES, Kind
 from nodeagent.model.ids import VFIO_PCI
 from nodeagent.model.plain import Key
+from nodeagent.model.problem import Problem
 from nodeagent.model.resource import Iommufd, Isolation
 
 API_VERSION = "nodeagent/v1"
@@ -266,7 +267,7 @@ class MdevSpec(NamedTuple):
     ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed. What
     others made of a type in ``protected`` stays theirs, also with ``adopt``. ``defined`` are the UUIDs of all
     definitions of mdevctl, also of those that are no wishes here, and ``reserved`` the parents on which
-    mdevctl is to make something by itself. ``obstacle``: why ``manage`` is off although it is wanted, or "".
+    mdevctl is to make something by itself. ``obstacle``: why ``manage`` is off although it is wanted.
     """
 
     manage: bool = False
@@ -279,7 +280,7 @@ class MdevSpec(NamedTuple):
     definitions: tuple[MdevDefinition, ...] = ()
     defined: frozenset[str] = frozenset()
     reserved: frozenset[str] = frozenset()
-    obstacle: str = ""
+    obstacle: Problem | None = None
 
 
 @dataclass(frozen=True, slots=True)

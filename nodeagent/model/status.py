@@ -298,24 +298,23 @@ class HolderStatus(NamedTuple):
 class ConfigurationStatus(NamedTuple):
     """The settings in force: the how manyth since the start, since when (seconds since 1970).
 
-    ``error`` is why newer ones are not in force; ``refused`` counts those.
+    ``problem`` is why newer ones are not in force; ``refused`` counts those.
     """
 
     generation: int = 1
     since: float = 0.0
     refused: int = 0
-    error: str | None = None
+    problem: Problem | None = None
 
 
 class HttpStatus(NamedTuple):
     """Where metrics, health and the page are served ("http://127.0.0.1:9481/").
 
-    ``error``: why not where they should be, ``hint``: what to do.
+    ``problem``: why they are not served at the configured address.
     """
 
     address: str | None = None
-    error: str | None = None
-    hint: str | None = None
+    problem: Problem | None = None
 
 
 class StaleStatus(NamedTuple):
@@ -334,9 +333,10 @@ class ClusterStatus(NamedTuple):
     ``enabled``: the settings ask for it, and there are credentials. ``reachable``: the watches are up to
     date; ``since`` when (or since when not), in seconds since 1970. ``kubevirt`` is the CR in force, or "";
     ``last_saved`` the time at which it or the labels were written to disk last. ``warnings`` are lines on
-    state that stays in force although the cluster says otherwise; ``refused`` on parts of the CR that are not
-    in force; ``write_errors`` on missing permissions. ``events_dropped`` counts Events over the rate limit.
-    ``stale`` are resources that the Node should have no more; ``stale_removed`` those that were taken away.
+    state that stays in force although the cluster says otherwise; ``refused`` are the parts of the CR that
+    are not in force; ``write_errors`` on missing permissions. ``events_dropped`` counts Events over the rate
+    limit. ``stale`` are resources that the Node should have no more; ``stale_removed``
+    those that were taken away.
     """
 
     enabled: bool = False
@@ -347,7 +347,7 @@ class ClusterStatus(NamedTuple):
     error: str = ""
     hint: str = ""
     warnings: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    refused: tuple[Problem, ...] = ()
     write_errors: tuple[str, ...] = ()
     events_dropped: int = 0
     stale: tuple[StaleStatus, ...] = ()

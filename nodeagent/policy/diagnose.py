@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from nodeagent.model.problem import Problem, ProblemCode, note
+from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.resource import waits
 from nodeagent.model.status import ANSWERS, RUNNING_AGAIN, DeviceStatus, ResourceStatus, Status
 from nodeagent.policy import naming
@@ -50,18 +50,20 @@ def _of_daemon(status: Status) -> Iterator[Problem]:
     for name, text in status.subsystems.items():
         if text != RUNNING_AGAIN:
             yield _problem(ProblemCode.SUBSYSTEM, name, f"{name}: {text}")
-    if status.configuration.error:
-        first, _, rest = status.configuration.error.partition("\n")
-        yield _problem(ProblemCode.CONFIGURATION, "", not_in_force(first), rest)
-    if status.http.error:
-        yield note(ProblemCode.HTTP, status.http.error, status.http.hint or "")
+    if (refused := status.configuration.problem) is not None:
+        yield refused._replace(message=not_in_force(refused.message))
+    if status.http.problem is not None:
+        yield status.http.problem
 
 
 def _of_cluster(status: Status) -> Iterator[Problem]:
     cluster = status.cluster
     if cluster.enabled and cluster.error:
         yield _problem(*API_SERVER, f"the cluster is not heard: {cluster.error}", cluster.hint)
-    for line in (*cluster.warnings, *cluster.refused, *cluster.write_errors):
+    for line in cluster.warnings:
+        yield _problem(ProblemCode.CLUSTER, line, line)
+    yield from cluster.refused
+    for line in cluster.write_errors:
         yield _problem(ProblemCode.CLUSTER, line, line)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.model.host import Kind
 from nodeagent.model.kubevirt import MdevsConfiguration
-from nodeagent.model.problem import Problem, misconfigured
+from nodeagent.model.problem import Problem, misconfigured, virt_handler_conflict
 from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy import naming
 
@@ -34,7 +34,7 @@ def build_spec(configuration: Configuration, cr: KubeVirtCR | None, labels: Labe
     """The desired mdevs of a node with these labels; ``manage`` is off where there is an obstacle."""
     spec = _build_unguarded(configuration, cr, labels)
     for problem in find_obstacles(configuration, cr, labels):
-        return spec._replace(manage=False, obstacle=problem.line)
+        return spec._replace(manage=False, obstacle=problem)
     return spec
 
 
@@ -46,13 +46,13 @@ def find_obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: 
         return
     if _is_from_cr(configuration):
         text = "virt-handler creates and removes mdevs itself, so nodeagent creates and removes none"
-        yield misconfigured("kubevirt.manageMdevs", text, SWITCH)
+        yield virt_handler_conflict("kubevirt.manageMdevs", text, SWITCH)
         return
     spec = _build_unguarded(configuration, cr, labels)
     for name in _find_unprotected(spec, cr, labels) if spec.manage else ():
         text = f'virt-handler would remove mdevs of the type "{name}", so nodeagent creates and removes none'
         hint = f"{SWITCH}, or list all types there as external, spelled as here"
-        yield misconfigured("mdevs.manage", text, hint)
+        yield virt_handler_conflict("mdevs.manage", text, hint)
         return
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.model.host import Kind
-from nodeagent.model.problem import Problem, misconfigured
+from nodeagent.model.problem import Problem, misconfigured, virt_handler_conflict
 from nodeagent.model.spec import (
     NO_RULES,
     DirectRule,
@@ -120,7 +120,7 @@ class _Claims:
             part = name if name in self._foreign else entry.selector
             text = f'"{part}" belongs to virt-handler by another entry'
             hint = "set externalResourceProvider on both entries, or on neither"
-            return misconfigured(place, text, hint)
+            return virt_handler_conflict(place, text, hint)
         if (first := self._names.get(selectors, name)) != name:
             text = f'"{entry.selector}" is "{first}" by an earlier entry'
             return misconfigured(place, text, "use one resourceName for each selector")
@@ -197,7 +197,7 @@ def _find_conflicts(configuration: Configuration, foreign: Sequence[Permitted]) 
             at = owner.place or owner.name
             text = f'virt-handler offers "{entry.resource}", and so does nodeagent by {at}'
             hint = "set externalResourceProvider: true in the CR, or remove the rule"
-            yield misconfigured(entry.place, text, hint)
+            yield virt_handler_conflict(entry.place, text, hint)
 
 
 def _find_shared(serve: str, listed: Sequence[Permitted]) -> Iterator[Problem]:
@@ -207,4 +207,4 @@ def _find_shared(serve: str, listed: Sequence[Permitted]) -> Iterator[Problem]:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         text = f"both virt-handler and nodeagent offer {names[0]}{more}"
         hint = "set externalResourceProvider: true in the CR, unless no virt-handler runs on this node"
-        yield misconfigured("kubevirt.serve", text, hint)
+        yield virt_handler_conflict("kubevirt.serve", text, hint)

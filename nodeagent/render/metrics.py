@@ -240,7 +240,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "nodeagent_config_invalid",
         "1 if the newest configuration is invalid, and an older one is active.",
-        lambda status: status.configuration.error is not None,
+        lambda status: status.configuration.problem is not None,
     ),
     _counter(
         "nodeagent_config_refusals_total",

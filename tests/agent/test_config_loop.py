@@ -107,7 +107,7 @@ async def test_a_file_that_is_changed_in_place_is_read_again(
         with anyio.fail_after(PATIENCE):
             await node.settings.newer(0)
         tasks.cancel_scope.cancel()
-    assert node.loop.error is None
+    assert node.loop.problem is None
 
 
 async def test_a_file_that_changes_before_the_loop_runs_is_read_again(
@@ -129,13 +129,13 @@ async def test_a_bad_file_leaves_the_old_settings_and_says_so(file: Path, node: 
     write(file, BAD)
     await node.loop.one_turn()
     assert node.rules == 1
-    assert node.loop.error is not None
-    assert "config.yaml:2" in node.loop.error
-    assert "\n" in node.loop.error, "what to do is the second line"
+    assert node.loop.problem is not None
+    assert "config.yaml:2" in node.loop.problem.message
+    assert node.loop.problem.hint
     assert said(log.CONFIG_REFUSED)
     write(file, GOOD)
     await node.loop.one_turn()
-    assert node.loop.error is None
+    assert node.loop.problem is None
 
 
 async def test_a_file_that_is_right_again_is_told_once_also_if_nothing_in_it_is_new(
@@ -159,19 +159,19 @@ async def test_a_line_that_names_one_error_says_how_many_more_there_are(
 
 async def test_settings_in_force_and_settings_refused_are_counted(file: Path, node: Node) -> None:
     at_start = node.loop.status
-    assert (at_start.generation, at_start.refused, at_start.error) == (1, 0, None)
+    assert (at_start.generation, at_start.refused, at_start.problem) == (1, 0, None)
     write(file, GOOD)
     await node.until_rules(1)
     write(file, BAD)
     for _ in range(3):  # one mistake, however often it is read
         await node.loop.one_turn()
     wrong = node.loop.status
-    assert (wrong.generation, wrong.refused, wrong.error) == (2, 1, node.loop.error)
+    assert (wrong.generation, wrong.refused, wrong.problem) == (2, 1, node.loop.problem)
     assert wrong.since >= at_start.since
     write(file, GOOD)
     await node.loop.one_turn()
     again = node.loop.status
-    assert (again.generation, again.refused, again.error) == (2, 1, None)
+    assert (again.generation, again.refused, again.problem) == (2, 1, None)
 
 
 async def test_a_label_that_chooses_nothing_leaves_the_old_settings(file: Path, node: Node) -> None:
@@ -182,8 +182,8 @@ async def test_a_label_that_chooses_nothing_leaves_the_old_settings(file: Path, 
     write(file, f"mdevs: {{manage: true, vgpuConfigFile: /etc/nodeagent/vgpu.yaml}}\n{label}\n")
     await node.loop.one_turn()
     assert node.rules == 1
-    assert node.loop.error is not None
-    names(node.loop.error, "vgpu.yaml", '"b"')
+    assert node.loop.problem is not None
+    names(node.loop.problem.message, "vgpu.yaml", '"b"')
 
 
 async def test_a_file_that_says_the_same_changes_nothing(file: Path, node: Node, said: Said) -> None:
@@ -291,7 +291,7 @@ async def test_what_was_refused_is_read_again_and_told_once(
     node = Node(tmp_path, watcher)
     write(file, f"mdevs: {{vgpuConfigFile: /elsewhere.yaml, vgpuConfig: a}}\n{GOOD}")
     await node.loop.one_turn()
-    assert node.loop.error is not None
+    assert node.loop.problem is not None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.loop.run)
         await node.loop.one_turn()
@@ -300,7 +300,7 @@ async def test_what_was_refused_is_read_again_and_told_once(
         await node.until_rules(1, 100 * PATIENCE)
         tasks.cancel_scope.cancel()
     assert len(said(log.CONFIG_REFUSED)) == 1
-    assert node.loop.error is None
+    assert node.loop.problem is None
 
 
 async def test_what_is_read_at_the_start_only_is_told_so(file: Path, node: Node, said: Said) -> None:
@@ -332,4 +332,4 @@ async def test_a_reload_ends_when_the_file_has_been_read_whether_it_is_good_or_n
     with anyio.fail_after(PATIENCE):
         await node.loop.reload()
     assert (node.rules == 1) is (text == GOOD)
-    assert (node.loop.error is None) is (text == GOOD)
+    assert (node.loop.problem is None) is (text == GOOD)

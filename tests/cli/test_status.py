@@ -10,7 +10,7 @@ import pytest
 
 from nodeagent.cli import output, status
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.problem import Problem, ProblemCode, note, wrong
+from nodeagent.model.problem import Problem, ProblemCode, misconfigured, note, wrong
 from nodeagent.model.status import (
     NO_CHANGES,
     ClusterStatus,
@@ -70,9 +70,10 @@ def test_what_to_do_is_told_below_what_is_wrong_and_once_for_several() -> None:
         for each, hint in (("a", "bind it"), ("b", "bind it"), ("c", "plug it"))
     ]
     (gpu,) = WELL.resources
-    error = "config.yaml:2: weather: unknown key\nknown here: aliases\nconfig.yaml:3: a\nb"
+    hint = "known here: aliases\nconfig.yaml:3: a\nb"
+    refused = misconfigured("", "config.yaml:2: weather: unknown key", hint)
     found = diagnosed(
-        resources=(gpu._replace(devices=tuple(down)),), configuration=ConfigurationStatus(error=error)
+        resources=(gpu._replace(devices=tuple(down)),), configuration=ConfigurationStatus(problem=refused)
     )
     assert found == [
         f"  {diagnose.not_in_force('config.yaml:2: weather: unknown key')}",

@@ -25,7 +25,7 @@ async def test_where_it_listens_is_told_and_logged_once(said: Said) -> None:
     async with serving() as server:
         address = f"http://127.0.0.1:{server.port}/"
         assert server.listener.status == HttpStatus(address)
-        assert server.listener.status.error is None
+        assert server.listener.status.problem is None
         assert "200 OK" in await server.ask(LAST)
     assert said(log.HTTP_SERVED) == [{"address": address}]
 
@@ -50,11 +50,10 @@ async def test_a_socket_that_was_passed_is_answered_while_the_wanted_address_can
         there, wanted = (f"127.0.0.1:{sock.getsockname()[1]}" for sock in (passed, busy))
         async with serving(wanted=settings(wanted), passed=[passed]) as server:
             found = server.listener.status
-            assert (found.address, found.hint) == (
-                f"http://{there}/",
-                hint(OSError(errno.EADDRINUSE, "")),
-            )
-            names(found.error, wanted, "Address already in use", f"http://{there}/")
+            assert found.address == f"http://{there}/"
+            assert found.problem is not None
+            assert found.problem.hint == hint(OSError(errno.EADDRINUSE, ""))
+            names(found.problem.message, wanted, "Address already in use", f"http://{there}/")
             await anyio.sleep(3 * Timeouts().http_address_retry)
             assert "200 OK" in await server.ask(LAST)
             assert [http.listen for http in server.handled] == [there], "as strict as there"
@@ -80,11 +79,13 @@ async def test_a_busy_address_is_a_problem_and_is_tried_until_it_is_free(said: S
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     async with serving(wanted=settings(f"127.0.0.1:{port}")) as server:
-        names(server.listener.status.error, f"127.0.0.1:{port}", "Address already in use")
+        problem = server.listener.status.problem
+        assert problem is not None
+        names(problem.message, f"127.0.0.1:{port}", "Address already in use")
         await anyio.sleep(5 * Timeouts().http_address_retry)
         sock.close()
         await anyio.sleep(Timeouts().http_address_retry + 1)
-        assert server.listener.status.error is None
+        assert server.listener.status.problem is None
         assert server.port == port
     assert len(said(log.HTTP_REFUSED)) == 1
 

@@ -11,7 +11,7 @@ from nodeagent.model import plain
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host, Kind
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.problem import ProblemCode, wrong
+from nodeagent.model.problem import ProblemCode, misconfigured, note, wrong
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource
 from nodeagent.model.status import (
     ANSWERS,
@@ -46,6 +46,8 @@ RESOURCE = Resource(
 PROBLEM = wrong(ProblemCode.CHANGE, ONE, "no card supports it", "use another type")
 FAILING = FailingStatus(ONE, "nvidia-222", "create mdev x", "no room", "wait", 2, 1.5)
 
+REFUSED = misconfigured("", "config.yaml:1: bad", "hint")
+UNSERVED = note(ProblemCode.HTTP, "the address a:1 cannot be served: busy")
 TIMES = Durations().and_one(0.5)
 ALL = Status(
     "0.1.0",
@@ -69,8 +71,8 @@ ALL = Status(
     {"inotify": "no instance", "kubelet": RUNNING_AGAIN},
     (),
     ProcessStatus(9.5, 1.5, 4096, 7, 1024, 3),
-    ConfigurationStatus(2, 7.5, 1, "config.yaml:1: bad\nhint"),
-    HttpStatus(None, "the address a:1 cannot be served: busy"),
+    ConfigurationStatus(2, 7.5, 1, REFUSED),
+    HttpStatus(None, UNSERVED),
     TIMES,
 )
 WELL = Status(
@@ -186,9 +188,9 @@ def test_numbers_of_the_process_and_of_what_happened_are_told() -> None:
         "generation": 2,
         "since": 7.5,
         "refused": 1,
-        "error": "config.yaml:1: bad\nhint",
+        "problem": plain.dump(REFUSED),
     }
-    assert document["http"] == {"error": "the address a:1 cannot be served: busy"}
+    assert document["http"]["problem"]["message"] == "the address a:1 cannot be served: busy"
     assert document["allocating"] == {"counts": [*TIMES.counts], "seconds": 0.5}
     assert document["changes"]["results"] == [{"kind": "create-mdev", "made": 3, "refused": 1}]
 

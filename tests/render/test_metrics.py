@@ -7,6 +7,7 @@ import re
 
 from nodeagent.model.change import ActionKind
 from nodeagent.model.ids import DeviceId, ResourceName
+from nodeagent.model.problem import misconfigured
 from nodeagent.model.status import (
     AllocationsStatus,
     ConfigurationStatus,
@@ -79,7 +80,7 @@ def test_durations_are_counted_up_from_class_to_class() -> None:
 
 
 def test_a_wrong_configuration_and_a_missing_kubelet_can_be_told_from_a_good_node() -> None:
-    wrong = ConfigurationStatus(3, 1.5, 2, "config.yaml:1: bad\nhint")
+    wrong = ConfigurationStatus(3, 1.5, 2, misconfigured("", "config.yaml:1: bad", "hint"))
     away = WELL.kubelet._replace(present=False, pod_resources="no answer")
     found = samples(WELL._replace(configuration=wrong, kubelet=away, problems=("one", "two")))
     names = (

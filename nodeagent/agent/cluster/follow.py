@@ -9,7 +9,7 @@ the tasks that write to the cluster run as well.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.kubevirt import ClusterConfig
+from nodeagent.model.problem import Problem
 from nodeagent.model.spec import ClusterMode
 from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import merge
@@ -82,7 +83,7 @@ class ClusterFollower:
         self._saved = ClusterState()
         self._unsaved = ""  # why the newest state is not on disk
         self._watches: tuple[Watch, ...] = ()
-        self._objections: tuple[Configuration, ClusterConfig, tuple[str, ...]] | None = None
+        self._objections: tuple[Configuration, ClusterConfig, tuple[Problem, ...]] | None = None
 
     @property
     def status(self) -> ClusterStatus:
@@ -110,7 +111,7 @@ class ClusterFollower:
         not_followed = _NOT_FOLLOWED if not self._watches and now.config != ClusterConfig() else ""
         return (*now.doubts, *(line for line in (self._unsaved, not_followed) if line))
 
-    def _list_objections(self) -> tuple[str, ...]:
+    def _list_objections(self) -> tuple[Problem, ...]:
         """The parts of the CR that are not in force, cached: a CR may have thousands, and each Status lists
         them.
         """
@@ -118,7 +119,7 @@ class ClusterFollower:
         last = self._objections
         if last is None or last[0] is not configuration or last[1] != cluster:
             found = merge.objections(configuration, cluster.kubevirt, cluster.labels)
-            last = self._objections = configuration, cluster, tuple(map(state.line, found))
+            last = self._objections = configuration, cluster, tuple(map(state.with_place, found))
         return last[2]
 
     async def run(self) -> None:
@@ -168,12 +169,17 @@ class ClusterFollower:
         force.
         """
         crs, nodes = (watch.state.get().objects for watch in self._watches)
-        before = {*self.state.get().doubts, *self._list_objections()}
+        before = {*self._lines()}
         now = state.update(self.state.get(), crs, nodes, node)
         self.state.set(now)
         self._core.cluster.set(now.config)
-        _log_new([line for line in (*now.doubts, *self._list_objections()) if line not in before])
+        _log_new([line for line in self._lines() if line not in before])
         self._core.snapshots.ring()
+
+    def _lines(self) -> Iterator[str]:
+        """The lines for the log on the state in force."""
+        yield from self.state.get().doubts
+        yield from (f"{each.message}; {each.hint}" for each in self._list_objections())
 
     async def save_states(self) -> None:
         """Save each new state to disk, for ever; a failed write is tried again."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nodeagent.model.ids import pci_address
+from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import (
     CardStatus,
@@ -185,25 +186,27 @@ def _changes(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
     for action in changes.stuck:
         yield ("late", action), NodeEvent(CHANGE_FAILED, f"the kernel does not answer: {action}")
     for problem in changes.problems:
-        reason = _reason_of_line(problem.message, DESIRED_STATE_UNMET)
-        yield ("line", problem.message), NodeEvent(reason, problem.message, problem.hint)
+        yield _refusal(problem, DESIRED_STATE_UNMET)
 
 
 def _settings(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
     """An invalid configuration, and parts of the KubeVirt CR that are not in force."""
-    if status.configuration.error:
-        text, _, rest = status.configuration.error.partition("\n")
-        yield (_CONFIGURATION,), NodeEvent(CONFIGURATION_REFUSED, text, rest.partition("\n")[0])
+    if (wrong := status.configuration.problem) is not None:
+        yield (
+            (_CONFIGURATION,),
+            NodeEvent(CONFIGURATION_REFUSED, wrong.message, wrong.hint.partition("\n")[0]),
+        )
     for line in status.cluster.warnings:
         if "KubeVirt CR" in line:
             yield ("cr", line), NodeEvent(CR_NOT_IN_FORCE, line)
-    for line in status.cluster.refused:
-        yield ("line", line), NodeEvent(_reason_of_line(line, CR_ENTRY_REFUSED), line)
+    for problem in status.cluster.refused:
+        yield _refusal(problem, CR_ENTRY_REFUSED)
 
 
-def _reason_of_line(line: str, other: EventReason) -> EventReason:
-    """VirtHandlerConflict if the line mentions virt-handler, else ``other``: lines have no code."""
-    return VIRT_HANDLER_CONFLICT if "virt-handler" in line else other
+def _refusal(problem: Problem, reason: EventReason) -> tuple[tuple[str, ...], NodeEvent]:
+    """The Event on desired state that is not in force; conflicts with virt-handler have their own reason."""
+    reason = VIRT_HANDLER_CONFLICT if problem.code == ProblemCode.VIRT_HANDLER else reason
+    return ("line", problem.message), NodeEvent(reason, problem.message, problem.hint)
 
 
 def _ended(key: tuple[str, ...], now: Status) -> Iterator[NodeEvent]:

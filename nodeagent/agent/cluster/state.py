@@ -133,9 +133,9 @@ def _trim_metadata(parts: dict[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def line(problem: Problem) -> str:
-    """One line about a part of the CR that is not in force."""
-    return problem._replace(subject=place(problem)).line
+def with_place(problem: Problem) -> Problem:
+    """The problem of a part of the CR that is not in force, with its place in the message."""
+    return problem._replace(subject=place(problem)).with_place()
 
 
 def place(problem: Problem) -> str:

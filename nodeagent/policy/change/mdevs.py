@@ -59,7 +59,7 @@ _DEAL = (
 
 def find_obstacles(wanted: MdevSpec) -> tuple[Problem, ...]:
     """Why mdevs are not managed although ``mdevs.manage`` is set."""
-    return (wrong(ProblemCode.CHANGE, "", wanted.obstacle),) if wanted.obstacle else ()
+    return () if wanted.obstacle is None else (wanted.obstacle.with_place(),)
 
 
 def plan(snapshot: Snapshot) -> Plan:

@@ -83,8 +83,8 @@ def _missing_for_type(card: Card, type_id: str, snapshot: Snapshot) -> str:
     if not room:
         has = ", ".join(f"{present.count(each)} of {each}" for each in dict.fromkeys(present))
         return f"it has no room while it has {has}" if present else "it has no room for it now"
-    if wanted.obstacle:
-        return wanted.obstacle
+    if wanted.obstacle is not None:
+        return wanted.obstacle.line
     if not wanted.manage:
         return f"up to {room} fit, but none is made: mdevs.manage is false"
     if type_id not in card.spec.types:

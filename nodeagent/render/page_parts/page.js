@@ -192,9 +192,9 @@ function showFacts(status, devices) {
       : badge("bad", "no answer"), kubelet.podResources === "answers" ? "" : ` ${kubelet.podResources}`],
     ["IOMMU", badge(status.host.iommu ? "good" : "bad", status.host.iommu ? "active" : "not active: no PCI device can be assigned"),
       ` ${status.host.functions} functions, ${status.host.groups} groups, ${status.host.mdevs} mdevs`],
-    ["Settings", configuration.error ? badge("bad", "the newest are invalid") : badge("good", "in force"),
+    ["Settings", configuration.problem ? badge("bad", "the newest are invalid") : badge("good", "in force"),
       configuration.since ? ` for ${since(configuration.since)}` : "",
-      configuration.error ? el("div", "", configuration.error) : null],
+      configuration.problem ? el("div", "", `${configuration.problem.message}\n${configuration.problem.hint}`) : null],
   ]);
 }
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nodeagent.model.ids import DeviceId, ResourceName
-from nodeagent.model.problem import ProblemCode, wrong
+from nodeagent.model.problem import Problem, ProblemCode, wrong
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import (
     NO_CHANGES,
@@ -59,9 +59,9 @@ def status(
     held: dict[str, str] | None = None,
     groups: Sequence[GroupStatus] = (),
     changes: ChangesStatus = NO_CHANGES,
-    error: str | None = None,
+    wrong_settings: Problem | None = None,
     doubts: tuple[str, ...] = (),
-    refused: tuple[str, ...] = (),
+    refused: tuple[Problem, ...] = (),
     silent: str = "",
     problems: tuple[str, ...] = (),
 ) -> Status:
@@ -78,7 +78,7 @@ def status(
         holders={each: HolderStatus(pod, GPU) for each, pod in (held or {}).items()},
         subsystems={},
         problems=(),
-        configuration=ConfigurationStatus(error=error),
+        configuration=ConfigurationStatus(problem=wrong_settings),
         groups=tuple(groups),
         cluster=ClusterStatus(warnings=doubts, refused=refused, error=silent, enabled=bool(silent)),
     )

@@ -13,6 +13,7 @@ from nodeagent.agent.cluster.events import BURST, Events
 from nodeagent.agent.core import Core
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
+from nodeagent.model.problem import ProblemCode, wrong
 from nodeagent.model.status import Status
 from nodeagent.sim.apiserver.server import Refusal
 from nodeagent.sim.apiserver.store import EVENTS, NODES
@@ -94,7 +95,7 @@ async def test_what_stood_at_the_start_is_told_after_a_moment_and_once(tmp_path:
 
 async def test_what_reaches_all_nodes_at_once_waits_for_a_time_of_its_own(tmp_path: Path) -> None:
     async with telling(tmp_path, lambda core, now: Events(core, now, lambda: 0.5)) as it:
-        it.now(status(refused=("KubeVirt CR: entry x",)))
+        it.now(status(refused=(wrong(ProblemCode.CONFIGURATION, "", "KubeVirt CR: entry x"),)))
         await anyio.sleep(Timeouts().event_spread / 2 - 1.0)
         assert it.written == []
         await it.until_written(1, within=2.0)

@@ -11,7 +11,7 @@ from nodeagent.agent.cluster import node_events
 from nodeagent.agent.cluster.node_events import FEW, EventReason, NodeEvent, compare_cards
 from nodeagent.model.allocation import UNNAMED
 from nodeagent.model.change import ActionKind
-from nodeagent.model.problem import ProblemCode, wrong
+from nodeagent.model.problem import ProblemCode, virt_handler_conflict, wrong
 from nodeagent.model.resource import ReasonCode
 from nodeagent.model.status import (
     NO_CHANGES,
@@ -41,9 +41,10 @@ WAITING = WaitingStatus("0000:3b:00.0", "remove mdev x", "in use by ns/vm", "rem
 FAILING = FailingStatus(
     "0000:3b:00.0", "nvidia-222", "create mdev x", "Input/output error", "look at dmesg", 1, 1.0
 )
-OBSTACLE = "kubevirt.manageMdevs: virt-handler makes and removes mdevs itself; set it to false"
-PROBLEM = wrong(ProblemCode.CHANGE, "", OBSTACLE)
-ENTRY = "KubeVirt CR: permittedHostDevices.pciHostDevices[0]: pciVendorSelector is empty; write one"
+OBSTACLE = virt_handler_conflict("kubevirt.manageMdevs", "it makes mdevs itself", "tell it not to")
+ENTRY = wrong(ProblemCode.CONFIGURATION, "", "KubeVirt CR: pciHostDevices[0]: no selector", "write one")
+WRONG = wrong(ProblemCode.CONFIGURATION, "", "config.yaml:3: x", "write y\nand z")
+UNMET = wrong(ProblemCode.CHANGE, "", "no card has the type that virt-handler had", "choose another")
 GONE = "there is no deployed KubeVirt CR any more: the last one stays in force"
 PAGE = Path(__file__).parents[3] / "docs/events.md"
 
@@ -168,22 +169,31 @@ CASES: dict[str, tuple[Status, Status, list[Told]]] = {
     ),
     "virt-handler makes mdevs, too": (
         status(),
-        status(changes=NO_CHANGES._replace(problems=(PROBLEM,)), refused=(OBSTACLE,)),
-        [("VirtHandlerConflict", "", (OBSTACLE,))],
+        status(changes=NO_CHANGES._replace(problems=(OBSTACLE,)), refused=(OBSTACLE,)),
+        [("VirtHandlerConflict", "", (OBSTACLE.message, OBSTACLE.hint))],
+    ),
+    "a text that names virt-handler is no conflict": (
+        status(),
+        status(changes=NO_CHANGES._replace(problems=(UNMET,))),
+        [("DesiredStateUnmet", "", (UNMET.message,))],
     ),
     "the configuration is wrong": (
         status(),
-        status(error="config.yaml:3: x\nwrite y\nand z"),
+        status(wrong_settings=WRONG),
         [("ConfigurationRefused", "", ("config.yaml:3", "x", "write y"))],
     ),
     "the configuration is right again": (
-        status(error="config.yaml:3: x\nwrite y"),
+        status(wrong_settings=WRONG),
         status(),
         [("ConfigurationAccepted", "", ("configuration",))],
     ),
     "the CR is gone": (status(), status(doubts=(GONE,)), [("CRNotInForce", "", (GONE,))]),
     "another doubt": (status(), status(doubts=("the cluster has no Node of the name x",)), []),
-    "an entry is refused": (status(), status(refused=(ENTRY,)), [("CREntryRefused", "", (ENTRY,))]),
+    "an entry is refused": (
+        status(),
+        status(refused=(ENTRY,)),
+        [("CREntryRefused", "", (ENTRY.message, ENTRY.hint))],
+    ),
     "nothing is new": (status(bad(), refused=(ENTRY,)), status(bad(), refused=(ENTRY,)), []),
 }
 

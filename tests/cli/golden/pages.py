@@ -15,7 +15,7 @@ from nodeagent.model.change import BootFile, BootFiles, FileFate, Outcome, Plan,
 from nodeagent.model.host import Hints, MdevType, PciFunction
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName
 from nodeagent.model.nodes import CdiFile
-from nodeagent.model.problem import Problem, ProblemCode, note, wrong
+from nodeagent.model.problem import Problem, ProblemCode, misconfigured, note, wrong
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec
 from nodeagent.model.status import (
@@ -76,7 +76,7 @@ def _status() -> str:
         changes=WELL.changes._replace(
             waiting=(WaitingStatus("0000:3b:00.0", "remove mdev x", "in use by ns/vm"),),
         ),
-        configuration=ConfigurationStatus(error=f"{error}\nvalid keys: aliases"),
+        configuration=ConfigurationStatus(problem=misconfigured("", error, "valid keys: aliases")),
         http=HttpStatus("http://[::1]:9481/"),
         cluster=ClusterStatus(
             enabled=True,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from nodeagent.model.change import Plan
 from nodeagent.model.ids import PciAddress
+from nodeagent.model.problem import virt_handler_conflict
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, PciSelector, Spec, SriovRule
 from nodeagent.policy.change import mdevs, plan
@@ -47,8 +48,10 @@ def test_where_nothing_is_to_be_changed_there_is_no_plan() -> None:
 
 
 def test_an_obstacle_to_wishes_for_mdevs_is_a_problem_beside_the_vfs_and_alone() -> None:
-    kept = MdevSpec(obstacle="virt-handler makes them; tell it not to")
+    conflict = virt_handler_conflict("mdevs.manage", "virt-handler makes them", "tell it not to")
+    kept = MdevSpec(obstacle=conflict)
     for rules in ((RULE,), ()):
         planned = plan.plan(replace(both(), spec=Spec(mdevs=kept, sriov=rules)))
-        assert [each.message for each in planned.problems] == ["virt-handler makes them; tell it not to"]
+        assert [each.message for each in planned.problems] == ["mdevs.manage: virt-handler makes them"]
+        assert [each.hint for each in planned.problems] == ["tell it not to"]
         assert len(planned.steps) == len(rules)

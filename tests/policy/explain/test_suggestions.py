@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.model.host import HostDevice, MdevType
+from nodeagent.model.problem import virt_handler_conflict
 from nodeagent.model.spec import (
     MdevRule,
     MdevSelector,
@@ -23,6 +24,7 @@ from tests.policy.samples import function, host, mdev, snapshot, vgpu
 CARD, VF = "0000:65:00.0", "0000:65:00.4"
 SMALL = "nvidia.com/GRID_T4-1B"
 NAMES = {"10de": "NVIDIA Corporation", "10de:1eb8": "TU104GL [Tesla T4]"}
+CONFLICT = virt_handler_conflict("mdevs.manage", "virt-handler makes them", "tell it not to")
 WANTED = MdevSpec(manage=True, types=(WantedType("nvidia-222"),))
 
 
@@ -36,7 +38,7 @@ def found(name: str, wish: Spec, *devices: HostDevice, room: int = 16) -> tuple[
     ("wanted", "missing"),
     [
         (MdevSpec(), (16, "mdevs.manage")),
-        (MdevSpec(obstacle="virt-handler makes them"), ("virt-handler makes them",)),
+        (MdevSpec(obstacle=CONFLICT), ("virt-handler makes them", "tell it not to")),
         (WANTED._replace(types=()), (16, "mdevs.types")),
         (WANTED, (16, "nodeagent plan")),
     ],
