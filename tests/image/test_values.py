@@ -72,6 +72,28 @@ def test_vgpus_of_the_kubevirt_cr_get_the_mounts_of_changes() -> None:
     assert "/etc/machine-id" in {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
 
 
+@pytest.mark.parametrize(
+    ("rule", "dev"),
+    [
+        ({"pci": [{"vendors": ["10de"]}]}, "/dev/vfio"),
+        ({"pci": [{"vendors": ["10de"]}], "iommufd": "never"}, "/dev/vfio"),
+        ({"pci": [{"vendors": ["10de"]}], "iommufd": "auto"}, "/dev"),
+        ({"node": {"path": "/dev/kvm"}}, "/dev"),
+        ({"cdiDevices": {"kind": "nvidia.com/gpu"}}, "/dev"),
+    ],
+)
+def test_rules_that_need_device_nodes_get_all_of_dev(rule: dict[str, Any], dev: str) -> None:
+    config = {"resources": [{"name": "example.com/x", **rule}]}
+    assert mounted_dev(config=config) == dev
+    assert mounted_dev(config=config, hostDev="/dev/vfio") == "/dev/vfio"
+
+
+def mounted_dev(**values: Any) -> str:
+    """The part of the host's /dev in the pod."""
+    mounts = manifests.container(manifests.helm(**values))["volumeMounts"]
+    return next(str(each["mountPath"]) for each in mounts if each["name"] == "dev")
+
+
 @pytest.mark.parametrize("changes", [True, False])
 def test_what_is_said_of_changes_counts_more_than_config(*, changes: bool) -> None:
     asking = {"apiVersion": "nodeagent/v1", "sriov": [{"match": [{"vendors": ["10de"]}], "numVFs": 2}]}

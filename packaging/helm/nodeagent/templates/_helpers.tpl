@@ -103,6 +103,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if $found -}}true{{- end -}}
 {{- end -}}
 
+{{- /* The part of the host's /dev that is mounted. */ -}}
+{{- define "nodeagent.hostDev" -}}
+{{- $dev := ternary "/dev" "/dev/vfio" (ne (include "nodeagent.changes" .) "") -}}
+{{- range dig "resources" list (include "nodeagent.config" . | fromYaml) -}}
+{{- if or .node .cdiDevices (has .iommufd (list "auto" "only")) }}{{- $dev = "/dev" -}}{{- end -}}
+{{- end -}}
+{{- ternary $dev .Values.hostDev (eq .Values.hostDev "auto") -}}
+{{- end -}}
+
 {{- /* Fails where values contradict each other. */ -}}
 {{- define "nodeagent.check" -}}
 {{- $config := include "nodeagent.config" . | fromYaml -}}
