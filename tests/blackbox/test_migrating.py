@@ -12,12 +12,28 @@ import pytest
 import yaml
 
 from nodeagent.sim import files, nodes
+from nodeagent.sim.apiserver.store import KUBEVIRTS
+from nodeagent.sim.mdev import create_file
 from tests.blackbox import foreign
 from tests.blackbox.boards import GPU
-from tests.blackbox.harness import PATIENCE, Node, health, pod, until_health
+from tests.blackbox.harness import PATIENCE, Node, eventually, health, pod, until_health
+from tests.blackbox.test_cluster import followed, server_of
 from tests.blackbox.test_machines import HYPER_CONVERGED
-from tests.blackbox.test_splitting import LARGE, SMALL, two_cards
-from tests.cli.test_migrating import AUDIO, CAPTURED, DEFINED, MDEVCTL, NIC, RTX, TYPES, VGPU, VGPU_FILE
+from tests.blackbox.test_splitting import FIRST, LARGE, SECOND, SMALL, two_cards
+from tests.cli.test_migrating import (
+    AUDIO,
+    CAPTURED,
+    CR,
+    DEFINED,
+    FOLLOWING,
+    HANDED_OVER,
+    MDEVCTL,
+    NIC,
+    RTX,
+    TYPES,
+    VGPU,
+    VGPU_FILE,
+)
 from tests.facts import names
 from tests.machines.capture import materialise
 
@@ -61,6 +77,47 @@ async def test_the_types_of_the_page_are_made_and_then_there_is_nothing_to_do(
         await kubelet.until(lambda: {name: kubelet.capacity(name) for name in wanted} == wanted, PATIENCE)
         told = await node.command("plan")
         assert told.stdout.splitlines()[-1] == "nothing to do"
+
+
+async def test_the_whole_cr_of_the_page_is_handed_over_and_back(node: Node) -> None:
+    node.configure(FOLLOWING)
+    node.host.add_function(
+        "0000:a1:00.0", vendor="10de", device="1f08", pci_class="030000", driver="vfio-pci", group=20
+    )
+    cr = yaml.safe_load(CR) | {"status": {"phase": "Deployed"}}
+    async with server_of(node) as server, two_cards(node) as made:
+        server.store.put(KUBEVIRTS, cr)
+        files.write(create_file(node.host, FIRST, "nvidia-222"), DEFINED)  # by virt-handler
+        await eventually(lambda: DEFINED in made.instances)
+        async with followed(node) as (_, kubelet):
+            await node.until_told(lambda told: "virt-handler" in str(told["problems"]))
+            assert (len(made.types_on(FIRST)), made.types_on(SECOND)) == (1, [])
+            cr = merge(cr, {"spec": {"configuration": {"mediatedDevicesConfiguration": {"enabled": False}}}})
+            server.store.put(KUBEVIRTS, cr)
+            await eventually(lambda: [*made.types_on(FIRST), *made.types_on(SECOND)] == ["nvidia-222"] * 32)
+            assert DEFINED in made.instances
+            await kubelet.until(lambda: kubelet.capacity(SMALL)[1] == 0, PATIENCE)
+            server.store.put(KUBEVIRTS, merge(cr, yaml.safe_load(HANDED_OVER)))
+            await kubelet.until_listed(SMALL, 32, PATIENCE)
+            await kubelet.until_listed(GPU, 1, PATIENCE)
+            await node.until_told(lambda told: not told.get("problems"))
+            told = await node.command("plan")
+            assert told.stdout.splitlines()[-1] == "nothing to do"
+            back = HANDED_OVER.replace("externalResourceProvider: true", "externalResourceProvider: false")
+            server.store.put(KUBEVIRTS, merge(cr, yaml.safe_load(back)))
+            await kubelet.until(
+                lambda: (kubelet.capacity(SMALL)[1], kubelet.capacity(GPU)[1]) == (0, 0), PATIENCE
+            )
+    assert len(made.instances) == 32
+
+
+def merge(old: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """The object after a merge patch without null (RFC 7386)."""
+    new = old | patch
+    for key in old.keys() & patch.keys():
+        if isinstance(old[key], dict):
+            new[key] = merge(old[key], patch[key])
+    return new
 
 
 async def test_what_mdevctl_defines_is_made_under_its_own_uuid(node: Node) -> None:

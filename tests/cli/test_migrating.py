@@ -39,8 +39,10 @@ def shown(language: str) -> list[str]:
 
 OURS = [block for block in shown("yaml") if block.startswith("apiVersion: nodeagent/v1")]
 THEIRS = [block for block in shown("yaml") if block not in OURS]
-(AUDIO, AUDIO_RULE, ALIAS, RULES, KVM, TYPES, NIC, NODES, _, _, MDEVCTL, VGPU, ONE_NAME) = OURS
-(PATCH, GROUPS) = THEIRS
+CONVERTED, FOLLOWING, AUDIO, AUDIO_RULE, ALIAS, RULES, KVM, TYPES, NIC, NODES, *OTHERS = OURS
+(_, _, MDEVCTL, VGPU, ONE_NAME) = OTHERS
+(CR, HANDED_OVER, PATCH, GROUPS) = THEIRS
+(HINTS,) = shown("text")
 (RESOURCE_LIST,) = shown("json")
 
 
@@ -50,8 +52,19 @@ def test_every_configuration_of_the_page_is_taken_without_a_warning(block: str, 
     assert config.check_file(str(tmp_path / "config.yaml")).warnings == ()
 
 
-def test_the_edit_of_the_cr_is_understood_whole() -> None:
-    cr = kubevirt.cr(yaml.safe_load(PATCH))
+def test_the_conversion_of_the_whole_cr_prints_what_the_page_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cr.yaml").write_text(CR)
+    assert main.main(["config", "--from", "cr.yaml"]) == 0
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (CONVERTED, HINTS)
+
+
+@pytest.mark.parametrize("edit", [HANDED_OVER, PATCH])
+def test_the_edits_of_the_cr_are_understood_whole(edit: str) -> None:
+    cr = kubevirt.cr(yaml.safe_load(edit))
     assert (cr.fault, cr.refused) == (None, ())
     assert cr.permitted is not None
     assert all(entry.external for entry in cr.permitted)
@@ -175,7 +188,7 @@ def test_existing_mdevs_of_a_captured_host_stay_offered_whoever_made_them(walk: 
 
 
 def test_every_part_says_how_to_see_that_it_works_and_the_way_back() -> None:
-    parts = PAGE.read_text().split("\n## ")[2:]
+    parts = PAGE.read_text().split("\n## ")[3:]
     assert len(parts) == 8
     for part in parts:
         assert "\n| see | " in part
