@@ -103,6 +103,8 @@ clean:  ## remove what the targets made
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "nodeagent needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	    || { echo "nodeagent needs the venv module of $(PYTHON) (Debian: apt install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(RUN_STAMP): requirements/runtime.lock | $(BIN)/python
