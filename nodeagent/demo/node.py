@@ -41,6 +41,7 @@ CONFIG_PATH = "/etc/nodeagent/config.yaml"
 STATUS_PATH = "/run/nodeagent/status.sock"
 LOG_NAME = "nodeagent.log"
 SOURCE = Path(nodeagent.__file__).parent.parent  # a directory from which the package can be run
+IS_INSTALLED = SOURCE.is_relative_to("/usr/lib/nodeagent")  # by a package, with the command nodeagent
 _END_LIMIT = 5.0  # seconds that the daemon has for its end
 _LOG_LINES = 15
 _POLL = 0.02  # seconds between two requests to the status socket

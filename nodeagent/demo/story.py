@@ -23,6 +23,7 @@ from nodeagent.base import terminal
 from nodeagent.base.terminal import Paint
 from nodeagent.demo.node import (
     CONFIG_PATH,
+    IS_INSTALLED,
     LOG_NAME,
     SOURCE,
     DemoFailed,
@@ -99,8 +100,9 @@ async def _play(screen: Screen, keep: bool, page: bool, patience: float) -> int:
     """All steps; ends after the last one, at the first failure, or by a signal."""
     code = FAILED
     with anyio.CancelScope() as interrupted:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, interrupted.cancel)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets it
+                asyncio.get_running_loop().add_signal_handler(number, interrupted.cancel)
         async with open_node(screen, patience, page=page) as node:
             await play_passthrough(node)
             await play_vgpus(screen, patience)
@@ -362,12 +364,13 @@ async def _end(node: DemoNode) -> None:
 
 async def _keep(node: DemoNode) -> None:
     """Say how to use the node, and leave it running."""
-    root, command = node.host.directory, " ".join(node.command())
+    root = node.host.directory
+    command = f"nodeagent --root {root}" if IS_INSTALLED else " ".join(node.command())
     node.screen.step("It goes on until you press Ctrl-C; in another terminal:")
     if node.page:
         node.screen.say(f"   open {await node.page_address()}     # in a browser")
     for line in (
-        f"cd {SOURCE}",
+        *(() if IS_INSTALLED else (f"cd {SOURCE}",)),
         *(f"{command} {verb}" for verb in ("status", "scan", f"explain {_REBOUND}", "config")),
         f"tail -f {root}/{LOG_NAME}",
         f"rm {root}/dev/vfio/12        # a device node vanishes; touch it, and it is back",

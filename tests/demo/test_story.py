@@ -138,13 +138,14 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_kept_running_it_can_be_asked_until_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "terminal closed"])
+def test_kept_running_it_can_be_asked_until_it_is_interrupted(tmp_path: Path, end: signal.Signals) -> None:
     with _playing(tmp_path, "--keep") as process:
         _read_until(process, "$EDITOR")
         (root,) = tmp_path.iterdir()
         pid = _daemon(root)
         assert _lives(pid)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         assert process.wait() == 0
     assert not _lives(pid)
     assert list(tmp_path.iterdir()) == []
