@@ -39,7 +39,7 @@ from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import merge
 
 _NOT_FOLLOWED = (
-    "nodeagent has no credentials for the API server any more: the last KubeVirt CR stays in force until "
+    "nodeagent has no credentials for the cluster any more: the last KubeVirt CR stays in force until "
     "nodeagent restarts, which may then offer the same devices as virt-handler; restore the credentials first"
 )
 LOGGED = 20  # lines about the KubeVirt CR and the Node that are logged at a time
