@@ -115,7 +115,7 @@ def _is_ready_alone(group: Group, node: Node) -> bool:
 
 def _find_reason(function: PciFunction, unit: Unit) -> Reason | None:
     """Return why the function is Unhealthy; None if it is not, or if it only waits for a pod to end."""
-    reason = health.reason(function, unit, _ALONE)
+    reason = health.check_function(function, unit, _ALONE)
     if reason is not None and waits(reason.code, held=function.address in unit.holders):
         return None
     return reason

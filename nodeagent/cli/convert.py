@@ -17,10 +17,11 @@ from nodeagent.cli import output
 from nodeagent.cluster import kubevirt
 from nodeagent.config import device_plugins, manifests
 from nodeagent.config.device_plugins import Rule, Translation
+from nodeagent.model import plain
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.ids import VFIO_PCI
 from nodeagent.model.kubevirt import MDEVS, PERMITTED, KubeVirtCR
-from nodeagent.model.spec import API_VERSION, DeviceRule, PciRule, UsbRule
+from nodeagent.model.spec import API_VERSION, DeviceRule, MdevRule, PciRule, UsbRule
 from nodeagent.policy import permitted
 
 if TYPE_CHECKING:
@@ -119,16 +120,17 @@ def _translate_permitted(cr: KubeVirtCR) -> Translation:
 
 def _format_rule(rule: DeviceRule) -> Rule:
     """The rule as in a configuration file. ``drivers``: virt-handler serves only functions on vfio-pci."""
+    bundle = {"bundle": rule.bundle} if isinstance(rule, UsbRule) else {}
     if isinstance(rule, PciRule):
         by_vendor: dict[str, list[str]] = {}
         for selector in rule.selectors:
             by_vendor.setdefault(selector.vendors[0], []).extend(selector.devices)
         picked = [{"vendors": [v], "devices": ids, "drivers": [VFIO_PCI]} for v, ids in by_vendor.items()]
         return {"name": rule.name, "pci": picked}
-    if isinstance(rule, UsbRule):
-        picked = [{"vendors": list(each.vendors), "products": list(each.products)} for each in rule.selectors]
-        return {"name": rule.name, "usb": picked, "bundle": rule.bundle}
-    return {"name": rule.name, "mdev": [{"names": [name for each in rule.selectors for name in each.names]}]}
+    if isinstance(rule, MdevRule):
+        names = [name for each in rule.selectors for name in each.names]
+        return {"name": rule.name, "mdev": [{"names": names}]}
+    return {"name": rule.name, rule.kind.value: list(map(plain.dump, rule.selectors)), **bundle}
 
 
 def _translate_mdevs(cr: KubeVirtCR) -> dict[str, Any]:

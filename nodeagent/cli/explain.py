@@ -22,8 +22,8 @@ from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.base.terminal import table
 from nodeagent.cli import args, daemon_client, output
 from nodeagent.model import plain
-from nodeagent.model.host import Host, Kind
-from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address, usb_id
+from nodeagent.model.host import Host, Kind, kind_of_id
+from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import Status
 from nodeagent.policy import naming
@@ -148,7 +148,7 @@ def _read_status(options: argparse.Namespace) -> Status | None:
 def _explain(subject: _Subject) -> Explanation:
     """Explain a name by its form. :raises NodeagentError: if no object has this name."""
     name = subject.name
-    if pci_address(name) or mdev_uuid(name) or usb_id(name):
+    if kind_of_id(name) is not None or subject.decision.snapshot.host.device(name) is not None:
         return _explain_device(subject)
     if _PORT.fullmatch(name):
         return _explain_port(subject)

@@ -22,7 +22,7 @@ from nodeagent.model.nodes import CdiFile
 from nodeagent.policy import groups
 from nodeagent.policy.explain import devices, problems
 from nodeagent.policy.explain.devices import DeviceRow, is_blocked, members_of
-from nodeagent.policy.offer import turn
+from nodeagent.policy.offer import kinds, turn
 
 if TYPE_CHECKING:
     from nodeagent.agent.tell.basis import Basis
@@ -120,8 +120,7 @@ def _choose(found: tuple[DeviceRow, ...], host: Host, options: argparse.Namespac
         if options.offered and not row.offered:
             continue
         named = classes or patterns or options.bridges
-        hub = isinstance(device, UsbDevice) and device.hub
-        if named or not (hub or (function is not None and function.bridge)):
+        if named or device is None or not kinds.find_kind(device).never(device):
             yield row
 
 

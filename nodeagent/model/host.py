@@ -11,17 +11,35 @@ So a device is known by its serial number, and by its port where it has none, or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from itertools import compress
+from itertools import chain, compress
 from operator import is_not
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from nodeagent.model.ids import UUID_LENGTH, DeviceId, GroupNumber, PciAddress, mdev_uuid, pci_address
+from nodeagent.model.ids import (
+    UUID_LENGTH,
+    DeviceId,
+    GroupNumber,
+    PciAddress,
+    mdev_uuid,
+    pci_address,
+    usb_id,
+)
 from nodeagent.model.nodes import CdiEntry, CdiFile, DevNode, resolve_cdi_names
 from nodeagent.model.plain import LISTED, UNSAVED
+
+
+class Kind(StrEnum):
+    """The kind of a HostDevice, and of the devices of a resource; decides the prefix of the variable."""
+
+    PCI = "pci"
+    MDEV = "mdev"
+    NODE = "node"
+    CDI = "cdi"
+    USB = "usb"
 
 
 class UseKind(StrEnum):
@@ -102,6 +120,11 @@ class UsbDevice(NamedTuple):
     unreadable: str | None = None  # why nothing more is known of it
 
     @property
+    def kind(self) -> Kind:
+        """USB."""
+        return Kind.USB
+
+    @property
     def group(self) -> GroupNumber | None:
         """None: no IOMMU tells USB devices apart."""
         return None
@@ -155,16 +178,6 @@ Loans = Mapping[DeviceId, tuple[Loan, ...]]
 
 
 K = TypeVar("K")
-
-
-class Kind(StrEnum):
-    """The kind of a HostDevice, and of the devices of a resource; decides the prefix of the variable."""
-
-    PCI = "pci"
-    MDEV = "mdev"
-    NODE = "node"
-    CDI = "cdi"
-    USB = "usb"
 
 
 class Missing(NamedTuple):
@@ -262,6 +275,11 @@ class PciFunction(NamedTuple):
     lowest: int | None = None  # without a driver: the lowest ``enable`` under the VFIO driver before
 
     @property
+    def kind(self) -> Kind:
+        """PCI."""
+        return Kind.PCI
+
+    @property
     def id(self) -> str:
         """The id of the Device that it is: its address."""
         return self.address
@@ -326,6 +344,11 @@ class Mdev(NamedTuple):
     inode: int | None = None  # of its directory, as with PCI functions: another one was made under its UUID
 
     @property
+    def kind(self) -> Kind:
+        """MDEV."""
+        return Kind.MDEV
+
+    @property
     def id(self) -> str:
         """The id of the Device that it is: its UUID."""
         return self.uuid
@@ -335,7 +358,18 @@ VfioDevice = PciFunction | Mdev
 """A device that VFIO can assign to a VM: has a group and a driver, and maybe a node of its own."""
 
 HostDevice = VfioDevice | UsbDevice
-"""The hardware of a Device. All kinds have: id, group, driver, vendor, numa_node, unreadable."""
+"""The hardware of a Device. All kinds have: kind, id, group, driver, vendor, numa_node, unreadable."""
+
+_PARSE_ID: Mapping[Kind, Callable[[str], str | None]] = {
+    Kind.PCI: pci_address,
+    Kind.MDEV: mdev_uuid,
+    Kind.USB: usb_id,
+}
+
+
+def kind_of_id(device_id: str) -> Kind | None:
+    """The kind of the HostDevices whose ids have this form; None if it is no such id."""
+    return next((kind for kind, parse in _PARSE_ID.items() if parse(device_id) is not None), None)
 
 
 class MdevType(NamedTuple):
@@ -357,9 +391,7 @@ class Changes(NamedTuple):
     @property
     def devices(self) -> Iterator[str]:
         """The ids of all devices that were added, replaced or dropped."""
-        yield from self.functions
-        yield from self.mdevs
-        yield from self.usb
+        return chain(self.functions, self.mdevs, self.usb)
 
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
@@ -394,6 +426,11 @@ class Host:
     generation: Annotated[int, UNSAVED] = field(default=0, compare=False)
     changes: Annotated[Changes | None, UNSAVED] = field(default=None, compare=False)
 
+    @cached_property
+    def tables(self) -> Mapping[Kind, Mapping[Any, HostDevice]]:
+        """The HostDevices by kind and id; a new kind is one more row, a field, and a field of Changes."""
+        return {Kind.PCI: self.functions, Kind.MDEV: self.mdevs, Kind.USB: self.usb}
+
     @property
     def no_iommu(self) -> Missing | None:
         """Why no IOMMU is active; None if one is."""
@@ -410,12 +447,8 @@ class Host:
             return Changes()
         if self.changes is not None and self.generation == before.generation + 1:
             return self.changes
-        return Changes(
-            frozenset(differing(before.functions, self.functions)),
-            frozenset(differing(before.groups, self.groups)),
-            frozenset(differing(before.mdevs, self.mdevs)),
-            frozenset(differing(before.usb, self.usb)),
-        )
+        tables = ((getattr(before, name), getattr(self, name)) for name in Changes._fields)
+        return Changes(*(frozenset(differing(old, new)) for old, new in tables))
 
     def with_uses(self, uses: Mapping[PciAddress, HostUses | None], before: Host) -> Host:
         """The same with the uses of these functions; ``before`` is the Host just before this one.
@@ -462,22 +495,20 @@ class Host:
 
     def devices(self) -> Iterator[HostDevice]:
         """All of them, but for mdevs that are leaving."""
-        yield from self.functions.values()
-        yield from self.mdevs.values()
-        yield from self.usb.values()
+        return chain.from_iterable(table.values() for table in self.tables.values())
 
     def device(self, device_id: str) -> HostDevice | None:
         """The device of that id, an address or a UUID; the mdev may be leaving. None if there is none."""
-        present: HostDevice | None = self.functions.get(PciAddress(device_id)) or self.mdevs.get(device_id)
-        present = present or self.usb.get(device_id)
-        if present is not None or not self.groups or mdev_uuid(device_id) is None:
-            return present
+        for table in self.tables.values():
+            if (present := table.get(device_id)) is not None:
+                return present
+        if not self.groups or mdev_uuid(device_id) is None:
+            return None
         return self.leaving.get(device_id)
 
     def devices_of(self, ids: frozenset[str]) -> Iterator[HostDevice]:
         """The devices of these ids. Most may be of others: no call is made for ids that are none of ours."""
-        tables = (self.functions, self.mdevs, self.usb)
-        found = {each for table in tables for each in ids & table.keys()}
+        found = {each for table in self.tables.values() for each in ids & table.keys()}
         found.update(each for each in ids if len(each) == UUID_LENGTH)  # an mdev that is leaving
         yield from filter(None, map(self.device, found))
 

@@ -68,6 +68,7 @@ class PciRule:
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.PCI
+    words: ClassVar[str] = "PCI functions"
 
 
 class NodePath(NamedTuple):
@@ -110,6 +111,7 @@ class NodeRule:
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.NODE
+    words: ClassVar[str] = "device nodes"
 
     @property
     def each_alone(self) -> bool:
@@ -143,6 +145,7 @@ class MdevRule:
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.MDEV
+    words: ClassVar[str] = "mediated devices"
 
 
 class UsbSelector(NamedTuple):
@@ -180,6 +183,7 @@ class UsbRule:
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.USB
+    words: ClassVar[str] = "USB devices"
     isolation: ClassVar[Isolation] = Isolation.NONE
     iommufd: ClassVar[Iommufd] = Iommufd.NEVER
     cdi: ClassVar[bool] = False
@@ -206,6 +210,7 @@ class CdiRule:
     place: str = field(default="", compare=False)
 
     kind: ClassVar[Kind] = Kind.CDI
+    words: ClassVar[str] = "CDI devices"
     each_alone: ClassVar[bool] = True
 
 

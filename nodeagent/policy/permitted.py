@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXTERNAL, ALL = "external", "all"  # anything else: none
 SOURCE = "KubeVirt CR"
-WORDS = {Kind.PCI: "PCI functions", Kind.MDEV: "mediated devices", Kind.USB: "USB devices"}
+WORDS = {rule.kind: rule.words for rule in (PciRule, MdevRule, UsbRule)}
 _RuleKey = tuple[Kind, str, str]
 """Kind and name; each USB entry is a rule of its own, with its place as the third part."""
 

@@ -6,19 +6,19 @@ Built from the decisions of the daemon (matches, health, grants), never from a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nodeagent.model.host import Host, HostDevice, PciFunction, UsbDevice
+from nodeagent.model.host import Host, HostDevice, Mdev, PciFunction, UsbDevice
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.policy import groups
+from nodeagent.policy import classes, groups
 from nodeagent.policy.explain import cards
 from nodeagent.policy.explain.cards import CardExplanation
-from nodeagent.policy.explain.facts import facts_of, identity_of
 from nodeagent.policy.explain.why import RuleVerdict, tell_verdicts, verdicts, why_not_offered
-from nodeagent.policy.offer import grants, kinds
+from nodeagent.policy.groups import OpenState
+from nodeagent.policy.offer import discovery, grants, kinds
 from nodeagent.policy.offer.turn import Decision
 
 if TYPE_CHECKING:
@@ -137,12 +137,9 @@ class DeviceExplanation(NamedTuple):
 
 
 def rows(decision: Decision) -> Iterator[DeviceRow]:
-    """Yield the rows of all devices: functions, mdevs, mdevs that are being removed, USB devices."""
+    """Yield the rows of all devices, those of mdevs that are being removed last."""
     host = decision.snapshot.host
-    devices: Iterator[HostDevice] = chain(
-        host.functions.values(), host.mdevs.values(), host.leaving.values(), host.usb.values()
-    )
-    return (row(host_device, decision) for host_device in devices)
+    return (row(host_device, decision) for host_device in chain(host.devices(), host.leaving.values()))
 
 
 def row(host_device: HostDevice, decision: Decision) -> DeviceRow:
@@ -194,7 +191,7 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
     is_usb = isinstance(host_device, UsbDevice)  # the names of its vendors are not looked for
     return DeviceExplanation(
         id=host_device.id,
-        device_kind=kinds.find_kind(host_device).rule.kind,
+        device_kind=host_device.kind,
         verdict=_verdict(short, reason),
         hint=hint,
         resource=short.resource,
@@ -236,3 +233,96 @@ def _verdict(short: DeviceRow, reason: Reason | None) -> str:
     if reason is not None:
         return f"offered as {short.resource}, Unhealthy: {reason.message}"
     return f"offered as {short.resource}, Healthy{f', in use by {short.holder}' if short.holder else ''}"
+
+
+Facts = list[tuple[str, str | None]]
+
+
+def facts_of(host_device: HostDevice) -> dict[str, str]:
+    """Return the facts that ``explain`` shows of a device, by their first word, without those unknown."""
+    named, own = _FACTS.get(type(host_device), (_no_facts, _no_facts))
+    facts = [
+        *named(host_device),
+        ("driver", host_device.driver or "none"),
+        ("numa", None if host_device.numa_node is None else str(host_device.numa_node)),
+        *own(host_device),
+        ("fault", host_device.unreadable),
+    ]
+    return {key: value for key, value in facts if value}
+
+
+def _no_facts(_: HostDevice) -> Facts:
+    return []
+
+
+def _class(function: PciFunction) -> Facts:
+    code = function.pci_class
+    return [("class", f"{code}  {classes.describe_class(function)}" if code else None)]
+
+
+def _pci_facts(function: PciFunction) -> Facts:
+    hints = function.hints
+    return [
+        ("power", function.power_state),
+        ("opens", _opens(function)),
+        ("pf", groups.describe_pf(function)),
+        ("vfs", ", ".join(function.vfs)),
+        ("vgpu", function.vgpu_type or ("none" if function.vgpu else None)),
+        ("resets", " ".join(hints.reset_methods) if hints else None),
+        ("errors", f"{hints.aer_fatal} fatal PCIe errors" if hints and hints.aer_fatal else None),
+        ("vfio", function.vfio_device),
+        ("note", _NO_FABRIC if discovery.is_nvswitch(function) else None),
+    ]
+
+
+_NO_FABRIC = "nodeagent sets no fabric partitions up: that is for NVIDIA's Fabric Manager, see docs/vgpu.md"
+
+
+def _opens(function: PciFunction) -> str | None:
+    """How often it is open; and that this is no reason to keep it, if it may be a former driver's doing."""
+    if not groups.is_vfio_bound(function) or not (
+        groups.is_open(function) or groups.has_leftover_count(function)
+    ):
+        return None
+    note = {
+        OpenState.OPEN: f" in {function.sight.process}" if function.sight and function.sight.process else "",
+        OpenState.CLOSED: " by the kernel's count, left by an earlier driver: no process has it open",
+        OpenState.UNKNOWN: " by the kernel's count, maybe left by an earlier driver: run this on the"
+        " host as root to see the process",
+    }
+    return f"{function.enable}{note[groups.find_open_state(function)]}"
+
+
+def _mdev_facts(mdev: Mdev) -> Facts:
+    return [("parent", mdev.parent), ("vfio", mdev.vfio_device)]
+
+
+def _usb_facts(device: UsbDevice) -> Facts:
+    return [
+        ("number", f"{device.place}  {device.node}"),
+        ("serial", device.serial or "none"),
+        ("classes", " ".join(each.code for each in device.interfaces)),
+        ("used", "; ".join(map(str, device.uses.found)) or None),
+        ("unseen", "; ".join(device.uses.unseen) or None),
+    ]
+
+
+_FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
+    PciFunction: (_class, _pci_facts),
+    Mdev: (lambda mdev: [("type", mdev.type_id)], _mdev_facts),
+    UsbDevice: (lambda device: [("port", f"{device.name}  {device.path}")], _usb_facts),
+}
+"""What is told of a kind beside what all have: before that, and after it."""
+
+
+def identity_of(host_device: HostDevice) -> dict[str, Any]:
+    """Return the fields of the document that only devices of its kind have."""
+    return {key: getattr(host_device, name) for key, name in _IDENTITY.get(type(host_device), {}).items()}
+
+
+_IDENTITY: Mapping[type, Mapping[str, str]] = {
+    PciFunction: {"address": "address", "device": "device", "vgpu_type": "vgpu_type"},
+    Mdev: {"uuid": "uuid", "type": "type_id", "parent": "parent"},
+    UsbDevice: {"device": "product", "address": "place"},
+}
+"""What tells a device of a kind from others beside its id: field → attribute."""

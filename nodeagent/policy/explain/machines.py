@@ -14,17 +14,28 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Grant
-from nodeagent.model.host import HostDevice, Kind
-from nodeagent.model.ids import ResourceName
-from nodeagent.model.kubevirt import DeviceList, KubeVirtCR, Permitted, UsedCR, VirtualMachine, VmDevice
+from nodeagent.model.host import HostDevice, Kind, Mdev, PciFunction, UsbDevice
+from nodeagent.model.ids import ResourceName, vgpu_key
+from nodeagent.model.kubevirt import (
+    HOST_DEVICES,
+    DeviceList,
+    KubeVirtCR,
+    Permitted,
+    UsedCR,
+    VirtualMachine,
+    VmDevice,
+)
 from nodeagent.model.resource import Reason, ReasonCode, Resource
-from nodeagent.policy import naming
+from nodeagent.model.snapshot import Names
+from nodeagent.policy import groups, naming
 from nodeagent.policy.explain.why import why_not_offered
-from nodeagent.policy.offer import grants, permissions, prefer
+from nodeagent.policy.offer import grants, prefer
 from nodeagent.policy.offer.turn import Decision
+from nodeagent.policy.permitted import WORDS
 
 _PASSING = frozenset({ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GOING_AWAY})
 NO_GRANT = Grant()
+_NO_GATE = "Host Devices feature gate is not enabled in kubevirt-config"
 _UNTOLD = "the devices in use are not known: no kubelet was asked, so devices that look free may be in use"
 _UNCHECKED = "what is permitted is not checked: no KubeVirt CR is known"
 _UNRESTRICTED = "the KubeVirt CR has no permittedHostDevices, so KubeVirt permits everything"
@@ -127,7 +138,7 @@ def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -
 
 def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
     lists = tuple(dict.fromkeys(device.listed for device in devices))
-    refused = list(permissions.find_refusals(cr, resource, lists)) if cr is not None else []
+    refused = list(_find_refusals(cr, resource, lists)) if cr is not None else []
     if len(lists) > 1:
         refused.append("gpus and hostDevices both ask for it: virt-launcher would give both the same device")
     found = decision.resources.get(ResourceName(resource))
@@ -137,7 +148,7 @@ def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, de
         ask = _absent(resource, devices, cr, decision)
     else:
         ask = _present(found, devices, cr, decision)
-    unusable = permissions.describe_unusable_entry(cr, resource) if cr is not None else ()
+    unusable = _describe_unusable_entry(cr, resource) if cr is not None else ()
     messages = (*refused, *unusable, *ask.messages)
     return replace(ask, availability=Prospect.NEVER if refused else ask.availability, messages=messages)
 
@@ -159,7 +170,7 @@ def _explained(
 
 def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
     """Nothing is offered under this name here."""
-    permitting = permissions.find_entries(cr, resource)
+    permitting = _find_entries(cr, resource)
     theirs = [entry for entry in permitting if not entry.external]
     if theirs:
         why = f"virt-handler offers it, not nodeagent ({theirs[0].place} is not external)"
@@ -169,7 +180,7 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
     lines = [f"nothing on this node is offered as {resource}{_nearest(resource, decision)}"]
     lines += (fitting := _list_others(permitting, (), decision))
     if permitting and not fitting:
-        meant = " or ".join(dict.fromkeys(map(permissions.describe_entry, permitting)))
+        meant = " or ".join(dict.fromkeys(map(_describe_entry, permitting)))
         lines.append(f"there are no {meant} on this node, which the KubeVirt CR means by it")
     elif permitting and not any(rule.name == resource for rule in decision.snapshot.spec.rules):
         lines.append("no rule here has this name; write one, or have the CR served: kubevirt.enabled")
@@ -189,7 +200,7 @@ def _list_others(permitting: Iterable[Permitted], listed: Collection[str], decis
         {
             each.id: _otherwise(each, decision)
             for each in others
-            if any(permissions.is_match(entry, each, snapshot.names) for entry in permitting)
+            if any(_is_permitted(entry, each, snapshot.names) for entry in permitting)
         }
     )
 
@@ -222,8 +233,8 @@ def _present(
         if each.reason is not None and each.id not in waiting:
             (waiting if each.reason.code in _PASSING else broken)[each.id] = _told(each.reason)
     offered = [host_device for each in resource.devices if (host_device := snapshot.host.device(each.id))]
-    permitting = permissions.find_entries(cr, resource.name)
-    odd = permissions.find_contradictions(permitting, offered, snapshot.names)
+    permitting = _find_entries(cr, resource.name)
+    odd = _find_contradictions(permitting, offered, snapshot.names)
     count, short = len(devices), f"it asks for {len(devices)}, and {len(free)} of {len(holders)} are free"
     if len(free) >= count:
         grant = _grant(resource, free, count, decision)
@@ -250,3 +261,70 @@ def _together(said: Mapping[str, str]) -> list[str]:
     for device_id, text in said.items():
         by_text.setdefault(text, []).append(device_id)
     return [f"{naming.shorten(ids)}: {text}" for text, ids in by_text.items()]
+
+
+# The checks of KubeVirt, with its own error texts, so that users find them: those of virt-controller
+# (pkg/virt-controller/services/renderresources.go) and of the webhook for VirtualMachineInstances.
+
+
+def _find_entries(cr: KubeVirtCR | None, resource: str) -> tuple[Permitted, ...]:
+    """The entries that permit a resource."""
+    listed = () if cr is None or cr.permitted is None else cr.permitted
+    return tuple(entry for entry in listed if entry.resource == resource)
+
+
+def _find_refusals(cr: KubeVirtCR, resource: str, lists: Iterable[DeviceList]) -> Iterator[str]:
+    """Why KubeVirt rejects VMs that request a resource in these lists: its error text, and the fix."""
+    for listed in lists:
+        if listed is DeviceList.HOST_DEVICES and HOST_DEVICES not in cr.gates:
+            yield f"{_NO_GATE}; add {HOST_DEVICES} to developerConfiguration.featureGates of the KubeVirt CR"
+        if cr.permitted is None or _find_entries(cr, resource) or resource in dict(cr.unusable):
+            continue
+        text = f"{listed} {resource} is not permitted in permittedHostDevices configuration"
+        yield f"{text}; list it there with externalResourceProvider: true, or request another resource"
+
+
+def _describe_unusable_entry(cr: KubeVirtCR, resource: str) -> tuple[str, ...]:
+    """The text for an entry that permits a resource in KubeVirt, but gives nodeagent no device."""
+    problem = dict(cr.unusable).get(resource)
+    return () if problem is None else (f"its entry in the KubeVirt CR cannot be used: {problem.line}",)
+
+
+def _is_permitted(entry: Permitted, host_device: HostDevice, names: Names) -> bool:
+    """True if the selector of an entry matches a device; a vGPU on a VF has both ids and a type."""
+    if entry.kind is Kind.MDEV:
+        return naming.normalize_type(entry.selector) in _find_type_names(host_device, names)
+    if entry.kind is Kind.PCI and isinstance(host_device, PciFunction):
+        return entry.selector == f"{host_device.vendor}:{host_device.device}"
+    if entry.kind is Kind.USB and isinstance(host_device, UsbDevice):
+        return f"{host_device.vendor}:{host_device.product}" in entry.selectors
+    return False
+
+
+def _find_type_names(host_device: HostDevice, names: Names) -> frozenset[str]:
+    if isinstance(host_device, Mdev):
+        return naming.type_names(host_device.type_id, host_device.type_name)
+    number = groups.find_vgpu_type(host_device) if isinstance(host_device, PciFunction) else None
+    return naming.type_names(number, names.get(vgpu_key(number or "")))
+
+
+def _describe_entry(entry: Permitted) -> str:
+    """The devices that an entry selects, as a text."""
+    return f"{WORDS[entry.kind]} {entry.selector}"
+
+
+def _find_contradictions(
+    permitting: Iterable[Permitted], offered: Iterable[HostDevice], names: Names
+) -> Iterator[str]:
+    """The contradictions between the CR's entries of a resource and the devices that this node offers."""
+    listed = tuple(permitting)
+    for entry in listed:
+        if not entry.external:
+            text = f"the KubeVirt CR leaves it to virt-handler ({entry.place}), and this node offers it too"
+            yield f"{text}; set externalResourceProvider: true there, or stop offering it here"
+    others = [each.id for each in offered if not any(_is_permitted(entry, each, names) for entry in listed)]
+    if listed and others:
+        selected = ", ".join(dict.fromkeys(map(_describe_entry, listed)))
+        more, verb = (f" and {len(others) - 1} more", "do") if len(others) > 1 else ("", "does")
+        shown = f"{others[0]}{more}, which {verb} not match"
+        yield f"the KubeVirt CR selects {selected}; this node offers {shown}"

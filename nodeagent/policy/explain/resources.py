@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.host import Kind
-from nodeagent.model.ids import ResourceName, mdev_uuid, usb_id
+from nodeagent.model.host import Kind, kind_of_id
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.nodes import fits
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
@@ -97,10 +97,8 @@ def remembered(status: Status, decision: Decision) -> Resources:
 
 def _kind(resource: ResourceStatus) -> Kind:
     """Shares of a node are never only remembered."""
-    ids = [device.id for device in resource.devices]
-    if any(usb_id(each) for each in ids):
-        return Kind.USB
-    return Kind.MDEV if any(mdev_uuid(each) for each in ids) else Kind.PCI
+    kinds = (kind_of_id(device.id) for device in resource.devices)
+    return next((kind for kind in kinds if kind is not None), Kind.PCI)
 
 
 def _device(told: DeviceStatus) -> Device:

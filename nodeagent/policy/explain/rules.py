@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nodeagent.model.host import HostDevice, Mdev, PciFunction, UsbDevice
+from nodeagent.model.host import HostDevice, Mdev
 from nodeagent.model.problem import Problem, ProblemCode, note
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, MdevRule, MdevSelector, Rule
@@ -87,9 +87,7 @@ def _devices_for(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
     return [
         each
         for each in decision.snapshot.host.devices()
-        if kinds.find_kind(each).rule is type(rule)
-        and not (isinstance(each, PciFunction) and each.bridge)
-        and not (isinstance(each, UsbDevice) and each.hub)
+        if each.kind is rule.kind and not kinds.find_kind(each).never(each)
     ]
 
 
@@ -224,7 +222,7 @@ def _discovered_names(decision: Decision) -> Mapping[str, Sequence[tuple[str, st
     found: dict[str, list[tuple[str, str]]] = {}
     for device_id, match in decision.matched.items():
         host_device = decision.snapshot.host.device(device_id)
-        if host_device is not None and host_device.vendor and not isinstance(host_device, UsbDevice):
+        if host_device is not None and kinds.find_kind(host_device).label and host_device.vendor:
             name = matches.unaliased_name(host_device, spec, names)
             by = "" if match.resource == dict(spec.aliases).get(name, name) else match.rule.name
             found.setdefault(name, []).append((by, device_id))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nodeagent.model.host import Group, Host, HostDevice, Mdev, PciFunction, UsbDevice
+from nodeagent.model.host import Group, Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Discovery, UsbRule
 from nodeagent.policy import classes, groups, selectors
-from nodeagent.policy.offer import discovery, health, matches, units
+from nodeagent.policy.offer import discovery, health, kinds, matches, units
 from nodeagent.policy.offer.health import Unit
 from nodeagent.policy.offer.matches import Verdict
 from nodeagent.policy.offer.turn import Decision
@@ -43,36 +43,25 @@ class RuleVerdict(NamedTuple):
 
 def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
     """Return why no rule and no discovery offers the device."""
-    if never := _never_offered(host_device):
+    if never := kinds.find_kind(host_device).never(host_device):
         return Why(never)
     unit = units.build_unit(units.find_unit_id(host_device), snapshot)
-    reason = health.reason(host_device, unit, health.ANY_USE)
+    reason = kinds.find_reason(host_device, unit, health.ANY_USE)
     if reason is not None and reason.code in _ABSENT:
         return Why(reason.message, reason.hint)
-    if isinstance(host_device, UsbDevice):
-        return _why_usb(host_device, snapshot)
-    if isinstance(host_device, Mdev):
-        return Why(_not_discovered(host_device, snapshot), "name its type in a rule")
-    return _why_function(host_device, reason, unit, snapshot)
+    if isinstance(host_device, PciFunction):
+        return _why_function(host_device, reason, unit, snapshot)
+    kind = kinds.find_kind(host_device)
+    found = _not_discovered if kind.refusal is not None else _not_matched
+    return Why(found(host_device, snapshot), kind.hint(host_device))
 
 
-def _never_offered(host_device: HostDevice) -> str:
-    """Return what a device is that is never assigned, or ""."""
-    if isinstance(host_device, PciFunction) and host_device.bridge:
-        return "it is a PCI bridge, which is never assigned"
-    if isinstance(host_device, UsbDevice) and host_device.hub:
-        return "it is a USB hub, which is never assigned"
-    return ""
-
-
-def _why_usb(device: UsbDevice, snapshot: Snapshot) -> Why:
-    name = f'serials: ["{device.serial}"]' if device.serial else f'ports: ["{device.name}"]'
-    text = _NO_RULE
-    for rule, refusal in matches.find_verdicts(device, None, snapshot.spec, snapshot.names):
-        if rule is not None and selectors.is_matched_by_rule(rule, device):
-            text = refusal or f"{rule.name}: {matches.INCOMPLETE}"
-            break
-    return Why(text, f"name it in a rule: usb: [{{{name}}}]")
+def _not_matched(host_device: HostDevice, snapshot: Snapshot) -> str:
+    """Return why no rule offers a device that discovery does not know."""
+    for rule, refusal in matches.find_verdicts(host_device, None, snapshot.spec, snapshot.names):
+        if rule is not None and selectors.is_matched_by_rule(rule, host_device):
+            return refusal or f"{rule.name}: {matches.INCOMPLETE}"
+    return _NO_RULE
 
 
 def _why_function(function: PciFunction, reason: Reason | None, unit: Unit, snapshot: Snapshot) -> Why:
@@ -93,7 +82,7 @@ def _why_function(function: PciFunction, reason: Reason | None, unit: Unit, snap
         return Why(f"it is an audio device that goes with its card {card.address}", hint)
     steps = []
     if _class_refusal(function, settings):
-        steps.append(f'name it in a rule: pci: [{{addresses: ["{function.address}"]}}]')
+        steps.append(kinds.find_kind(function).hint(function))
     if reason is not None and not ready:
         steps.append(reason.hint)
     return Why(text, "; and ".join(steps))
@@ -143,7 +132,7 @@ def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
 
 def tell_verdicts(host_device: HostDevice, decision: Decision) -> tuple[RuleVerdict, ...]:
     """Return each rule that was asked and what it says of the device, in words."""
-    if never := _never_offered(host_device):
+    if never := kinds.find_kind(host_device).never(host_device):
         return (RuleVerdict("all rules", never),)
     asked = verdicts(host_device, decision)
     said = [

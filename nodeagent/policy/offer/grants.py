@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.allocation import DeviceNode, Grant
-from nodeagent.model.host import Host, HostDevice, Kind, UsbDevice
-from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
+from nodeagent.model.host import Host, HostDevice, Kind
 from nodeagent.model.resource import Iommufd, ReasonCode, Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, DirectRule
@@ -70,8 +69,8 @@ def environment(resource: Resource, host_devices: Iterable[HostDevice]) -> tuple
     """The environment variables by which virt-launcher finds these devices, one for each kind, in order."""
     by_kind: dict[Kind, list[str]] = {}
     for host_device in host_devices:
-        address = host_device.place if isinstance(host_device, UsbDevice) else host_device.id
-        by_kind.setdefault(kinds.find_kind(host_device).rule.kind, []).append(address)
+        address = kinds.find_kind(host_device).address(host_device)
+        by_kind.setdefault(host_device.kind, []).append(address)
     return tuple((naming.env_key(kind, resource.name), ",".join(ids)) for kind, ids in by_kind.items())
 
 
@@ -81,22 +80,10 @@ def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Hos
     The memory of a socket (``Host.egm``) is allocated only with all of its GPUs: pods must not share it.
     """
     devices = {each.id: each for each in host_devices}
-    paths = [path for each in devices.values() for path in _find_nodes(each, iommufd, host)]
+    found = (kinds.find_kind(each).nodes(each, iommufd, host) for each in devices.values())
+    paths = [path for nodes in found for path in nodes]
     paths += [path for path, gpus in host.egm if devices.keys() >= set(gpus)]
     return tuple(dict.fromkeys(paths))
-
-
-def _find_nodes(host_device: HostDevice, iommufd: Iommufd, host: Host) -> tuple[str, ...]:
-    """The node of a USB device; for a function or mdev the nodes of its group, of itself, and of VFIO."""
-    if isinstance(host_device, UsbDevice):
-        return (host_device.node,)
-    group = host.groups.get(host_device.group) if host_device.group is not None else None
-    paths = [CONTAINER_NODE] if CONTAINER_NODE in host.nodes else []
-    if iommufd is not Iommufd.ONLY and group is not None and group.node:
-        paths.append(f"/dev/vfio/{group.number}")
-    if iommufd is not Iommufd.NEVER and host_device.cdev and IOMMUFD_NODE in host.nodes:
-        paths += [f"/dev/vfio/devices/{host_device.vfio_device}", IOMMUFD_NODE]
-    return tuple(paths)
 
 
 def cdi_entries(resource: Resource, decision: Decision) -> dict[str, Mapping[str, object]]:

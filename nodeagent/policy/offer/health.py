@@ -3,8 +3,8 @@
 
 One function for each kind of device calls its checks in order: first those of the device itself, then those
 of its group and nodes, then whether it is in use. The first check that fails gives the Reason. Every turn
-checks again, so a Reason that can end by itself ends by itself. ``units`` calls it for each offer,
-``not_offered`` and ``explain`` for other devices. The checks of USB devices are in ``usb_health``.
+checks again, so a Reason that can end by itself ends by itself. ``kinds.find_reason`` calls it for ``units``,
+for ``not_offered`` and for ``explain``. The checks of USB devices are in ``usb_health``.
 """
 
 from __future__ import annotations
@@ -99,19 +99,8 @@ class Use(NamedTuple):
 ANY_USE = Use()
 
 
-def reason(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
-    """Why the device cannot be allocated in this way; None if it is Healthy."""
-    if isinstance(host_device, PciFunction):
-        return _of_function(host_device, unit, use)
-    if isinstance(host_device, Mdev):
-        return _of_mdev(host_device, unit, use)
-    from nodeagent.policy.offer import usb_health  # here: most nodes have no rule for USB devices
-
-    return usb_health.reason(host_device, unit, use)
-
-
-def _of_function(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
-    """The checks of a PCI function or of a vGPU on a VF."""
+def check_function(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
+    """Why a PCI function, or a vGPU on a VF, cannot be allocated; None if it is Healthy."""
     return (
         unreadable(function)
         or _going_away(groups.is_going_away(function, unit.group))
@@ -136,9 +125,10 @@ def _of_function(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
     )
 
 
-def _of_mdev(mdev: Mdev, unit: Unit, use: Use) -> Reason | None:
-    """The checks of an mdev: it is alone in its group, and the kernel does not show whether it is open.
+def check_mdev(mdev: Mdev, unit: Unit, use: Use) -> Reason | None:
+    """Why an mdev cannot be allocated; None if it is Healthy.
 
+    It is alone in its group, and the kernel does not show whether it is open.
     Linux removes a deleted mdev from its bus at once; its group remains until its user closes it.
     """
     return (

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from nodeagent.model.host import Group, HostDevice, Kind, PciFunction, UsbDevice
+from nodeagent.model.host import Group, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import ResourceName
 from nodeagent.model.snapshot import Names
 from nodeagent.model.spec import BySelector, DeviceRule, Spec, UsbRule
 from nodeagent.policy import naming, selectors
 from nodeagent.policy.offer import discovery, kinds
+from nodeagent.policy.offer.discovery import Label
 
 OFF = "discovery is off"
 INCOMPLETE = "its set is incomplete: one of the selectors matches no free device"
@@ -64,15 +65,16 @@ def find_verdicts(
 
 
 def _find_rules(host_device: HostDevice, spec: Spec) -> Sequence[DeviceRule | None]:
-    """The rules for its kind, then discovery (None). None for a bridge, which is never offered.
+    """The rules for its kind, then discovery (None). None for a bridge or hub, which is never offered.
 
     Of the KubeVirt CR only the rules with the ids of the device: there may be thousands of others.
     """
-    if isinstance(host_device, PciFunction) and host_device.bridge:
+    kind = kinds.find_kind(host_device)
+    if kind.never(host_device):
         return ()
-    if isinstance(host_device, UsbDevice):
-        return () if host_device.hub else _find_usb_rules(spec)
-    wanted = kinds.find_kind(host_device).rule
+    if host_device.kind is Kind.USB:
+        return _find_usb_rules(spec)
+    wanted = kind.rule
     own = [rule for rule in spec.rules if isinstance(rule, wanted) and not rule.permitted]
     return [*own, *_find_cr_rules(host_device, spec.kubevirt_rules), None]
 
@@ -99,8 +101,14 @@ def _match_discovered(host_device: HostDevice, spec: Spec, names: Names) -> Matc
 
 def _is_unnamed(host_device: HostDevice, spec: Spec, names: Names) -> bool:
     """True for a vGPU of whose type only the number is known: a resource name with it would change later."""
-    label = kinds.find_kind(host_device).label(host_device, names)
+    label = _find_label(host_device, names)
     return spec.discovery.naming == "name" and label.kind is Kind.MDEV and not label.text
+
+
+def _find_label(host_device: HostDevice, names: Names) -> Label:
+    """The source of the resource name of a device of a kind that discovery matches."""
+    find_label = kinds.find_kind(host_device).label
+    return Label(host_device.kind, "", None) if find_label is None else find_label(host_device, names)
 
 
 def _find_named_rule(name: str, spec: Spec, host_device: HostDevice) -> DeviceRule:
@@ -116,8 +124,10 @@ def explain_undiscovered(host_device: HostDevice, group: Group | None, spec: Spe
     """Why discovery does not match the device, as a text; None if it does."""
     if not spec.discovery.enabled:
         return OFF
-    refusal: str | None = kinds.find_kind(host_device).refusal(host_device, group, spec)
-    return refusal or _describe_virt_handler(host_device, spec)
+    kind = kinds.find_kind(host_device)
+    if kind.refusal is None:
+        return f"{kind.rule.words} are offered by rules only"
+    return kind.refusal(host_device, group, spec) or _describe_virt_handler(host_device, spec)
 
 
 def _explain_unserved(
@@ -160,7 +170,7 @@ def discovered_name(host_device: HostDevice, spec: Spec, names: Names) -> Resour
 
 def unaliased_name(host_device: HostDevice, spec: Spec, names: Names) -> str:
     """The same before the aliases."""
-    label = kinds.find_kind(host_device).label(host_device, names)
+    label = _find_label(host_device, names)
     vendor = host_device.vendor or ""
     return naming.discovered_name(
         style=spec.discovery.naming,

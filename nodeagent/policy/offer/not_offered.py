@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import chain
 
 from nodeagent.model.allocation import Holder
-from nodeagent.model.host import Host, HostDevice
-from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName, mdev_uuid, pci_address, usb_id
+from nodeagent.model.host import Host, HostDevice, kind_of_id
+from nodeagent.model.ids import DeviceId, GroupNumber, ResourceName
 from nodeagent.model.resource import Device, Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import DirectRule
@@ -48,12 +48,11 @@ def build_device(device_id: str, holder: Holder, snapshot: Snapshot) -> Device:
         if replaced is not None:
             return Device(DeviceId(device_id), replaced, holder.numa)
     if host_device is None:
-        is_host_device = any(parse(device_id) is not None for parse in (pci_address, mdev_uuid, usb_id))
-        gone = is_host_device or _is_of_direct_rule(holder, snapshot)
+        gone = kind_of_id(device_id) is not None or _is_of_direct_rule(holder, snapshot)
         return Device(
             DeviceId(device_id), _describe_gone(holder) if gone else _describe_excluded(holder), holder.numa
         )
-    reason = health.reason(
+    reason = kinds.find_reason(
         host_device, units.build_unit(units.find_unit_id(host_device), snapshot), health.ANY_USE
     )
     reason = reason or _explain_type(host_device, holder, snapshot) or _describe_excluded(holder)

@@ -15,7 +15,7 @@ from itertools import chain
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
-from nodeagent.model.ids import PciAddress, ResourceName
+from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import ReasonCode, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import DirectRule
@@ -123,23 +123,19 @@ def _find_direct_changes(before: Decision, snapshot: Snapshot) -> dict[ResourceN
 def _keep_matches(before: Decision, host: Host) -> Mapping[str, Match]:
     """The matches of the last turn, without those of devices that have left or were replaced."""
     old, matched = before.snapshot.host, before.matched
-    changed = host.changes_since(old)
-    lost: set[str] = {
-        each for each in changed.functions if each in matched and not _is_same_device(each, old, host)
-    }
-    gone = (*changed.mdevs, *changed.usb)
-    lost |= {each for each in gone if each in matched and host.device(each) is None}
+    changed = host.changes_since(old).devices
+    lost = {each for each in changed if each in matched and not _is_same_device(each, old, host)}
     if not lost:
         return matched
     return {device_id: match for device_id, match in matched.items() if device_id not in lost}
 
 
-def _is_same_device(address: PciAddress, old: Host, new: Host) -> bool:
-    """False if the device is gone, or another one is at its address now."""
-    before, now = old.functions.get(address), new.functions.get(address)
-    if now is None:
-        return False
-    return before is None or before.inode is None or now.inode is None or before.inode == now.inode
+def _is_same_device(device_id: str, old: Host, new: Host) -> bool:
+    """False if the device is gone, or another function is at its address now."""
+    before, now = old.device(device_id), new.device(device_id)
+    if not isinstance(before, PciFunction) or not isinstance(now, PciFunction):
+        return now is not None
+    return before.inode is None or now.inode is None or before.inode == now.inode
 
 
 def _start_again(before: Decision, snapshot: Snapshot) -> Decision:

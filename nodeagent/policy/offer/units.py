@@ -17,7 +17,7 @@ from nodeagent.model.resource import Device, Isolation
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import GroupScope, MdevSpec, Spec, UsbRule
 from nodeagent.policy import groups, selectors
-from nodeagent.policy.offer import health, matches
+from nodeagent.policy.offer import kinds, matches
 from nodeagent.policy.offer.health import Unit, Use
 from nodeagent.policy.offer.matches import Match
 
@@ -247,7 +247,7 @@ def _find_devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[Hos
 def _build_offer(pairs: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> Offer:
     ids = tuple(host_device.id for host_device, _ in pairs)
     first = pairs[0][0]
-    reasons = (health.reason(host_device, unit, _build_use(match, ids)) for host_device, match in pairs)
+    reasons = (kinds.find_reason(host_device, unit, _build_use(match, ids)) for host_device, match in pairs)
     device = Device(
         id=DeviceId(first.id),
         reason=next((reason for reason in reasons if reason is not None), None),

@@ -31,7 +31,7 @@ BOTH = NODES | {"/dev/iommu"}
 
 def reason(found: PciFunction = CARD, use: Use = Use(), **other: Any) -> Reason | None:  # noqa: B008 - frozen
     members = tuple(found if member.address == found.address else member for member in FINE.functions)
-    return health.reason(found, FINE._replace(**({"functions": members} | other)), use)
+    return health.check_function(found, FINE._replace(**({"functions": members} | other)), use)
 
 
 def code(*args: Any, **other: Any) -> ReasonCode | None:
