@@ -10,9 +10,11 @@ any value would match every function of the host, so it is an error.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+from functools import partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from nodeagent.config import words
 from nodeagent.config.codec import Field, ListOf, MapOf, Record, Shape
@@ -22,18 +24,11 @@ from nodeagent.model.configuration import Alias
 from nodeagent.model.nodes import is_pattern
 from nodeagent.model.spec import (
     CdiRule,
-    MdevRule,
-    MdevSelector,
+    DeviceRule,
     NodePath,
     NodeRule,
-    NodeTypes,
-    PassthroughRule,
     PciRule,
-    PciSelector,
     Rule,
-    SriovRule,
-    UsbRule,
-    UsbSelector,
     WantedType,
 )
 
@@ -63,8 +58,10 @@ def fields(record: type, section: str = "") -> tuple[Field, ...]:
 
 def table(record: type) -> Record:
     """Return the shape of a record."""
-    form, names = _FORMS[record], {field.name for field in plain.fields_of(record)}
-    return Record(form.name, fields(record), record, form.check, "place" in names, form.short)
+    name = re.sub(r"(?<!^)(?=[A-Z])", " ", record.__name__).lower()  # PassthroughRule: passthrough rule
+    check = partial(_check_selector, record) if record in _SELECTORS.values() else None
+    placed = any(field.name == "place" for field in plain.fields_of(record))
+    return Record(name, fields(record), record, check, placed, record in _SHORT)
 
 
 def _shape(wanted: Any, key: Key) -> Shape:
@@ -92,14 +89,11 @@ def _shape(wanted: Any, key: Key) -> Shape:
     return words.member(of) if issubclass(of, StrEnum) else table(of)
 
 
-def _no_selector(what: str, hint: str) -> Callable[[Mapping[str, Any]], None]:
-    """Return the check of a selector: it names at least one value."""
-
-    def check(written: Mapping[str, Any]) -> None:
-        if not any(written.values()):
-            raise Invalid(f"an empty selector would take every {what}", hint)
-
-    return check
+def _check_selector(selector: type, written: Mapping[str, Any]) -> None:
+    if not any(written.values()):
+        keys = ", ".join(field.key for field in plain.fields_of(selector))
+        hint = f'name at least one of {keys}; those that take patterns may be ["*"]'
+        raise Invalid("an empty selector would match every device", hint)
 
 
 def _check_node(written: Mapping[str, Any]) -> None:
@@ -134,37 +128,24 @@ def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> Non
         )
 
 
-class _Form(NamedTuple):
-    """The name of a record for people, its check, and whether a word alone is the value of its first key."""
+def _find_selectors() -> dict[str, type]:
+    """Return the key of each kind of device → its record of selectors."""
+    fields = (each for rule in get_args(DeviceRule) for each in plain.fields_of(rule))
+    return {
+        field.written.name: get_args(field.type)[0]
+        for field in fields
+        if field.name == "selectors" and field.written is not None
+    }
 
-    name: str
-    check: Callable[[Mapping[str, Any]], None] | None = None
-    short: bool = False
 
-
-_FORMS: Mapping[type, _Form] = {
-    PciSelector: _Form(
-        "PCI selector",
-        _no_selector("function", 'name at least one key; addresses: ["*"] means every function'),
-    ),
-    MdevSelector: _Form("mdev selector", _no_selector("mdev", "name types or names")),
-    UsbSelector: _Form(
-        "USB selector", _no_selector("USB device", 'name at least one key; ports: ["*"] means every device')
-    ),
-    NodePath: _Form("node path", short=True),
-    WantedType: _Form("type with count", short=True),
-    NodeTypes: _Form("node"),
-    PassthroughRule: _Form("binding"),
-    SriovRule: _Form("card"),
-}
-
-_KINDS: Mapping[str, Callable[..., Rule]] = {
-    "pci": PciRule,
-    "mdev": MdevRule,
-    "usb": UsbRule,
+_SELECTORS: Mapping[str, type] = _find_selectors()
+_KINDS: Mapping[str, type[Rule]] = {
+    **dict(zip(_SELECTORS, get_args(DeviceRule), strict=True)),
     "node": NodeRule,
     "cdiDevices": CdiRule,
 }
+_SHORT = frozenset({NodePath, WantedType})
+"""Records of which a word alone is the value of the first key."""
 
 
 def _rule(**written: Any) -> Rule:
@@ -172,38 +153,51 @@ def _rule(**written: Any) -> Rule:
     kind = next((kind for kind in _KINDS if kind in written), None)
     if kind is None:
         return PciRule(**written)
+    make: Callable[..., Rule] = _KINDS[kind]
     own = written.pop(kind)
-    return _KINDS[kind](**(own if isinstance(own, dict) else {"selectors": own}), **written)
+    return make(**(own if isinstance(own, dict) else {"selectors": own}), **written)
 
 
 def _check_resource(written: Mapping[str, Any]) -> None:
     kinds = [kind for kind in _KINDS if kind in written]
     if len(kinds) > 1:
         raise Invalid(f"{' and '.join(kinds)} in one resource", "write two resources with two names")
-    options = [option for option in ("isolation", "iommufd", "cdi") if option in written]
-    others = {"node": "a device node", "usb": "USB devices", "cdiDevices": "what CDI files define"}
-    named = others.get("".join(kinds))
-    if named and options:
-        raise Invalid(f"{options[0]} means nothing for {named}", f"remove {options[0]}")
-    if stray := [option for option in ("bundle", "force") if option in written and kinds != ["usb"]]:
-        raise Invalid(f"{stray[0]} is for USB devices", f"remove {stray[0]}, or pick devices with usb")
+    rule = _KINDS[kinds[0]] if kinds else PciRule
+    for option in (each for each in _OPTIONS if each in written and each not in _keys(rule)):
+        kind, *others = _find_kinds_with(option)
+        if others:
+            raise Invalid(f"{option} means nothing for {rule.words}", f"remove {option}")
+        hint = f"remove {option}, or pick devices with {kind}"
+        raise Invalid(f"{option} is for {_KINDS[kind].words}", hint)
+
+
+def _find_kinds_with(option: str) -> list[str]:
+    """Return the kinds of devices whose rules have this option."""
+    return [kind for kind in _SELECTORS if option in _keys(_KINDS[kind])]
+
+
+def _keys(rule: type[Rule]) -> frozenset[str]:
+    return frozenset(field.key for field in plain.fields_of(rule))
 
 
 def _resource() -> Record:
-    """Return the table of a resource: the keys of all kinds of rules, and tables for those of two kinds."""
-    flat = {field.key: field for rule in (PciRule, MdevRule, UsbRule) for field in fields(rule)}
+    """Return the table of a resource: the keys of all kinds of rules, and tables for nodes and CDI."""
     of_node = {field.key: field for field in fields(NodeRule)}
     node_keys = ("path", "paths", "count", "permissions", "perPath")
     node = Record("device node", tuple(of_node[key] for key in node_keys), dict, _check_node)
     cdi = Record("CDI kind", fields(CdiRule), dict)
     kinds = (
-        *(flat[kind]._replace(field=kind, default=None) for kind in ("pci", "mdev", "usb")),
+        *(_FLAT[kind]._replace(field=kind, default=None) for kind in _SELECTORS),
         Field("node", "node", node, "shares of device nodes", None),
-        Field("cdiDevices", "cdiDevices", cdi, "what CDI files on the host define", None),
+        Field("cdiDevices", "cdiDevices", cdi, "devices that CDI files on the host define", None),
     )
-    options = (flat[key] for key in ("isolation", "iommufd", "cdi", "topology"))
-    of_usb = (flat[key]._replace(default=None) for key in ("bundle", "force"))  # refused for other kinds
-    return Record("resource", (flat["name"], *kinds, *options, *of_usb), _rule, _check_resource, placed=True)
+    options = (  # those of one kind alone have no default, as they are refused for other kinds
+        _FLAT[key] if len(_find_kinds_with(key)) > 1 else _FLAT[key]._replace(default=None)
+        for key in _OPTIONS
+    )
+    return Record("resource", (_FLAT["name"], *kinds, *options), _rule, _check_resource, placed=True)
 
 
+_FLAT = {field.key: field for rule in get_args(DeviceRule) for field in fields(rule)}
+_OPTIONS = tuple(key for key in _FLAT if key != "name" and key not in _SELECTORS)
 RESOURCE = _resource()
