@@ -21,10 +21,11 @@ from nodeagent.kernel.scan import devnodes, host_use, usb
 from nodeagent.kernel.scan.mdevs import read_machine_id
 from nodeagent.kernel.scan.scanner import Scanner
 from nodeagent.kernel.scan_requests import ScanRequests
+from nodeagent.model.change import Ledger
 from nodeagent.model.host import Host, UsbDevice
 from nodeagent.model.ids import PciAddress, vgpu_key
 from nodeagent.model.nodes import CdiFile, cdi_nodes
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec
 from nodeagent.policy.change import ownership
 

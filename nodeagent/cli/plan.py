@@ -38,7 +38,7 @@ _HEADINGS: Mapping[ActionKind, str] = {
 }
 """The headings of changes that are not about an mdev or vGPU of a card."""
 _OTHERS = "other changes"
-_DETAILS = ("parent", "address", "typeId", "uuid", "count", "unprobed", "moves", "forced", "takes")
+_NO_DETAILS = frozenset({"kind", "card", "device", "targets", "attempt", "text", "undo"})
 
 
 class ExistingAnswer(NamedTuple):
@@ -156,9 +156,7 @@ def _with_machine_id(snapshot: Snapshot, given: str | None) -> Snapshot:
 
 def _must_be_known(snapshot: Snapshot) -> bool:
     """False if only VFs or drivers are planned, which need no machine id."""
-    spec, ledger = snapshot.spec, snapshot.ledger
-    without = spec.sriov or spec.passthrough or ledger.drivers or ledger.asked
-    return spec.mdevs.manage or not without
+    return snapshot.spec.mdevs.manage or not changes.is_due(snapshot)
 
 
 def text(plan: Plan, managed: bool) -> str:
@@ -234,6 +232,6 @@ def _existing_answer(each: Instance) -> ExistingAnswer:
 
 
 def _step_answer(step: Step) -> StepAnswer:
-    action, whole = step.action, plain.dump(step.action)
-    details = {key: whole[key] for key in _DETAILS if key in whole}
+    action = step.action
+    details = {key: value for key, value in plain.dump(action).items() if key not in _NO_DETAILS}
     return StepAnswer(action.card, action.kind, action.text, step.why, action.undo, details)

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of the host as values: one action, the plan of all, requests by hand, and the files for a boot.
+"""Changes of the host as values: one action, the plan of all, the ledger of those made, requests by hand.
 
 ``policy.change`` plans the actions, ``agent.changing`` and ``kernel.apply`` carry them out, and ``nodeagent
 plan`` prints them. Each kind of Action has a function that makes it, and all that others need to know is a
-field. A new kind is a member of ActionKind, such a function, a planner in ``policy.change`` and a writer in
-``kernel.apply``. A Plan holds all kinds of change; it is made from a Snapshot, and good for that Snapshot
-only. ``nodeagent bind`` and ``release`` send a Request, through a socket as plain data (``plain``) where a
-daemon does the work.
+field. A new kind is a member of ActionKind, such a function, a planner in ``policy.change`` (a row of
+``plan``), a writer in ``kernel.apply`` (a row of ``actions``), and if it is undone later an entry of the
+Ledger (``agent.changing.ledger``); with settings of its own a rule in ``model.spec``. A Plan holds all kinds
+of change; it is made from a Snapshot, and good for that Snapshot only. ``nodeagent bind`` and ``release``
+send a Request, through a socket as plain data (``plain``) where a daemon does the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
@@ -337,6 +339,39 @@ class Plan:
     cards: tuple[CardPlan, ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()
+
+
+class Asked(NamedTuple):
+    """The VFIO driver that was requested by hand, and for which device: a slot may get another one."""
+
+    driver: str
+    vendor: str | None = None
+    device: str | None = None
+
+
+class Ledger(NamedTuple):
+    """The changes and observations of nodeagent that the host itself does not show; empty: none is known.
+
+    Kept on disk by ``agent.changing.ledger``.
+
+    ``types``: VF → the vGPU type that we set; ``names``: type → name; ``listed``: VF → all it ever listed.
+
+    ``drivers``: function that we bind → its own driver, "" for none; ``asked``: function → what was asked for
+    it by hand (``nodeagent bind``). ``unprobed``: the PFs whose ``sriov_drivers_autoprobe`` we have switched
+    off. Functions go by their addresses, types by their ids.
+    """
+
+    types: Mapping[str, str] = MappingProxyType({})
+    names: Mapping[str, str] = MappingProxyType({})
+    listed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    drivers: Mapping[str, str] = MappingProxyType({})
+    asked: Mapping[str, Asked] = MappingProxyType({})
+    unprobed: frozenset[str] = frozenset()
+
+    @property
+    def to_return(self) -> bool:
+        """True if there is a change to undo when it is no longer wanted."""
+        return bool(self.drivers or self.asked or self.unprobed)
 
 
 class BindAction(StrEnum):

@@ -2,9 +2,7 @@
 """Snapshot: everything that decisions depend on, at one moment, as one frozen value.
 
 The daemon, ``scan``, ``plan`` and ``explain`` decide from a Snapshot, by the same functions. Its parts are
-immutable, and an equal part is the same object in the next Snapshot: so identity tells what has changed. Its
-Ledger has the changes and observations of nodeagent that the host itself does not show for ever; kept on disk
-by ``agent.changing.ledger``, and an empty one means that nothing on the host is known to be ours.
+immutable, and an equal part is the same object in the next Snapshot: so identity tells what has changed.
 """
 
 from __future__ import annotations
@@ -13,44 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.model.allocation import Allocations, Holder, Reservations, ResourceDevice
+from nodeagent.model.change import Ledger
 from nodeagent.model.host import Host, Loans
 from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.model.nodes import DevNode, fits, is_node_path, of_groups
 from nodeagent.model.spec import Spec
-
-
-class Asked(NamedTuple):
-    """The VFIO driver that was requested by hand, and for which device: a slot may get another one."""
-
-    driver: str
-    vendor: str | None = None
-    device: str | None = None
-
-
-class Ledger(NamedTuple):
-    """``types``: VF → the vGPU type that we set; ``names``: type → name; ``listed``: VF → all it ever listed.
-
-    ``drivers``: function that we bind → its own driver, "" for none; ``asked``: function → what was asked for
-    it by hand (``nodeagent bind``). ``unprobed``: the PFs whose ``sriov_drivers_autoprobe`` we have switched
-    off. Functions go by their addresses, types by their ids.
-    """
-
-    types: Mapping[str, str] = MappingProxyType({})
-    names: Mapping[str, str] = MappingProxyType({})
-    listed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    drivers: Mapping[str, str] = MappingProxyType({})
-    asked: Mapping[str, Asked] = MappingProxyType({})
-    unprobed: frozenset[str] = frozenset()
-
-    @property
-    def to_return(self) -> bool:
-        """True if there is a change to undo when it is no longer wanted."""
-        return bool(self.drivers or self.asked or self.unprobed)
-
 
 Names = Mapping[str, str]
 """Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""

@@ -13,9 +13,10 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Allocations
+from nodeagent.model.change import Ledger
 from nodeagent.model.host import Host
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec
 from nodeagent.policy import merge
 from nodeagent.policy.offer import turn

@@ -15,7 +15,7 @@ from nodeagent.base.watch import DirectoryWatcher
 from nodeagent.cli import main
 from nodeagent.kernel.scan import nvidia
 from nodeagent.model import host_json
-from nodeagent.model.snapshot import Ledger
+from nodeagent.model.change import Ledger
 from nodeagent.sim import files
 from nodeagent.sim.host import SimulatedHost
 from nodeagent.sim.mdev import Card, SimulatedCards, Type, add_card

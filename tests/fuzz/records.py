@@ -12,7 +12,7 @@ from typing import Any
 from nodeagent.agent.changing import ledger
 from nodeagent.agent.cluster import state
 from nodeagent.base.state import ASIDE, BOOT, LASTING, Section, StateFile
-from nodeagent.model.snapshot import Ledger
+from nodeagent.model.change import Ledger
 from tests.fuzz import mutations
 from tests.fuzz.running import Target
 

@@ -10,10 +10,11 @@ import pytest
 
 from nodeagent.model import plain
 from nodeagent.model.allocation import Allocations, Holder, Knowledge, Reservations
+from nodeagent.model.change import Ledger
 from nodeagent.model.host import Group, Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, ResourceName
 from nodeagent.model.resource import Iommufd, Isolation
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import (
     CardTypes,
     CdiRule,

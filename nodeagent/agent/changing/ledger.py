@@ -30,9 +30,8 @@ from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import nvidia
 from nodeagent.kernel.scan.mdevs import read_machine_id
 from nodeagent.model import plain
-from nodeagent.model.change import Action, ActionKind
+from nodeagent.model.change import Action, ActionKind, Asked, Ledger
 from nodeagent.model.host import Host
-from nodeagent.model.snapshot import Asked, Ledger
 from nodeagent.policy.change import ownership
 
 SECTION = Section(

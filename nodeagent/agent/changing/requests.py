@@ -34,11 +34,10 @@ from nodeagent.config import Settings
 from nodeagent.kernel.root import Root
 from nodeagent.kernel.scan import host_use
 from nodeagent.model import plain
-from nodeagent.model.change import Answer, Outcome, Request, Result, Step, occupied
+from nodeagent.model.change import Answer, Asked, Outcome, Request, Result, Step, occupied
 from nodeagent.model.host import HostUses
 from nodeagent.model.ids import PciAddress
 from nodeagent.model.problem import Problem, ProblemCode, wrong
-from nodeagent.model.snapshot import Asked
 from nodeagent.policy.change import manual_requests
 from nodeagent.policy.change.manual_requests import GroupPlan
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nodeagent.model.change import ActionKind, Move, Plan, Step, bind_drivers, moved, restore_drivers
+from nodeagent.model.change import ActionKind, Ledger, Move, Plan, Step, bind_drivers, moved, restore_drivers
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, PciAddress, pci_address, vfio_driver
 from nodeagent.model.problem import Problem, ProblemCode, wrong
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector
 from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.change import future_vfs, guards

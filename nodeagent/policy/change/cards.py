@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from nodeagent.model.change import Instance
+from nodeagent.model.change import Instance, Ledger
 from nodeagent.model.host import Host, MdevType, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CardTypes, MdevDefinition, MdevSpec, WantedType
 from nodeagent.policy import groups
 from nodeagent.policy.change import desired_types, ownership

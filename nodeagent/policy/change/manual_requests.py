@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from nodeagent.base.errors import ConfigError, NodeagentError
-from nodeagent.model.change import AtBoot, BindAction, Outcome, Plan, Request, Result
+from nodeagent.model.change import Asked, AtBoot, BindAction, Outcome, Plan, Request, Result
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, pci_address, pci_order
 from nodeagent.model.problem import Problem, ProblemCode, wrong
-from nodeagent.model.snapshot import Asked, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import PciSelector
 from nodeagent.policy import groups, naming, selectors
 from nodeagent.policy.change import bindings, guards

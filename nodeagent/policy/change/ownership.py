@@ -12,9 +12,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Set
 
+from nodeagent.model.change import Ledger
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress, vgpu_key
-from nodeagent.model.snapshot import Ledger, Names
+from nodeagent.model.snapshot import Names
 
 NAMESPACE = uuid.UUID("5c3f4a0e-7d0b-5a53-9a67-6e6f64656167")
 INDEXES = 0x10000

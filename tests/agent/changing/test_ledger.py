@@ -14,8 +14,8 @@ from nodeagent.agent.snapshot import Snapshots
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.state import LEDGER
 from nodeagent.kernel.root import Root
-from nodeagent.model.change import set_num_vfs
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.change import Ledger, set_num_vfs
+from nodeagent.model.snapshot import Snapshot
 from tests.facts import names
 
 RECORD = Ledger({"0000:3b:00.4": "557"}, {"557": "NVIDIA A40-24Q"}, {"0000:3b:00.4": ("556", "557")})

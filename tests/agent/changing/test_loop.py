@@ -14,7 +14,7 @@ from nodeagent.agent.changing import ledger
 from nodeagent.base import log
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.snapshot import Ledger
+from nodeagent.model.change import Ledger
 from nodeagent.model.spec import PassthroughRule, PciSelector, Spec, SriovRule
 from nodeagent.sim import files
 from nodeagent.sim.mdev import Card, Type, fail_create, mend_create

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from nodeagent.model.allocation import Allocations, Holder, Knowledge
-from nodeagent.model.change import Action, ActionKind, Plan
+from nodeagent.model.change import Action, ActionKind, Ledger, Plan
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, NodeTypes, Spec, WantedType
 from nodeagent.policy.change import mdevs
 from nodeagent.policy.change.ownership import update_ledger

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.change import ActionKind, Move, Plan
+from nodeagent.model.change import ActionKind, Ledger, Move, Plan
 from nodeagent.model.host import Host, HostUse, HostUses, PciFunction, UseKind
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector, Spec, SriovRule
 from nodeagent.policy.change import bindings, guards
 from tests import ROOT

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.change import Move, Plan, bind_drivers, restore_autoprobe, set_num_vfs
+from nodeagent.model.change import Ledger, Move, Plan, bind_drivers, restore_autoprobe, set_num_vfs
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import PassthroughRule, PciSelector, Spec, SriovRule
 from nodeagent.policy.change import bindings, future_vfs, sriov
 from tests.facts import names

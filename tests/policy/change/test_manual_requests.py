@@ -9,10 +9,10 @@ import pytest
 
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.model.allocation import Allocations, Knowledge
-from nodeagent.model.change import BindAction, Outcome, Request
+from nodeagent.model.change import Asked, BindAction, Ledger, Outcome, Request
 from nodeagent.model.host import Host, HostUse, HostUses, UseKind
 from nodeagent.model.ids import VFIO_PCI, PciAddress
-from nodeagent.model.snapshot import Asked, Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import GroupScope, PassthroughRule, PciSelector, Spec
 from nodeagent.policy.change import manual_requests
 from nodeagent.policy.change.bindings import MANUAL

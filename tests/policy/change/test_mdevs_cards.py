@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from nodeagent.cli import scan
-from nodeagent.model.change import ActionKind, clear_vgpu_type, set_vgpu_type
+from nodeagent.model.change import ActionKind, Ledger, clear_vgpu_type, set_vgpu_type
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CardTypes, MdevSpec, Spec, WantedType
 from nodeagent.policy.change.ownership import update_ledger
 from nodeagent.policy.explain import devices

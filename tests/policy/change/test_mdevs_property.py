@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.model.change import Action, ActionKind, Plan
-from nodeagent.model.snapshot import Ledger
+from nodeagent.model.change import Action, ActionKind, Ledger, Plan
 from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy.change.ownership import update_ledger
 from nodeagent.sim.mdev import Card, Type

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.model.change import Action, ActionKind, Plan
+from nodeagent.model.change import Action, ActionKind, Ledger, Plan
 from nodeagent.model.ids import vgpu_key
-from nodeagent.model.snapshot import Ledger
 from nodeagent.model.spec import MdevSpec
 from nodeagent.policy.change.ownership import update_ledger
 from nodeagent.sim.mdev import Card, Type

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nodeagent.model.change import Ledger
 from nodeagent.model.host import MdevType
-from nodeagent.model.snapshot import Ledger, Snapshot
+from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, Spec
 from nodeagent.policy.change import ownership
 from nodeagent.policy.explain import cards
