@@ -126,7 +126,7 @@ async def test_search_and_states_find_a_device_among_many(tab: Tab) -> None:
         await of(tab.value, show("wait"))
         assert await of(tab.value, BLOCKS) == ["IOMMU group 10"]
         await of(tab.value, show("none"))
-        assert "040300" in await of(tab.text)
+        assert "audio device that goes with its card" in await of(tab.text)
         await of(tab.value, show("all"))
         await of(tab.value, "document.activeElement.blur()")
         await of(tab.press, "/")
