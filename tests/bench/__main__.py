@@ -28,6 +28,7 @@ from tests.bench import (
     listing,
     restarting,
     scanning,
+    siblings,
     splitting,
     starting,
 )
@@ -47,6 +48,7 @@ async def _large(figures: Callable[[SimulatedHost, FakeKubelet], Awaitable[list[
 CASES: dict[str, Case] = {
     "start": functools.partial(_large, starting.figures),
     "allocate": functools.partial(_large, allocating.figures),
+    "siblings": siblings.figures,
     "event": functools.partial(_large, events.figures),
     "restart": functools.partial(_large, restarting.figures),
     "crowd": crowding.figures,

@@ -155,6 +155,7 @@ class Admission:
         request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest(list(ids))])
         error: str | None = None
         responses: list[v1beta1.ContainerAllocateResponse] = []
+        began = time.monotonic()
         state.allocating.update(ids)
         state.changed()
         try:
@@ -166,7 +167,9 @@ class Admission:
             error = go_text(foreign)
         finally:
             state.allocating.difference_update(ids)
-        state.statistics.allocations.append(AllocateCall(resource, ids, anyio.current_time(), error))
+        seconds = time.monotonic() - began
+        call = AllocateCall(resource, ids, anyio.current_time(), seconds, error)
+        state.statistics.allocations.append(call)
         state.changed()
         if error is not None:
             state.table.recount_allocated()

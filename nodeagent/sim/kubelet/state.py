@@ -230,12 +230,13 @@ class DeviceList:
 
 @dataclass(frozen=True, slots=True)
 class AllocateCall:
-    """One Allocate: the ids in the order asked; ``error`` None if granted."""
+    """One Allocate: the ids in the order asked; ``when`` it ended, after so many ``seconds``."""
 
     resource: str
     ids: tuple[str, ...]
     when: float
-    error: str | None = None
+    seconds: float
+    error: str | None = None  # None: granted
 
 
 @dataclass(slots=True)
