@@ -68,14 +68,15 @@ class Tracer:
 @asynccontextmanager
 async def _traced(host: SimulatedHost, kubelet: FakeKubelet, resources: int) -> AsyncIterator[Tracer]:
     """A daemon that is traced, and has listed so many resources."""
-    path = f"{host.directory}/.trace"
-    daemon = Daemon(host.path("/"), module=("tests.bench.traced", path))
-    try:
-        await listing.all_listed(kubelet, resources=resources)
-        await anyio.sleep(REST)
-        yield Tracer(daemon, path)
-    finally:
-        daemon.stop()
+    with tempfile.TemporaryDirectory(prefix="nodeagent-bench-") as directory:  # not watched by the daemon
+        path = f"{directory}/trace"
+        daemon = Daemon(host.path("/"), module=("tests.bench.traced", path))
+        try:
+            await listing.all_listed(kubelet, resources=resources)
+            await anyio.sleep(REST)
+            yield Tracer(daemon, path)
+        finally:
+            daemon.stop()
 
 
 async def listed_host() -> dict[str, list[list[Function]]]:

@@ -366,7 +366,7 @@ def _reads_as_known(root: Root, ids: Collection[str], host: Host) -> bool:
         return False
     paths = [path for path in ids if path.startswith("/")]
     known = {path: host.dev_nodes[path] for path in paths if path in host.dev_nodes}
-    if _unnamed(read_nodes(root, paths)) != _unnamed(known):
+    if paths and _unnamed(read_nodes(root, paths)) != _unnamed(known):
         return False
     devices = [device_id for device_id in ids if not device_id.startswith("/")]
     if not all(_device_reads_as_known(root, device_id, host) for device_id in devices):

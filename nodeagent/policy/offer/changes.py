@@ -44,11 +44,13 @@ class Changed(NamedTuple):
 
 def find_changes(before: Snapshot, now: Snapshot) -> Changed:
     """The units of ``now`` to decide again after the offers of ``before``."""
-    rebuilt = _find_rebuilt(before.host, now.host)
+    rebuilt: dict[UnitId, None] = {}
+    rechecked: dict[UnitId, None] | None = None
+    if before.host is not now.host:
+        rebuilt, rechecked = _find_rebuilt(before.host, now.host), _find_all(before.host, now.host)
     held = _find_changed_tables(before.allocations.table, now.allocations.table)
     held |= _find_changed_holders(before.allocations.came_with, now.allocations.came_with)
     held |= _find_changed_holders(before.reservations.pending, now.reservations.pending)
-    rechecked = _find_all(before.host, now.host)
     if rechecked is None:
         marked = before.reservations.admitting ^ now.reservations.admitting
         marked |= before.reservations.withdrawn ^ now.reservations.withdrawn

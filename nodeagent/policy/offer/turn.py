@@ -74,7 +74,8 @@ def decide_first(snapshot: Snapshot, matched: Mapping[str, Match] = units.NO_MAT
 def decide_next(before: Decision, snapshot: Snapshot) -> Decision:
     """The Decision of ``snapshot`` after ``before``."""
     snapshot = not_offered.with_unplugged(before.snapshot, snapshot)
-    matched = _keep_matches(before, snapshot.host)
+    same_host = before.snapshot.host is snapshot.host
+    matched = before.matched if same_host else _keep_matches(before, snapshot.host)
     if (before.snapshot.spec, before.snapshot.names) != (snapshot.spec, snapshot.names):
         matched = matched if before.snapshot.spec == snapshot.spec else {}
         touched = _all_names(before, snapshot)
