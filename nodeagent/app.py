@@ -201,7 +201,7 @@ class Daemon:
         )
         async with anyio.create_task_group() as group:
             for cell in cells:
-                group.start_soon(cell.follow, lambda _: self.core.snapshots.ring(), name="status")
+                group.start_soon(cell.follow, lambda _: self.core.snapshots.touch(), name="status")
 
     def _tasks_that_end(self, group: TaskGroup) -> Sequence[Task]:
         """Two reads, and the code of rare features: its components run once it is wanted."""
@@ -223,7 +223,8 @@ class Daemon:
     async def _change_host(self, group: TaskGroup) -> None:
         prefix, snapshots = self.core.root.prefix, self.core.snapshots
         if not await threads.call(state.LEDGER.exists, prefix):  # else there may be drivers to restore
-            await snapshots.until(lambda now: now.spec.changes_host or self._requested)
+            while not (snapshots.now.spec.changes_host or self._requested):
+                await snapshots.newer(snapshots.version)
         await _load("nodeagent.agent.changing.loop", "nodeagent.agent.changing.requests")
         from nodeagent.agent.changing import loop, requests
 
@@ -231,12 +232,12 @@ class Daemon:
         self.changes = components[0]
         self.requests = requests.ManualRequests(self.core, self.changes.runner)
         self._keep(components, group)
-        self.core.snapshots.ring()  # for ``_reply``
+        self.core.snapshots.touch()  # for ``_reply``
 
     async def _reply(self, question: bytes, asker: int) -> dict[str, Any]:
         """The answer to a manual request of the process ``asker``, once the code for that is loaded."""
         self._requested = True
-        self.core.snapshots.ring()  # for ``_change_host``
+        self.core.snapshots.touch()  # for ``_change_host``
         while self.requests is None:
             await self.core.snapshots.newer(self.core.snapshots.version)
         return await self.requests.reply(question, asker)
@@ -244,21 +245,21 @@ class Daemon:
     async def _prepare_usb(self, group: TaskGroup) -> None:
         prefix, snapshots = self.core.root.prefix, self.core.snapshots
         if not await threads.call(state.USB.exists, prefix):  # else there may be nodes to return
-            await snapshots.until(lambda now: NODES in now.spec.node_paths)
+            await snapshots.until(lambda spec: NODES in spec.node_paths)
         await _load("nodeagent.agent.usb")
         from nodeagent.agent import usb
 
         self._keep(usb.components(self.core), group)
 
     async def _read_cdi_specs(self, group: TaskGroup) -> None:
-        await self.core.snapshots.until(lambda now: bool(now.spec.cdi_kinds))
+        await self.core.snapshots.until(lambda spec: bool(spec.cdi_kinds))
         await _load("nodeagent.agent.cdi_specs")
         from nodeagent.agent import cdi_specs
 
         self._keep(cdi_specs.components(self.core), group)
 
     async def _follow_cluster(self, group: TaskGroup) -> None:
-        await self.core.snapshots.until(lambda now: is_followed(now.spec.following))
+        await self.core.snapshots.until(lambda spec: is_followed(spec.following))
         await _load("nodeagent.agent.cluster.follow")
         from nodeagent.agent.cluster import follow
 

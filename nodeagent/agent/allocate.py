@@ -10,11 +10,12 @@ allocated happen without an await in between.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import anyio
 
+from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.reservations import Admission, Pending, ReservationBook
 from nodeagent.agent.tally import AllocateTally
@@ -34,6 +35,9 @@ from nodeagent.policy.groups import OpenState
 from nodeagent.policy.offer import allocating, grants, prefer
 from nodeagent.policy.offer.allocating import Request
 
+if TYPE_CHECKING:  # few nodes load it
+    from nodeagent.agent.usb import UsbNodes
+
 
 class Host(Protocol):
     """Reads the node's devices into the Snapshot."""
@@ -43,28 +47,6 @@ class Host(Protocol):
         ``functions``.
 
         :raises KernelRefused: if changed devices could not be read.
-        """
-        ...
-
-
-class CdiFiles(Protocol):
-    """Writes the CDI files of devices that are allocated by CDI name."""
-
-    async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """Make sure that the CDI file names these devices.
-
-        :raises AllocationRefused: if the file cannot be written.
-        """
-        ...
-
-
-class UsbNodes(Protocol):
-    """Changes the owner of USB device nodes to the user that QEMU runs as."""
-
-    async def ensure(self, name: ResourceName, device_ids: Sequence[str], owned: Collection[str]) -> None:
-        """Change the owner of the device nodes. The requesting pod already has the ``owned`` devices.
-
-        :raises AllocationRefused: if the owner cannot be changed in time.
         """
         ...
 
@@ -121,28 +103,21 @@ class Allocator:
         """
         with self.tally.counted(name):
             deadline = anyio.current_time() + self._timeouts.former_holder_close
-            request = self._request(name, device_ids)
+            request, admission = self._request(name, device_ids), Admission()
             grants.check_listed(request.resource, device_ids)
             if allocating.is_shared(request):
                 request = await self._reread(request)
-                return self._mark(request, Admission(), grants.grant(*request), {})
-            admission = await self._identify(request)
-            request = self._renew(request)
+                grant = grants.grant(*request)
+                self._mark(request, admission, {})
+                return grant
+            if allocating.is_contended(request):
+                admission = self._reservations.identify(await self._usage.request_in_allocate())
+                request = self._renew(request)
+                allocating.check_unused(request, admission.owned, admission.pods)
             request = await self._reread(request, allocating.find_vfio_functions(request))
             request = await self._wait_until_closed(request, admission, deadline)
             await self._ensure_nodes(request, admission)
             return self._answer(self._renew(request), admission)
-
-    async def _identify(self, request: Request) -> Admission:
-        """Find the pod that is being admitted; the result is empty where the pod does not matter.
-
-        :raises AllocationRefused: if another pod uses a device of the same IOMMU groups.
-        """
-        if not allocating.is_contended(request):
-            return Admission()
-        admission = self._reservations.identify(await self._usage.request_in_allocate())
-        allocating.check_unused(self._renew(request), admission.owned, admission.pods)
-        return admission
 
     async def _reread(self, request: Request, functions: Sequence[PciAddress] = ()) -> Request:
         """Read the devices, and everything that their health depends on, again, and decide again.
@@ -245,21 +220,18 @@ class Allocator:
         allocating.check_unused(request, admission.owned, admission.pods)
         allocating.check_usb_nodes(request)
         listed = listed_devices(admission.pods or {})
-        return self._mark(request, admission, grant, allocating.pending_holders(request, listed))
+        self._mark(request, admission, allocating.pending_holders(request, listed))
+        return grant
 
-    def _mark(
-        self, request: Request, admission: Admission, grant: Grant, holders: Mapping[str, Holder]
-    ) -> Grant:
+    def _mark(self, request: Request, admission: Admission, holders: Mapping[str, Holder]) -> None:
         """Mark the ids as allocated.
 
         ``holders``: device id → the requesting pod, for ids that PodResources does not list with that pod.
         """
         functions, name = allocating.find_host_functions(request), request.resource.name
-        pending = {each: {each: holders[each]} if each in holders else {} for each in request.device_ids}
         self._reservations.allocate(
-            admission, {(name, each): Pending(one, functions) for each, one in pending.items()}
+            admission, {(name, each): Pending(holders.get(each), functions) for each in request.device_ids}
         )
-        return grant
 
     # GetPreferredAllocation
 

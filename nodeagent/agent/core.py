@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from nodeagent.agent import recoveries
-from nodeagent.agent.allocate import Allocator, UsbNodes
+from nodeagent.agent.allocate import Allocator
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.device_plugins import CreateEndpoint, DevicePlugins
 from nodeagent.agent.kubelet_view import KubeletView
@@ -40,6 +41,9 @@ from nodeagent.kubelet.socket_dir import SocketDir
 from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import merge
+
+if TYPE_CHECKING:  # few nodes load it
+    from nodeagent.agent.usb import UsbNodes
 
 RUNTIME = "/run/nodeagent"  # the directory of files that live until the next boot
 

@@ -67,9 +67,10 @@ class ResourceAnswers:
         except AllocationRefused as refusal:
             resource = self._offering.decision.resource(self._name)
             self._devices.update(resource.devices)
-            tell.refused(resource, device_ids, refusal, self._offering.newest)
+            tell.refused(resource, device_ids, refusal, self._offering.snapshots.now)
             raise
-        tell.allocated(self._offering.decision.resource(self._name), device_ids, self._offering.newest)
+        resource = self._offering.decision.resource(self._name)
+        tell.allocated(resource, device_ids, self._offering.snapshots.now)
         return grant
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
@@ -185,17 +186,14 @@ class DevicePlugins:
             self._end(name)
             log.event(log.RESOURCE_REMOVED, resource=name, cause=why)
         for resource in resources.values():
-            if resource.cdi is cdi and self._is_new(resource):
+            newest = self._offering.resources.get()  # others than ``resources`` after a CDI file was written
+            if resource.cdi is cdi and newest.get(resource.name) is resource:
                 await self._show(resource, group)
-
-    def _is_new(self, resource: Resource) -> bool:
-        """True if this Resource is not shown yet, and was not replaced while its CDI file was written."""
-        running = self._running.get(resource.name)
-        wanted = self._offering.resources.get().get(resource.name) is resource
-        return wanted and (running is None or running.resource is not resource)
 
     async def _show(self, resource: Resource, group: TaskGroup) -> None:
         running = self._running.get(resource.name)
+        if running is not None and running.resource is resource:
+            return
         if running is not None and running.resource.direct is not resource.direct:
             self._end(resource.name)  # the kubelet reads the plugin's options only at Register
             running = None

@@ -109,7 +109,7 @@ class Observer:
         seen, paths, before = -1, tuple[str, ...](), Snapshot()
         while True:
             seen, snapshot = await self._snapshots.newer(seen)
-            if snapshot.spec.node_paths != paths:
+            if snapshot.spec is not before.spec and snapshot.spec.node_paths != paths:
                 paths = snapshot.spec.node_paths
                 self._events.watch_rule_nodes(paths)
                 self._scan_requests.add(None)
@@ -139,13 +139,9 @@ class Observer:
             await self._wait_for_scan(keys)
             if (error := self.scanned.get().error) is not None:
                 raise error
-        with anyio.move_on_after(self._timeouts.device_read):
-            await self._wait_until_readable(keys)
-
-    async def _wait_until_readable(self, keys: frozenset[str]) -> None:
-        """Wait for the end of a scan in which these devices did not answer."""
-        while any(_is_unanswered(self._snapshots.now.host, key) for key in keys):
-            await self.scanned.newer(self.scanned.version)
+        with anyio.move_on_after(self._timeouts.device_read):  # a scan that began before may lack them
+            while any(_is_unanswered(self._snapshots.now.host, key) for key in keys):
+                await self.scanned.newer(self.scanned.version)
 
     async def refresh(self, ids: Collection[str]) -> None:
         """Scan those of the ids that exist on the host, and wait a limited time for the scan."""

@@ -56,9 +56,9 @@ class PodsAnswer(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """One allocated id: the host devices that it uses, and the host functions behind its device nodes."""
+    """One allocated id: its pod unless PodResources lists it, and the host functions of its nodes."""
 
-    holders: Mapping[str, Holder]
+    holder: Holder | None
     functions: frozenset[str] = frozenset()
     at: float = 0.0
 
@@ -72,6 +72,7 @@ class ReservationBook:
         self._timeouts = timeouts
         self._pending: dict[ResourceDevice, Pending] = {}
         self._check_at: float | None = None  # when the kubelet must have the last allocated ids
+        self._withdrawn: frozenset[str] = frozenset()  # ids that are about to be removed
         self._moving: frozenset[str] = frozenset()  # functions that are about to be bound to another driver
         self._admission: Admission | None = None  # the current one
         self._last = 0.0  # when its last Allocate was answered
@@ -84,9 +85,9 @@ class ReservationBook:
 
         :raises AllocationRefused: if an id, or a function behind its device nodes, is withdrawn.
         """
-        for one in allocated.values():
-            for each in one.holders.keys() & self._marks.withdrawn:
-                text = f"{each} is being removed, or bound to another driver"
+        for (_, device_id), one in allocated.items():
+            if one.holder is not None and device_id in self._withdrawn:
+                text = f"{device_id} is being removed, or bound to another driver"
                 raise AllocationRefused(text, "the list is sent to the kubelet again; try the pod again")
             for each in one.functions & self._moving:
                 raise AllocationRefused(
@@ -96,7 +97,7 @@ class ReservationBook:
         self._pending |= {each: one._replace(at=now) for each, one in allocated.items()}
         self._check_at = now + self._timeouts.pod_resources_after_allocate
         if admission.pods is not None:
-            isolated = {each for each, one in allocated.items() if one.holders}
+            isolated = {each for each, one in allocated.items() if one.holder is not None}
             self._admission = admission._replace(allocated=admission.allocated | isolated)
             self._last, self._entered = now, False
         self._publish()
@@ -108,16 +109,18 @@ class ReservationBook:
 
         False, and no mark, if one of them was allocated a moment ago.
         """
-        if not self._marks.pending.keys().isdisjoint(ids) or not self._functions.isdisjoint(moving):
+        now = self._snapshots.now
+        pending = now.reservations.pending.keys()
+        if not (pending.isdisjoint(ids) and now.recently_allocated.isdisjoint(moving)):
             return False
-        self._moving = self._moving.union(moving)
-        self._mark(replace(self._marks, withdrawn=self._marks.withdrawn.union(ids)))
+        self._withdrawn, self._moving = self._withdrawn.union(ids), self._moving.union(moving)
+        self._publish()
         return True
 
     def restore(self, ids: Collection[str], moving: Collection[str]) -> None:
         """Remove these marks after the change has ended and the Host shows its result."""
-        self._moving = self._moving.difference(moving)
-        self._mark(replace(self._marks, withdrawn=self._marks.withdrawn.difference(ids)))
+        self._withdrawn, self._moving = self._withdrawn.difference(ids), self._moving.difference(moving)
+        self._publish()
 
     # The pod under admission
 
@@ -172,9 +175,9 @@ class ReservationBook:
         missing = frozenset[ResourceDevice]() if answer is None else self.find_missing(file, answer)
         pending: dict[ResourceDevice, Pending] = {}
         for each, one in self._pending.items():
-            holders = {} if each in shown or each in missing else one.holders
-            if each not in written and (holders or (one.functions and now < self._latest_entry(one))):
-                pending[each] = one._replace(holders=holders)
+            holder = None if each in shown or each in missing else one.holder
+            if each not in written and (holder or (one.functions and now < self._latest_entry(one))):
+                pending[each] = one._replace(holder=holder)
         self._pending = pending
         if answer is not None and self._check_at is not None and answer.requested_at >= self._check_at:
             self._check_at = None
@@ -209,31 +212,23 @@ class ReservationBook:
     def due(self) -> float | None:
         """When to query the kubelet next because of allocated ids; None if no id is pending."""
         soon = self._timeouts.pod_resources_after_allocate
-        times = [one.at + soon if one.holders else self._latest_entry(one) for one in self._pending.values()]
+        times = [one.at + soon if one.holder else self._latest_entry(one) for one in self._pending.values()]
         if self._check_at is not None:
             times.append(self._check_at)
-        if self.is_admitting:
+        if self._admission is not None:
             times.append(self._latest_end)
         return min(times, default=None)
 
     # The Snapshot
 
-    @property
-    def _marks(self) -> Reservations:
-        return self._snapshots.now.reservations
-
-    @property
-    def _functions(self) -> frozenset[str]:
-        return frozenset[str]().union(*(one.functions for one in self._pending.values()))
-
     def _publish(self) -> None:
         admission = self._admission or Admission()
-        holders = (one.holders.items() for one in self._pending.values())
-        pending = {each: holder for several in holders for each, holder in several}
-        admitting = frozenset(each for _, each in admission.allocated)
-        self._mark(replace(self._marks, pending=pending, admitting=admitting))
-
-    def _mark(self, marks: Reservations) -> None:
+        reservations = Reservations(
+            admitting=frozenset(device_id for _, device_id in admission.allocated),
+            withdrawn=self._withdrawn,
+            pending={each: one.holder for (_, each), one in self._pending.items() if one.holder is not None},
+        )
+        functions = frozenset[str]().union(*(one.functions for one in self._pending.values()))
         self._snapshots.publish(
-            replace(self._snapshots.now, reservations=marks, recently_allocated=self._functions)
+            replace(self._snapshots.now, reservations=reservations, recently_allocated=functions)
         )

@@ -42,6 +42,6 @@ class AllocateTally:
             ended = AllocationsStatus(refused=1)
             raise
         finally:
-            sums = map(sum, zip(self.of(name), ended, strict=True))
+            sums = map(sum, zip(self._by_resource.get(name, NO_ALLOCATIONS), ended, strict=True))
             self._by_resource[name] = AllocationsStatus(*sums)
             self.durations = self.durations.and_one(anyio.current_time() - began)

@@ -379,6 +379,6 @@ class Usage:
             times.append(due)
         if self._releases.awaited.get():
             times.append(requested_at + timing.holders)
-        if not self._absence_counts and self._unreadable is not None:
+        if self._unreadable is not None and not self._absence_counts:
             times.append(self._unreadable + timeouts.unreadable_checkpoint)
         return min(times)

@@ -20,14 +20,9 @@ class Latest(Generic[T]):
     """The newest value of ``T`` and its version (0 = the value given at the start)."""
 
     def __init__(self, value: T) -> None:
+        self.version = 0  # of the present value; readers do not change it
         self._value = value
-        self._version = 0
         self._changed: anyio.Event | None = None  # None: no reader waits
-
-    @property
-    def version(self) -> int:
-        """The version of the present value."""
-        return self._version
 
     def get(self) -> T:
         """The present value, at once."""
@@ -43,18 +38,18 @@ class Latest(Generic[T]):
 
     def touch(self) -> None:
         """Wake all readers although the value may be the same."""
-        self._version += 1
+        self.version += 1
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
     async def newer(self, seen: int) -> tuple[int, T]:
         """Wait until the version differs from ``seen``; return the present version and value."""
-        while self._version == seen:
+        while self.version == seen:
             if self._changed is None:
                 self._changed = anyio.Event()
             await self._changed.wait()
-        return self._version, self._value
+        return self.version, self._value
 
     async def follow(self, then: Callable[[T], None], seen: int = -1) -> None:
         """Call ``then`` with the present value, unless it was seen, and with each newer one, for ever."""

@@ -97,20 +97,16 @@ class Supervisor:
         self.changed: Latest[None] = Latest(None)  # touched when ``failures`` is another
 
     async def run(self, component: Component) -> None:
-        """Keep a component running under its own name. One that returns has failed: a library has cancelled
-        a task of it.
+        """Keep a component running under its own name.
 
         :raises FatalError: as ``keep`` does.
         """
+        await self.keep(component.name, component.run, may_end=False)
 
-        async def run() -> None:
-            await component.run()
-            raise InternalError("it has ended without a request to end")
-
-        await self.keep(component.name, run)
-
-    async def keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+    async def keep(self, name: str, run: Callable[[], Awaitable[None]], *, may_end: bool = True) -> None:
         """Run until it returns; after a failure run it again, later each time.
+
+        Unless it ``may_end``, a return is a failure: a library has cancelled a task of it.
 
         :raises FatalError: if that is the failure, or if it failed after an upgrade has removed our code.
         """
@@ -119,6 +115,9 @@ class Supervisor:
             began = anyio.current_time()
             try:
                 await _run_uncancelled(run)
+                if may_end:
+                    return
+                raise InternalError("it has ended without a request to end")
             except FatalError:
                 raise
             except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one
@@ -131,8 +130,6 @@ class Supervisor:
                     await anyio.sleep(pause)
                 finally:
                     self._say(name, "")  # also when it is ended: nothing is wrong with it any more
-            else:
-                return
 
     def _say(self, name: str, text: str) -> None:
         self.failures[name] = text

@@ -18,25 +18,20 @@ from nodeagent.model.ids import PciAddress
 from nodeagent.model.nodes import CdiFile
 
 
-class ScanRequests:
-    """At the start everything is due."""
+class ScanRequests(Latest[None]):
+    """At the start everything is due. Each request makes a new version of the cell."""
 
     def __init__(self) -> None:
+        super().__init__(None)
         self._due: set[str] | None = None  # None: everything
         self.verdicts: Latest[Mapping[PciAddress, Recovery]] = Latest(MappingProxyType({}))
         self._lowest: dict[PciAddress, int] = {}  # count of opens that was seen since the verdict
-        self._changed: Latest[None] = Latest(None)
         self.specs: Mapping[str, CdiFile] = MappingProxyType({})  # what is known of CDI files, by path
 
     @property
     def due(self) -> bool:
         """True if there is something to scan."""
         return self._due is None or bool(self._due)
-
-    @property
-    def version(self) -> int:
-        """Changes with each request."""
-        return self._changed.version
 
     @property
     def recoveries(self) -> Mapping[PciAddress, Recovery]:
@@ -49,7 +44,7 @@ class ScanRequests:
             self._due = None
         elif self._due is not None:
             self._due.add(key)
-        self._changed.touch()
+        self.touch()
 
     def recovery(self, address: PciAddress, recovery: Recovery | None) -> None:
         """Note a verdict, None if nothing is wrong any more, and ask for a scan."""
@@ -79,10 +74,6 @@ class ScanRequests:
         """Return the keys that are due, None for everything; nothing is due afterwards."""
         due, self._due = self._due, set()
         return None if due is None else frozenset(due)
-
-    async def newer(self, seen: int) -> None:
-        """Wait until the version differs from ``seen``."""
-        await self._changed.newer(seen)
 
 
 def _well(function: PciFunction, verdict: Recovery, opened: bool) -> bool:

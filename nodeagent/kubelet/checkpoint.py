@@ -97,8 +97,9 @@ class CheckpointFile:
 
     def _read(self) -> Checkpoint:
         with Path(self._path).open("rb") as file:
-            stamp = _stamp(file)  # of this file: the kubelet may put another one in its place
-            if _is_same(stamp, self._last.stamp):
+            status = os.fstat(file.fileno())  # of this file: the kubelet may put another one in its place
+            stamp = status.st_ino, status.st_mtime_ns, status.st_size
+            if stamp == self._last.stamp and status.st_mtime_ns % 10**9:  # whole seconds are too coarse
                 return self._last
             entries, readable, registered = _entries(file)
         found = Checkpoint(stamp, entries, readable, registered=registered)
@@ -117,16 +118,6 @@ def known_resources(path: str) -> frozenset[str] | None:
         return frozenset(registered or ()) | {pod["ResourceName"] for pod in pods or ()}
     except _UNREADABLE:
         return None
-
-
-def _stamp(file: BinaryIO) -> Stamp:
-    status = os.fstat(file.fileno())
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _is_same(one: Stamp, other: Stamp | None) -> bool:
-    """True if it is the same file; where times are whole seconds, that is not known."""
-    return one == other and one[1] % 10**9 != 0
 
 
 def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool, Mapping[str, Sequence[str]]]:

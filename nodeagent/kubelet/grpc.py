@@ -157,24 +157,25 @@ class SocketServer:
                 raise GRPCError(Status.UNAVAILABLE, "the server is stopping")
             scope = CancelScope()
             self._calls[scope] = is_stream
-            self._note_stream(is_stream, 1)
+            if is_stream:
+                self._count_stream(1)
             try:
                 with scope:
                     await handler.func(stream)
             finally:
                 del self._calls[scope]
-                self._note_stream(is_stream, -1)
+                if is_stream:
+                    self._count_stream(-1)
                 self._progress.touch()
             if scope.cancelled_caught and not is_stream:
                 raise GRPCError(Status.UNAVAILABLE, "the server has stopped")
 
         return handler._replace(func=serve)
 
-    def _note_stream(self, is_stream: bool, change: int) -> None:
-        if is_stream:
-            self.streams += change
-            self.streamed = True
-            self._on_streams()
+    def _count_stream(self, change: int) -> None:
+        self.streams += change
+        self.streamed = True
+        self._on_streams()
 
     async def _drain(self, grace: float) -> None:
         """Let unary RPCs end, then end all, then let the peers close their connections.

@@ -162,7 +162,7 @@ class Node:
     async def allocate(self, resource: ResourceName, device_id: str, *, asked: bool = True) -> None:
         """An Allocate of one id, with a request to the kubelet or without."""
         admission = await self.identify() if asked else Admission()
-        allocated = {(resource, device_id): Pending({device_id: unnamed(resource, None)})}
+        allocated = {(resource, device_id): Pending(unnamed(resource, None))}
         self.reservations.allocate(admission, allocated)
 
     async def identify(self) -> Admission:

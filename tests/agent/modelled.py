@@ -19,6 +19,7 @@ from itertools import count
 import anyio
 
 from nodeagent.agent.allocate import Allocator
+from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
 from nodeagent.agent.reservations import ReservationBook
@@ -160,13 +161,8 @@ class Daemon:
         releases = Releases(common)
         self.offering = Offering(self.snapshots, releases, Timeouts())
         self.usage = Usage(machine.kubelet, self.snapshots, self.book, self, releases, common, QUICK)
-        root = Root("/nonexistent")
-        self.allocator = Allocator(
-            root, self, self.offering, self.usage, self.book, self, Latest(None), QUICK
-        )
-
-    async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """No device is allocated by CDI names."""
+        root, cdi = Root("/nonexistent"), CdiFiles("/nonexistent", self.snapshots, self.offering)
+        self.allocator = Allocator(root, self, self.offering, self.usage, self.book, cdi, Latest(None), QUICK)
 
     async def recheck(self, ids: Sequence[str], functions: Sequence[PciAddress] = ()) -> None:
         """Read the host again."""

@@ -19,7 +19,7 @@ NOBODY = Admission()
 
 def allocated(*ids: str, resource: ResourceName = A) -> dict[ResourceDevice, Pending]:
     """These ids."""
-    return {(resource, each): Pending({each: unnamed(resource, None)}) for each in ids}
+    return {(resource, each): Pending(unnamed(resource, None)) for each in ids}
 
 
 async def test_an_id_is_allocated_or_withdrawn_and_never_both() -> None:
@@ -37,7 +37,7 @@ async def test_an_id_is_allocated_or_withdrawn_and_never_both() -> None:
 async def test_a_function_behind_an_allocated_node_keeps_its_driver_and_the_other_way_round() -> None:
     node = Node(Kubelet(), BRIEF)
     book = node.reservations
-    behind = {(A, "node"): Pending({}, frozenset({"f"}))}
+    behind = {(A, "node"): Pending(None, frozenset({"f"}))}
     assert book.withdraw((), {"f"})
     with pytest.raises(AllocationRefused, match="f"):
         book.allocate(NOBODY, behind)

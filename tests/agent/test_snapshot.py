@@ -10,6 +10,9 @@ import anyio
 from nodeagent.agent.snapshot import Snapshots
 from nodeagent.model.host import Host
 from nodeagent.model.snapshot import Snapshot
+from nodeagent.model.spec import NodeRule, Spec
+
+RULE = NodeRule("example.com/kvm", "/dev/kvm", 1)
 
 
 def test_a_part_that_says_the_same_is_the_same_object_as_before() -> None:
@@ -45,22 +48,27 @@ async def test_whoever_waits_is_woken_by_any_part_and_by_the_bell_alone() -> Non
         await anyio.wait_all_tasks_blocked()
         snapshots.publish(replace(snapshots.now, machine_id="0"))
         await anyio.wait_all_tasks_blocked()
-        snapshots.ring()
+        snapshots.touch()
     assert seen == ["0", "0"]
 
 
-async def test_a_snapshot_of_a_kind_is_waited_for_and_one_that_is_there_is_taken_at_once() -> None:
+async def test_a_spec_of_a_kind_is_waited_for_and_each_spec_is_checked_once() -> None:
     snapshots = Snapshots(Snapshot(machine_id="0"))
-    assert (await snapshots.until(lambda now: now.machine_id == "0")) is snapshots.now
-    found: list[Snapshot] = []
+    checked: list[Spec] = []
 
-    async def wait() -> None:
-        found.append(await snapshots.until(lambda now: now.machine_id == "2"))
+    def has_rule(spec: Spec) -> bool:
+        checked.append(spec)
+        return bool(spec.rules)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(wait)
-        for machine in ("1", "2"):
-            await anyio.wait_all_tasks_blocked()
-            assert found == []
-            snapshots.publish(replace(snapshots.now, machine_id=machine))
-    assert [each.machine_id for each in found] == ["2"]
+        tasks.start_soon(snapshots.until, has_rule)
+        await anyio.wait_all_tasks_blocked()
+        snapshots.publish(replace(snapshots.now, machine_id="1"))
+        await anyio.wait_all_tasks_blocked()
+        assert len(checked) == 1
+        snapshots.publish(replace(snapshots.now, spec=Spec(labels=(("a", "b"),))))
+        await anyio.wait_all_tasks_blocked()
+        assert len(checked) == 2
+        snapshots.publish(replace(snapshots.now, spec=Spec(rules=(RULE,))))
+    await snapshots.until(has_rule)
+    assert checked[2:] == [snapshots.now.spec, snapshots.now.spec]

@@ -119,7 +119,7 @@ class ChangeRunner:
         late = work.late
         await self._finish([each for each in work.steps if late is None or each != late.step], _places(work))
         self.working -= {work.card}
-        self.snapshots.ring()
+        self.snapshots.touch()
         if late is not None:
             await self._await_late(late)
 
@@ -189,7 +189,7 @@ class ChangeRunner:
         """Wait for the end of a late write, and record its result."""
         await self._result(write)
         await self._finish([write.step], write.step.action.targets)
-        self.snapshots.ring()
+        self.snapshots.touch()
 
     async def resume(self, group: TaskGroup) -> None:
         """Continue the steps and writes that were in progress when the loop failed."""

@@ -174,7 +174,7 @@ class ClusterFollower:
         self.state.set(now)
         self._core.cluster.set(now.config)
         _log_new([line for line in self._lines() if line not in before])
-        self._core.snapshots.ring()
+        self._core.snapshots.touch()
 
     def _lines(self) -> Iterator[str]:
         """The lines for the log on the state in force."""
@@ -193,7 +193,7 @@ class ClusterFollower:
         if now.objects == self._saved.objects:
             if self._unsaved:  # the state has changed back
                 self._unsaved = ""
-                self._core.snapshots.ring()
+                self._core.snapshots.touch()
             return
         saved = now._replace(saved=time.time(), doubts=())
         try:
@@ -205,7 +205,7 @@ class ClusterFollower:
             self._unsaved = unsaved
         else:
             self._saved, self._unsaved = saved, ""
-        self._core.snapshots.ring()
+        self._core.snapshots.touch()
 
 
 def _log_new(lines: Sequence[str]) -> None:

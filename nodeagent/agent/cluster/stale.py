@@ -143,7 +143,7 @@ class StaleResources:
                 log.event(log.STALE_RESOURCE, resource=each.resource, hint=each.message or hint)
         if found != self._stale:
             self._stale = found
-            self._core.snapshots.ring()
+            self._core.snapshots.touch()
         now, timeouts = anyio.current_time(), self._core.timeouts
         settled, spread = now + timeouts.stale_resource_settle, timeouts.stale_resource_spread
         self._due = {
@@ -169,7 +169,7 @@ class StaleResources:
         self._taken.add(name)
         self._unseen[name] = anyio.current_time() + self._core.timeouts.removed_resource_seen
         log.event(log.STALE_RESOURCE_REMOVED, resource=name)
-        self._core.snapshots.ring()
+        self._core.snapshots.touch()
         return 0.0
 
     def _postpone(self, error: ClusterUnavailable) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nodeagent.base import log
 from nodeagent.base.errors import AllocationRefused
-from nodeagent.model.ids import DeviceId, PciAddress, pci_address
+from nodeagent.model.ids import DeviceId, pci_address
 from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, waits
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import grants
@@ -20,14 +20,6 @@ from nodeagent.policy.offer.turn import Decision
 
 FEWER = "the rule now makes fewer shares of its node"
 LEFT = "it has left the node"
-
-
-class _Known(NamedTuple):
-    """The known facts of one device besides its id."""
-
-    address: PciAddress | None
-    group: tuple[str, ...]
-    pod: tuple[str, ...]  # the pods that use a device of its group
 
 
 class _Change(NamedTuple):
@@ -141,11 +133,6 @@ def pods_with(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(sorted({str(holder) for holder in holders if holder is not None and holder.named}))
 
 
-def _known(device_id: str, snapshot: Snapshot) -> _Known:
-    pods = pods_with(_neighbours([device_id], snapshot), snapshot)
-    return _Known(pci_address(device_id), groups_of([device_id], snapshot), pods)
-
-
 def _unhealthy(resource: str, device: str, reason: Reason, snapshot: Snapshot) -> _Change:
     holder = snapshot.holder(device)
     held = holder is not None and holder.resource == resource
@@ -153,9 +140,11 @@ def _unhealthy(resource: str, device: str, reason: Reason, snapshot: Snapshot) -
 
 
 def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot) -> None:
-    first, *others = ids
-    device = f"each of {len(ids)} shares ({first} …)" if others else first
-    known = _Known(None, (), ()) if others else _known(first, snapshot)
+    alone = ids if len(ids) == 1 else ()
+    device = ids[0] if alone else f"each of {len(ids)} shares ({ids[0]} …)"
+    address = pci_address(ids[0]) if alone else None
+    group = groups_of(alone, snapshot)
+    pod = pods_with(_neighbours(alone, snapshot), snapshot)  # that have it, or a part of its group
     if isinstance(change.why, Reason):
         log.event(
             log.DEVICE_WAITING if change.event is log.DEVICE_WAITING else log.DEVICE_UNHEALTHY,
@@ -164,9 +153,9 @@ def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot)
             text=change.why.message,
             reason=change.why.code.value,
             hint=change.why.hint or None,
-            pci_address=known.address,
-            group=known.group,
-            pod=known.pod,
+            pci_address=address,
+            group=group,
+            pod=pod,
         )
     elif change.why is not None:
         log.event(
@@ -174,28 +163,25 @@ def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot)
             resource=resource,
             device=device,
             cause=change.why,
-            pci_address=known.address,
-            group=known.group,
-            pod=known.pod,
+            pci_address=address,
+            group=group,
+            pod=pod,
         )
     else:
         log.event(
             log.DEVICE_ADDED if change.event is log.DEVICE_ADDED else log.DEVICE_HEALTHY,
             resource=resource,
             device=device,
-            pci_address=known.address,
-            group=known.group,
-            pod=known.pod,
+            pci_address=address,
+            group=group,
+            pod=pod,
         )
 
 
 def _neighbours(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
     """These devices, and all devices of their IOMMU groups."""
-    return tuple(dict.fromkeys((*ids, *_members(ids, snapshot))))
-
-
-def _members(ids: Collection[str], snapshot: Snapshot) -> Iterator[str]:
-    for each in ids:
-        device = snapshot.host.device(each)
+    found = dict.fromkeys(ids)
+    for device in map(snapshot.host.device, ids):
         if device is not None:
-            yield from (member.id for member in snapshot.host.devices_in(device.group))
+            found |= dict.fromkeys(member.id for member in snapshot.host.devices_in(device.group))
+    return tuple(found)

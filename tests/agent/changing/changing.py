@@ -174,7 +174,7 @@ class Changing:
     def allocate(self, device_id: str) -> None:
         """An Allocate of this id is answered. :raises AllocationRefused: if it is withdrawn."""
         resource = ResourceName("nvidia.com/GRID_T4")
-        allocated = {(resource, device_id): Pending({device_id: unnamed(resource, None)})}
+        allocated = {(resource, device_id): Pending(unnamed(resource, None))}
         self.reservations.allocate(Admission(), allocated)
 
     def counts(self) -> list[tuple[str, str, int]]:

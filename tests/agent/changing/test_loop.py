@@ -87,7 +87,7 @@ async def test_a_turn_with_nothing_new_plans_nothing_and_reads_nothing(tmp_path:
         await changing.until_at_rest()
         plan, scans, writes = changing.plan, changing.eyes.scans, changing.status.writes
         for _ in range(20):
-            changing.eyes.snapshots.ring()
+            changing.eyes.snapshots.touch()
             changing.loop.one_turn(group)
             await anyio.lowlevel.checkpoint()
         assert changing.plan is plan

@@ -134,7 +134,7 @@ async def test_a_daemon_whose_first_look_fails_knows_its_own_vgpus_afterwards(tm
         async with restarted(changing):
             assert changing.now.host.functions == {}
             await changing.until(lambda: changing.eyes.snapshots.now.ledger.types != {})
-            changing.eyes.snapshots.ring()
+            changing.eyes.snapshots.touch()
             await anyio.wait_all_tasks_blocked()
             assert changing.plan.problems == ()
             fifos.replace_fifo(release, b"6.12\n")

@@ -51,7 +51,7 @@ class Telling:
     def now(self, told: Status) -> None:
         """This is the Status now."""
         self._told = told
-        self.core.snapshots.ring()
+        self.core.snapshots.touch()
 
     def configure(self, **cluster: Any) -> None:
         """Other settings of the section ``cluster``."""

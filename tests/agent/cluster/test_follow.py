@@ -64,8 +64,10 @@ class Saving:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait until something is saved, or is not."""
+        snapshots = self.core.snapshots
         with anyio.fail_after(LONG):
-            await self.core.snapshots.until(lambda _: holds())
+            while not holds():
+                await snapshots.newer(snapshots.version)
 
 
 @pytest.fixture

@@ -140,11 +140,11 @@ async def test_the_line_is_sent_when_it_is_another_one_and_not_before(tmp_path: 
 
         tasks.start_soon(systemd.StatusLine(peer.notifier, snapshots, now, watchdog, timeouts=Timeouts()).run)
         assert (await peer.hears()).endswith("kubelet connected")
-        snapshots.ring()
+        snapshots.touch()
         await anyio.sleep(2 * Timeouts().status_line_pause)
         assert not peer.heard_more()
         present[0] = False
-        snapshots.ring()
+        snapshots.touch()
         assert (await peer.hears()).endswith("waiting for /k.sock")
         tasks.cancel_scope.cancel()
 
@@ -159,7 +159,7 @@ async def test_where_nobody_listens_nothing_is_made_up() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(systemd.StatusLine(notifier, snapshots, now, watchdog, timeouts=Timeouts()).run)
         await anyio.wait_all_tasks_blocked()
-        snapshots.ring()
+        snapshots.touch()
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
 
