@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: the verbs, and how their errors and answers leave the process."""
+"""The command line: one module per command, and how its errors and answers are printed."""

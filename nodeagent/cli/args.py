@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SAVED = "a host saved by scan -o json (- is stdin)"
 WIDE_FORMS = (output.TEXT, output.WIDE, output.NAME, *output.FORMS[1:])
-_SETTINGS = "Takes the flags of run, too; a daemon that answers goes by its own settings."
+_SETTINGS = "The flags of run are accepted, too; a running daemon uses its own settings."
 
 
 def add_form(parser: argparse.ArgumentParser, forms: tuple[str, ...] = output.FORMS) -> None:
@@ -57,7 +57,7 @@ def find_root(options: argparse.Namespace) -> Root:
         what = f'--root "{prefix}": {hints.strerror(error)}'
         raise ConfigError(what, hints.for_errno(error, "read")) from error
     if wrong:
-        raise ConfigError(f'--root "{prefix}": {wrong}', "give the directory that holds sys/ and dev/")
+        raise ConfigError(f'--root "{prefix}": {wrong}', "give the directory that contains sys/ and dev/")
     return Root(str(Path(prefix).absolute()))
 
 

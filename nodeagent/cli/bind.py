@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 SHOWN = 4  # the number of functions that are named; others are only counted
 _WELL = (Outcome.DONE, Outcome.PLANNED, Outcome.NOTHING)
-_ELSEWHERE = "ask where it runs: as root on the host, or in its pod by kubectl exec; see nodeagent status"
-_BY_DAEMON = "nothing: the daemon goes on when the kernel lets it; nodeagent status tells of it"
-_BY_HAND = "try again when the device is not in use any more, or start the daemon: both complete the change"
-_NO_TOOL = "make a new initramfs, if this host has one, with these files and vfio-pci in it"
+_ELSEWHERE = "run this command where the daemon runs: as root on the host, or in its pod with kubectl exec"
+_BY_DAEMON = "nothing: the daemon continues when the kernel permits; see nodeagent status"
+_BY_HAND = "repeat the command when the device is free, or start the daemon, which completes the change"
+_NO_TOOL = "rebuild the initramfs, if this host has one, with these files and vfio-pci"
 
 
 class OutcomeAnswer(NamedTuple):
@@ -67,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_names(parser: argparse.ArgumentParser) -> None:
     """Add the names, and ``--dry-run``."""
     parser.add_argument(
-        "names", metavar="NAME", nargs="+", help="PCI address, pattern of some, or vendor:device"
+        "names", metavar="NAME", nargs="+", help="PCI address, pattern such as 3b:*, or vendor:device"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would become of it; change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would change; change nothing")
     args.add_common(parser)
 
 
@@ -123,7 +123,7 @@ def _obtain_answer(options: argparse.Namespace, request: Request) -> tuple[Answe
         except ConnectionError as error:
             absent = str(error)
         try:
-            return _carry_out_here(options, root, request), f"{absent}: this command does it itself"
+            return _carry_out_here(options, root, request), f"{absent}: this command makes the change itself"
         except AlreadyRunning as error:
             if time.monotonic() >= until:
                 what = f"{error.what.partition(';')[0]}, and does not answer at {path}"

@@ -23,10 +23,10 @@ from nodeagent.cluster.credentials import Credentials
 
 T = TypeVar("T")
 _WHY_NOT = {
-    "false": "kubevirt.enabled is false: this node asks the API server for nothing",
+    "false": "kubevirt.enabled is false: this node does not use the API server",
     "auto": "kubevirt.enabled is auto, and there are no credentials: the API server is not used",
 }
-_TRY = "to see what it would need: nodeagent cluster check --kubevirt-enabled true --kubeconfig FILE"
+_TRY = "to see the needed permissions: nodeagent cluster check --kubevirt-enabled true --kubeconfig FILE"
 
 
 class ClusterCheck(NamedTuple):
@@ -41,7 +41,7 @@ class ClusterCheck(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the word "check"."""
-    parser.add_argument("what", choices=("check",), help="list rights and objects, and what is missing")
+    parser.add_argument("what", choices=("check",), help="list needed permissions and objects")
     args.add_common(parser)
 
 

@@ -37,17 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         nargs="?",
         const="",
-        help="only check this file (- is stdin), or all that a start reads",
+        help="check this file (- is stdin), or all files that the daemon reads",
     )
     choice.add_argument(
         "--from",
         dest="translated",
         metavar="FILE",
-        help="print rules made of a KubeVirt CR, a HyperConverged, or a file of another device plugin",
+        help="translate a KubeVirt CR, a HyperConverged, or a file of another device plugin into rules",
     )
     choice.add_argument("--schema", action="store_true", help="print the JSON schema of the file")
     args.add_form(parser)
-    config.add_flags(parser, "they win over the environment and the files, but not over a running daemon's")
+    config.add_flags(parser, "they override environment and files, but not the settings of a running daemon")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -77,7 +77,7 @@ def _describe_refusal(options: argparse.Namespace) -> str:
         message = daemon_client.find_status(options)["configuration"]["problem"]["message"]
     except (KeyError, TypeError):
         return ""
-    return f"{not_in_force(message)}; what follows is older"
+    return f"{not_in_force(message)}; the settings below are older"
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     sources = [each for document in manifests.read(path) for each in _find_sources(document, path)]
     if not sources:
         raise ConfigError(
-            f"{path}: it is neither of KubeVirt nor of a device plugin that is known here",
+            f"{path}: it belongs neither to KubeVirt nor to a known device plugin",
             "give a KubeVirt CR, its permittedHostDevices, or a file of a plugin (docs/migrating.md)",
         )
     document, notes = _translate(sources)
@@ -84,7 +84,7 @@ def _translate(sources: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], list[
         notes.append(f"{MDEVS}: {fault.what.removeprefix(_NO_PLACE)}; {fault.hint}")
         mdevs = {}
     if mdevs:
-        notes.append("mdevs.manage is not set: set it to true once virt-handler makes no mdevs any more")
+        notes.append("mdevs.manage is not set: set it to true when virt-handler no longer creates mdevs")
     usable = _select_usable(rules, notes)
     document = {"apiVersion": API_VERSION, "resources": usable} | ({"mdevs": mdevs} if mdevs else {})
     return document, notes

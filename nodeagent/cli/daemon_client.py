@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from nodeagent.model.kubevirt import KubeVirtCR
 
 _SOCKET = "status.socket"
-_SHELL_COUNTS = "this is what one with the settings of this shell would do"
+_SHELL_COUNTS = "showing what a daemon with the settings of this shell would do"
 _MAX_BYTES = 64 * 1024 * 1024  # of a saved host; one function takes half a KiB
-_MAKE = "make one with: nodeagent scan -o json > FILE"
+_MAKE = "create one with: nodeagent scan -o json > FILE"
 
 
 def socket_path(options: argparse.Namespace) -> str:
@@ -82,7 +82,7 @@ def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
     try:
         args.load_settings(options)
     except ConfigError as error:
-        return f"mend the configuration first: {error.what}: {error.hint}"
+        return f"fix the configuration first:  {error.what}: {error.hint}"
     if not root.is_host:  # the service of this machine is for another host
         return f"start one for that host with: nodeagent run --root {root.prefix}"
     return "start it with: sudo systemctl start nodeagent (or nodeagent run); see journalctl -u nodeagent"
@@ -92,8 +92,8 @@ def _describe_not_permitted(path: str) -> str:
     """The text for a socket that refuses this user: a daemon may still run. Confinement may refuse even
     root.
     """
-    who = "this root is kept from asking" if os.geteuid() == 0 else "only root may ask"
-    return f"{who} whether a daemon answers at {path}"
+    who = "this root user is confined, and cannot" if os.geteuid() == 0 else "only root can"
+    return f"{who} connect to the daemon at {path}"
 
 
 # The Snapshot and the settings
@@ -187,7 +187,7 @@ def _read_saved(path: str) -> Host:
 def _describe_unused(flags: Mapping[str, str]) -> str:
     """A line about flags without effect; the flag of the socket has an effect."""
     unused = [config.BY_KEY[key].flag or key for key in flags if key != _SOCKET]
-    return f"not used: {', '.join(unused)}; the settings of the running daemon count" if unused else ""
+    return f"not used: {', '.join(unused)}; the running daemon has its own settings" if unused else ""
 
 
 # Manual requests
@@ -203,14 +203,14 @@ def send_request(path: str, wanted: Request, limit: float) -> Answer:
     try:
         return plain.load(Answer, sockets.ask(path, "/requests", limit, body))
     except PermissionError as error:
-        what = f"only root may ask for that, at {path}"
+        what = f"only root may send requests to {path}"
         raise NodeagentError(what, hints.for_errno(error, "read")) from error
     except TimeoutError as error:
         what = f"the daemon has not answered at {path} for {limit:g} s"
-        raise NodeagentError(what, "nodeagent status tells what it does now") from error
+        raise NodeagentError(what, "see nodeagent status for the changes in progress") from error
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise ConnectionError(f"no daemon answers at {path} ({hints.strerror(error)})") from error
     except (OSError, ValueError, TypeError) as error:
         what = f"the daemon has not answered at {path}: {error}"
-        hint = "see journalctl -u nodeagent, and nodeagent plan for what is to be done"
+        hint = "see journalctl -u nodeagent, and nodeagent plan for the due changes"
         raise NodeagentError(what, hint) from error

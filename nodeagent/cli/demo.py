@@ -10,9 +10,9 @@ from nodeagent.base.errors import ConfigError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    parser.add_argument("--keep", action="store_true", help="leave it running at the end, to play with")
+    parser.add_argument("--keep", action="store_true", help="keep the simulated node running at the end")
     parser.add_argument(
-        "--page", action="store_true", help="serve the status page, too, and leave it running at the end"
+        "--page", action="store_true", help="serve the status page, too, and keep the node running at the end"
     )
 
 

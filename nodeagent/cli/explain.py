@@ -49,12 +49,12 @@ _SHOWN = 4  # ids that are shown in one line
 _OF_MDEV = "mdev"
 _ROLES = {
     "vfio": "ready for VFIO",
-    "bridge": "a bridge, does not matter",
-    "unbound": "no driver, does not matter",
-    "friendly": "may stay beside VFIO",
-    "blocks": "BLOCKS the group: a host driver has it",
-    "splits": "its driver splits it: its parts are given, not it",
-    "vacant": "its driver can give it a vGPU type; it has none",
+    "bridge": "a bridge, no effect",
+    "unbound": "no driver, no effect",
+    "friendly": "its driver is compatible with VFIO",
+    "blocks": "BLOCKS the group: bound to a host driver",
+    "splits": "split by its driver: its vGPUs are assigned, not the card",
+    "vacant": "its driver supports vGPU types; it has none set",
 }
 
 
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "machine",
         metavar="FILE",
         nargs="?",
-        help="after vmi: YAML, JSON, or NAMESPACE/NAME in the cluster",
+        help="after vmi: a YAML or JSON file, or NAMESPACE/NAME in the cluster",
     )
     parser.add_argument("--cr", metavar="FILE", help="after vmi: a KubeVirt CR or HyperConverged")
     parser.add_argument("--host", metavar="FILE", help=f"go by {args.SAVED}")
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
 
         return explain_vmi.run(options)
     if options.machine is not None or options.cr is not None:
-        raise ConfigError("FILE and --cr are for machines", "write: nodeagent explain vmi FILE --cr FILE")
+        raise ConfigError("FILE and --cr are only for VMs", "write: nodeagent explain vmi FILE --cr FILE")
     name = " ".join(options.subject.split())
     address = pci_address(name)
     read = daemon_client.read_named_basis if address is None else daemon_client.read_basis
@@ -196,8 +196,8 @@ def _explain_path(subject: _Subject) -> Explanation:
     names = resources.of_node(path, subject.decision)
     if not names:
         raise NodeagentError(
-            f"no rule is for {path}",
-            "a path is that of VFIO, such as /dev/vfio/12, or stands in a rule: nodeagent config",
+            f"no rule names {path}",
+            "give a VFIO path such as /dev/vfio/12, or a path of a rule: see nodeagent config",
         )
     found = resources.explain(names[0], subject.decision, subject.status)
     if found is None:
@@ -211,7 +211,7 @@ def _describe_others(subject: _Subject) -> str:
     if not path.startswith("/dev/") or _GROUP.fullmatch(path) or _DEVICE.fullmatch(path):
         return ""
     _, *others = resources.of_node(path, subject.decision)
-    return f"{path} is given as {', '.join(others)}, too" if others else ""
+    return f"{path} is also offered as {', '.join(others)}" if others else ""
 
 
 def _explain_group(number: int, subject: _Subject) -> GroupExplanation:
@@ -219,7 +219,7 @@ def _explain_group(number: int, subject: _Subject) -> GroupExplanation:
     if explanation is None:
         raise NodeagentError(
             f"there is no IOMMU group {number} on this host",
-            "nodeagent explain DEVICE names that of a device",
+            "nodeagent explain DEVICE shows the group of a device",
         )
     return explanation
 
@@ -281,11 +281,11 @@ def _describe_no_pod(subject: _Subject) -> NodeagentError:
     snapshot = subject.decision.snapshot
     known = pods.known(snapshot)
     if not snapshot.allocations.answered:
-        what = f"who has devices is not known here, so neither is what {subject.name} has"
-        return NodeagentError(what, "only a running daemon asks the kubelet: nodeagent status")
-    what = f"{subject.name} is neither a resource nor a pod that has a device of this node"
+        what = f"the devices of pods are not known here, so those of {subject.name} are not either"
+        return NodeagentError(what, "only a running daemon queries the kubelet: see nodeagent status")
+    what = f"{subject.name} is neither a resource nor a pod that uses a device of this node"
     return NodeagentError(
-        what, _hint_at(known, "pods that have devices:", "no pod has a device", subject.name)
+        what, _hint_at(known, "pods that use devices:", "no pod uses a device", subject.name)
     )
 
 
@@ -304,7 +304,7 @@ def _describe_no_name(subject: _Subject) -> NodeagentError:
             _hint_at([*decision.resources, *decision.snapshot.host.mdev_parents], "known here:", "", name),
         )
     return NodeagentError(
-        f"nothing here is offered as {name}, and no rule, alias or card would make it",
+        f"no device here is offered as {name}, and no rule, alias or card provides it",
         _hint_at(tuple(decision.resources), "resources here:", "there are no resources here", name),
     )
 
@@ -351,7 +351,7 @@ def device_text(explanation: DeviceExplanation) -> str:
         lines += ["", "  card", *(f"          {line}".rstrip() for line in _card_lines(explanation.split))]
     lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in explanation.rules]
     if explanation.healthy and explanation.env is not None:
-        lines += ["", f"  a pod would get  {explanation.env}", f"{' ' * 19}{' '.join(explanation.nodes)}"]
+        lines += ["", f"  a pod gets  {explanation.env}", f"{' ' * 14}{' '.join(explanation.nodes)}"]
     if explanation.holder is not None:
         lines += ["", f"  in use by {explanation.holder}"]
     return "\n".join(lines)
@@ -360,14 +360,14 @@ def device_text(explanation: DeviceExplanation) -> str:
 def _name(explanation: DeviceExplanation) -> str:
     known = " ".join(name for name in (explanation.vendor_name, explanation.device_name) if name)
     if explanation.device_kind == Kind.MDEV:
-        return f"{explanation.device_kind}  {known or 'of a type that cannot be read'}"
+        return f"{explanation.device_kind}  {known or 'unknown type'}"
     unknown = "without a name" if explanation.device_kind == Kind.USB else "unknown to pci.ids"
     return f"{explanation.vendor or '?'}:{explanation.device or '?'}  {known or unknown}"
 
 
 def role_text(role: str, *, own: bool = False) -> str:
     """The meaning of a member for its group. ``own``: it is the explained device, which needs a driver."""
-    return "no driver, so VFIO cannot give it" if own and role == "unbound" else _ROLES[role]
+    return "no driver, so VFIO cannot assign it" if own and role == "unbound" else _ROLES[role]
 
 
 def _device_group(explanation: DeviceExplanation) -> str:
@@ -383,7 +383,7 @@ def viability_text(viable: bool, roles: Iterable[str]) -> str:
     """Whether VFIO can use the group, or does not need to."""
     if viable:
         return "viable"
-    return "NOT viable" if is_blocked(roles) else "not for VFIO, its driver gives parts of it"
+    return "NOT viable" if is_blocked(roles) else "not for VFIO: split into vGPUs by its host driver"
 
 
 def card_text(card: CardExplanation) -> str:
@@ -399,10 +399,10 @@ def _count(some: Sequence[object], what: str) -> str:
 def _card_lines(card: CardExplanation) -> Iterator[str]:
     """Two tables: the types of the card, and its mdevs and vGPUs."""
     types = [(each.id, each.name or "-", str(each.instances), str(each.room)) for each in card.types]
-    yield from table(("TYPE", "NAME", "EXIST", "FIT AT MOST"), types).splitlines()
+    yield from table(("TYPE", "NAME", "EXISTING", "AVAILABLE"), types).splitlines()
     if card.instances:
         yield ""
-        head = ("INSTANCE", "TYPE", "MADE BY", "STATE")
+        head = ("INSTANCE", "TYPE", "CREATED BY", "STATE")
         yield from table(head, map(_instance_row, card.instances)).splitlines()
 
 
@@ -410,16 +410,16 @@ def _instance_row(each: CardInstance) -> tuple[str, ...]:
     possible = (
         f"in use by {each.holder}" if each.holder else "",
         "without a driver" if each.dead else "",
-        "going away, still in use" if each.removing else "",
+        "being removed, still in use" if each.removing else "",
     )
     state = ", ".join(filter(None, possible)) or "-"
-    return each.id, each.type or "unknown", each.made_by or "not known", state
+    return each.id, each.type or "unknown", each.made_by or "unknown", state
 
 
 def pod_text(explanation: PodExplanation) -> str:
     """The devices of a pod, by resource."""
     count = sum(len(part.devices) + len(part.gone) for part in explanation.resources)
-    lines = [f"{explanation.pod}  has {count} device{'s' * (count > 1)} of this node"]
+    lines = [f"{explanation.pod}  uses {count} device{'s' * (count > 1)} of this node"]
     for part in explanation.resources:
         lines += ["", f"  {part.resource}", *(f"    {line}" for line in _pod_resource(part))]
     return "\n".join(lines)
@@ -427,14 +427,14 @@ def pod_text(explanation: PodExplanation) -> str:
 
 def _pod_resource(part: PodResource) -> Iterator[str]:
     if not part.ours:
-        yield f"{', '.join(device.id for device in part.devices)}: given by another device plugin"
+        yield f"{', '.join(device.id for device in part.devices)}: allocated by another device plugin"
         return
     for device in part.devices:
         yield f"{device.id}: {'Healthy' if device.reason is None else f'Unhealthy: {device.reason.message}'}"
         if device.reason is not None and device.reason.hint:
             yield f"  to do: {device.reason.hint}"
     for device_id in part.gone:
-        yield f"{device_id}: not listed any more"
+        yield f"{device_id}: no longer listed"
     yield from (f"env    {key}={value}" for key, value in part.env.items())
     yield from (f"node   {path}" for path in part.nodes)
     yield from (f"cdi    {name}" for name in part.cdi)
@@ -443,8 +443,8 @@ def _pod_resource(part: PodResource) -> Iterator[str]:
 def group_text(found: GroupExplanation) -> str:
     """The group, and each of its devices."""
     roles = [member.role for member in found.members if member.role != _OF_MDEV]
-    viable = viability_text(found.viable, roles) if roles else "an mdev's own"
-    node = f"/dev/vfio/{found.number} {'is there' if found.node else 'is not there'}"
+    viable = viability_text(found.viable, roles) if roles else "of one mdev"
+    node = f"/dev/vfio/{found.number} {'exists' if found.node else 'does not exist'}"
     rows = [
         (each.id, "" if each.role == _OF_MDEV else role_text(each.role), each.status)
         for each in found.members
@@ -455,18 +455,19 @@ def group_text(found: GroupExplanation) -> str:
 
 def resource_text(explanation: ResourceExplanation) -> str:
     """The numbers of the resource, its devices in use, Unhealthy and free, and its rules."""
-    free = "unknown: PodResources was not asked" if explanation.free is None else explanation.free
+    free = "unknown (no answer of PodResources)" if explanation.free is None else explanation.free
     numbers = f"capacity {explanation.capacity}, allocatable {explanation.allocatable}, free {free}"
     lines = [f"{explanation.resource}  {numbers}"]
     if explanation.registered is not None:
         error = f": {explanation.registration_error}" if explanation.registration_error else ""
-        lines.append(f"  the kubelet {'knows it' if explanation.registered else 'does not know it'}{error}")
+        registered = "registered" if explanation.registered else "not registered"
+        lines.append(f"  {registered} with the kubelet{error}")
     for part in (_held(explanation), _unhealthy(explanation), _free(explanation)):
         lines += _below(part)
     for rule in explanation.rules:
         lines += ["", f"  {label(rule.resource, rule.place)}", *(f"    {line}" for line in _rule_lines(rule))]
     if not explanation.rules and explanation.devices:
-        lines += ["", "  discovery gives it this name; no rule does"]
+        lines += ["", "  named by discovery, not by a rule"]
     lines += _below(_possible(explanation))
     return "\n".join(lines)
 
@@ -482,8 +483,8 @@ def _held(explanation: ResourceExplanation) -> Iterator[str]:
         if device.holder is not None:
             by_pod.setdefault(device.holder, []).append(device.id)
     if by_pod:
-        yield f"held: {sum(map(len, by_pod.values()))}"
-    yield from (f"{pod} has {_ids(explanation, ids)}" for pod, ids in by_pod.items())
+        yield f"in use: {sum(map(len, by_pod.values()))}"
+    yield from (f"{pod} uses {_ids(explanation, ids)}" for pod, ids in by_pod.items())
 
 
 def _ids(explanation: ResourceExplanation, ids: Sequence[str]) -> str:
@@ -498,7 +499,7 @@ def _unhealthy(explanation: ResourceExplanation) -> Iterator[str]:
         if device.reason is not None:
             by_reason.setdefault((device.reason.message, device.reason.hint), []).append(device.id)
     if by_reason:
-        yield f"cannot be given: {sum(map(len, by_reason.values()))}"
+        yield f"Unhealthy: {sum(map(len, by_reason.values()))}"
     for (what, hint), ids in by_reason.items():
         yield f"{_ids(explanation, ids)}: {what}"
         if hint:
@@ -513,8 +514,8 @@ def _free(explanation: ResourceExplanation) -> Iterator[str]:
 
 def _possible(explanation: ResourceExplanation) -> Iterator[str]:
     if not explanation.devices:
-        yield "nothing on this node is offered by this name" + (
-            "; what could be:" if explanation.possibilities else ", and nothing here could be"
+        yield "no device of this node is offered under this name" + (
+            "; possible devices:" if explanation.possibilities else ", and none could be"
         )
     for each in explanation.possibilities:
         yield f"{each.message}: {each.missing}"
@@ -530,9 +531,9 @@ def _rule_lines(explanation: RuleExplanation) -> Iterator[str]:
     """The devices that the rule matches, and why it does not match others; bridges are not counted."""
     if explanation.device_kind in (Kind.NODE, Kind.CDI):
         note = f"{', ' if explanation.matches else ': '}{explanation.note}" if explanation.note else ""
-        yield f"takes    {naming.shorten(explanation.matches, _SHOWN) or 'nothing'}{note}"
+        yield f"matches  {naming.shorten(explanation.matches, _SHOWN) or 'no path'}{note}"
         return
     listed = f": {naming.shorten(explanation.matches, _SHOWN)}" if explanation.matches else ""
-    yield f"takes    {len(explanation.matches)}{listed}"
+    yield f"matches  {len(explanation.matches)}{listed}"
     for why, count in explanation.rejects.items():
-        yield f"refuses  {count}: {why}"
+        yield f"rejects  {count}: {why}"

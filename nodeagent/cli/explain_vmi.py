@@ -33,18 +33,18 @@ _NAME = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"
 _IN_CLUSTER = re.compile(rf"({_NAME})/({_NAME})")
 _FILES = (".yaml", ".yml", ".json")
 _VERDICTS = {
-    Prospect.NOW: "this node can give it now",
-    Prospect.LATER: "this node can give it when something is released",
-    Prospect.OTHERS: "another device plugin has to give it",
-    Prospect.NEVER: "this node cannot give it",
+    Prospect.NOW: "available on this node",
+    Prospect.LATER: "available on this node after another pod releases devices",
+    Prospect.OTHERS: "provided by another device plugin",
+    Prospect.NEVER: "not available on this node",
 }
 _SOURCES = {
-    "file": "as --cr has it",
-    "api-server": "as the API server has it now",
-    "daemon": "as it is in force in the daemon",
-    "record": "as a daemon has heard it last",
+    "file": "from the file of --cr",
+    "api-server": "from the API server, now",
+    "daemon": "from the daemon, in force",
+    "record": "from the record of a daemon that has ended",
 }
-_UNLISTED = "these credentials may not list KubeVirt CRs; what is permitted is judged by the daemon's, if any"
+_UNLISTED = "these credentials may not list KubeVirt CRs; the daemon's CR is used, if any"
 
 
 class _VM(NamedTuple):
@@ -73,7 +73,7 @@ def _read_vm(options: argparse.Namespace) -> _VM:
     place = options.machine
     if place is None:
         raise ConfigError(
-            "explain vmi: no machine is given",
+            "explain vmi: no VM is given",
             "give a file or a name: nodeagent explain vmi FILE, or NAMESPACE/NAME",
         )
     named = _IN_CLUSTER.fullmatch(place)
@@ -131,7 +131,7 @@ def _read_cr(path: str) -> KubeVirtCR:
     chosen = documents[0] if len(documents) == 1 else kubevirt.chosen(documents)
     if chosen is None:
         raise ConfigError(
-            f"{path}: it holds no KubeVirt CR that is in use",
+            f"{path}: it holds no deployed KubeVirt CR",
             "give one object of kind KubeVirt or HyperConverged",
         )
     cr = kubevirt.cr(chosen)
@@ -143,8 +143,8 @@ def _read_cr(path: str) -> KubeVirtCR:
 def text(found: VMExplanation) -> str:
     """The verdict for the VM, then the facts behind it, one per line."""
     asks = found.resources or found.availability is Prospect.NEVER
-    verdict = _VERDICTS[found.availability] if asks else "it asks for no resource"
-    name = "/".join(filter(None, (found.vm.namespace, found.vm.name))) or "without a name"
+    verdict = _VERDICTS[found.availability] if asks else "it requests no resource"
+    name = "/".join(filter(None, (found.vm.namespace, found.vm.name))) or "(no name)"
     lines = [f"{found.vm.kind} {name}  {verdict}"]
     for ask in found.resources:
         lines += ["", *_ask(ask)]

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 _ROOT = "/apis/kubevirt.io/v1"
 _KINDS = ("virtualmachineinstances", "virtualmachines")
-_RIGHTS = (
-    "have them bound to the ClusterRole kubevirt.io:view in that namespace, or give another --kubeconfig"
-)
+_RIGHTS = "bind the ClusterRole kubevirt.io:view to that user in the namespace, or give another --kubeconfig"
 
 
 Fetched = tuple[Object, Mapping[str, Object] | None]
@@ -67,5 +65,5 @@ async def _read_vm(session: Session, namespace: str, name: str, credentials: Cre
                 raise
     raise NodeagentError(
         f"there is neither a VirtualMachineInstance nor a VirtualMachine {namespace}/{name}",
-        f"see what there is: kubectl get vmi,vm -n {namespace}; or give a file",
+        f"list them with: kubectl get vmi,vm -n {namespace}; or give a file",
     )

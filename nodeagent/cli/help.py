@@ -11,12 +11,12 @@ from nodeagent.cli import parser as commands
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the name of a command."""
-    names = [verb.name for verb in commands.VERBS if verb.name != "help"]
-    parser.add_argument("verb", metavar="VERB", nargs="?", choices=names, help="one of the verbs")
+    names = [command.name for command in commands.COMMANDS if command.name != "help"]
+    parser.add_argument("command", metavar="COMMAND", nargs="?", choices=names, help="the name of a command")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the help. :raises SystemExit: always."""
-    words = [*filter(None, [options.verb]), "--help"]
+    words = [*filter(None, [options.command]), "--help"]
     commands.parser(words).parse_args(words)
     return output.FINE  # pragma: no cover  argparse ends the process

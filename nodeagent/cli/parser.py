@@ -49,21 +49,21 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The help without argparse's line that only repeats the metavar: a screen is short."""
-        return super().format_help().replace("  VERB\n", "", 1)
+        return super().format_help().replace("  COMMAND\n", "", 1)
 
 
 def _mistake(message: str, command: str) -> tuple[str, str]:
     """The message of argparse in two lines; for an unknown word the hint names the nearest choice."""
     wrong = _CHOICE.search(message)
     if wrong is None:
-        return message, f"{command} --help shows what can be written"
+        return message, f"see {command} --help"
     return f'{wrong["what"]}"{wrong["word"]}" is unknown', naming.suggest(
         wrong["word"], _WORD.findall(wrong["known"])
     )
 
 
-class Verb(NamedTuple):
-    """One command. Its help is ``summary`` and ``more``; ``wrong`` is the text for exit code 3."""
+class Command(NamedTuple):
+    """One command. ``summary`` and ``more`` are its help; ``wrong``: the meaning of exit code 3."""
 
     name: str
     summary: str
@@ -77,24 +77,24 @@ class Verb(NamedTuple):
         return _CODES | ({output.WRONG: self.wrong} if self.wrong else {})
 
 
-VERBS = (
-    Verb(
+COMMANDS = (
+    Command(
         "run",
         "run the daemon",
         ("run", "run --log-level debug", "--root /tmp/host run --http-listen 127.0.0.1:9999"),
     ),
-    Verb(
+    Command(
         "scan",
         "show all devices, with their resources or why they have none",
         ("scan --offered", "scan '3b:*' -o wide", "scan --class 03 -o name", "scan -o json > host.json"),
     ),
-    Verb(
+    Command(
         "plan",
-        "show what would be done to devices, and why",
+        "show the changes that would be made to the host, and why",
         ("plan", "plan --config new.yaml", "plan --mdevs-manage true", "plan --host host.json"),
         more="; change nothing",
     ),
-    Verb(
+    Command(
         "explain",
         "explain the state of a device, resource, pod or rule",
         (
@@ -104,92 +104,92 @@ VERBS = (
         ),
         more=", or whether a VM can start on this node",
     ),
-    Verb(
+    Command(
         "status",
-        "ask the running daemon how it is",
+        "show the status of the running daemon",
         ("status", "status -o wide --watch", "status -o json"),
         wrong="there is a problem",
     ),
-    Verb(
+    Command(
         "bind",
         "bind functions to a VFIO driver, with their IOMMU groups",
         ("bind 3b:00.0 --dry-run", "bind '3b:*' 10de:1eb8", "bind --at-boot 3b:00.0"),
-        more=", until they are released, or the host boots",
-        wrong="something is not done",
+        more=", until they are released or the host reboots",
+        wrong="a change was not made",
     ),
-    Verb(
+    Command(
         "release",
-        "give functions that nodeagent has bound their own drivers back",
+        "restore the former drivers of functions that bind has bound",
         ("release 3b:00.0", "release '3b:*' --dry-run"),
         more=", with their IOMMU groups",
-        wrong="something is not done",
+        wrong="a change was not made",
     ),
-    Verb(
+    Command(
         "check",
-        "say whether this host can give devices to virtual machines",
+        "check whether this host can assign devices to VMs",
         ("check", "check -o json", "check --host host.json"),
-        more=", and what to do where it cannot; change nothing",
-        wrong="something is wrong",
+        more=", and print how to fix problems; change nothing",
+        wrong="a check has failed",
     ),
-    Verb(
+    Command(
         "cluster",
-        "check what this node may do at the API server",
+        "check the permissions of this node at the API server",
         ("cluster check", "cluster check --kubeconfig /etc/nodeagent/kubeconfig"),
-        more=", and what it would find there; change nothing",
-        wrong="something is missing",
+        more=", and the objects that it needs there; change nothing",
+        wrong="a permission or object is missing",
     ),
-    Verb(
+    Command(
         "config",
         "show the settings in force, and where each comes from",
         ("config", "config --check config.yaml", "config --from kubevirt.yaml", "config --schema"),
         wrong="the newest file is not in force",
     ),
-    Verb(
+    Command(
         "bug-report",
-        "save all that a bug report needs",
+        "print all facts that a bug report needs",
         ("bug-report > report.json",),
         more=": host, status, settings, checks and versions, as JSON; change nothing",
     ),
-    Verb(
+    Command(
         "demo",
         "run the daemon on a simulated host with a fake kubelet",
         ("demo", "demo --page"),
     ),
-    Verb("help", "show the help of a verb", ("help explain",)),
+    Command("help", "show the help of a command", ("help explain",)),
 )
 
 
 def parser(written: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """All commands and flags; of commands that are not among the ``written`` words, the names alone."""
+    """Return the parser; without arguments for commands that are not among the ``written`` words."""
     top = _Parser(
         prog="nodeagent",
-        description="Owns the devices of this node that virtual machines are given.",
+        description="Manages the devices of this node that are assigned to VMs.",
     )
     top.add_argument("--version", action=_Version, nargs=0, help="show the version")
     top.add_argument(
-        "--root", default="/", metavar="DIR", help="use the host below DIR; before or after VERB"
+        "--root", default="/", metavar="DIR", help="use the host below DIR; before or after COMMAND"
     )
-    known = top.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in VERBS:
-        added = known.add_parser(verb.name, help=verb.summary)
-        if written is None or verb.name in written:
-            _add(added, verb)
+    known = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        added = known.add_parser(command.name, help=command.summary)
+        if written is None or command.name in written:
+            _add(added, command)
     return top
 
 
-def _add(parser: argparse.ArgumentParser, verb: Verb) -> None:
-    about = f"{verb.summary[0].upper()}{verb.summary[1:]}{verb.more}."
+def _add(parser: argparse.ArgumentParser, command: Command) -> None:
+    about = f"{command.summary[0].upper()}{command.summary[1:]}{command.more}."
     parser.description = textwrap.fill(about, _WIDTH, break_on_hyphens=False)
-    parser.epilog = "\n".join(_after(verb))
+    parser.epilog = "\n".join(_after(command))
     parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=26)
     parser.add_argument("--root", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    command = import_module(f"nodeagent.cli.{verb.name.replace('-', '_')}")
-    parser.set_defaults(run=command.run)
-    command.add_arguments(parser)
+    module = import_module(f"nodeagent.cli.{command.name.replace('-', '_')}")
+    parser.set_defaults(run=module.run)
+    module.add_arguments(parser)
 
 
-def _after(verb: Verb) -> Iterator[str]:
+def _after(command: Command) -> Iterator[str]:
     yield "examples:"
-    yield from (f"  nodeagent {example}" for example in verb.examples)
-    codes = ", ".join(f"{code} {meaning}" for code, meaning in verb.codes.items())
+    yield from (f"  nodeagent {example}" for example in command.examples)
+    codes = ", ".join(f"{code} {meaning}" for code, meaning in command.codes.items())
     yield f"\n{textwrap.fill(f'Exit codes: {codes}.', _WIDTH)}"

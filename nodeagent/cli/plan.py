@@ -135,12 +135,12 @@ def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[
         missing = f"{root.path(MACHINE_ID)} is empty or missing"
     if snapshot.machine_id:
         return snapshot, ""
-    message = f"{missing}: which mdevs are ours cannot be told"
+    message = f"{missing}: nodeagent cannot tell which mdevs it created"
     if not _must_be_known(snapshot):
         return snapshot, message
     if root.is_host and not args.is_saved(options):
         raise ConfigError(message, "make it with: sudo systemd-machine-id-setup; or give --machine-id")
-    raise ConfigError(message, f"give what stands in {MACHINE_ID} of that host with --machine-id")
+    raise ConfigError(message, f"give the contents of {MACHINE_ID} of that host with --machine-id")
 
 
 def _with_machine_id(snapshot: Snapshot, given: str | None) -> Snapshot:
@@ -150,7 +150,7 @@ def _with_machine_id(snapshot: Snapshot, given: str | None) -> Snapshot:
         return replace(snapshot, machine_id=machine_id)
     raise ConfigError(
         f'--machine-id: "{given}" is no machine id',
-        f"give the 32 hexadecimal digits that stand in {MACHINE_ID} of that host",
+        f"give the 32 hexadecimal digits in {MACHINE_ID} of that host",
     )
 
 
@@ -161,7 +161,7 @@ def _must_be_known(snapshot: Snapshot) -> bool:
 
 def text(plan: Plan, managed: bool) -> str:
     """The cards in address order, then other changes, then problems and notes."""
-    lines = [] if managed else ["mdevs are not managed: no mdev or vGPU is made or removed", ""]
+    lines = [] if managed else ["mdevs are not managed: no mdev or vGPU is created or removed", ""]
     steps = _steps_by_heading(plan)
     for card in plan.cards:
         exists = Counter(_described(each) for each in card.instances)
@@ -177,12 +177,13 @@ def text(plan: Plan, managed: bool) -> str:
     for problem in plan.notes:
         lines += [f"note: {problem.message}", *([f"  to do: {problem.hint}"] if problem.hint else [])]
     if plan.steps or plan.waiting:
-        return "\n".join([*lines, f"to do: {len(plan.steps)}, waiting: {len(plan.waiting)}"])
-    return "\n".join([*lines, "nothing to do"])
+        return "\n".join([*lines, f"changes: {len(plan.steps)}, waiting: {len(plan.waiting)}"])
+    end = "nothing to do until the problems are fixed" if plan.problems else "nothing to do"
+    return "\n".join([*lines, end])
 
 
 def _described(each: Instance) -> str:
-    possible = (each.foreign, "in use" if each.holder else None, "leaving" if each.leaving else None)
+    possible = (each.foreign, "in use" if each.holder else None, "being removed" if each.leaving else None)
     marks = [mark for mark in possible if mark is not None]
     return f"{each.type_id or 'unknown type'}" + (f" ({', '.join(marks)})" if marks else "")
 
@@ -191,7 +192,7 @@ def _steps_by_heading(plan: Plan) -> dict[str, list[str]]:
     """Card or kind of change → its lines: the steps, then those that wait, with each reason once."""
     cards = {card.address for card in plan.cards}
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
-    for mark, steps in (("", plan.steps), ("WAITS: ", plan.waiting)):
+    for mark, steps in (("", plan.steps), ("waiting: ", plan.waiting)):
         for step in steps:
             action = step.action
             on_card = action.card in cards and action.type_id is not None  # an mdev or vGPU
@@ -207,7 +208,7 @@ def _steps_by_heading(plan: Plan) -> dict[str, list[str]]:
 def _lines(alike: list[str], why: str) -> list[str]:
     """Lines with the same reason; if there are many, only the first ones."""
     more = [f"  ... and {len(alike) - SHOWN} more"] if len(alike) > SHOWN else []
-    return [*alike[:SHOWN], *more, f"      because {why}"]
+    return [*alike[:SHOWN], *more, f"      reason: {why}"]
 
 
 def as_document(plan: Plan, managed: bool) -> PlanAnswer:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nodeagent.model.snapshot import Snapshot
     from nodeagent.model.spec import Spec
 
-SAME = "nothing changes for the kubelet"
+SAME = "the kubelet sees no change"
 
 
 class SettingChange(NamedTuple):
@@ -98,7 +98,7 @@ def _with_nodes(snapshot: Snapshot, spec: Spec, options: argparse.Namespace) -> 
         seen = anyio.run(oneshot.with_nodes, root, snapshot, spec.node_paths)
         return anyio.run(oneshot.with_specs, root, seen, spec, options.timeouts), ""
     missing = ", ".join(_unsaved(spec, snapshot.host))
-    message = f"the saved host does not tell whether there is {missing}: it counts as missing"
+    message = f"the saved host does not show whether these exist; they count as missing: {missing}"
     return snapshot, message if missing else ""
 
 
@@ -128,7 +128,7 @@ def _cluster_config(options: argparse.Namespace, root: Root, spec: Spec) -> Clus
     known = state.SECTION.peek(root.prefix).config
     if cr_name and known.kubevirt is None:
         raise NodeagentError(
-            f"the daemon goes by the KubeVirt CR {cr_name}, and {CLUSTER.path(root.prefix)} does not have it",
+            f"the daemon uses the KubeVirt CR {cr_name}, and {CLUSTER.path(root.prefix)} does not have it",
             "only root may read that: try again with sudo" if os.geteuid() else "see nodeagent status",
         )
     in_force = known.labels is not None and tuple(known.labels.items()) == spec.labels
@@ -152,8 +152,8 @@ def text(found: DryRun, planned: Plan) -> str:
         ("resources", [_resource(*change) for change in found.resources]),
         ("devices", _devices(found.devices)),
         (
-            "pods (each keeps what it has until it ends)",
-            [f"{pod}  has {', '.join(ids)}" for pod, ids in found.pods.items()],
+            "pods (each keeps its devices until it ends)",
+            [f"{pod}  uses {', '.join(ids)}" for pod, ids in found.pods.items()],
         ),
     )
     lines = [f"if {found.file} were config.yaml", ""]
@@ -168,7 +168,7 @@ def _resource(name: str, before: Counted | None, after: Counted | None) -> str:
     if before is None:
         return f"+ {name}: {_count(after)}"
     if after is None:
-        return f"- {name}: had {_count(before)}"
+        return f"- {name}: {_count(before)}"
     return f"  {name}: {_count(before)} -> {_count(after)}"
 
 
@@ -189,16 +189,16 @@ def _devices(changes: Iterable[DeviceChange]) -> list[str]:
 def _lines(words: str, ids: list[str]) -> Iterator[str]:
     yield from (f"{each}  {words}" for each in ids[: plan.SHOWN])
     if len(ids) > plan.SHOWN:
-        yield f"... and {len(ids) - plan.SHOWN} more like it"
+        yield f"... and {len(ids) - plan.SHOWN} more with the same change"
 
 
 def _words(change: DeviceChange) -> Iterator[str]:
     before, after = change.before, change.after
     if after is None:
-        yield f"leaves {before.resource if before else ''}"
+        yield f"no longer listed{f' as {before.resource}' if before else ''}"
         return
     if before is None:
-        yield f"comes as {after.resource}"
+        yield f"newly listed as {after.resource}"
     elif before.resource != after.resource:
         yield f"{before.resource} -> {after.resource}"
     else:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--strict`` and the flags of the settings."""
-    parser.add_argument("--strict", action="store_true", help="end if a file is wrong; no last good settings")
-    config.add_flags(parser, "they win over the environment and the files")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit if a file is invalid: no last valid settings"
+    )
+    config.add_flags(parser, "they override environment and files")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -44,7 +44,7 @@ _TYPE_HEAD = ("PARENT", "TYPE", "NAME", "AVAILABLE")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the filters, and ``--host``."""
     parser.add_argument(
-        "patterns", metavar="ADDRESS", nargs="*", help="only these; * and ? stand for anything"
+        "patterns", metavar="ADDRESS", nargs="*", help="only these devices; * and ? are wildcards"
     )
     parser.add_argument(
         "--class",
@@ -54,9 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="only this class: 2 to 6 digits",
     )
-    parser.add_argument("--offered", action="store_true", help="only what the kubelet is told of")
-    parser.add_argument("--bridges", action="store_true", help="bridges, too")
-    parser.add_argument("--host", metavar="FILE", help=f"go by {args.SAVED}")
+    parser.add_argument("--offered", action="store_true", help="only devices that are offered to the kubelet")
+    parser.add_argument("--bridges", action="store_true", help="show bridges, too")
+    parser.add_argument("--host", metavar="FILE", help=f"use {args.SAVED}")
     args.add_common(parser, args.WIDE_FORMS)
 
 
@@ -250,7 +250,7 @@ def _facts(host: Host, shown: int) -> list[str]:
     hidden = f" ({left_out} not shown)" if left_out else ""
     return [
         f"{len(host.functions)} functions{hidden}, {len(host.groups)} IOMMU groups, {len(host.mdevs)} mdevs",
-        f"IOMMU: {'active' if host.iommu else 'not active: no device can be given to a virtual machine'}",
+        f"IOMMU: {'active' if host.iommu else 'not active: no device can be assigned to a VM'}",
         f"nodes: {', '.join(_node(path, host) for path in sorted(host.nodes)) or 'none'}",
         *(_cdi_file(file) for file in host.cdi.values()),
     ]

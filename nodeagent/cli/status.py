@@ -26,13 +26,13 @@ from nodeagent.policy import diagnose
 
 _CLEAR = "\x1b[H\x1b[2J"
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "HELD", "FREE", "KUBELET")
-_WIDE = ("DEVICE", "RESOURCE", "HEALTH", "NUMA", "HELD BY")
+_HEAD = ("RESOURCE", "DEVICES", "HEALTHY", "IN USE", "FREE", "REGISTERED")
+_WIDE = ("DEVICE", "RESOURCE", "HEALTH", "NUMA", "IN USE BY")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--watch``."""
-    parser.add_argument("-w", "--watch", action="store_true", help="again whenever something differs")
+    parser.add_argument("-w", "--watch", action="store_true", help="print again at each change")
     args.add_common(parser, args.WIDE_FORMS)
 
 
@@ -91,10 +91,10 @@ def text(status: Status, *, wide: bool = False) -> str:
     kubelet, host = status.kubelet, status.host
     lines = [
         f"nodeagent {status.version}, pid {status.pid}, up {format_duration(status.uptime_seconds)}",
-        f"kubelet {'present' if kubelet.present else 'away'} at {kubelet.socket}",
+        f"kubelet {'present' if kubelet.present else 'unreachable'} at {kubelet.socket}",
         f"pod-resources: {kubelet.pod_resources}",
         *([f"names: bundled pci.ids of {status.pci_ids}"] if status.pci_ids else []),
-        f"host: {host.functions} functions, {host.groups} groups; events by {host.events.source}",
+        f"host: {host.functions} functions, {host.groups} groups; event source: {host.events.source}",
         *([f"metrics and health at {status.http.address}"] if status.http.address else []),
         *([_cluster(status.cluster)] if status.cluster.enabled else []),
         "",
@@ -132,12 +132,12 @@ def _waiting(status: Status) -> list[str]:
 def _cluster(cluster: ClusterStatus) -> str:
     """Whether the API server answers, and which KubeVirt CR is in force."""
     when = datetime.fromtimestamp(cluster.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    wishes = f"KubeVirt CR {cluster.kubevirt}" if cluster.kubevirt else "no KubeVirt CR"
-    left_out = f"; Events left out: {cluster.events_dropped}" if cluster.events_dropped else ""
+    in_force = f"KubeVirt CR {cluster.kubevirt}" if cluster.kubevirt else "no KubeVirt CR"
+    left_out = f"; dropped Events: {cluster.events_dropped}" if cluster.events_dropped else ""
     if cluster.reachable:
-        return f"cluster: answers since {when}; in force: {wishes}{left_out}"
-    since = f"does not answer since {when}" if cluster.since else "has not answered yet"
-    return f"cluster: {since}; in force, as it was heard last: {wishes}{left_out}"
+        return f"API server: reachable since {when}; in force: {in_force}{left_out}"
+    since = f"unreachable since {when}" if cluster.since else "has not answered yet"
+    return f"API server: {since}; in force from its last answer: {in_force}{left_out}"
 
 
 def _stale(stale: StaleStatus) -> str:

@@ -327,9 +327,9 @@ async def _follow(node: DemoNode, server: FakeApiServer) -> None:
     files.write(vmi, json.dumps(_VMI))  # JSON is YAML
     files.write(cr, json.dumps(_kubevirt(_ENTRY)))
     screen.do(f"nodeagent explain vmi grey.yaml --cr cr.yaml; the machine wants 1 x {_SHARED}")
-    with screen.expect("this node can give it"):
+    with screen.expect("available on this node"):
         text = await node.run("explain", "vmi", vmi, "--cr", cr)
-        check("this node can give it now" in text, text)
+        check("  available on this node\n" in text, text)
     screen.show(text)
 
     screen.step("The API server goes away, and what it said stays in force")

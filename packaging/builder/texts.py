@@ -82,7 +82,7 @@ def completion(shell: str) -> str:
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser and those of its verbs; argparse tells of neither them nor their actions in public."""
+    """The parser, and the parsers of its commands; argparse has no public API for them and their actions."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -90,15 +90,15 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 
 
 def man_page() -> str:
-    """nodeagent(8). The settings are told once, not as flags of each verb."""
+    """nodeagent(8). The settings are told once, not as flags of each command."""
     parser = commands.parser()
-    for verb in list(_parsers(parser))[1:]:
-        verb.description = None  # it says the same as the line above it
-        verb._action_groups = [group for group in verb._action_groups if group.title != "settings"]
-        verb._actions = [action for action in verb._actions if action.dest not in config.BY_KEY]
+    for command in list(_parsers(parser))[1:]:
+        command.description = None  # it says the same as the line above it
+        command._action_groups = [group for group in command._action_groups if group.title != "settings"]
+        command._actions = [action for action in command._actions if action.dest not in config.BY_KEY]
     parser.epilog = None
     page = Manpage(parser, format="single-commands-section")
-    page.description = "owns the devices of a node that virtual machines are given"
+    page.description = "manages the devices of a node that are assigned to VMs"
     page.date, page.section, page.manual = "", 8, "System administration"
     page.source = f"nodeagent {source.version()}"
     return "\n".join([str(page).rstrip(), *_sections()]) + "\n"
@@ -108,11 +108,11 @@ def _sections() -> Iterator[str]:
     yield ".SH EXIT STATUS"
     yield from _exit_codes()
     yield ".SH EXAMPLES"
-    for verb in commands.VERBS:
-        yield from (line for each in verb.examples for line in (".PP", _escaped(f"nodeagent {each}")))
+    for command in commands.COMMANDS:
+        yield from (line for each in command.examples for line in (".PP", _escaped(f"nodeagent {each}")))
     yield ".SH SETTINGS"
-    yield "Each is a key of the files below. Most are a variable, too, and a flag of every verb but demo."
-    yield "Flags win over variables, these over conf.d, that over config.yaml. SEE ALSO names examples."
+    yield "Each is a key of the files below. Most are a variable, too, and a flag of every command but demo."
+    yield "Flags override variables, these override conf.d, and that overrides config.yaml. See SEE ALSO."
     for setting in config.SETTINGS:
         if not setting.obsolete:
             yield from _setting(setting)
@@ -124,11 +124,11 @@ def _sections() -> Iterator[str]:
 
 
 def _exit_codes() -> Iterator[str]:
-    """What 3 means differs by verb; most never end so."""
-    for code, meaning in commands.VERBS[0].codes.items():
+    """The exit codes; only some commands use 3, each with its own meaning."""
+    for code, meaning in commands.COMMANDS[0].codes.items():
         yield from (".TP", str(code), _escaped(meaning))
-    wrong = "; ".join(f"{verb.name}: {verb.wrong}" for verb in commands.VERBS if verb.wrong)
-    yield from (".TP", str(output.WRONG), _escaped(f"something is wrong on the node ({wrong})"))
+    wrong = "; ".join(f"{command.name}: {command.wrong}" for command in commands.COMMANDS if command.wrong)
+    yield from (".TP", str(output.WRONG), _escaped(f"a problem was found ({wrong})"))
 
 
 def _setting(setting: config.Setting) -> Iterator[str]:

@@ -296,7 +296,7 @@ async def test_a_daemon_that_starts_again_never_lists_less(gpus: Node) -> None:
 
 async def test_verbs_and_saved_hosts_know_what_files_define(gpus: Node) -> None:
     gpus.host.write_file("/etc/machine-id", "0" * 32)
-    assert f"takes    {KIND}=0, {KIND}=1" in (await gpus.command("explain", GPU)).stdout
+    assert f"matches  {KIND}=0, {KIND}=1" in (await gpus.command("explain", GPU)).stdout
     assert GPU in (await gpus.command("explain", "/dev/nvidia1")).stdout
     scanned = (await gpus.command("scan")).stdout
     (line,) = (line for line in scanned.splitlines() if "/etc/cdi/nvidia.json" in line)

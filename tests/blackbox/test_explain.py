@@ -69,7 +69,7 @@ async def test_a_resource_tells_how_many_there_are_who_has_them_and_what_cannot_
     (free,) = {first, second, third} - {held, broken}
     lines = [line.strip() for line in text.splitlines()]
     assert lines[0] == f"{T4}  capacity 3, allocatable 2, free 1"
-    assert {f"ns/vm has {held}", f"free: {free}"} <= set(lines)
+    assert {f"ns/vm uses {held}", f"free: {free}"} <= set(lines)
     assert f"{broken}: {by_id[broken]['reason']['message']}" in lines
 
 
@@ -124,7 +124,7 @@ async def test_a_rule_tells_what_it_takes_and_what_it_refuses_counted(ruled: Nod
     assert (told["resource"], told["place"], told["matches"]) == (GPU, "config.yaml:2", ["0000:10:00.0"])
     assert told["rejects"] == {"addresses: not 0000:10:*": 1, "devices: not 1eb8": 1}
     assert by_name == {key: value for key, value in told.items() if key not in ("apiVersion", "kind")}
-    assert "  refuses  1: devices: not 1eb8" in text.splitlines()
+    assert "  rejects  1: devices: not 1eb8" in text.splitlines()
     assert none["matches"] == ["0000:20:00.0"]
     assert code == 1
     names(what, "config.yaml:99")

@@ -100,7 +100,7 @@ async def test_a_saved_host_is_enough(node: Node) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "what", "hint"),
     [
-        (("vmi",), 2, "no machine is given", "explain vmi FILE"),
+        (("vmi",), 2, "no VM is given", "explain vmi FILE"),
         (
             ("vmi", "demo/red", "--kubeconfig", "/none"),
             1,
@@ -112,8 +112,8 @@ async def test_a_saved_host_is_enough(node: Node) -> None:
         (("vmi", "/none.yaml"), 2, "/none.yaml: No such file", "kubectl"),
         (("vmi", "CR"), 2, "it holds no virtual machine", "VirtualMachineInstance"),
         (("vmi", "VM", "--cr", "VM"), 2, "this is no KubeVirt object", "kind: KubeVirt"),
-        (("0000:10:00.0", "VM"), 2, "FILE and --cr are for machines", "explain vmi FILE --cr FILE"),
-        (("0000:10:00.0", "--cr", "CR"), 2, "FILE and --cr are for machines", "explain vmi FILE --cr FILE"),
+        (("0000:10:00.0", "VM"), 2, "FILE and --cr are only for VMs", "explain vmi FILE --cr FILE"),
+        (("0000:10:00.0", "--cr", "CR"), 2, "FILE and --cr are only for VMs", "explain vmi FILE --cr FILE"),
     ],
 )
 async def test_mistakes_are_two_lines(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every verb gives to programs fits its schema, and is the same as JSON and as YAML."""
+"""What every command gives to programs fits its schema, and is the same as JSON and as YAML."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MACHINE = (
 
 @pytest.fixture
 def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """The answer of a verb on a node with cards of many kinds."""
+    """The answer of a command on a node with cards of many kinds."""
     host = nodes.demo_node(tmp_path / "host")
     host.write_file("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
     host.write_file("/etc/nodeagent/config.yaml", CONFIGURATION)

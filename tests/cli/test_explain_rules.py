@@ -13,8 +13,8 @@ def test_what_it_takes_is_named_and_what_it_refuses_is_counted() -> None:
     assert explain.rule_text(FOUND).splitlines() == [
         "rule x/t4 (config.yaml:3)",
         "",
-        "  takes    5: a, b, c, d and 1 more",
-        "  refuses  7: vendors: not 10de",
+        "  matches  5: a, b, c, d and 1 more",
+        "  rejects  7: vendors: not 10de",
     ]
 
 
@@ -22,6 +22,6 @@ def test_a_rule_for_device_nodes_says_how_they_are_given() -> None:
     kvm = RuleExplanation(
         "x/kvm", "node", "config.yaml:4", ("/dev/kvm",), {}, "given to 3 containers at once"
     )
-    assert "takes    /dev/kvm, given to 3 containers at once" in explain.rule_text(kvm)
+    assert "matches  /dev/kvm, given to 3 containers at once" in explain.rule_text(kvm)
     none = kvm._replace(matches=(), note="there is no /dev/kvm")
-    assert "takes    nothing: there is no /dev/kvm" in explain.rule_text(none)
+    assert "matches  no path: there is no /dev/kvm" in explain.rule_text(none)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line in this process: each verb, its two forms of output, exit codes, errors as two lines."""
+"""The command line in this process: each command, its output, exit codes, errors as two lines."""
 
 from __future__ import annotations
 
@@ -259,10 +259,10 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert contains(database, "pci.ids", pci_ids.bundled_date())
 
 
-def plain_help(capsys: pytest.CaptureFixture[str], verb: str) -> str:
-    """The help of a verb."""
+def plain_help(capsys: pytest.CaptureFixture[str], command: str) -> str:
+    """The help of a command."""
     with pytest.raises(SystemExit):
-        main.main([verb, "--help"])
+        main.main([command, "--help"])
     return capsys.readouterr().out
 
 

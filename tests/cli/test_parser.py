@@ -16,7 +16,7 @@ from nodeagent.cli import main, parser
 from tests.facts import each_names, names
 from tests.sim import hosts
 
-VERBS = [verb.name for verb in parser.VERBS]
+COMMANDS = [command.name for command in parser.COMMANDS]
 LONG = {"run", "config"}  # which show the settings
 
 
@@ -47,29 +47,31 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("verb", ["", *(verb for verb in VERBS if verb not in LONG)])
-def test_help_fits_a_screen(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = helped(*filter(None, [verb]), "--help", capsys=capsys).splitlines()
+@pytest.mark.parametrize("command", ["", *(command for command in COMMANDS if command not in LONG)])
+def test_help_fits_a_screen(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = helped(*filter(None, [command]), "--help", capsys=capsys).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_settings_are_shown_where_they_are_the_subject(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = helped(verb, "--help", capsys=capsys)
-    assert ("--timing-settle" in text) == (verb in LONG)
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_tells_examples_that_parse_and_its_exit_codes(
-    verb: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", COMMANDS)
+def test_settings_are_shown_where_they_are_the_subject(
+    command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = helped(verb, "--help", capsys=capsys)
+    text = helped(command, "--help", capsys=capsys)
+    assert ("--timing-settle" in text) == (command in LONG)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_verb_tells_examples_that_parse_and_its_exit_codes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = helped(command, "--help", capsys=capsys)
     examples = re.search(r"^examples:\n((?:  nodeagent .*\n)+)", text, re.MULTILINE)
     assert examples, text
     for line in examples.group(1).splitlines():
         words = shlex.split(line.partition(" > ")[0])[1:]
-        assert verb in words
+        assert command in words
         assert callable(parser.parser().parse_args(words).run)
     (codes,) = re.findall(r"^Exit codes: (.*(?:\n.+)*)", text, re.MULTILINE)
     for code in (0, 1, 2):
@@ -83,11 +85,11 @@ def test_a_command_loads_no_other_one() -> None:
     assert loaded == {f"nodeagent.cli.{name}" for name in ("args", "output", "parser", "run")}
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_is_a_verb_too(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if verb != "help":
-        asked = helped("help", verb, capsys=capsys)
-        assert asked == helped(verb, "--help", capsys=capsys)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_a_verb_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if command != "help":
+        asked = helped("help", command, capsys=capsys)
+        assert asked == helped(command, "--help", capsys=capsys)
     assert helped("help", capsys=capsys) == helped("--help", capsys=capsys)
 
 

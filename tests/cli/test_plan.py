@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb ``plan`` on saved hosts and on a tree of files; that the daemon refuses what only it can use."""
+"""``plan`` on saved hosts and on a tree of files; that the daemon refuses what only it can use."""
 
 from __future__ import annotations
 

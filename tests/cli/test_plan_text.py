@@ -47,7 +47,7 @@ def test_each_card_tells_what_is_done_what_waits_and_why() -> None:
     names(head, "0000:01:00.0", "nvidia-223", "1 x nvidia-228")
     assert (step.strip(), free in step) == (found.steps[0].action.text, True)
     assert (found.steps[0].why in why, held in waiting) == (True, True)
-    names(waiting, "WAITS", found.waiting[0].action.text)
+    names(waiting, "waiting", found.waiting[0].action.text)
     names(why_not, "ns/vm")
     names(note, "nvidia-223")
     names(second[0], "0000:02:00.0", "1 x nvidia-222")
@@ -97,7 +97,7 @@ def test_virtual_functions_have_a_part_of_their_own() -> None:
     assert not heading.startswith(" ")
     assert step.strip() == VFS.steps[0].action.text
     names(why, "8 VFs are configured")
-    names(waiting, "WAITS", VFS.waiting[0].action.text)
+    names(waiting, "waiting", VFS.waiting[0].action.text)
     names(why_not, "held")
     assert [word for word in re.split(r"\W+", end) if word.isdigit()] == ["1", "1"]
 

@@ -45,14 +45,14 @@ def nobody() -> Iterator[None]:
     os.seteuid(before)
 
 
-@pytest.mark.parametrize("verb", ["status", "config"])
+@pytest.mark.parametrize("command", ["status", "config"])
 @pytest.mark.usefixtures("nobody")
 def test_who_may_not_ask_is_told_that_and_not_to_start_a_daemon(
-    capsys: pytest.CaptureFixture[str], verb: str
+    capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "x").mkdir(mode=0)
-        main.main([verb, "--root", "/", "--status-socket", f"{directory}/x/status.sock"])
+        main.main([command, "--root", "/", "--status-socket", f"{directory}/x/status.sock"])
     told = capsys.readouterr().err
     names(told, "root", f"{directory}/x/status.sock")
     assert "systemctl" not in told

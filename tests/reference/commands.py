@@ -51,7 +51,7 @@ _MEANINGS = (output.FINE, output.FAILED, output.USAGE, output.WRONG)
 
 def page(text: str) -> str:
     """The page ``text`` with its tables renewed. :raises ValueError: if a mark is missing."""
-    return pages.renewed(pages.renewed(text, "verbs", verbs()), "documents", kinds())
+    return pages.renewed(pages.renewed(text, "commands", commands()), "documents", kinds())
 
 
 def metrics_page(text: str) -> str:
@@ -65,14 +65,14 @@ def metrics_page(text: str) -> str:
     return pages.renewed(text, "metrics", "".join((head, *rows)))
 
 
-def verbs() -> str:
-    """All verbs, and what their exit codes mean, as a Markdown table."""
+def commands() -> str:
+    """All commands, and what their exit codes mean, as a Markdown table."""
     rows = (
-        f"| `{verb.name}` | {pages.cell(verb.summary)} "
-        f"| {' | '.join(verb.codes.get(code, '') for code in _MEANINGS)} |\n"
-        for verb in parser.VERBS
+        f"| `{command.name}` | {pages.cell(command.summary)} "
+        f"| {' | '.join(command.codes.get(code, '') for code in _MEANINGS)} |\n"
+        for command in parser.COMMANDS
     )
-    head = "| verb | what it does | 0 | 1 | 2 | 3 |\n|---|---|---|---|---|---|\n"
+    head = "| command | what it does | 0 | 1 | 2 | 3 |\n|---|---|---|---|---|---|\n"
     return "".join((head, *rows))
 
 

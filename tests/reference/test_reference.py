@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the verbs and the schemas are what the program says, and what it says is spelled one way."""
+"""The page of the commands and the schemas are what the program says, and what it says is spelled one way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAMEL = re.compile(r"[a-z]+([A-Z0-9][a-z0-9]*)*")
 def test_the_page_is_up_to_date() -> None:
     text = (DOCS / "commands.md").read_text()
     assert commands.page(text) == text, RENEW
-    assert all(f"| `{verb.name}` |" in text for verb in parser.VERBS)
+    assert all(f"| `{command.name}` |" in text for command in parser.COMMANDS)
 
 
 @pytest.mark.parametrize(

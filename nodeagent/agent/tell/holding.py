@@ -72,8 +72,8 @@ class HolderLines:
         if self._seen is not None and self._seen[0] is now.allocations and self._seen[1] is served:
             return
         before, self._told = self._told, held(self._told, now.allocations, served)
-        _say(_lines("let go of", _only(before, self._told), self._before), held=False)
-        _say(_lines("has", _only(self._told, before), now), held=True)
+        _say(_lines("no longer uses", _only(before, self._told), self._before), held=False)
+        _say(_lines("uses", _only(self._told, before), now), held=True)
         self._seen, self._before = (now.allocations, served), now
 
 

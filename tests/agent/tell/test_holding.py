@@ -73,13 +73,13 @@ async def test_a_pod_has_a_device_until_it_lets_go_and_each_is_said_once(node: N
         await node.hold({"port-0": RED, "port-1": BLUE})
         await node.hold({"port-1": BLUE})
     assert [(each["text"], each["device"], each["pod"]) for each in said(log.DEVICE_IN_USE)] == [
-        ("ns/red has port-0", ("port-0",), ("ns/red",)),
-        ("ns/blue has port-1", ("port-1",), ("ns/blue",)),
+        ("ns/red uses port-0", ("port-0",), ("ns/red",)),
+        ("ns/blue uses port-1", ("port-1",), ("ns/blue",)),
     ]
     assert said(log.DEVICE_RELEASED) == [
         {
             "resource": PORT,
-            "text": "ns/red let go of port-0",
+            "text": "ns/red no longer uses port-0",
             "device": ("port-0",),
             "pod": ("ns/red",),
         }
@@ -90,7 +90,7 @@ async def test_what_is_held_at_the_start_is_said_then(node: Node, said: Said) ->
     await node.hold({"port-0": RED, "port-1": RED})
     async with node.telling():
         pass
-    assert [each["text"] for each in said(log.DEVICE_IN_USE)] == ["ns/red has port-0,port-1"]
+    assert [each["text"] for each in said(log.DEVICE_IN_USE)] == ["ns/red uses port-0,port-1"]
 
 
 async def test_what_passes_from_pod_to_pod_is_let_go_of_first(node: Node, said: Said) -> None:
@@ -158,4 +158,4 @@ async def test_two_hundred_pods_at_a_start_are_a_few_lines_in_which_each_is_foun
     assert len(lines) == 4
     pods = [pod for line in lines if isinstance(line["pod"], tuple) for pod in line["pod"]]
     assert sorted(pods) == sorted(f"ns/vm-{number}" for number in range(200))
-    assert "ns/vm-7 has port-7; ns/vm-8 has port-8" in str(lines[0]["text"])
+    assert "ns/vm-7 uses port-7; ns/vm-8 uses port-8" in str(lines[0]["text"])
