@@ -53,10 +53,10 @@ class ExistingAnswer(NamedTuple):
 
 
 class CardAnswer(NamedTuple):
-    """A card: the type that is configured for it, and its existing mdevs or vGPUs."""
+    """A card: its desired types, and its existing mdevs or vGPUs."""
 
     address: str
-    type: str | None
+    types: tuple[str, ...]
     instances: tuple[ExistingAnswer, ...]
     notes: tuple[str, ...]
 
@@ -166,7 +166,7 @@ def text(plan: Plan, managed: bool) -> str:
     for card in plan.cards:
         exists = Counter(_described(each) for each in card.instances)
         has = ", ".join(f"{count} x {words}" for words, count in exists.items()) or "none"
-        lines += [f"{card.address}  desired: {card.type_id or 'none'}; existing: {has}"]
+        lines += [f"{card.address}  desired: {', '.join(card.types) or 'none'}; existing: {has}"]
         lines += [*steps.pop(card.address, ()), *(f"  note: {note}" for note in card.notes), ""]
     if managed and not plan.cards:
         lines += ["no cards", ""]
@@ -224,7 +224,7 @@ def as_document(plan: Plan, managed: bool) -> PlanAnswer:
 
 
 def _card_answer(card: CardPlan) -> CardAnswer:
-    return CardAnswer(card.address, card.type_id, tuple(map(_existing_answer, card.instances)), card.notes)
+    return CardAnswer(card.address, card.types, tuple(map(_existing_answer, card.instances)), card.notes)
 
 
 def _existing_answer(each: Instance) -> ExistingAnswer:

@@ -314,10 +314,10 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """The plan of one card: the type that it is for (None: none), its instances, and its steps."""
+    """The plan of one card: its desired types, its instances, and its steps."""
 
     address: str
-    type_id: str | None
+    types: tuple[str, ...]
     instances: tuple[Instance, ...] = ()
     notes: tuple[str, ...] = ()  # for users
     removals: tuple[Step, ...] = ()

@@ -230,10 +230,10 @@ class GroupStatus(NamedTuple):
 
 
 class CardStatus(NamedTuple):
-    """A card that mdevs or vGPUs are planned for: its type, and how many instances it has."""
+    """A card that mdevs or vGPUs are planned for: its desired types, and how many instances it has."""
 
     card: str
-    type: str | None
+    types: tuple[str, ...]
     instances: int
     notes: tuple[str, ...]
 

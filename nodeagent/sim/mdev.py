@@ -3,8 +3,8 @@
 
 ``MdevKernel`` decides, without files. The errors of ``create`` and ``remove``, that the types of a parent
 share their instances, and that a blocked removal leaves the bus but keeps its UUID and its room, were
-measured with the sample drivers mtty and mbochs on Linux 6.1 and 6.12. That a vGPU card takes one type at a
-time is NVIDIA's documentation.
+measured with the sample drivers mtty and mbochs on Linux 6.1 and 6.12. Which vGPUs fit beside each other is
+NVIDIA's documentation (``Sizes``).
 
 ``SimulatedCards`` shows that state in a tree of files, and carries out writes to them. Writes are noticed by
 inotify. So the effect of one comes a moment later, an error of the rules shows as no effect, and only writes
@@ -17,9 +17,11 @@ import errno
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from fractions import Fraction
 
 import anyio
 
@@ -50,18 +52,30 @@ class Type:
     name: str | None = None
 
 
+class Sizes(Enum):
+    """Which types may be on a card at once.
+
+    NVIDIA's driver takes vGPUs of one frame buffer size (``EQUAL``), or in mixed-size mode those of several
+    (``MIXED``): each begins at a multiple of its size, so free memory may be in pieces that are too small.
+    Instances of the sample drivers share the room of their parent without places (``ANY``).
+    """
+
+    EQUAL = auto()
+    MIXED = auto()
+    ANY = auto()
+
+
 @dataclass(slots=True)
 class Card:
     """A card: its types share its room; ``vfs`` are its parents (none: the card itself is the parent).
 
-    ``mixed`` lets instances of several types be on the card at once, as the sample drivers do. ``vgpu``
-    is the vendor-specific framework of VFIO: types are set on VFs, and there are no mdevs.
+    ``vgpu`` is the vendor-specific framework of VFIO: types are set on VFs, and there are no mdevs.
     """
 
     address: str
     types: tuple[Type, ...]
     vfs: tuple[str, ...] = ()
-    mixed: bool = False
+    sizes: Sizes = Sizes.EQUAL
     vgpu: bool = False
     off: frozenset[str] = frozenset()  # types that say 0 available, whatever room there is
 
@@ -73,12 +87,16 @@ class Card:
 
 @dataclass(slots=True)
 class Instance:
-    """An mdev, or the type of a VF. ``dead``: no driver. ``leaving``: its removal waits for a holder."""
+    """An mdev, or the type of a VF. ``dead``: no driver. ``leaving``: its removal waits for a holder.
+
+    ``place`` is where its part of a card of mixed sizes begins, as a multiple of its size.
+    """
 
     parent: str
     type: Type
     group: int
     dead: bool
+    place: int
     leaving: bool = field(default=False, init=False)
 
 
@@ -156,14 +174,16 @@ class MdevKernel:
     def available(self, card: Card, parent: str, mdev_type: Type) -> int:
         """Room of the card for the type; a VF takes one instance at most."""
         here = [made for made in self.made.values() if made.parent in card.parents and not made.dead]
-        if mdev_type.id in card.off or (
-            not card.mixed and any(made.type.id != mdev_type.id for made in here)
-        ):
+        if mdev_type.id in card.off:
+            return 0
+        if card.sizes is Sizes.EQUAL and any(made.type.most != mdev_type.most for made in here):
             return 0
         if card.vfs and any(made.parent == parent for made in here):
             return 0
-        used = sum(1 / made.type.most for made in here)
-        room = int((1 - used) * mdev_type.most + 1e-6)
+        if card.sizes is Sizes.MIXED:
+            room = len(_free_places(mdev_type, here))
+        else:
+            room = int(mdev_type.most - sum(Fraction(mdev_type.most, made.type.most) for made in here))
         return min(room, 1) if card.vfs else room
 
     def card(self, parent: str) -> Card:
@@ -174,13 +194,31 @@ class MdevKernel:
         raise _refused(errno.ENOENT, parent)
 
     def _add(self, name: str, parent: str, mdev_type: Type) -> None:
-        self.made[name] = Instance(parent, mdev_type, self._next_group, self.stillborn)
+        card = self.card(parent)
+        here = [made for made in self.made.values() if made.parent in card.parents]
+        place = _free_places(mdev_type, here)[0] if card.sizes is Sizes.MIXED else 0
+        self.made[name] = Instance(parent, mdev_type, self._next_group, self.stillborn, place)
         self._next_group += 1
 
     def _may_fail(self, card: Card, type_id: str) -> None:
         number = self.errors.get((card.address, type_id))
         if number is not None:
             raise _refused(number, f"{card.address}/{type_id}")
+
+
+def _free_places(mdev_type: Type, here: Iterable[Instance]) -> list[int]:
+    """The places of a card on which an instance of the type fits beside those that are there."""
+    taken = [
+        (Fraction(made.place, made.type.most), Fraction(made.place + 1, made.type.most))
+        for made in here
+        if not made.dead
+    ]
+    size = Fraction(1, mdev_type.most)
+    return [
+        place
+        for place in range(mdev_type.most)
+        if all(end <= place * size or (place + 1) * size <= start for start, end in taken)
+    ]
 
 
 def _type(card: Card, parent: str, type_id: str) -> Type:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from nodeagent.sim.mdev import Card, MdevKernel, Type, add_card, simulated_cards
-from tests.blackbox.harness import T4, Node
+from nodeagent.sim.kubelet.server import FakeKubelet
+from nodeagent.sim.mdev import Card, MdevKernel, Sizes, Type, add_card, simulated_cards
+from tests.blackbox.harness import PATIENCE, T4, Node, health
 from tests.facts import each_names, names
 
 CARD = "0000:3b:00.0"
@@ -63,19 +64,48 @@ async def test_a_step_names_the_type_as_the_file_has_it(node: Node, asked: str) 
     names(step["message"], "nvidia-699", asked)
 
 
-async def test_two_types_for_one_card_are_refused_for_that_card_alone(node: Node) -> None:
-    """NVIDIA's driver can mix types on a card in its heterogeneous mode; nodeagent does not."""
+A10 = (Type("nvidia-592", 6, "NVIDIA A10-4Q"), Type("nvidia-593", 4, "NVIDIA A10-6Q"))
+NAMES = ("nvidia.com/NVIDIA_A10-4Q", "nvidia.com/NVIDIA_A10-6Q")
+
+
+def counted(kubelet: FakeKubelet) -> tuple[int, ...]:
+    """How many Healthy devices of each type the kubelet has."""
+    return tuple(list(health(kubelet, name).values()).count("Healthy") for name in NAMES)
+
+
+async def test_several_types_are_created_on_a_card_that_takes_them(node: Node) -> None:
+    """NVIDIA's driver in mixed-size mode: the kernel still has room for the second type beside the first."""
     ask_for(node, "A10-4Q: 3, A10-6Q: 2")
-    card = Card(CARD, (Type("nvidia-592", 6, "NVIDIA A10-4Q"), Type("nvidia-593", 4, "NVIDIA A10-6Q")))
+    card = Card(CARD, A10, sizes=Sizes.MIXED)
+    add_card(node.host, card, 10)
+    async with simulated_cards(node.host, MdevKernel([card])) as cards, node.kubelet() as kubelet:
+        assert len((await planned(node))["steps"]) == 5
+        async with node.daemon():
+            await kubelet.until(lambda: counted(kubelet) == (3, 2), PATIENCE)
+            assert cards.types_on(CARD) == ["nvidia-592"] * 3 + ["nvidia-593"] * 2
+            ask_for(node, "A10-4Q: 1, A10-6Q: 3")
+            await kubelet.until(lambda: counted(kubelet) == (1, 3), PATIENCE)
+            await node.until_nothing_is_to_do()
+            assert (await planned(node))["problems"] == []
+
+
+async def test_a_type_that_does_not_fit_beside_the_first_is_refused_by_name_and_costs_no_other_card(
+    node: Node,
+) -> None:
+    ask_for(node, "A10-4Q: 3, A10-6Q: 2")
+    card = Card(CARD, A10)
     add_card(node.host, card, 10)
     node.add_gpu("0000:5e:00.0", 20)
-    async with simulated_cards(node.host, MdevKernel([card])) as cards, node.running(listed={T4: 1}):
-        document = await planned(node)
-        assert document["steps"] == []
-        (problem,) = document["problems"]
-        names(problem["message"], CARD, "A10-4Q", "A10-6Q")
-        names((await node.command("status")).stdout, CARD, "A10-4Q", "A10-6Q")
-        assert cards.writes == 0
+    async with (
+        simulated_cards(node.host, MdevKernel([card])) as cards,
+        node.running(listed={T4: 1}) as (_, seen),
+    ):
+        await seen.until(lambda: counted(seen) == (3, 0), PATIENCE)
+        await node.until_nothing_is_to_do()
+        (problem,) = (await planned(node))["problems"]
+        names(problem["message"], CARD, "A10-6Q", 2, 0, "nvidia-592")
+        names((await node.command("status")).stdout, CARD, "A10-6Q")
+        assert cards.types_on(CARD) == ["nvidia-592"] * 3
 
 
 @pytest.mark.parametrize("counted", [False, True])

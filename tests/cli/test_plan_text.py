@@ -80,7 +80,7 @@ def test_the_plain_data_leaves_nothing_out() -> None:
         "from", "on"
     )
     names(told["waiting"][0]["message"], "ns/vm")
-    assert [card["type"] for card in told["cards"]] == ["nvidia-223", None, "nvidia-223"]
+    assert [card["types"] for card in told["cards"]] == [["nvidia-223"], [], ["nvidia-223"]]
     assert told["cards"][1]["instances"][0] == {
         "id": FOREIGN,
         "parent": "0000:02:00.0",

@@ -58,7 +58,7 @@ ALL = Status(
     HostStatus.of(Host(iommu=True), ("0000:09:00.0",), EventsStatus("netlink", 5, 1, 2, 3)),
     (ResourceStatus.of(RESOURCE, False, 3, "the name is taken"),),
     ChangesStatus(
-        (CardStatus(ONE, "nvidia-222", 1, ("a note",)),),
+        (CardStatus(ONE, ("nvidia-222",), 1, ("a note",)),),
         ("create mdev y",),
         (WaitingStatus(ONE, "remove mdev z", "in use by ns/p"),),
         (FAILING, FAILING._replace(message="no room either"), FAILING._replace(type=None, message="other")),
@@ -142,7 +142,7 @@ def test_the_document_is_what_programs_have_always_read() -> None:
 
 def test_what_is_changed_is_told_as_it_has_always_been() -> None:
     changes = plain.dump(ALL)["changes"]
-    assert changes["cards"] == [{"card": ONE, "type": "nvidia-222", "instances": 1, "notes": ["a note"]}]
+    assert changes["cards"] == [{"card": ONE, "types": ["nvidia-222"], "instances": 1, "notes": ["a note"]}]
     assert changes["inProgress"] == ["create mdev y"]
     assert changes["waiting"] == [{"card": ONE, "action": "remove mdev z", "message": "in use by ns/p"}]
     assert changes["failing"][0] == {

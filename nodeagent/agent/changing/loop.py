@@ -127,7 +127,8 @@ class ChangeLoop:
         plan = self.plan
         attempts = {step.action.attempt for step in (*plan.steps, *plan.waiting)}
         moving = self.runner.working | {step.action.card for step in plan.steps}
-        assigned = {(card.address, card.type_id) for card in plan.cards if card.address in moving}
+        assigned = {(each.address, type_id) for each in plan.cards for type_id in each.types}
+        assigned = {place for place in assigned if place[0] in moving}
         self._retries.forget_unplanned(attempts, assigned, anyio.current_time())
 
     def _batches(self) -> Mapping[str, Sequence[Step]]:
@@ -206,7 +207,7 @@ def _texts(steps: Iterable[Step]) -> tuple[str, ...]:
 
 
 def _card(card: CardPlan) -> CardStatus:
-    return CardStatus(card.address, card.type_id, len(card.instances), card.notes)
+    return CardStatus(card.address, card.types, len(card.instances), card.notes)
 
 
 def _waiting(step: Step) -> WaitingStatus:

@@ -249,9 +249,9 @@ def _count(changes: ChangesStatus, kinds: frozenset[str]) -> int:
 
 
 def _additional(fewer: Iterable[CardStatus], more: Iterable[CardStatus]) -> Iterator[tuple[str, str, int]]:
-    """Card, type, and the number of additional mdevs."""
-    known = {(card.card, card.type): card.instances for card in fewer}
+    """Card, its types, and the number of additional mdevs."""
+    known = {(card.card, card.types): card.instances for card in fewer}
     for card in more:
-        number = card.instances - known.get((card.card, card.type), 0)
-        if number > 0 and card.type is not None:
-            yield card.card, card.type, number
+        number = card.instances - known.get((card.card, card.types), 0)
+        if number > 0 and card.types:
+            yield card.card, ", ".join(card.types), number

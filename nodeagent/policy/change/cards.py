@@ -9,13 +9,14 @@ Own instances are those that nodeagent may remove: it created them, or the opera
 Instances of an excluded or unknown type, of a type that may be listed or excluded, and those that mdevctl
 defines are never own.
 
-Cards with a list of their own or with definitions do not take part in the round of the node's list. A
-definition of mdevctl contains its parent and its type; one that cannot be met is a problem, and changes
-nothing on its card.
+Cards with a list of their own or with definitions do not take part in the round of the node's list, and may
+have several types. A definition of mdevctl contains its parent and its type; one that cannot be met is a
+problem, and changes nothing on its card.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,7 +30,6 @@ from nodeagent.policy import groups
 from nodeagent.policy.change import desired_types, ownership
 
 _GPU_CLASSES = ("0300", "0302")
-_MIXED = "several types are configured for it"
 _UNMET = "its desired types cannot be created"
 _RESERVED = "mdevctl creates the mdevs that are defined on it"
 
@@ -51,9 +51,9 @@ class Parent:
 class CardSpec:
     """The desired types of one card: type id → the entry that names it, first choice first.
 
-    ``shared``: the list is the node's, and the round assigns the type. ``definitions``: these instances only.
-    ``as_is``: why the card is unchanged, else None. ``unmet``: types of its list that it does not offer.
-    ``mixed``: the types of a list that has more than one.
+    ``shared``: the list is the node's, and the round assigns one of the types. ``definitions``: these
+    instances only. ``as_is``: why the card is unchanged, else None. ``unmet``: types of its list that it does
+    not offer.
     """
 
     types: Mapping[str, WantedType] = field(default_factory=dict)
@@ -61,7 +61,6 @@ class CardSpec:
     definitions: tuple[MdevDefinition, ...] = ()
     as_is: str | None = None
     unmet: tuple[WantedType, ...] = ()
-    mixed: tuple[WantedType, ...] = ()
 
     def count(self, type_id: str | None) -> int | None:
         """How many instances of the type are desired; None: as many as fit."""
@@ -278,11 +277,11 @@ def _build_card_spec(
     defined = [each for each in wanted.definitions if find_card_address(host, each.parent) == card.address]
     if defined:
         met = [each for each in defined if find_flaw(each, host, excluded) is None]
-        met.sort(key=lambda definition: definition.uuid not in host.mdevs)  # existing ones come first
         if not met:
             return CardSpec(as_is=_UNMET)
-        type_id = met[0].type_id
-        return CardSpec({type_id: WantedType(type_id)}, definitions=tuple(met))
+        counts = Counter(each.type_id for each in met)
+        types = {type_id: WantedType(type_id, count) for type_id, count in counts.items()}
+        return CardSpec(types, definitions=tuple(met))
     if any(find_card_address(host, each) == card.address for each in wanted.reserved):
         return CardSpec(as_is=_RESERVED)
     if rules:
@@ -316,19 +315,18 @@ def _apply_rules(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> 
     """The desired types by the last rule that is empty, or has a type that the card offers.
 
     So one entry may be for several models with the same ids, as in NVIDIA's own file. But the card is not
-    emptied by an earlier rule if the last rule has only types that the card does not offer. A rule with
-    several types changes nothing: NVIDIA's driver mixes them in its heterogeneous mode, nodeagent does not.
+    emptied by an earlier rule if the last rule has only types that the card does not offer.
     """
-    chosen: dict[str, WantedType] = {}
     for rule in reversed(rules):
         chosen = _type_ids(rule.types, card, excluded)
-        if chosen and len(rule.types) > 1:
-            return CardSpec(as_is=_MIXED, mixed=rule.types)
-        if chosen or not rule.types:
+        if chosen:
+            met = set(chosen.values())
+            return CardSpec(chosen, unmet=tuple(each for each in rule.types if each not in met))
+        if not rule.types:
             break
-    if rules[-1].types and not chosen:
-        return CardSpec(as_is=_UNMET, unmet=tuple(each for rule in rules for each in rule.types))
-    return CardSpec(chosen)
+    if not rules[-1].types:
+        return CardSpec()
+    return CardSpec(as_is=_UNMET, unmet=tuple(each for rule in rules for each in rule.types))
 
 
 def find_rules(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTypes]:

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans mdevs and vendor vGPUs: desired types × cards × existing instances × their pods → steps. Pure.
 
-Each card gets one type, as many instances of it as fit. Instances that nodeagent did not create are kept, and
-nothing is created beside them, unless the operator lets nodeagent adopt them. Types are assigned to cards
-round-robin, in the operator's order. In its turn a type gets the first unassigned card that has it already,
-or that has no desired type and room for this one. A card with a desired type counts in the round, so the
-result is the same after an interruption. Only unused instances are removed. The room on a card is known only
-when it is empty: while one card is being emptied, cards that could get several types wait. A removal may wait
-weeks for a pod; its card remains assigned to its type.
+Each card gets one type of the node's list, as many instances of it as fit. A card with a list of its own may
+get several: the kernel says for each type how many more fit beside the others. Instances that nodeagent did
+not create are kept, and nothing is created beside them, unless the operator lets nodeagent adopt them.
 
-Then each card is planned by itself: no instance of another type is created while others exist. An mdev
-without a driver is removed and created again. An action that the kernel refused is retried after a delay and
-keeps its place; all others go on.
+Types of the node's list are assigned to cards round-robin, in the operator's order. In its turn a type gets
+the first unassigned card that has it already, or that has no desired type and room for this one. A card with
+a desired type counts in the round, so the result is the same after an interruption. Only unused instances are
+removed. The room on a card is known only when it is empty: while one card is being emptied, cards that could
+get several types wait. A removal may wait weeks for a pod; its card remains assigned to its type.
+
+Then each card is planned by itself: nothing is created while an instance of another type is to be removed. An
+mdev without a driver is removed and created again. An action that the kernel refused is retried after a delay
+and keeps its place; all others go on.
 
 Planned again after every change: a plan is valid only for the Host from which it was built.
 """
@@ -50,6 +52,11 @@ _NEW_MACHINE_ID = "create it on the host: systemd-machine-id-setup"
 _CHANGE_TYPES = (
     "change the configuration (nodeagent scan lists the types), or leave it if it is for other nodes"
 )
+_MIX = (
+    "NVIDIA's driver mixes vGPUs of several sizes only in mixed-size mode: remove the vGPUs of the card, run "
+    "nvidia-smi vgpu -i CARD -shm 1, and let nodeagent create them again; MIG types need GPU instances of "
+    "their size; otherwise change the counts"
+)
 _DEAL = (
     "leave it if this node has fewer cards than types: a card keeps its type while that is desired; to have "
     "all types assigned again, drain this node and set an empty list for it alone (mdevs.nodes) until "
@@ -81,7 +88,7 @@ def plan(snapshot: Snapshot) -> Plan:
         for text in _find_problems(wanted, listed, found, snapshot.host)
     ]
     problems += [
-        wrong(ProblemCode.SHORTFALL, each.address, text, _CHANGE_TYPES)
+        wrong(ProblemCode.SHORTFALL, each.address, text, _MIX if len(each.types) > 1 else _CHANGE_TYPES)
         for each in plans
         for text in each.shortfalls
     ]
@@ -108,7 +115,9 @@ def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot)
     in_round = [card for card in found if card.spec.shared and not card.has_foreign]
     assigned = assign_types(types, in_round)
     plans = [
-        _plan_card(card, assigned.get(card.address) if card in in_round else _choose_type(card), snapshot)
+        _plan_card(
+            card, assigned.get(card.address, ()) if card in in_round else _choose_types(card), snapshot
+        )
         for card in found
     ]
     new = {card.address: card for card in in_round if _find_present_type(card) is None}
@@ -117,23 +126,23 @@ def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot)
         return plans
     why = f"its type is assigned when {emptied} is empty"
     return [
-        replace(each, type_id=None, notes=(*each.notes, why), creations=(), shortfalls=())
+        replace(each, types=(), notes=(*each.notes, why), creations=(), shortfalls=())
         if each.creations and each.address in new and len(_find_fitting_types(new[each.address])) > 1
         else each
         for each in plans
     ]
 
 
-def assign_types(types: Sequence[str], open_cards: Sequence[Card]) -> dict[str, str]:
-    """Assign types to cards round-robin: card → type, for the cards that get one."""
-    assigned: dict[str, str] = {}
+def assign_types(types: Sequence[str], open_cards: Sequence[Card]) -> dict[str, tuple[str]]:
+    """Assign types to cards round-robin: card → its one type, for the cards that get one."""
+    assigned: dict[str, tuple[str]] = {}
     remaining = list(open_cards)
     while True:
         before = len(remaining)
         for type_id in types:
             card = next((each for each in remaining if _can_assign(each, type_id)), None)
             if card is not None:
-                assigned[card.address] = type_id
+                assigned[card.address] = (type_id,)
                 remaining.remove(card)
         if len(remaining) == before:
             return assigned
@@ -157,20 +166,31 @@ def _find_fitting_types(card: Card) -> list[str]:
     return [each for each in card.spec.types if each in card.types and (emptied or card.room(each) > 0)]
 
 
-def _choose_type(card: Card) -> str | None:
-    """The type of a card outside the round; with foreign instances it keeps own ones of a desired type."""
+def _choose_types(card: Card) -> tuple[str, ...]:
+    """The types of a card outside the round; with foreign instances it keeps own ones of desired types.
+
+    An entry of its list may name several type ids: it means the one that exists, else the first that fits.
+    """
     if card.spec.definitions:
-        return next(iter(card.spec.types))
-    there = _find_present_type(card)
-    return there if there is not None or card.has_foreign else next(iter(_find_fitting_types(card)), None)
+        return tuple(card.spec.types)
+    own = {each.type_id for each in card.instances if each.own}
+    if card.has_foreign:
+        return tuple(type_id for type_id in card.spec.types if type_id in own)
+    fitting = _find_fitting_types(card)
+    named: dict[WantedType, list[str]] = {}
+    for type_id, wanted in card.spec.types.items():
+        named.setdefault(wanted, []).append(type_id)
+    return tuple(
+        min(ids, key=lambda type_id: (type_id not in own, type_id not in fitting)) for ids in named.values()
+    )
 
 
 # One card
 
 
-def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
-    """The plan of a card that gets ``type_id``, or no own instances (None)."""
-    going = tuple(_find_surplus(card, type_id))
+def _plan_card(card: Card, types: Sequence[str], snapshot: Snapshot) -> CardPlan:
+    """The plan of a card that gets these types, or no own instances."""
+    going = tuple(_find_surplus(card, types))
     removals: list[Step] = []
     waiting: list[Step] = []
     for instance, why in going:
@@ -180,36 +200,38 @@ def _plan_card(card: Card, type_id: str | None, snapshot: Snapshot) -> CardPlan:
             removals.append(Step(action, why))
         else:
             waiting.append(Step(action, f"{why}; {obstacle}"))
-    in_the_way = any(instance.type_id != type_id for instance, _ in going)
-    coming = () if type_id is None or in_the_way else tuple(_plan_creations(card, type_id, snapshot))
-    remaining = (
-        len(coming) if card.spec.definitions else max(0, _find_limit(card, type_id) - card.count(type_id))
-    )
-    creations = [step for step in coming if step.action.attempt not in snapshot.failures][:remaining]
-    if len(creations) < remaining:
-        waiting += _list_retried(coming, snapshot)
-    shortfalls = () if in_the_way or going else _find_shortfalls(card, type_id)
-    notes = _build_notes(card, type_id, in_the_way)
+    in_the_way = any(instance.type_id not in types for instance, _ in going)
+    creations: list[Step] = []
+    for type_id in () if in_the_way else types:
+        taken = {step.action.device for step in creations}
+        coming = tuple(_plan_creations(card, type_id, taken, snapshot))
+        remaining = (
+            len(coming) if card.spec.definitions else max(0, _find_limit(card, type_id) - card.count(type_id))
+        )
+        due = [step for step in coming if step.action.attempt not in snapshot.failures][:remaining]
+        creations += due
+        if len(due) < remaining:
+            waiting += _list_retried(coming, snapshot)
     return CardPlan(
         card.address,
-        type_id,
+        tuple(types),
         card.instances,
-        notes,
+        _build_notes(card, types, in_the_way),
         tuple(removals),
         tuple(creations),
         tuple(waiting),
-        shortfalls,
+        () if in_the_way or going else tuple(_find_shortfalls(card, types)),
     )
 
 
-def _find_limit(card: Card, type_id: str | None) -> int:
+def _find_limit(card: Card, type_id: str) -> int:
     """How many instances of the type the card has at most, without definitions."""
     return card.spec.count(type_id) or _MOST
 
 
-def _find_surplus(card: Card, type_id: str | None) -> Iterator[tuple[Instance, str]]:
+def _find_surplus(card: Card, types: Sequence[str]) -> Iterator[tuple[Instance, str]]:
     """The own instances to remove, and why; of a surplus those that no pod has, the highest ids first."""
-    spec, kept = card.spec, list[Instance]()
+    spec, kept = card.spec, dict[str | None, list[Instance]]()
     if spec.as_is is not None or (spec.definitions and card.has_foreign):
         return
     for instance in card.instances:
@@ -217,15 +239,15 @@ def _find_surplus(card: Card, type_id: str | None) -> Iterator[tuple[Instance, s
             continue
         if spec.definitions:
             yield instance, "only mdevs that mdevctl defines are desired on this card"
-        elif instance.type_id != type_id:
+        elif instance.type_id not in types:
             yield instance, f"{instance.type_id} is not desired on this card"
         elif instance.dead:
             yield instance, "it has lost its driver, and is created again"
         elif not instance.leaving:
-            kept.append(instance)
-    count = spec.count(type_id)
-    if count is not None:
-        for instance in sorted(kept, key=lambda each: each.holder is None)[count:]:
+            kept.setdefault(instance.type_id, []).append(instance)
+    for type_id, present in kept.items():
+        count = spec.count(type_id) or len(present)
+        for instance in sorted(present, key=lambda each: each.holder is None)[count:]:
             yield instance, f"only {count} of {type_id} are desired on this card"
 
 
@@ -257,13 +279,17 @@ def _find_obstacle(instance: Instance, card: Card, action: Action, snapshot: Sna
     return None if refused is None else f"{refused}; it is retried later"
 
 
-def _plan_creations(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[Step]:
-    """The steps that fill the card with instances of the type."""
+def _plan_creations(card: Card, type_id: str, taken: Set[str], snapshot: Snapshot) -> Iterator[Step]:
+    """The steps that fill the card with instances of the type.
+
+    ``taken`` are the parents of steps for other types: a VF has one instance at most.
+    """
     if card.has_foreign or card.unread is not None:
         return
     used = snapshot.host.mdevs.keys() | snapshot.host.leaving.keys()
+    parents = [each for each in card.parents if each.address == card.address or each.address not in taken]
     if card.spec.definitions:
-        yield from _plan_defined(card, type_id, used)
+        yield from _plan_defined(card, parents, type_id, used)
         return
     named = _describe_type(type_id, card.spec.types[type_id].name)
     why = f"{named} is desired on this card"
@@ -271,7 +297,7 @@ def _plan_creations(card: Card, type_id: str, snapshot: Snapshot) -> Iterator[St
         why = f"there is room for more of {named}"
     elif card.spec.shared:
         why = f"{named} is assigned to this card (round-robin over mdevs.types)"
-    for parent in card.parents:
+    for parent in parents:
         if not parent.vgpu:
             for uuid in islice(
                 _new_uuids(parent, type_id, used, snapshot.machine_id), _find_limit(card, type_id)
@@ -300,9 +326,9 @@ def _new_uuids(parent: Parent, type_id: str, used: Set[str], machine_id: str) ->
             return
 
 
-def _plan_defined(card: Card, type_id: str, used: Set[str]) -> Iterator[Step]:
+def _plan_defined(card: Card, parents: Sequence[Parent], type_id: str, used: Set[str]) -> Iterator[Step]:
     """The defined instances that do not exist yet, while there is room."""
-    room = {parent.address: parent.available(type_id) for parent in card.parents}
+    room = {parent.address: parent.available(type_id) for parent in parents}
     for definition in card.spec.definitions:
         if definition.type_id != type_id or definition.uuid in used or room.get(definition.parent, 0) < 1:
             continue
@@ -321,10 +347,10 @@ def _list_retried(coming: Sequence[Step], snapshot: Snapshot) -> list[Step]:
     return list(waiting.values())
 
 
-def _build_notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str, ...]:
+def _build_notes(card: Card, types: Sequence[str], in_the_way: bool) -> tuple[str, ...]:
     notes = []
-    if type_id is not None and in_the_way:
-        notes.append(f"it gets {type_id} when it is empty")
+    if types and in_the_way:
+        notes.append(f"it gets {' and '.join(types)} when its other vGPUs are removed")
     if card.unread is not None:
         notes.append(f"{card.unread}: nothing is created or removed")
     elif card.has_foreign:
@@ -332,37 +358,36 @@ def _build_notes(card: Card, type_id: str | None, in_the_way: bool) -> tuple[str
         notes += [f"skipped: it has vGPUs {foreign}" for foreign in reasons]
     elif card.spec.as_is is not None:
         notes.append(f"unchanged: {card.spec.as_is}")
-    elif type_id is None and card.idle is not None:
+    elif not types and card.idle is not None:
         notes.append(card.idle)
-    elif type_id is None and not any(each.own for each in card.instances):
+    elif not types and not any(each.own for each in card.instances):
         notes.append("no desired type has room on it")
-    elif type_id is not None and card.spec.count(type_id) is None and not card.spec.definitions:
+    for type_id in types if card.unread is None and not card.has_foreign else ():
         fits = card.count(type_id) + card.room(type_id)
-        if fits > _MOST:
+        if card.spec.count(type_id) is None and fits > _MOST:
             notes.append(f"at most {_MOST} of {type_id} without a count, and {fits} fit: see mdevs.types")
     if any(mdev_type.available is None for parent in card.parents for mdev_type in parent.types):
         notes.append("available_instances of a type cannot be read, and counts as 0")
     return tuple(notes)
 
 
-def _find_shortfalls(card: Card, type_id: str | None) -> tuple[str, ...]:
-    """Counts and definitions that the card cannot meet."""
-    if type_id is None or card.has_foreign or card.unread is not None:
-        return ()
-    present, wanted, defined = card.count(type_id), card.spec.count(type_id), card.spec.definitions
-    if defined:
-        uuids = {each.uuid for each in defined}
-        present = sum(each.id in uuids for each in card.instances)
-        wanted = sum(each.type_id == type_id for each in defined)
-    texts = [
-        f"the definition {each.uuid} would mix {each.type_id} with {type_id} on {card.address}"
-        for each in defined
-        if each.type_id != type_id
-    ]
-    fits = present + card.room(type_id)
-    if wanted is not None and wanted > fits:
-        texts.append(f"{card.address}: {wanted} of {type_id} are desired, and {fits} fit")
-    return tuple(texts)
+def _find_shortfalls(card: Card, types: Sequence[str]) -> Iterator[str]:
+    """Counts and definitions that the card cannot meet, as texts."""
+    if card.has_foreign or card.unread is not None:
+        return
+    defined = {each.uuid for each in card.spec.definitions}
+    for type_id in types:
+        present = sum(
+            each.type_id == type_id and (not defined or each.id in defined) for each in card.instances
+        )
+        count, fits = card.spec.count(type_id), present + card.room(type_id)
+        if count is not None and count > fits:
+            named = _describe_type(type_id, card.spec.types[type_id].name)
+            others = [
+                f"{card.count(each)} of {each}" for each in types if each != type_id and card.count(each)
+            ]
+            beside = f" beside {' and '.join(others)}" if others else ""
+            yield f"{card.address}: {count} of {named} are desired, and {fits} fit{beside}"
 
 
 # What is wrong with the spec
@@ -394,12 +419,6 @@ def _find_problems(
         for each in card.spec.unmet
         if meant[each] - excluded and not (card.unread or card.partial)
     ]
-    here += [
-        f"{card.address}: {' and '.join(each.name for each in card.spec.mixed)} are configured for it, "
-        "but nodeagent creates one type on each card: it is unchanged"
-        for card in found
-        if card.spec.mixed
-    ]
     lost = [
         f"the definition {each.uuid} {flaw}"
         for each in wanted.definitions
@@ -429,11 +448,12 @@ def _find_types_without_card(
     """The types of the node's list that a card here offers, while all such cards have other ones."""
     if any(each.removals for each in plans):
         return  # a card that is emptied may get the type
-    types_of = {each.address: each.type_id for each in plans}
+    types_of = {each.address: each.types for each in plans}
+    assigned = {type_id for each in plans for type_id in each.types}
     for type_id in types:
         offering = [card.address for card in found if card.spec.shared and type_id in card.types]
-        if offering and type_id not in types_of.values() and all(types_of[each] for each in offering):
-            have = naming.shorten([f"{each} has {types_of[each]}" for each in offering])
+        if offering and type_id not in assigned and all(types_of[each] for each in offering):
+            have = naming.shorten([f"{each} has {' and '.join(types_of[each])}" for each in offering])
             text = f"{type_id} is desired, but no card is free: {have}"
             yield note(ProblemCode.NO_CARD, text, _DEAL, type_id)
 

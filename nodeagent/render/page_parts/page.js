@@ -222,7 +222,7 @@ function showPlan(status) {
     ? [el("h3", "", title), el("ul", "", ...texts.map((text) => el("li", kind, ...text)))] : [];
   const parts = [
     ...(changes.cards.length ? [el("div", "scroll", table(["Card", "Type", ["Instances", "number"], "Notes"],
-      changes.cards.map((card) => [card.card, card.type || "none", [`${card.instances}`, "number"], card.notes.join("; ")])))] : []),
+      changes.cards.map((card) => [card.card, card.types.join(", ") || "none", [`${card.instances}`, "number"], card.notes.join("; ")])))] : []),
     ...list("Refused by the kernel, tried again", "", changes.failing.map((each) =>
       [`${each.card}: ${each.action}: ${each.message}`, el("div", "hint", `${each.hint || "it is tried again"}; ${each.tries} tries, next in ${duration(each.nextTrySeconds)}`)])),
     ...list("No answer from the kernel", "", (changes.stuck || []).map((text) => [text])),

@@ -81,7 +81,7 @@ async def test_a_vgpu_type_that_somebody_else_has_set_is_adopted_by_its_name(tmp
         async with restarted(changing):
             await changing.until(lambda: bool(changing.plan.cards))
             (card,) = changing.plan.cards
-            assert (card.type_id, {each.own for each in card.instances}) == ("1", {True})
+            assert (card.types, {each.own for each in card.instances}) == (("1",), {True})
             await changing.until_at_rest()
         assert changing.cards.writes == 0
 

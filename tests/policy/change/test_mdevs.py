@@ -91,7 +91,7 @@ def test_an_override_that_no_card_supports_makes_nothing() -> None:  # W8
     plan = settle(kernel, wanted("222", nodes=(on(NODE2, "999"),)), labels=NODE2)
     assert short(kernel) == ["-"]
     each_names([each.message for each in plan.problems], ("nvidia-999",))
-    assert plan.cards[0].type_id is None
+    assert plan.cards[0].types == ()
     assert len(plan.cards[0].notes) == 1
 
 
@@ -134,7 +134,7 @@ def test_what_a_pod_holds_waits_and_is_taken_up_when_released() -> None:  # W15
     assert list(kernel.instances) == [held]
     assert [waiting.action.targets for waiting in plan.waiting] == [{held}]
     names(plan.waiting[0].why, "nvidia-223", "ns/vm")
-    assert plan.cards[0].type_id == "nvidia-224"
+    assert plan.cards[0].types == ("nvidia-224",)
     each_names(plan.cards[0].notes, ("nvidia-224",))
     kernel.release(held)
     settle(kernel, wanted("224"))

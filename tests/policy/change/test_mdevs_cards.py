@@ -86,7 +86,7 @@ def test_the_last_entry_that_fits_a_card_counts_and_an_empty_one_empties_it() ->
     settle(kernel, wanted("228"))
     plan = settle(kernel, given(CardTypes(types=(T4_8,)), CardTypes((0,))))
     assert short(kernel) == ["-", "8×222"]
-    assert plan.cards[0].type_id is None
+    assert plan.cards[0].types == ()
     each_names(plan.cards[0].notes, ("empty",))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nodeagent.model.spec import MdevDefinition, MdevSpec, WantedType
-from nodeagent.sim.mdev import Card
+from nodeagent.sim.mdev import Card, Sizes
 from tests.facts import each_names
 from tests.policy.change.splitting import T4_TYPES, planned, settle, short, t4, vgpu_card, wanted
 from tests.sim.mdevs import ModelKernel
@@ -60,7 +60,7 @@ def test_an_excluded_type_is_not_made_for_a_definition_either() -> None:
 
 
 def test_a_definition_is_not_mixed_with_what_others_made() -> None:
-    mixing = Card(FIRST, T4_TYPES, mixed=True)
+    mixing = Card(FIRST, T4_TYPES, sizes=Sizes.ANY)
     kernel = ModelKernel([mixing])
     kernel.create(FIRST, "nvidia-223", FOREIGN)
     plan = settle(kernel, defined((uuids(1)[0], FIRST, "222")))
@@ -82,7 +82,7 @@ def test_a_definition_without_room_beside_what_others_made_is_told() -> None:
 
 
 def test_what_is_not_ours_does_not_cost_us_what_we_have_for_a_definition_that_must_wait() -> None:
-    kernel = ModelKernel([Card(FIRST, T4_TYPES, mixed=True)])
+    kernel = ModelKernel([Card(FIRST, T4_TYPES, sizes=Sizes.ANY)])
     settle(kernel, wanted(WantedType("nvidia-222", 4)))
     kernel.create(FIRST, "nvidia-223", FOREIGN)
     before = kernel.instances
@@ -90,12 +90,20 @@ def test_what_is_not_ours_does_not_cost_us_what_we_have_for_a_definition_that_mu
     assert kernel.instances == before
 
 
-def test_a_definition_whose_device_exists_counts_before_one_whose_does_not() -> None:
+def test_a_definition_of_a_second_type_without_room_is_a_problem() -> None:
     kernel = ModelKernel([t4(1)])
     first, second = uuids(2)
     kernel.create(FIRST, "nvidia-228", second)
     plan = settle(kernel, defined((first, FIRST, "222"), (second, FIRST, "228")))
-    each_names([each.message for each in plan.problems], (first, "nvidia-222", "nvidia-228", FIRST))
+    each_names([each.message for each in plan.problems], (FIRST, 1, "nvidia-222", 0, 1, "nvidia-228"))
+
+
+def test_definitions_of_two_types_are_created_where_the_card_takes_both() -> None:
+    kernel = ModelKernel([Card(FIRST, T4_TYPES, sizes=Sizes.MIXED)])
+    first, second = uuids(2)
+    plan = settle(kernel, defined((first, FIRST, "222"), (second, FIRST, "228")))
+    assert kernel.instances == {first: (FIRST, "nvidia-222"), second: (FIRST, "nvidia-228")}
+    assert plan.problems == ()
 
 
 @pytest.mark.parametrize(("parent", "number"), [(FIRST, "222"), ("0000:02:00.0", "228")])
@@ -138,12 +146,10 @@ def test_definitions_that_cannot_be_met_are_told() -> None:
     plan = settle(kernel, defined(*rows, (five, "0000:99:00.0", "228")))
     assert short(kernel) == ["2×228"]
     each_names(
-        sorted(
-            (each.message for each in plan.problems), key=lambda problem: (four in problem, five in problem)
-        ),
+        sorted(each.message for each in plan.problems),
+        (FIRST, 1, "nvidia-222", 0, 2, "nvidia-228"),
         (FIRST, 3, "nvidia-228", 2),
         (five, "0000:99:00.0", "node"),
-        (four, "nvidia-222", "nvidia-228", FIRST),
     )
 
 

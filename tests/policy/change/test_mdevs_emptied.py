@@ -50,7 +50,7 @@ def test_until_a_card_is_empty_others_get_what_does_not_depend_on_it() -> None:
     made = {step.action.card for step in plan.steps if step.action.kind == "create-mdev"}
     assert made == {"0000:03:00.0"}
     waits = next(card for card in plan.cards if card.address == "0000:02:00.0")
-    assert waits.type_id is None
+    assert waits.types == ()
     each_names(waits.notes, ("0000:01:00.0",))
 
 

@@ -7,7 +7,7 @@ from nodeagent.model.allocation import Allocations, Knowledge
 from nodeagent.model.change import ActionKind, Plan, create_mdev, remove_mdev, set_vgpu_type
 from nodeagent.model.spec import MdevSpec, WantedType
 from nodeagent.policy.change import guards, ownership
-from nodeagent.sim.mdev import Card, Type
+from nodeagent.sim.mdev import Card, Sizes, Type
 from tests.facts import contains, each_names, names
 from tests.policy.change.splitting import (
     MACHINE,
@@ -255,7 +255,7 @@ def test_the_number_of_an_instance_can_be_read_off_its_uuid() -> None:
 
 def test_a_parent_that_is_no_pci_function_is_a_card_of_its_own_and_comes_last() -> None:
     types = (Type("mtty-1", 24, "Single port serial"), Type("mtty-2", 12, "Dual port serial"))
-    kernel = ModelKernel([Card("mtty", types, mixed=True), t4(1)])
+    kernel = ModelKernel([Card("mtty", types, sizes=Sizes.ANY), t4(1)])
     plan = settle(kernel, wanted("Dual_port_serial", "222"))
     assert [card.address for card in plan.cards] == ["0000:01:00.0", "mtty"]
     assert short(kernel) == ["16×222", "12×mtty-2"]

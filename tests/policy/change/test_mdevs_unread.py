@@ -35,7 +35,7 @@ def test_instances_on_a_parent_that_was_not_read_stay_and_are_what_their_card_is
     settle(kernel, wanted("222"))
     plan = first_plan(kernel, wanted("nvidia-223", WantedType(name, 16)))
     assert (plan.steps, plan.waiting, plan.problems) == ((), (), ())
-    assert plan.cards[0].type_id == "nvidia-222"
+    assert plan.cards[0].types == ("nvidia-222",)
 
 
 def test_what_is_not_wanted_goes_once_its_parent_is_read() -> None:

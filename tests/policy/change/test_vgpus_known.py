@@ -80,7 +80,7 @@ def test_a_hold_in_between_changes_nothing_of_the_end() -> None:
     node.kernel.hold(held)
     plan = node.settle(wanted("2", "3"))
     assert short(node.kernel) == ["1×1", "1×3"]
-    assert plan.cards[0].type_id == "2"
+    assert plan.cards[0].types == ("2",)
     each_names(plan.cards[0].notes, (2,))
     node.kernel.release(held)
     node.settle(wanted("2", "3"))
