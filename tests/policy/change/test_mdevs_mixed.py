@@ -8,10 +8,9 @@ import errno
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nodeagent.model.ledger import Ledger
 
 from nodeagent.base.errors import KernelRefused
-from nodeagent.model.change import ActionKind
+from nodeagent.model.change import ActionKind, Ledger
 from nodeagent.model.problem import ProblemCode
 from nodeagent.model.spec import CardTypes, MdevSpec, WantedType
 from nodeagent.policy.change.ownership import update_ledger
