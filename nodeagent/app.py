@@ -25,10 +25,10 @@ from nodeagent.agent import core
 from nodeagent.agent.config_loop import ConfigLoop, LastGood, SpecMerger
 from nodeagent.agent.observe import warn_of_old_errors
 from nodeagent.agent.recoveries import Recoveries
-from nodeagent.agent.tell import status, systemd
-from nodeagent.agent.tell.holding import HolderLines
-from nodeagent.agent.tell.noting import Remarks
-from nodeagent.agent.tell.systemd import StatusLine, Watchdog
+from nodeagent.agent.reporting import status, systemd
+from nodeagent.agent.reporting.problem_log import ProblemLog
+from nodeagent.agent.reporting.systemd import StatusLine, Watchdog
+from nodeagent.agent.reporting.usage_log import UsageLog
 from nodeagent.base import log, log_handlers, process, state, supervise, threads
 from nodeagent.base.errors import ConfigError, FatalError
 from nodeagent.base.latest import Latest
@@ -67,7 +67,7 @@ class Daemon:
         self.core = core.build(Root(sources.prefix), in_force, timeouts)
         self.kubelet = core.build_kubelet_side(self.core)
         self.config = ConfigLoop(in_force, sources, self.core.watcher, set_log, timeouts, refused)
-        self.remarks = Remarks(self.core.snapshots, self.core.offering, timeouts.problems_settle)
+        self.problem_log = ProblemLog(self.core.snapshots, self.core.offering, timeouts.problems_settle)
         self.notifier = Notifier.from_environ(sources.environ)
         self.watchdog = Watchdog(self.notifier, self.heartbeats, timeouts)
         sockets = listening_sockets(sources.environ)
@@ -111,8 +111,8 @@ class Daemon:
             Task("checkpoint", partial(usage.follow_checkpoint, directory.checkpoint)),
             self.core.offering,
             self.core.releases,
-            self.remarks,
-            HolderLines(snapshots, self.core.offering),
+            self.problem_log,
+            UsageLog(snapshots, self.core.offering),
             self.kubelet.cdi,
             self.config,
             LastGood(self.core.root, self.core.settings, timeouts.record_write_retry),
@@ -130,7 +130,7 @@ class Daemon:
         uptime = anyio.current_time() - self._began
         http = self.network.status
         return status.collect(
-            self.core, self.kubelet, self.config, self.remarks, http, self.changes, self.cluster, uptime
+            self.core, self.kubelet, self.config, self.problem_log, http, self.changes, self.cluster, uptime
         )
 
     def heartbeats(self) -> Mapping[str, Heartbeat]:

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from nodeagent.agent.allocate import Allocator
 from nodeagent.agent.cdi_files import CdiFiles
 from nodeagent.agent.offering import Offering
-from nodeagent.agent.tell import devices as tell
+from nodeagent.agent.reporting import device_log
 from nodeagent.agent.usage import Usage
 from nodeagent.base import log, process
 from nodeagent.base.errors import AllocationRefused
@@ -67,10 +67,10 @@ class ResourceAnswers:
         except AllocationRefused as refusal:
             resource = self._offering.decision.resource(self._name)
             self._devices.update(resource.devices)
-            tell.refused(resource, device_ids, refusal, self._offering.snapshots.now)
+            device_log.refused(resource, device_ids, refusal, self._offering.snapshots.now)
             raise
         resource = self._offering.decision.resource(self._name)
-        tell.allocated(resource, device_ids, self._offering.snapshots.now)
+        device_log.allocated(resource, device_ids, self._offering.snapshots.now)
         return grant
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
@@ -182,7 +182,7 @@ class DevicePlugins:
         if cdi:
             await self._cdi.follow()
         for name in self._running.keys() - self._offering.resources.get().keys():
-            why = tell.successors(self._running[name].resource, self._offering.decision)
+            why = device_log.successors(self._running[name].resource, self._offering.decision)
             self._end(name)
             log.event(log.RESOURCE_REMOVED, resource=name, cause=why)
         for resource in resources.values():
@@ -203,7 +203,7 @@ class DevicePlugins:
             return
         before, running.resource = running.resource, resource
         running.endpoint.devices.update(resource.devices)
-        tell.changes(before, resource, self._offering.decision)
+        device_log.changes(before, resource, self._offering.decision)
 
     def _begin(self, resource: Resource, group: TaskGroup) -> None:
         name = resource.name
@@ -215,7 +215,7 @@ class DevicePlugins:
         self._ended[name] = ended
         self._running[name] = _Running(endpoint, scope, resource)
         log.event(log.RESOURCE_ADDED, resource=name, devices=len(resource.devices))
-        tell.changes(None, resource, self._offering.decision)
+        device_log.changes(None, resource, self._offering.decision)
 
         async def serve() -> None:
             try:

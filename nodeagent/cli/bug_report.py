@@ -15,7 +15,7 @@ import anyio
 
 from nodeagent import __version__
 from nodeagent.agent import oneshot
-from nodeagent.agent.tell.basis import Basis
+from nodeagent.agent.reporting.basis import Basis
 from nodeagent.base.errors import ConfigError, NodeagentError
 from nodeagent.check import report
 from nodeagent.cli import args, check, config, daemon_client, output, scan

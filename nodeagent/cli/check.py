@@ -23,7 +23,7 @@ from nodeagent.cli import args, daemon_client, output
 from nodeagent.kernel.root import Root
 
 if TYPE_CHECKING:
-    from nodeagent.agent.tell.basis import Basis
+    from nodeagent.agent.reporting.basis import Basis
 
 WIDTH = 80
 _WORDS = {Verdict.OK: "ok", Verdict.WRONG: "WRONG", Verdict.NOTE: "note", Verdict.UNSEEN: "not seen"}

@@ -26,7 +26,7 @@ from nodeagent.model.change import Answer, Request
 if TYPE_CHECKING:
     import argparse
 
-    from nodeagent.agent.tell.basis import Basis
+    from nodeagent.agent.reporting.basis import Basis
     from nodeagent.model.host import Host
     from nodeagent.model.kubevirt import KubeVirtCR
 
@@ -104,7 +104,7 @@ def find_basis(options: argparse.Namespace) -> tuple[Basis | None, str]:
     path = socket_path(options)
     try:
         document = sockets.ask(path, "/snapshot", options.timeouts.local_socket_answer)
-        from nodeagent.agent.tell import basis  # here: not needed where no daemon answers
+        from nodeagent.agent.reporting import basis  # here: not needed where no daemon answers
 
         found = basis.load(document)
     except PermissionError:
@@ -159,7 +159,7 @@ def _scan(options: argparse.Namespace, cr: KubeVirtCR | None, saved: Host | None
     import anyio
 
     from nodeagent.agent import oneshot
-    from nodeagent.agent.tell.basis import Basis
+    from nodeagent.agent.reporting.basis import Basis
     from nodeagent.policy import merge
 
     root = args.find_root(options)

@@ -25,7 +25,7 @@ from nodeagent.policy.explain.devices import DeviceRow, is_blocked, members_of
 from nodeagent.policy.offer import kinds, turn
 
 if TYPE_CHECKING:
-    from nodeagent.agent.tell.basis import Basis
+    from nodeagent.agent.reporting.basis import Basis
     from nodeagent.model.problem import Problem
 
 _SHOWN = (output.TEXT, output.WIDE, output.NAME)

@@ -32,7 +32,7 @@ from nodeagent.model import plain
 from nodeagent.model.status import ProcessStatus, Status
 
 if TYPE_CHECKING:
-    from nodeagent.agent.tell.basis import Basis
+    from nodeagent.agent.reporting.basis import Basis
 
 ManualRequests = Callable[[bytes, int], Awaitable[object]]
 """Handles the body of a manual request that this process (pid) sent; returns the plain data of the answer."""
@@ -90,7 +90,7 @@ def _status_json(status: Status) -> Response:
 
 
 def _snapshot_json(in_force: Basis) -> Response:
-    from nodeagent.agent.tell import basis
+    from nodeagent.agent.reporting import basis
 
     return _json(basis.dump(in_force))
 

@@ -3,8 +3,8 @@
 
 Its plain form (``model.plain``) is the document of the status socket, which users and programs read: keys may
 be added, with a default, and none is renamed. Each component of the daemon fills in its part
-(``agent.tell.status``); ``policy.diagnose`` finds the problems in it. Named tuples, since the daemon's start
-pays for each class, and ten times more for a dataclass.
+(``agent.reporting.status``); ``policy.diagnose`` finds the problems in it. Named tuples, since the start
+of the daemon pays for each class, and ten times more for a dataclass.
 """
 
 from __future__ import annotations

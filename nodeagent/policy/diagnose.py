@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the problems and notes of a Status, each with its hint. Pure.
 
-``agent.tell.status`` puts them into the Status, from which all pages show them. Those of the daemon come
+``agent.reporting.status`` puts them into the Status, from which all pages show them. Those of the daemon come
 before those of its devices.
 """
 
@@ -35,7 +35,7 @@ API_SERVER = (ProblemCode.CLUSTER, "")
 
 
 def problems(status: Status) -> Iterator[Problem]:
-    """The problems and notes of the parts of a Status, with the remarks that components have made."""
+    """The problems and notes of the parts of a Status, with those that its components have found."""
     yield from _of_daemon(status)
     yield from status.findings
     yield from _of_cluster(status)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remarks as text: problems before notes, and what to do once for what is alike."""
+"""Problems and notes as text: problems before notes, and what to do once for what is alike."""
 
 from __future__ import annotations
 

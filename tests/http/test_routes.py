@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from nodeagent.agent.tell import basis
-from nodeagent.agent.tell.basis import Basis
+from nodeagent.agent.reporting import basis
+from nodeagent.agent.reporting.basis import Basis
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.config import Http
 from nodeagent.http import routes

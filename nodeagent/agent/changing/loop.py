@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from nodeagent.agent.changing.retries import Failure
 from nodeagent.agent.changing.step import ChangeRunner, targets
 from nodeagent.agent.core import Core
-from nodeagent.agent.tell import devices
+from nodeagent.agent.reporting import device_log
 from nodeagent.base import log
 from nodeagent.base.supervise import Component, Heartbeat
 from nodeagent.model.change import ActionKind, CardPlan, Plan, Step, moved, occupied
@@ -185,8 +185,8 @@ class ChangeLoop:
             device=targets(action),
             type=action.type_id,
             pci_address=pci_address(action.card),
-            group=devices.groups_of(action.targets, snapshot),
-            pod=devices.pods_with(action.takes, snapshot),
+            group=device_log.groups_of(action.targets, snapshot),
+            pod=device_log.pods_with(action.takes, snapshot),
         )
 
 

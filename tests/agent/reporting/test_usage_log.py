@@ -12,8 +12,8 @@ import pytest
 
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
+from nodeagent.agent.reporting.usage_log import UsageLog
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.tell.holding import HolderLines
 from nodeagent.base import log
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.allocation import Allocations, Holder, unnamed
@@ -56,7 +56,7 @@ class Node:
     @asynccontextmanager
     async def telling(self) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(HolderLines(self.snapshots, self.offering).run)
+            tasks.start_soon(UsageLog(self.snapshots, self.offering).run)
             await anyio.wait_all_tasks_blocked()
             yield
             tasks.cancel_scope.cancel()

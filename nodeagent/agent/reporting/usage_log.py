@@ -14,8 +14,8 @@ from typing import NamedTuple
 import anyio
 
 from nodeagent.agent.offering import Offering
+from nodeagent.agent.reporting import device_log
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.tell import devices
 from nodeagent.base import log
 from nodeagent.model.allocation import Allocations
 from nodeagent.model.ids import ResourceName
@@ -46,38 +46,38 @@ Held = Mapping[str, ResourceDevice]
 """Device id → the pod that uses it."""
 
 
-class HolderLines:
+class UsageLog:
     """The component that logs which pod uses which device."""
 
-    name = "holder lines"
+    name = "usage log"
 
     def __init__(self, snapshots: Snapshots, offering: Offering) -> None:
         self._snapshots = snapshots
         self._offering = offering
-        self._told: Held = {}
+        self._logged: Held = {}
         self._seen: tuple[Allocations, Mapping[ResourceName, Resource]] | None = None
         self._before = snapshots.now  # the Snapshot in which released devices were still in use
 
     async def run(self) -> None:
         """Log whenever the Snapshot or the offered resources have changed, for ever."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._offering.resources.follow, lambda _: self._look(), name="offers")
+            group.start_soon(self._offering.resources.follow, lambda _: self._log_changes(), name="offers")
             seen = -1
             while True:
                 seen, _ = await self._snapshots.newer(seen)
-                self._look()
+                self._log_changes()
 
-    def _look(self) -> None:
+    def _log_changes(self) -> None:
         now, served = self._snapshots.now, self._offering.resources.get()
         if self._seen is not None and self._seen[0] is now.allocations and self._seen[1] is served:
             return
-        before, self._told = self._told, held(self._told, now.allocations, served)
-        _say(_lines("no longer uses", _only(before, self._told), self._before), held=False)
-        _say(_lines("uses", _only(self._told, before), now), held=True)
+        before, self._logged = self._logged, held(self._logged, now.allocations, served)
+        _log(_lines("no longer uses", _only(before, self._logged), self._before), held=False)
+        _log(_lines("uses", _only(self._logged, before), now), held=True)
         self._seen, self._before = (now.allocations, served), now
 
 
-def _say(lines: Iterable[tuple[ResourceName, _Line]], *, held: bool) -> None:
+def _log(lines: Iterable[tuple[ResourceName, _Line]], *, held: bool) -> None:
     for resource, line in lines:
         log.event(
             log.DEVICE_IN_USE if held else log.DEVICE_RELEASED,
@@ -121,7 +121,7 @@ def _lines(verb: str, changed: Held, snapshot: Snapshot) -> Iterator[tuple[Resou
                 _Line(
                     "; ".join(f"{pod} {verb} {','.join(pods[pod])}" for pod in some),
                     (*ids, *_brought(ids, snapshot.allocations)),
-                    devices.groups_of(ids, snapshot),
+                    device_log.groups_of(ids, snapshot),
                     tuple(some),
                 ),
             )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nodeagent.agent.tell import devices
+from nodeagent.agent.reporting import device_log
 from nodeagent.base import log
 from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.allocation import Allocations, Holder, Reservations, unnamed
@@ -42,7 +42,7 @@ def healthy(device_id: str = CARD) -> Device:
 
 def test_an_unhealthy_device_is_found_by_the_pod_that_has_its_neighbour(said: Said) -> None:
     now = resource(Device(DeviceId(CARD), HELD))
-    devices.changes(resource(healthy()), now, Decision(snapshot(sound=Holder("ns", "p", GPU))))
+    device_log.changes(resource(healthy()), now, Decision(snapshot(sound=Holder("ns", "p", GPU))))
     assert said(log.DEVICE_UNHEALTHY) == []
     assert said(log.DEVICE_WAITING) == [
         {
@@ -59,7 +59,7 @@ def test_an_unhealthy_device_is_found_by_the_pod_that_has_its_neighbour(said: Sa
 
 def test_a_group_that_two_pods_have_is_no_use_as_it_should_be(said: Said) -> None:
     now = resource(Device(DeviceId(SOUND), HELD))
-    devices.changes(resource(healthy(SOUND)), now, Decision(snapshot(sound=Holder("ns", "p", GPU))))
+    device_log.changes(resource(healthy(SOUND)), now, Decision(snapshot(sound=Holder("ns", "p", GPU))))
     assert [each["device"] for each in said(log.DEVICE_UNHEALTHY)] == [SOUND]
     assert said(log.DEVICE_WAITING) == []
 
@@ -67,8 +67,8 @@ def test_a_group_that_two_pods_have_is_no_use_as_it_should_be(said: Said) -> Non
 def test_what_was_given_names_the_pod_only_where_the_kubelet_does(said: Said) -> None:
     given = {str(CARD): Holder("ns", "p", GPU), str(SOUND): unnamed(GPU, None)}
     now = Snapshot(HOST, Spec(), reservations=Reservations(pending=given))
-    devices.allocated(resource(), [CARD], now)
-    devices.allocated(resource(), [SOUND], now)
+    device_log.allocated(resource(), [CARD], now)
+    device_log.allocated(resource(), [SOUND], now)
     first, second = said(log.ALLOCATED)
     assert first == {"resource": GPU, "device": (CARD,), "group": ("7",), "pod": ("ns/p",)}
     assert "pod" not in second
@@ -76,7 +76,7 @@ def test_what_was_given_names_the_pod_only_where_the_kubelet_does(said: Said) ->
 
 def test_a_refusal_has_the_reason_of_the_device_that_is_in_the_list(said: Said) -> None:
     now = resource(healthy(SOUND), Device(DeviceId(CARD), HELD))
-    devices.refused(
+    device_log.refused(
         now, [SOUND, CARD], AllocationRefused(f"{GPU}: {CARD}: no"), snapshot(sound=Holder("ns", "p", GPU))
     )
     (event,) = said(log.ALLOCATE_REFUSED)
@@ -87,12 +87,12 @@ def test_a_refusal_has_the_reason_of_the_device_that_is_in_the_list(said: Said) 
 
 def test_another_advice_on_the_same_device_is_no_news(said: Said) -> None:
     now = resource(Device(DeviceId(CARD), HELD._replace(hint="wait longer")))
-    devices.changes(resource(Device(DeviceId(CARD), HELD)), now, Decision(snapshot()))
+    device_log.changes(resource(Device(DeviceId(CARD), HELD)), now, Decision(snapshot()))
     assert said(log.DEVICE_UNHEALTHY) == said(log.DEVICE_WAITING) == []
 
 
 def test_a_share_of_a_node_has_neither_a_group_nor_an_address(said: Said) -> None:
-    devices.changes(resource(), resource(healthy("kvm-0")), Decision(snapshot()))
+    device_log.changes(resource(), resource(healthy("kvm-0")), Decision(snapshot()))
     assert said(log.DEVICE_ADDED) == [{"resource": GPU, "device": "kvm-0"}]
 
 
@@ -103,13 +103,13 @@ def test_shares_of_a_node_that_fare_alike_have_one_line(said: Said) -> None:
     before = Resource(GPU, Kind.NODE, tuple(healthy(f"kvm-{number}") for number in range(5)))
     reasons = (gone, gone, gone, other, None)
     after = tuple(Device(DeviceId(f"kvm-{number}"), reason) for number, reason in enumerate(reasons))
-    devices.changes(before, Resource(GPU, Kind.NODE, after), Decision(snapshot()))
+    device_log.changes(before, Resource(GPU, Kind.NODE, after), Decision(snapshot()))
     lines = [(each["device"], each["text"]) for each in said(log.DEVICE_UNHEALTHY)]
     assert lines == [("each of 3 shares (kvm-0 …)", gone.message), ("kvm-3", other.message)]
 
 
 def test_what_is_as_before_is_not_said_again(said: Said) -> None:
-    devices.changes(resource(healthy()), resource(healthy()), Decision(snapshot()))
+    device_log.changes(resource(healthy()), resource(healthy()), Decision(snapshot()))
     assert [line for kind in log.catalogue() for line in said(kind)] == []
 
 
@@ -119,7 +119,7 @@ CARDS = PciRule(BOARD, (PciSelector(addresses=("0000:01:00.0",)),))
 
 def why_gone(said: Said, now: Decision, gone: str = CARD, kind: Kind = Kind.PCI) -> str:
     """What is said of a device that its resource lists no more."""
-    devices.changes(Resource(GPU, kind, (healthy(gone),)), Resource(GPU, kind, ()), now)
+    device_log.changes(Resource(GPU, kind, (healthy(gone),)), Resource(GPU, kind, ()), now)
     return str(said(log.DEVICE_REMOVED)[-1]["cause"])
 
 
@@ -130,13 +130,13 @@ def decided(*rules: PciRule) -> Decision:
 
 
 def test_only_what_the_host_has_no_more_is_said_to_have_left(said: Said) -> None:
-    assert why_gone(said, decided(), SOUND) == devices.LEFT
+    assert why_gone(said, decided(), SOUND) == device_log.LEFT
     names(why_gone(said, decided(CARDS)), BOARD)
     names(why_gone(said, decided()), "rule", "discovery")
-    assert why_gone(said, decided(), "kvm-2", Kind.NODE) == devices.FEWER
+    assert why_gone(said, decided(), "kvm-2", Kind.NODE) == device_log.FEWER
 
 
 def test_a_resource_that_ends_names_those_that_have_its_devices_now() -> None:
     ending = resource(healthy())
-    names(devices.successors(ending, decided(CARDS)), BOARD)
-    assert BOARD not in devices.successors(ending, decided())
+    names(device_log.successors(ending, decided(CARDS)), BOARD)
+    assert BOARD not in device_log.successors(ending, decided())

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent.agent.tell import basis
-from nodeagent.agent.tell.basis import Basis
+from nodeagent.agent.reporting import basis
+from nodeagent.agent.reporting.basis import Basis
 from nodeagent.base.errors import ConfigError
 from nodeagent.config import Value
 from nodeagent.model.host import Group, Host, Mdev, PciFunction

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from nodeagent import __version__
 from nodeagent.agent.config_loop import ConfigLoop
 from nodeagent.agent.core import Core, KubeletSide
-from nodeagent.agent.tell.basis import Basis
-from nodeagent.agent.tell.noting import Remarks
+from nodeagent.agent.reporting.basis import Basis
+from nodeagent.agent.reporting.problem_log import ProblemLog
 from nodeagent.base import process
 from nodeagent.model.problem import of_settings
 from nodeagent.model.status import (
@@ -41,7 +41,7 @@ def collect(
     core: Core,
     kubelet: KubeletSide,
     config: ConfigLoop,
-    remarks: Remarks,
+    problem_log: ProblemLog,
     http: HttpStatus,
     changes: ChangeLoop | None,
     cluster: ClusterFollower | None,
@@ -78,7 +78,7 @@ def collect(
         findings=(
             *diagnose.find_unwatched(watcher.unwatched, has_instance=watcher.has_instance),
             *kubelet.cdi.problems,
-            *remarks.problems,
+            *problem_log.problems,
             *of_settings(core.settings.get().warnings),
         ),
     )

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from nodeagent import config
-from nodeagent.agent.tell.systemd import Watchdog
+from nodeagent.agent.reporting.systemd import Watchdog
 from nodeagent.app import Daemon
 from nodeagent.base import log
 from nodeagent.base.supervise import Heartbeat

@@ -15,10 +15,10 @@ from nodeagent.model.problem import Problem, ProblemCode
 from nodeagent.policy.explain import problems
 
 
-class Remarks:
+class ProblemLog:
     """The component that logs the problems and notes of each Decision."""
 
-    name = "remarks"
+    name = "problem log"
 
     def __init__(self, snapshots: Snapshots, offering: Offering, pause: float) -> None:
         """``pause``: seconds from a change to the check for problems: at boot, devices are bound one by
@@ -27,8 +27,8 @@ class Remarks:
         self._pause = pause
         self._snapshots = snapshots
         self._offering = offering
-        self._told: frozenset[tuple[str, str]] = frozenset()
-        self._made_of: tuple[object, ...] = ()
+        self._logged: frozenset[tuple[str, str]] = frozenset()
+        self._inputs: tuple[object, ...] = ()
         self._problems: tuple[Problem, ...] = ()
 
     @property
@@ -39,34 +39,34 @@ class Remarks:
         parts = (snapshot.host, snapshot.spec, snapshot.names)
         if not snapshot.host.generation:
             return ()  # the first scan has failed: an empty Host has no problems
-        if len(self._made_of) != len(parts) or any(
-            old is not new for old, new in zip(self._made_of, parts, strict=True)
+        if len(self._inputs) != len(parts) or any(
+            old is not new for old, new in zip(self._inputs, parts, strict=True)
         ):
-            self._made_of, self._problems = parts, problems.find_problems(decision)
+            self._inputs, self._problems = parts, problems.find_problems(decision)
         return self._problems
 
     async def run(self) -> None:
         """Log new problems now, and some time after each change, for ever."""
         while True:
             seen = self._snapshots.version
-            self._look()
+            self._log_new()
             await self._snapshots.newer(seen)
             await anyio.sleep(self._pause)
 
-    def _look(self) -> None:
+    def _log_new(self) -> None:
         """Log the problems that were not logged before."""
         found = self.problems
-        for remark in found:
-            if remark.key not in self._told:
-                _say(remark)
-        self._told = frozenset(remark.key for remark in found)
+        for problem in found:
+            if problem.key not in self._logged:
+                _log(problem)
+        self._logged = frozenset(problem.key for problem in found)
 
 
-def _say(remark: Problem) -> None:
-    hint = remark.hint or None
-    if remark.code == ProblemCode.NO_IOMMU:
-        log.event(log.NO_IOMMU, text=remark.message, hint=hint)
-    elif remark.code == ProblemCode.NO_VFIO:
-        log.event(log.NO_VFIO, text=remark.message, hint=hint)
+def _log(problem: Problem) -> None:
+    hint = problem.hint or None
+    if problem.code == ProblemCode.NO_IOMMU:
+        log.event(log.NO_IOMMU, text=problem.message, hint=hint)
+    elif problem.code == ProblemCode.NO_VFIO:
+        log.event(log.NO_VFIO, text=problem.message, hint=hint)
     else:
-        log.event(log.NOTE, text=remark.message, hint=hint)
+        log.event(log.NOTE, text=problem.message, hint=hint)

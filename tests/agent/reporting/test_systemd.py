@@ -12,8 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from nodeagent.agent.reporting import systemd
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.tell import systemd
 from nodeagent.base.systemd import Notifier
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.model.host import Kind

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remarks in the log: said when they begin, as a warning or as a note, and not at each look."""
+"""Problems and notes in the log: written when they begin, as a warning or as a note, and not at each look."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import anyio
 
 from nodeagent.agent.offering import Offering
 from nodeagent.agent.releases import Releases
+from nodeagent.agent.reporting import problem_log
 from nodeagent.agent.snapshot import Snapshots
-from nodeagent.agent.tell import noting
 from nodeagent.base import log
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
@@ -39,7 +39,7 @@ class Noting:
         self.snapshots = Snapshots(Snapshot(first))
         self.offering = Offering(self.snapshots, Releases(Latest(load(Sources("/none", {}, {})))), Timeouts())
         self.offering.one_turn()
-        self.remarks = noting.Remarks(self.snapshots, self.offering, PAUSE)
+        self.log = problem_log.ProblemLog(self.snapshots, self.offering, PAUSE)
 
     async def becomes(self, now: Host) -> None:
         """Publish it, decide, and wait until it was looked at."""
@@ -52,7 +52,7 @@ class Noting:
 async def test_a_note_is_said_when_it_begins_and_again_only_after_its_end(said: Said) -> None:
     node = Noting(seen(GPU))
     async with anyio.create_task_group() as group:
-        group.start_soon(node.remarks.run)
+        group.start_soon(node.log.run)
         await anyio.sleep(PAUSE)
         assert len(said(log.NOTE)) == 1
         await node.becomes(seen(GPU, OTHER, generation=2))
@@ -67,7 +67,7 @@ async def test_a_note_is_said_when_it_begins_and_again_only_after_its_end(said: 
 async def test_what_needs_a_person_is_a_line_of_its_own_kind(said: Said) -> None:
     node = Noting(seen(GPU, iommu=False))
     async with anyio.create_task_group() as group:
-        group.start_soon(node.remarks.run)
+        group.start_soon(node.log.run)
         await anyio.sleep(PAUSE)
         (line,) = said(log.NO_IOMMU)
         assert GPU.address in str(line["text"])
@@ -75,9 +75,9 @@ async def test_what_needs_a_person_is_a_line_of_its_own_kind(said: Said) -> None
 
 
 def test_of_a_host_that_was_not_scanned_nothing_is_said() -> None:
-    assert Noting(seen(GPU, generation=0)).remarks.problems == ()
+    assert Noting(seen(GPU, generation=0)).log.problems == ()
 
 
 def test_the_same_decision_is_looked_at_once() -> None:
     node = Noting(seen(GPU))
-    assert node.remarks.problems is node.remarks.problems
+    assert node.log.problems is node.log.problems
