@@ -7,16 +7,17 @@ are printed on stderr. Neither the daemon nor the host is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nodeagent import config
 from nodeagent.base.errors import ConfigError
 from nodeagent.cli import output
-from nodeagent.cluster import kubevirt
+from nodeagent.cluster import fields, kubevirt
 from nodeagent.config import device_plugins, manifests
-from nodeagent.config.device_plugins import Rule, Translation
+from nodeagent.config.device_plugins import GENERIC_DOMAIN, Rule, Translation
 from nodeagent.model import plain
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.ids import VFIO_PCI
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import argparse
 
 _LISTS = ("pciHostDevices", "mediatedDevices", "usb", "usbHostDevices")  # below permittedHostDevices
+_Source = tuple[str, dict[str, Any]]
+"""The key of a ConfigMap in which a document was found, or "", and the document."""
 _NO_PLACE = "the daemon: "  # the place in errors about values that are in no file
 
 
@@ -41,37 +44,54 @@ def run(options: argparse.Namespace) -> int:
     if not sources:
         raise ConfigError(
             f"{path}: it belongs neither to KubeVirt nor to a known device plugin",
-            "give a KubeVirt CR, its permittedHostDevices, or a file of a plugin (docs/migrating.md)",
+            "give a KubeVirt or HyperConverged CR, its permittedHostDevices, a resourceList, or devices of "
+            "generic-device-plugin; a file of vgpu-device-manager is used as it is (mdevs.vgpuConfigFile)",
         )
     document, notes = _translate(sources)
     text = manifests.written(document)
     if options.output == "json":
         text = output.format_document("json", document)
-    return output.print_answer(text, *(f"{path}: {note}" for note in notes))
+    return output.print_answer(text, *(f"{path}: {note}" for note in dict.fromkeys(notes)))
 
 
-def _find_sources(document: Any, path: str) -> Iterator[dict[str, Any]]:
+def _find_sources(document: Any, path: str, name: str = "") -> Iterator[_Source]:
     """The parts of a document that can be translated; in a ConfigMap each text may be a file of its own."""
     if not isinstance(document, dict):
         return
     if document.get("kind") == "ConfigMap":
-        texts = document.get("data")
-        for name, text in texts.items() if isinstance(texts, dict) else ():
-            for each in manifests.parsed(str(text), f"{path}: {name}"):
-                yield from _find_sources(each, path)
+        for key, text in fields.table(document.get("data")).items():
+            for each in manifests.parsed(str(text), f"{path}: {key}"):
+                yield from _find_sources(each, path, key)
     elif device_plugins.is_known(document) or _is_of_kubevirt(document):
-        yield document
+        yield name, document
+    else:
+        yield from (("", each) for each in _find_in_arguments(document, path))
 
 
 def _is_of_kubevirt(document: dict[str, Any]) -> bool:
-    keys = ("spec", "configuration", PERMITTED, MDEVS, *_LISTS)
-    kinds = (kubevirt.KIND, kubevirt.HYPER_CONVERGED)
-    return document.get("kind") in kinds or any(key in document for key in keys)
+    if "kind" in document:
+        return document["kind"] in (kubevirt.KIND, kubevirt.HYPER_CONVERGED)
+    return any(key in document for key in ("spec", "configuration", PERMITTED, MDEVS, *_LISTS))
 
 
-def _translate(sources: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+def _find_in_arguments(document: dict[str, Any], path: str) -> Iterator[dict[str, Any]]:
+    """The devices in the arguments of containers: generic-device-plugin's manifest has them there."""
+    template = fields.table(fields.table(document.get("spec")).get("template"))
+    containers = fields.table(template.get("spec")).get("containers")
+    for container in containers if isinstance(containers, list) else ():
+        listed = fields.table(container).get("args")
+        texts = [str(each) for each in listed] if isinstance(listed, list) else []
+        words = [word for each in texts for word in (each.split("=", 1) if each.startswith("--") else [each])]
+        options = list(itertools.pairwise(words))
+        values = [value for option, value in options if option == "--device"]
+        if values:
+            devices = [each for value in values for each in manifests.parsed(value, f"{path}: --device")]
+            yield {"devices": devices, "domain": dict(options).get("--domain", GENERIC_DOMAIN)}
+
+
+def _translate(sources: Sequence[_Source]) -> tuple[dict[str, Any], list[str]]:
     rules, mdevs, notes = list[Rule](), dict[str, Any](), list[str]()
-    for source in sources:
+    for name, source in sources:
         if device_plugins.is_known(source):
             found = device_plugins.translate(source)
         else:
@@ -79,7 +99,9 @@ def _translate(sources: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], list[
             found = _translate_permitted(cr)
             mdevs |= _translate_mdevs(cr)
         rules += found.rules
-        notes += found.notes
+        notes += (f"{name}: {note}" if name else note for note in found.notes)
+    if len(texts := dict.fromkeys(name for name, _ in sources if name)) > 1:
+        notes.append(f"the rules of {', '.join(texts)} are joined: remove those that are for other nodes")
     if mdevs and (fault := _find_fault([], mdevs)) is not None:
         notes.append(f"{MDEVS}: {fault.what.removeprefix(_NO_PLACE)}; {fault.hint}")
         mdevs = {}

@@ -156,9 +156,14 @@ def _no_table(place: str, value: Any) -> Problem:
 
 
 def _misplaced(configuration: dict[Any, Any], notes: Notes) -> None:
-    """The user guide's example has it one level too high; an API server drops it there without a word."""
-    if MDEVS_OF_NODES in configuration:
-        notes.add(MDEVS_OF_NODES, "KubeVirt does not read it here", f"move it into {MDEVS}")
+    """The user guide's example has it one level too high, others beside the lists of permitted devices.
+
+    An API server drops it there without a word.
+    """
+    permitted = fields.table(configuration.get(PERMITTED))
+    for place, section in (("", configuration), (f"{PERMITTED}.", permitted)):
+        if MDEVS_OF_NODES in section:
+            notes.add(f"{place}{MDEVS_OF_NODES}", "KubeVirt does not read it here", f"move it into {MDEVS}")
 
 
 def _permitted(section: dict[Any, Any], notes: Notes) -> tuple[list[Permitted], list[tuple[str, Problem]]]:

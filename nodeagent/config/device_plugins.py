@@ -4,13 +4,14 @@
 The sriov-network-device-plugin (``resourceList``; its README and pkg/types, 3.11): selectors mean the same
 there and here: one of the values, all of the keys, one of the selectors, the first resource that fits. A
 selector with a key that has no counterpart, or for drivers that serve containers, would match more than was
-meant: it is left out, with a note.
+meant: it is left out, with a note. ``needVhostNet`` selects nothing, and of two keys that name the same PF
+(the SR-IOV operator writes both) one is enough.
 
-squat's generic-device-plugin (``devices``; its README and deviceplugin/, 0.1): a group with patterns has as
-many devices as all of its paths have matches, the first with the first; a path's ``limit`` says how often a
-match may be used. Here one pattern leads, and the others go with it. Each group is a rule, and rules of one
-name are one resource. USB devices of a group go together. A group that would pass more to a container than
-before is left out, with a note.
+squat's generic-device-plugin (``devices``; its README and deviceplugin/path.go, 0.1): a group has as many
+devices as the pattern with the most matches, or fewer where another path has not enough of them; a path's
+``limit`` says how often a match may be used for that. Here the pattern with the smallest limit leads, and the
+others go with it. Each group is a rule, and rules of one name are one resource. USB devices of a group go
+together. A group that would pass more to a container than before is left out, with a note.
 
 Go's encoding/json, by which both read their files, ignores the case of keys.
 """
@@ -24,6 +25,7 @@ from nodeagent.model.nodes import is_pattern
 
 _SRIOV_LIST = "resourceList"
 _SRIOV_PREFIX = "intel.com"  # its own default, --resource-prefix
+_OPERATOR_PREFIX = "openshift.io"  # with which the SR-IOV operator starts it
 _CLASSES = {"netDevice": "02", "accelerator": "12"}
 _KEYS = {
     "vendors": "vendors",
@@ -33,16 +35,17 @@ _KEYS = {
     "pfNames": "pfs",
     "rootDevices": "pfs",
 }
+_VHOST = "needVhostNet"
 _MEANINGLESS = frozenset({"resourceName", "resourcePrefix", "deviceType", "selectors", "excludeTopology"})
 _GENERIC_LIST = "devices"
-_GENERIC_DOMAIN = "squat.ai"  # its own default, --domain
+GENERIC_DOMAIN = "squat.ai"  # its own default, --domain
 _MOUNT = "Mount"  # a type of path that is no device node
 _SPELLED = {
     key.lower(): key
     for key in (
         *(_SRIOV_LIST, "resourceName", "resourcePrefix", "deviceType", "selectors", "excludeTopology"),
         *(*_KEYS, _GENERIC_LIST, "domain", "name", "groups", "count", "paths", "path", "mountPath"),
-        *("permissions", "optional", "limit", "type", "usb", "vendor", "product", "serial"),
+        *("permissions", "optional", "limit", "type", "usb", "vendor", "product", "serial", _VHOST),
     )
 }
 
@@ -83,13 +86,19 @@ def _spell_keys(value: Any) -> Any:
 
 
 def _is_generic(document: dict[str, Any]) -> bool:
-    listed = document.get(_GENERIC_LIST)
-    entries = listed if isinstance(listed, list) else []
-    return any(isinstance(each, dict) and isinstance(each.get("groups"), list) for each in entries)
+    return any(
+        isinstance(each, dict) and isinstance(each.get("groups"), list) for each in _list_devices(document)
+    )
+
+
+def _list_devices(document: dict[str, Any]) -> list[Any]:
+    """The devices of a file; the text of one ``--device`` is a device itself."""
+    listed = document.get(_GENERIC_LIST, [document] if "groups" in document else [])
+    return listed if isinstance(listed, list) else []
 
 
 def _translate_sriov(document: dict[str, Any], rules: list[Rule], notes: list[str]) -> None:
-    listed = document.get(_SRIOV_LIST)
+    listed, is_default = document.get(_SRIOV_LIST), False
     for number, entry in enumerate(listed if isinstance(listed, list) else []):
         place = f"{_SRIOV_LIST}[{number}]"
         if not isinstance(entry, dict) or not isinstance(entry.get("resourceName"), str):
@@ -100,12 +109,18 @@ def _translate_sriov(document: dict[str, Any], rules: list[Rule], notes: list[st
         if selectors:
             topology = {"topology": False} if entry.get("excludeTopology") else {}
             rules.append({"name": name, "pci": selectors, **topology})
+            is_default = is_default or not entry.get("resourcePrefix")
+    if is_default:
+        notes.append(
+            f"{_SRIOV_PREFIX} is the plugin's default where resourcePrefix is not set; rename the rules if "
+            f"it runs with another --resource-prefix (its operator: {_OPERATOR_PREFIX})"
+        )
 
 
 def _selectors(entry: dict[str, Any], place: str, notes: list[str]) -> list[Rule]:
     kind = entry.get("deviceType") or "netDevice"
     if kind not in _CLASSES:
-        notes.append(f"{place}: deviceType {kind} has no counterpart: only PCI functions are given away")
+        notes.append(f"{place}: deviceType {kind} has no counterpart; {' and '.join(_CLASSES)} have one")
         return []
     lost = [key for key in entry if key not in _MEANINGLESS and entry[key]]
     notes += [f"{place}: {key} has no counterpart and is left out" for key in lost]
@@ -118,14 +133,17 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
     if not isinstance(given, dict) or not any(given.values()):
         notes.append(f"{place}: no selectors, so there is nothing to take")
         return None
-    lost = [key for key, value in given.items() if value and key not in _KEYS]
-    if given.get("pfNames") and given.get("rootDevices"):
-        lost.append("pfNames with rootDevices")
+    given = {key: value for key, value in given.items() if value}
+    if given.pop(_VHOST, None):
+        notes.append(f"{place}: {_VHOST} has no counterpart and is left out: it selects nothing")
+    lost = [key for key in given if key not in _KEYS]
+    if "pfNames" in given and "rootDevices" in given:
+        lost += _merge_pfs(given, place, notes)
     if lost:
         notes.append(f"{place}: {', '.join(lost)}: no counterpart; without it the rule would take more")
         return None
     selector: Rule = {"classes": [_CLASSES[kind]]}
-    selector |= {_KEYS[key]: _list(value) for key, value in given.items() if value}
+    selector |= {_KEYS[key]: _list(value) for key, value in given.items()}
     if "drivers" in selector:
         ready = [
             driver for driver in selector["drivers"] if "vfio" in driver
@@ -140,14 +158,25 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
     return selector
 
 
+def _merge_pfs(given: dict[str, Any], place: str, notes: list[str]) -> list[str]:
+    """Keep the one of two keys for the same PFs that has numbers of VFs; both keys if both have them."""
+    numbered = [key for key in ("rootDevices", "pfNames") if any("#" in each for each in _list(given[key]))]
+    if len(numbered) > 1:
+        return ["pfNames and rootDevices with numbers"]
+    kept = numbered[0] if numbered else "pfNames"
+    other = "pfNames" if kept == "rootDevices" else "rootDevices"
+    named = ", ".join(_list(given.pop(other)))
+    notes.append(f"{place}: {other} ({named}) is left out: it has to name the same PFs as {kept}")
+    return []
+
+
 def _list(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else [str(value)]
 
 
 def _translate_generic(document: dict[str, Any], rules: list[Rule], notes: list[str]) -> None:
-    domain = document.get("domain") or _GENERIC_DOMAIN
-    listed = document.get(_GENERIC_LIST)
-    for number, entry in enumerate(listed if isinstance(listed, list) else []):
+    domain = document.get("domain") or GENERIC_DOMAIN
+    for number, entry in enumerate(_list_devices(document)):
         place = f"{_GENERIC_LIST}[{number}]"
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             notes.append(f"{place}: it has no name")
@@ -162,6 +191,8 @@ def _translate_generic(document: dict[str, Any], rules: list[Rule], notes: list[
         if any(len(rule.get("usb", ())) > 1 for rule in found):  # rules of one name have the same options
             found = [{**rule, "bundle": True} if "usb" in rule else rule for rule in found]
         rules += found
+    if rules and not document.get("domain"):
+        notes.append(f"{domain} is the plugin's default; rename the rules if it runs with another --domain")
 
 
 def _group(group: Any, name: str, place: str, notes: list[str]) -> list[Rule]:
@@ -217,18 +248,14 @@ def _path(given: Any, place: str, notes: list[str]) -> Rule | None:
 
 
 def _unit(entries: list[Rule], count: Any) -> Rule:
-    """Return the node of a rule: a pattern leads, if there is one; the limit of each other path stays."""
-    leading = next((entry for entry in entries if is_pattern(entry["path"])), None)
-    shares = count if isinstance(count, int) and count > 0 else 1
-    if leading is None:
-        least = min((entry.get("limit", 1) for entry in entries), default=1)
-        shares, per_path = shares * least, False
-    else:
-        shares, per_path = shares * leading.get("limit", 1), True
+    """Return the node of a rule. A pattern leads, if there is one: it has a device for each match."""
+    patterns = (entry for entry in entries if is_pattern(entry["path"]))
+    leading = min(patterns, key=lambda entry: int(entry.get("limit", 1)), default=None)
+    if leading is not None:
         entries = [leading, *(entry for entry in entries if entry is not leading)]
     for entry in entries:
         limit = entry.pop("limit", 1)
-        if per_path and entry is not leading:
+        if leading is not None and entry is not leading:
             entry["limit"] = limit
-    node: Rule = {"paths": entries} | ({"count": shares} if shares > 1 else {})
-    return node | ({"perPath": True} if per_path else {})
+    node: Rule = {"paths": entries} | ({"count": count} if isinstance(count, int) and count > 1 else {})
+    return node | ({"perPath": True} if leading is not None else {})

@@ -338,3 +338,129 @@ async def test_a_rule_of_a_permitted_card_takes_only_functions_on_vfio_pci(node:
     ]
     async with node.running(listed={"nvidia.com/A10": 1}) as (_, kubelet):
         assert health(kubelet, "nvidia.com/A10") == {free: "Healthy"}
+
+
+async def test_a_pf_that_is_named_twice_is_one_pf_and_an_extra_node_drops_no_resource(node: Node) -> None:
+    """The operator of SR-IOV writes both names of a PF. needVhostNet adds a node; it selects nothing."""
+    add_ports(node)
+    both = {"pfNames": ["ens1f0#0-1"], "rootDevices": ["0000:5e:00.0"]}
+    numbered = {"pfNames": ["ens1f1"], "rootDevices": ["0000:5e:00.1#2-3"]}
+    net = {"pfNames": ["ens1f0#2"], "NeedVhostNet": True}
+    lists = [
+        {"resourceName": name, "resourcePrefix": "a.b", "selectors": {"drivers": ["vfio-pci"], **keys}}
+        for name, keys in (("both", both), ("numbered", numbered), ("net", net))
+    ]
+    rules, notes = await translate(node, json.dumps({"resourceList": lists}))
+    assert [rule["pci"][0]["pfs"] for rule in rules] == [["ens1f0#0-1"], ["0000:5e:00.1#2-3"], ["ens1f0#2"]]
+    names(notes, "a.b/both", "rootDevices", "0000:5e:00.0")
+    names(notes, "a.b/numbered", "pfNames", "a.b/net", "needVhostNet")
+    async with node.running(listed={"a.b/both": 2, "a.b/numbered": 2, "a.b/net": 1}):
+        pass
+
+
+async def test_a_name_whose_first_part_is_an_option_of_the_plugin_gets_a_note(node: Node) -> None:
+    selectors = {"vendors": ["15b3"], "drivers": ["vfio-pci"]}
+    _, notes = await translate(
+        node, json.dumps({"resourceList": [{"resourceName": "nic", "selectors": selectors}]})
+    )
+    names(notes, "intel.com", "--resource-prefix", "openshift.io")
+    _, notes = await translate(node, "devices: [{name: fuse, groups: [{paths: [{path: /dev/fuse}]}]}]")
+    names(notes, "squat.ai", "--domain")
+
+
+async def test_texts_of_a_config_map_for_several_nodes_are_named(node: Node) -> None:
+    """The operator of SR-IOV has a ConfigMap with the configuration of each node under its name."""
+    text = """{{"resourceList": [{{"resourceName": "nic", "resourcePrefix": "a.b", "selectors":
+        {{"drivers": ["vfio-pci", "iavf"], "pfNames": ["{pf}"]}}}}]}}"""
+    data = {name: text.format(pf=pf) for name, pf in (("worker-0", "ens1f0"), ("worker-1", "ens2f0"))}
+    rules, notes = await translate(node, json.dumps({"kind": "ConfigMap", "data": data}))
+    assert [rule["pci"][0]["pfs"] for rule in rules] == [["ens1f0"], ["ens2f0"]]
+    names(notes, "worker-0: resourceList[0]", "worker-1: resourceList[0]", "worker-0, worker-1")
+
+
+GENERIC_MANIFEST = """
+apiVersion: v1
+kind: Namespace
+metadata: {name: plugins}
+spec: {finalizers: [kubernetes]}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: devices, namespace: plugins}
+spec:
+  template:
+    spec:
+      containers:
+        - name: devices
+          image: example.com/generic-device-plugin
+          args:
+            - --domain=example.org
+            - --device
+            - |
+              name: tpu
+              groups:
+                - usb: [{product: 9302, vendor: 18d1}]
+            - '--device={"name": "fuse", "groups": [{"count": 10, "paths": [{"path": "/dev/fuse"}]}]}'
+            - --log-level
+            - all
+"""
+
+
+async def test_devices_in_the_arguments_of_the_generic_device_plugin_become_rules(node: Node) -> None:
+    wanted: list[dict[str, Any]] = [
+        {"name": "example.org/tpu", "usb": [{"vendors": ["18d1"], "products": ["9302"]}]},
+        {
+            "name": "example.org/fuse",
+            "node": {"paths": [{"path": "/dev/fuse", "permissions": "mrw"}], "count": 10},
+        },
+    ]
+    rules, notes = await translate(node, GENERIC_MANIFEST)
+    assert rules == wanted
+    assert "--domain" not in notes
+    rules, _ = await translate(node, "{name: tpu, groups: [{usb: [{product: 9302, vendor: 18d1}]}]}")
+    assert rules == [{**wanted[0], "name": "squat.ai/tpu"}]
+
+
+async def test_a_limit_lets_a_node_be_used_again_and_makes_no_more_devices(node: Node) -> None:
+    """Its path.go: as many devices as the pattern with the most matches has, unless a limit ends before."""
+    for path in ("/dev/fuse", "/dev/video0", "/dev/video1", "/dev/snd/controlC0", "/dev/snd/controlC1"):
+        node.host.node(path)
+    await translate(
+        node,
+        """
+devices:
+  - name: fuse
+    groups: [{count: 3, paths: [{path: /dev/fuse, limit: 5}]}]
+  - name: camera
+    groups: [{paths: [{path: "/dev/video*", limit: 4}, {path: "/dev/snd/controlC*"}]}]
+""",
+    )
+    async with node.running(listed={"squat.ai/fuse": 3, "squat.ai/camera": 2}):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("{version: v1, vgpu-configs: {a: [{devices: all, vgpu-devices: {}}]}}", "mdevs.vgpuConfigFile"),
+        ("{kind: SriovNetworkNodePolicy, spec: {numVfs: 8}}", "resourceList"),
+    ],
+)
+async def test_a_file_that_is_not_translated_says_where_to_go(node: Node, text: str, hint: str) -> None:
+    theirs = node.root / "theirs"
+    theirs.write_text(text)
+    done = await node.command("config", "--from", str(theirs))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert hint in done.stderr
+
+
+async def test_types_of_nodes_in_the_wrong_section_are_not_dropped_in_silence(node: Node) -> None:
+    section = {
+        "mediatedDevices": [{"mdevNameSelector": "GRID P40-1Q", "resourceName": "nvidia.com/GRID_P40-1Q"}],
+        "nodeMediatedDeviceTypes": [
+            {"nodeSelector": {"kubernetes.io/hostname": "node2"}, "mediatedDevicesTypes": ["nvidia-46"]}
+        ],
+    }
+    rules, notes = await translate(node, json.dumps({"permittedHostDevices": section}))
+    assert [rule["name"] for rule in rules] == ["nvidia.com/GRID_P40-1Q"]
+    names(notes, "permittedHostDevices.nodeMediatedDeviceTypes", "mediatedDevicesConfiguration")

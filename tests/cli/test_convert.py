@@ -132,7 +132,7 @@ def test_resources_of_the_sriov_device_plugin_become_rules(translate: Translate)
         {"pciAddresses": ["0000:3b:00.0"]},
         {"devices": ["09c4"], "drivers": ["vfio-pci"]},
     ]
-    told = translate({"resourceList": [pool(), accelerator]})
+    told = translate({"resourceList": [pool(resourcePrefix="intel.com"), accelerator]})
     assert told.resources == [
         {"name": "intel.com/vf", "pci": [{"classes": ["02"], "vendors": ["15b3"], "devices": ["1018"]}]},
         {
@@ -149,7 +149,7 @@ def test_resources_of_the_sriov_device_plugin_become_rules(translate: Translate)
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        (pool(selectors={"pfNames": ["eth0#0-3"], "rootDevices": ["0000:86:00.0"]}), "rootDevices"),
+        (pool(selectors={"pfNames": ["eth0#0-3"], "rootDevices": ["0000:86:00.0#1"]}), "rootDevices"),
         (pool(selectors={"vendors": ["15b3"], "acpiIndexes": ["101"]}), "acpiIndexes"),
         (pool(selectors={"drivers": ["iavf"]}), "iavf"),
         (pool(selectors={}), "no selectors"),

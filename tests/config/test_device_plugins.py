@@ -25,7 +25,7 @@ def one(*groups: Any, **more: Any) -> tuple[list[dict[str, Any]], list[str]]:
         ({"paths": [{"path": "/dev/fuse"}]}, {"paths": [{"path": "/dev/fuse", **MRW}]}),
         (
             {"count": 3, "paths": [{"path": "/dev/fuse", "limit": 5, "permissions": "r"}]},
-            {"paths": [{"path": "/dev/fuse", "permissions": "r"}], "count": 15},
+            {"paths": [{"path": "/dev/fuse", "permissions": "r"}], "count": 3},
         ),
         (
             {"paths": [{"path": "/dev/snd/c*"}, {"path": "/dev/fuse", "limit": 10, "mountPath": "/dev/f"}]},
@@ -44,14 +44,23 @@ def one(*groups: Any, **more: Any) -> tuple[list[dict[str, Any]], list[str]]:
                     {"path": "/dev/dri/r*", **MRW},
                     {"path": "/dev/kfd", "optional": True, "limit": 1, **MRW},
                 ],
-                "count": 2,
+                "perPath": True,
+            },
+        ),
+        (
+            {"paths": [{"path": "/dev/video*", "limit": 4}, {"path": "/dev/snd/controlC*"}]},
+            {
+                "paths": [
+                    {"path": "/dev/snd/controlC*", **MRW},
+                    {"path": "/dev/video*", "limit": 4, **MRW},
+                ],
                 "perPath": True,
             },
         ),
     ],
 )
 def test_a_group_is_a_rule_that_the_daemon_takes(group: Any, node: Any) -> None:
-    nodes, notes = one(group)
+    nodes, notes = one(group, domain="squat.ai")
     assert (nodes, notes) == ([node], [])
     rules = [{"name": "squat.ai/x", "node": each} for each in nodes]
     (rule,) = config.from_values([config.Value("resources", rules, "")], {}).configuration.rules
