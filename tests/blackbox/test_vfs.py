@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import pytest
 
 from nodeagent.base.watch import DirectoryWatcher
 from tests.blackbox.harness import PATIENCE, Node, eventually, pod, until_health
@@ -98,6 +99,22 @@ async def test_the_vfs_of_a_gpu_on_nvidias_driver_are_made_by_nvidias_tool(node:
 
 def hints(told: dict[str, Any]) -> list[str]:
     return [problem["hint"] for problem in told["changes"]["problems"]]
+
+
+@pytest.mark.parametrize("number", ["", "0", "1"], ids=["none", "zero", "too few"])
+async def test_sr_iov_that_the_firmware_has_off_is_a_problem_with_a_hint(node: Node, number: str) -> None:
+    """The kernel shows no ``sriov_totalvfs``; some cards have SR-IOV and allow no VF."""
+    add(node, PF, 1, "nvme")
+    if number:
+        node.host.write_file(f"/sys/bus/pci/devices/{PF}/sriov_totalvfs", number)
+        node.host.write_file(f"/sys/bus/pci/devices/{PF}/sriov_numvfs", "0")
+    node.configure(WISH)
+    async with node.kubelet(), node.daemon():
+        told = await node.until_told(lambda told: bool(told["changes"]["problems"]))
+        (problem,) = told["changes"]["problems"]
+        names(problem["message"], PF, "2")
+        names(problem["hint"], "firmware")
+        assert told["changes"]["waiting"] == []
 
 
 async def test_the_number_of_vfs_is_not_changed_while_a_pod_or_an_open_file_has_the_function(

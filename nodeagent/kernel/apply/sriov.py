@@ -30,6 +30,8 @@ from nodeagent.model.change import Action
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
     errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",
     errno.ERANGE: "the function cannot have so many VFs: see sriov_totalvfs beside it",
+    errno.ENOMEM: "the firmware has reserved no addresses (MMIO, bus numbers) for the VFs, see dmesg: switch "
+    "SR-IOV on in its setup, or try pci=realloc in the kernel parameters",
 }
 _LEFT_BEHIND = "reboot the node when it is drained: such a write can crash the kernel"  # drivers/pci/iov.c
 _OFF, _ON = "0", "1"

@@ -36,6 +36,7 @@ _HINTS = {
     errno.EINVAL: f"the driver does not take this value; {LOG}",
     errno.EBUSY: "something uses the device",
     errno.EIO: f"the driver failed; {LOG}",
+    errno.ENOMEM: f"the driver got no memory, or no addresses on the bus; {LOG}",
 }
 _NO_HINTS: Mapping[int, str] = {}
 # ``create`` of an mdev takes no lock that a held device keeps, and is written hundreds of times in a row.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nodeagent.model.host import PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.spec import PassthroughRule, PciSelector, Spec, SriovRule
+from nodeagent.model.spec import PassthroughRule, Spec, SriovRule
 from nodeagent.policy import selectors
 
 _ALL = 0x10000  # routing ids of one segment
@@ -24,7 +24,12 @@ def find_rule(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | 
     """The rule with the number of VFs of a function, or None."""
     if not function.sriov_capable or function.physfn is not None:
         return None
-    return next((rule for rule in rules if _is_matched(rule.selectors, function)), None)
+    return next((rule for rule in rules if is_matched(rule, function)), None)
+
+
+def is_matched(rule: SriovRule | PassthroughRule, function: PciFunction) -> bool:
+    """True if a selector of the rule matches the function."""
+    return any(selectors.is_match(each, function, selectors.NO_NAMES) for each in rule.selectors)
 
 
 def is_for_vfio(physical: PciFunction, rule: SriovRule, rules: Sequence[PassthroughRule]) -> bool:
@@ -45,11 +50,7 @@ def find_driver_rule(physical: PciFunction, spec: Spec) -> PassthroughRule | Non
 
 
 def _is_bound(function: PciFunction, rules: Iterable[PassthroughRule]) -> bool:
-    return any(_is_matched(rule.selectors, function) for rule in rules)
-
-
-def _is_matched(some: Iterable[PciSelector], function: PciFunction) -> bool:
-    return any(selectors.is_match(each, function, selectors.NO_NAMES) for each in some)
+    return any(is_matched(rule, function) for rule in rules)
 
 
 def _build_vfs(physical: PciFunction, count: int) -> Iterator[PciFunction]:

@@ -10,7 +10,7 @@ configuration of the card, so it runs on empty cards only. Where all VFs are for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from nodeagent.model.change import Action, Plan, Step, restore_autoprobe, run_sriov_manage, set_num_vfs
 from nodeagent.model.host import Host, PciFunction
@@ -27,6 +27,11 @@ _BY_HAND = (
     "run sriov-manage {flag} {address} on the node while the GPU is not in use; "
     "that resets its configuration for MIG or for vGPUs of several sizes"
 )
+_SWITCH_ON = (
+    "switch SR-IOV on in the firmware's setup and in that of the card, or leave the rule if it is for other "
+    "nodes"
+)
+_FEWER = "set numVFs to {most} or less, or raise the number in the card's firmware (Mellanox: NUM_OF_VFS)"
 _REBOOT = "drain and reboot the node: writing sriov_numvfs can crash the kernel, so nodeagent does not do it"
 
 
@@ -50,13 +55,27 @@ def plan(snapshot: Snapshot) -> Plan:
             problems.append(wrong(ProblemCode.CHANGE, address, f"{address}: {text}", hint))
             continue
         action = _build_action(rule, function, snapshot.spec)
-        obstacle = _explain_impossible(rule, function) or _find_obstacle(action, function, snapshot)
+        obstacle = _find_obstacle(action, function, snapshot)
         if obstacle is None:
             steps.append(Step(action, f"{rule.num_vfs} VFs are configured"))
         else:
             why = f"{rule.num_vfs} VFs are configured, and it has {len(function.vfs)}; {obstacle}"
             waiting.append(Step(action, why))
+    problems += _find_rules_without_sriov(snapshot)
     return Plan(tuple(steps), tuple(waiting), problems=tuple(problems))
+
+
+def _find_rules_without_sriov(snapshot: Snapshot) -> Iterator[Problem]:
+    """The rules that match functions of this node, none of which supports SR-IOV.
+
+    The kernel shows ``sriov_totalvfs`` only for a function with that capability, which firmware may hide.
+    """
+    for rule in snapshot.spec.sriov:
+        found = [each for each in snapshot.host.functions.values() if future_vfs.is_matched(rule, each)]
+        if rule.num_vfs and found and not any(each.sriov_capable or each.physfn for each in found):
+            shown = naming.shorten([each.address for each in found], _SHOWN)
+            text = f"{shown}: {rule.num_vfs} VFs are configured, but no SR-IOV is there (no sriov_totalvfs)"
+            yield wrong(ProblemCode.CHANGE, found[0].address, text, _SWITCH_ON)
 
 
 def _is_by_tool(function: PciFunction) -> bool:
@@ -97,7 +116,7 @@ def _find_refusal(
     if lost:
         return f"its VFs {naming.shorten(lost, _SHOWN)} were left behind when it was removed", _REBOOT
     if not _is_by_tool(function):
-        return None
+        return _explain_too_many(rule, function)
     if rule.num_vfs not in (0, function.total_vfs):
         most = "?" if function.total_vfs is None else function.total_vfs
         return (
@@ -122,9 +141,12 @@ def _find_left_behind(host: Host) -> Mapping[str, Sequence[str]]:
     return lost
 
 
-def _explain_impossible(rule: SriovRule, function: PciFunction) -> str | None:
+def _explain_too_many(rule: SriovRule, function: PciFunction) -> tuple[str, str] | None:
     most = function.total_vfs
-    return None if most is None or rule.num_vfs <= most else f"it supports {most} at most"
+    if most is None or rule.num_vfs <= most:
+        return None
+    text = f"{rule.num_vfs} VFs are configured, and it has {len(function.vfs)}; it supports {most} at most"
+    return text, _FEWER.format(most=most)
 
 
 def _find_obstacle(action: Action, function: PciFunction, snapshot: Snapshot) -> str | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -84,6 +85,13 @@ def test_the_errno_of_the_other_process_is_that_of_the_refusal(tmp_path: Path) -
         written(tmp_path, UNBIND, "0000:01:00.0")
     assert (caught.value.errno, caught.value.path) == (2, UNBIND)
     names(caught.value.what, UNBIND, "No such file")
+
+
+def test_a_lack_of_addresses_is_no_lack_of_memory_for_which_processes_are_to_be_ended() -> None:
+    """The kernel reports ENOMEM if the firmware left no room on the bus (sriov_enable, drivers/pci/iov.c)."""
+    hint = write.refusal(errno.ENOMEM, UNBIND).hint
+    names(hint, "dmesg")
+    assert "process" not in hint
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,6 @@ def test_nobody_gets_a_function_of_vfio_while_its_number_is_changed() -> None:
 def test_the_right_number_is_left_alone_and_so_is_what_no_rule_picks() -> None:
     one = (replace(RULES[0], num_vfs=1),)
     assert planned(physical(virtual()), one) == Plan()
-    assert planned(physical(sriov_capable=False)) == Plan()
     assert planned(physical(), ()) == Plan()
 
 
@@ -145,10 +144,20 @@ def test_vfs_stay_while_anybody_uses_one(vf: PciFunction, known: Snapshot, facts
 
 @pytest.mark.parametrize("vfs", [(), (virtual(),)], ids=["none yet", "some"])
 def test_more_vfs_than_the_function_can_have_are_not_tried(vfs: tuple[PciFunction, ...]) -> None:
-    steps, why = told(planned(physical(*vfs, total_vfs=7)))
-    assert steps == []
-    each_names(why, (8, len(vfs), 7))
-    assert told(planned(physical(*vfs, total_vfs=8)))[1] == []
+    plan = planned(physical(*vfs, total_vfs=7))
+    assert told(plan) == ([], [])
+    each_names([each.message for each in plan.problems], (PF, 8, len(vfs), 7))
+    assert planned(physical(*vfs, total_vfs=8)).problems == ()
+
+
+def test_a_rule_is_a_problem_if_no_function_that_it_matches_supports_sr_iov() -> None:
+    other = function("0000:3b:00.1", 3, driver="ice")
+    (problem,) = planned(host(function(PF, 1, driver="ice"), other)).problems
+    names(problem.message, PF, other.address, 8)
+    assert planned(host(function("0000:5e:00.0", 1, driver="ice"))).problems == (), "it may be of other nodes"
+    assert planned(physical(other)).problems == (), "the rule has a function"
+    assert planned(host(function(PF, 1)), (replace(RULES[0], num_vfs=0),)).problems == ()
+    assert planned(host(virtual())).problems == (), "VFs have none of their own"
 
 
 def test_vfs_with_mdevs_stay() -> None:
