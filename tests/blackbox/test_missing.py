@@ -30,6 +30,22 @@ async def test_a_gpu_without_a_driver_is_named_with_the_command_that_explains_it
     names(note["hint"], "nodeagent explain")
 
 
+async def test_types_without_a_card_that_offers_them_come_with_the_drivers_of_the_gpus(node: Node) -> None:
+    """A GPU on vfio-pci or nouveau has no vGPU types, and a newer one has them on its VFs alone."""
+    node.host.write_file("/etc/machine-id", "5f2a0c6e8b3d4f17a9c1e0d2b4f68a37")
+    bound, free, virtual = "0000:65:00.0", "0000:66:00.0", "0000:67:00.0"
+    node.add_gpu(bound, 10)
+    node.add_gpu(free, 11)
+    node.add_gpu(virtual, 12, device="26b9", sriov=32)
+    node.host.bind(free, "nouveau")
+    node.host.bind(virtual, "nvidia")
+    configure(node, "nvidia-222")
+    plan = json.loads((await node.command("plan", "-o", "json")).stdout)
+    (problem,) = plan["problems"]
+    names(problem["message"], bound, "vfio-pci", free, "nouveau", virtual, "VFs")
+    names(problem["hint"], "driver", "sriov")
+
+
 async def test_a_desired_type_that_no_card_is_free_for_is_named_with_its_way_out(node: Node) -> None:
     configure(node, "nvidia-228")
     async with two_cards(node), node.kubelet() as kubelet, node.daemon():

@@ -35,14 +35,15 @@ from nodeagent.model.change import (
     remove_mdev,
     set_vgpu_type,
 )
-from nodeagent.model.host import Host, MdevType
+from nodeagent.model.host import Host, MdevType, PciFunction
 from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import MdevSpec, WantedType
-from nodeagent.policy import naming
+from nodeagent.policy import groups, naming
 from nodeagent.policy.change import cards, desired_types, guards, ownership
 from nodeagent.policy.change.cards import Card, Parent
 
+_MOST_SHOWN = 4  # GPUs that one line names
 _MOST = 128
 """Instances of a type on one card without a count: no GPU has room for as many, but types of sample drivers
 (and of a broken one) have room for thousands; each would be an IOMMU group and a device of the kubelet."""
@@ -56,6 +57,10 @@ _MIX = (
     "NVIDIA's driver mixes vGPUs of several sizes only in mixed-size mode: remove the vGPUs of the card, run "
     "nvidia-smi vgpu -i CARD -shm 1, and let nodeagent create them again; MIG types need GPU instances of "
     "their size; otherwise change the counts"
+)
+_LOAD_DRIVER = (
+    "load the vGPU driver of the card's vendor, and create the VFs of NVIDIA cards with SR-IOV (sriov); "
+    "or change mdevs.types, or leave it if it is for other nodes"
 )
 _DEAL = (
     "leave it if this node has fewer cards than types: a card keeps its type while that is desired; to have "
@@ -87,6 +92,7 @@ def plan(snapshot: Snapshot) -> Plan:
         wrong(ProblemCode.CHANGE, "", text, _CHANGE_TYPES)
         for text in _find_problems(wanted, listed, found, snapshot.host)
     ]
+    problems += _find_missing_types(wanted, listed, found, snapshot.host)
     problems += [
         wrong(ProblemCode.SHORTFALL, each.address, text, _MIX if len(each.types) > 1 else _CHANGE_TYPES)
         for each in plans
@@ -399,8 +405,7 @@ def _find_problems(
     """The parts of the spec that this node cannot meet, as texts; the rest is carried out."""
     mdev_types = _mdev_types(found)
     if not mdev_types:
-        asked = listed or wanted.definitions or any(rule.types for rule in wanted.cards)
-        return ["no card of this node offers mediated devices or vGPU types"] if asked else []
+        return []
     asked = (*listed, *(each for card in found for each in card.spec.unmet))
     excluded = desired_types.find_ids(wanted.excluded, mdev_types)
     meant = {each: desired_types.match_by_id([each], mdev_types).keys() for each in asked}
@@ -428,6 +433,25 @@ def _find_problems(
         lost.append("no entry of the vgpu-device-manager configuration matches a card of this node")
     is_unread = any(card.unread for card in found)
     return [*([] if _is_partial(found) else unknown), *both, *here, *([] if is_unread else lost)]
+
+
+def _find_missing_types(
+    wanted: MdevSpec, listed: Sequence[WantedType], found: Sequence[Card], host: Host
+) -> Iterator[Problem]:
+    """A Problem if types are desired and no card has any: with the drivers of the GPUs, which offer types."""
+    if not _mdev_types(found) and (listed or wanted.definitions or any(rule.types for rule in wanted.cards)):
+        gpus = [each for each in host.functions.values() if (each.pci_class or "").startswith("03")]
+        causes = naming.shorten([_describe_driver(each) for each in gpus if each.physfn is None], _MOST_SHOWN)
+        text = "no card of this node offers mediated devices or vGPU types" + (
+            f": {causes}" if causes else ""
+        )
+        yield wrong(ProblemCode.CHANGE, "", text, _LOAD_DRIVER if causes else _CHANGE_TYPES)
+
+
+def _describe_driver(gpu: PciFunction) -> str:
+    if gpu.driver == groups.VENDOR_DRIVER and gpu.sriov_capable and not gpu.vfs:
+        return f"{gpu.address} has no VFs"
+    return f"{gpu.address} has the driver {gpu.driver}" if gpu.driver else f"{gpu.address} has no driver"
 
 
 def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -> tuple[str, ...]:
