@@ -23,11 +23,21 @@ from tests.blackbox.plugs import (
     plugged,
     stick,
 )
+from tests.facts import names
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="owners of nodes are root's to change")
 HEAD = "46f4:0001-A"
 KEYS, KEY = "{name: example.com/key, usb: [{vendors: ['1234']}]}", "example.com/key"
+LACKING = "{name: example.com/set, bundle: true, usb: [{vendors: ['46f4']}, {products: ['0604']}]}"
 LOOSE = "{name: example.com/set, usb: [{vendors: ['46f4']}]}"
+
+
+async def test_the_device_that_a_set_lacks_is_named(node: Node) -> None:
+    node.usb.plug("1-1", stick("A"), 14)
+    configured(node, LACKING)
+    for subject in (SET, "46f4:0001-A"):
+        done = await node.command("explain", subject)
+        names(done.stdout, "0604")
 
 
 @pytest.mark.slow

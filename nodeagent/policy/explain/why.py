@@ -14,7 +14,7 @@ from nodeagent.model.host import Group, Host, HostDevice, PciFunction
 from nodeagent.model.resource import Reason, ReasonCode
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Discovery, UsbRule
-from nodeagent.policy import classes, groups, selectors
+from nodeagent.policy import classes, groups, naming, selectors
 from nodeagent.policy.offer import discovery, health, kinds, matches, units
 from nodeagent.policy.offer.health import Unit
 from nodeagent.policy.offer.matches import Verdict
@@ -59,9 +59,21 @@ def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
 def _not_matched(host_device: HostDevice, snapshot: Snapshot) -> str:
     """Return why no rule offers a device that discovery does not know."""
     for rule, refusal in matches.find_verdicts(host_device, None, snapshot.spec, snapshot.names):
-        if rule is not None and selectors.is_matched_by_rule(rule, host_device):
-            return refusal or f"{rule.name}: {matches.INCOMPLETE}"
+        if isinstance(rule, UsbRule) and selectors.is_matched_by_rule(rule, host_device):
+            return refusal or f"{rule.name}: {_describe_incomplete(rule, snapshot.host)}"
     return _NO_RULE
+
+
+def _describe_incomplete(rule: UsbRule, host: Host) -> str:
+    """Return why a USB device is in no set of a rule that matches it: the selectors that match no device."""
+    missing = [
+        ":".join(",".join(values) for values in selector if values)
+        for selector in rule.selectors
+        if not any(not each.hub and selectors.is_match(selector, each, {}) for each in host.usb.values())
+    ]
+    if missing:
+        return f"its set is incomplete: no USB device of this node is {naming.shorten(missing)}"
+    return "its set is incomplete: one of the selectors matches no free device"
 
 
 def _why_function(function: PciFunction, reason: Reason | None, unit: Unit, snapshot: Snapshot) -> Why:
@@ -123,7 +135,7 @@ def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
     group = _group(host_device, snapshot.host)
     for rule, refusal in matches.find_verdicts(host_device, group, snapshot.spec, snapshot.names):
         if refusal is None and isinstance(rule, UsbRule) and (offer is None or offer.match.rule != rule):
-            refusal = matches.INCOMPLETE
+            refusal = _describe_incomplete(rule, snapshot.host)
         asked.append((rule, refusal))
         if refusal is None:
             break

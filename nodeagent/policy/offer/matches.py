@@ -19,7 +19,6 @@ from nodeagent.policy.offer import discovery, kinds
 from nodeagent.policy.offer.discovery import Label
 
 OFF = "discovery is off"
-INCOMPLETE = "its set is incomplete: one of the selectors matches no free device"
 
 Verdict = tuple[DeviceRule | None, str | None]
 """A rule, or None for discovery; and why it does not match a device, as a text, or None if it does."""
