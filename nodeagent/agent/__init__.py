@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loops that join the sides: what was seen and wished becomes what is offered and told."""
+"""The loops of the daemon: from the scanned host, the Spec and the kubelet's allocations to resources,
+changes and reports.
+"""

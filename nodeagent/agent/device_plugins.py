@@ -250,7 +250,11 @@ def _status(
     allocations: AllocationsStatus,
     registered: Sequence[str],
 ) -> ResourceStatus:
-    """``registered``: the healthy ids that the kubelet has. If one of them is ours, all of them are ours."""
+    """The status of one resource.
+
+    ``registered``: the healthy ids that the kubelet has for it; if one of them is ours, no other plugin has
+    registered it.
+    """
     state = endpoint.state if endpoint is not None else RegistrationState()
     listed = endpoint is not None and endpoint.listed
     ours = {device.id for device in resource.devices}

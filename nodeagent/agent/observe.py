@@ -4,7 +4,7 @@
 The first event after a quiet time starts a scan at once. Events right after a scan are collected until none
 has arrived for a moment, with an upper bound. Scans run one after the other, so an older scan never
 overwrites a newer one. A caller that needs current facts waits for a scan that starts after its call. A
-device whose driver is still initializing is scanned again soon, because no event marks the end of that. A
+device whose driver is still initializing is scanned again soon, because no event shows when it is ready. A
 device that stops answering, or answers again, is logged once.
 """
 

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``nodeagent check``: is this node ready to assign devices to VMs, and if not, what to do."""
+"""``nodeagent check``: checks whether this node is ready to assign devices to VMs, and how to fix
+problems.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks share: the node that they look at, their verdicts, and the lines of their report."""
+"""The types that all checks share: the checked node, the verdicts, and the lines of the report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 
 class ReadinessLine(NamedTuple):
-    """One check of the report: the evidence and where it was read; ``hint`` is "" for nothing."""
+    """One line of the report: the evidence and where it was read; ``hint``: the fix, or ""."""
 
     section: str
     check: str
@@ -36,14 +36,15 @@ class ReadinessLine(NamedTuple):
 
 
 Finding = tuple[Verdict, str, str]
-"""The verdict, the evidence and where it was read, and what to do ("" for nothing)."""
+"""The verdict, the evidence and where it was read, and the fix, or ""."""
 
 
 class Node(NamedTuple):
     """The node that is checked. Paths are host paths, by the settings in force.
 
-    ``snapshot`` is that of the daemon, or the one of a daemon with the settings of this shell. ``saved``: its
-    host comes from a file; then ``root`` is an empty tree. ``daemon`` is its answer, or why there is none.
+    ``snapshot``: the daemon's, or the one that a daemon with the settings of this command would have.
+    ``saved``: the host comes from a file; then ``root`` is an empty tree. ``daemon``: its Status, or why
+    there is none.
     """
 
     root: Root
@@ -67,20 +68,20 @@ class Node(NamedTuple):
 
 
 def ok(seen: str) -> Finding:
-    """It is as it should be."""
+    """The checked part is in order."""
     return Verdict.OK, seen, ""
 
 
 def wrong(seen: str, to_do: str) -> Finding:
-    """It prevents the assignment of devices."""
+    """The checked part prevents the assignment of devices."""
     return Verdict.WRONG, seen, to_do
 
 
 def note(seen: str, to_do: str = "") -> Finding:
-    """It may be intended."""
+    """The state of the checked part may be intended."""
     return Verdict.NOTE, seen, to_do
 
 
 def unseen(why: str, to_do: str = "") -> Finding:
-    """It cannot be read from here."""
+    """The checked part cannot be read from here."""
     return Verdict.UNSEEN, why, to_do

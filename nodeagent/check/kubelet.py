@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the kubelet's two sockets, and of what KubeVirt needs of the node besides devices.
+"""Checks the kubelet's two sockets, and what KubeVirt needs on the node besides devices.
 
 The directory of device plugins is the same for every kubelet; PodResources is below its ``--root-dir``.
 """
@@ -24,7 +24,7 @@ _KUBELETS = (  # root directories of kubelets of other distributions: see docs/g
     "/var/lib/k0s/kubelet",
     "/var/snap/microk8s/common/var/lib/kubelet",
 )
-_NESTED = "this is a virtual machine: have its hypervisor give it nested virtualization"
+_NESTED = "this node is a virtual machine: enable nested virtualization in its hypervisor"
 _MISC = "/sys/class/misc"
 
 
@@ -41,7 +41,7 @@ def check_device_plugins(node: Node) -> Finding:
 
 
 def _may_be_directory(path: str) -> bool:
-    """Return True if the path is a directory, or if this user may not find out."""
+    """Return True if the path is a directory, or if this user has no permission to check that."""
     try:
         return Path(path).is_dir()
     except PermissionError:
@@ -49,7 +49,7 @@ def _may_be_directory(path: str) -> bool:
 
 
 def _may_ask(path: str) -> bool:
-    """Return False if this user may not look at the socket, or may not connect."""
+    """Return False if this user has no permission to see the socket or to connect to it."""
     try:
         os.stat(path)  # noqa: PTH116 - an error is the answer
     except PermissionError:
@@ -107,21 +107,21 @@ def check_kvm(node: Node) -> Finding:
 
 
 def check_tun(node: Node) -> Finding:
-    """Is the device node for the network of VMs there?"""
+    """Does /dev/net/tun exist? Networks of VMs need it."""
     missing = note("not there", "for the network of VMs: modprobe tun")
     return _find_node("/dev/net/tun", "tun", node.root) or missing
 
 
 def check_vhost_net(node: Node) -> Finding:
-    """Is the device node for the fast network of VMs there?"""
+    """Does /dev/vhost-net exist? Fast networks of VMs need it."""
     missing = note("not there", "for the network of VMs: modprobe vhost_net")
     return _find_node("/dev/vhost-net", "vhost-net", node.root) or missing
 
 
 def _find_node(path: str, misc: str, root: Root) -> Finding | None:
-    """Return that a device node is there, or that it cannot be seen; None if it is not there.
+    """Return a finding if a device node exists or cannot be seen; None if it does not exist.
 
-    A container sees /sys/class/misc, whatever is in its /dev.
+    A container sees /sys/class/misc, even if its /dev lacks the node.
     """
     if root.exists(path) or root.exists(f"{_MISC}/{misc}"):
         return ok("there")

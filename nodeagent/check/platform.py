@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of firmware and kernel: IOMMU, interrupt remapping, ACS override."""
+"""Checks firmware and kernel: IOMMU, interrupt remapping, ACS override."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_iommu(node: Node) -> Finding:
 def check_remapping(node: Node) -> Finding:
     """Are interrupts remapped?
 
-    VFIO refuses a device where they are not, because its guest could forge interrupts of the host
+    If they are not, VFIO refuses all devices, because a guest could forge interrupts of the host
     (``vfio_iommu_type1_attach_group`` in drivers/vfio/vfio_iommu_type1.c).
     """
     if not node.host.iommu:
@@ -44,7 +44,7 @@ def check_remapping(node: Node) -> Finding:
         return unseen("/proc/interrupts does not show it", f"see the kernel's log: {by_log}")
     seen, to_do = "off: no remapped interrupt (IR-) in /proc/interrupts", _how_to_remap(node.root)
     if node.root.text(_UNSAFE_INTERRUPTS) in ("Y", "1"):
-        return note(f"{seen}; allow_unsafe_interrupts: a guest could forge those of the host", to_do)
+        return note(f"{seen}; allow_unsafe_interrupts: a guest could forge interrupts of the host", to_do)
     return wrong(f"{seen}: VFIO assigns no device", to_do)
 
 
@@ -55,7 +55,7 @@ def _how_to_remap(root: Root) -> str:
     if word:
         return prerequisites.remove_word(word, root)
     if prerequisites.is_vm(root):
-        return "give this virtual machine an IOMMU that remaps interrupts (libvirt: intremap='on')"
+        return "this node is a virtual machine: enable interrupt remapping of its IOMMU (libvirt: intremap='on')"
     return f"switch interrupt remapping (x2APIC) on {IN_SETUP}, or see if there is newer firmware"
 
 
@@ -66,6 +66,6 @@ def check_acs_override(node: Node) -> Finding | None:
     if not word:
         return None
     return note(
-        f"{word} in /proc/cmdline: groups are smaller than what the hardware isolates",
-        "assign all devices below one bridge to one virtual machine, as if the word were not there",
+        f"{word} in /proc/cmdline: IOMMU groups are smaller than the hardware can isolate",
+        "assign all devices below one bridge to the same VM, as without this option",
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of nodeagent itself: permissions, limits, versions, and whether a daemon answers.
+"""Checks nodeagent itself: permissions, limits, versions, and whether a daemon answers.
 
-What this process may do is judged where it runs on the node itself; the daemon needs the same. The daemon's
-answer is ``Node.daemon``.
+The permissions of this process are checked if it runs on the node itself, because the daemon needs the same
+ones. The daemon's answer is ``Node.daemon``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHOWN_IN_POD = "in a pod: usb: true in the chart's values, or packaging/manifes
 
 
 def ask_daemon(root: Root, socket: str, limit: float) -> Status | Exception:
-    """Return the Status of the daemon at a socket, or the OSError or ValueError that there was instead."""
+    """Return the Status of the daemon at a socket, or the OSError or ValueError that prevented it."""
     try:
         return plain.load(Status, sockets.ask(root.path(socket), "/status", limit))
     except OSError as error:
@@ -58,7 +58,7 @@ def _is_root_here(node: Node) -> bool:
 
 
 def check_user(node: Node) -> Finding:
-    """Could everything be read?"""
+    """Could this user read all files?"""
     if not node.root.is_host:
         return unseen("not this process's host")
     if os.geteuid() != 0:
@@ -67,7 +67,7 @@ def check_user(node: Node) -> Finding:
 
 
 def check_capabilities(node: Node) -> Finding | None:
-    """May this process see which process has an mdev open?"""
+    """Can this process see which processes have an mdev open?"""
     held = process.capabilities() or 0
     missing = [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]
     if not missing or not _is_root_here(node):
@@ -77,7 +77,7 @@ def check_capabilities(node: Node) -> Finding | None:
 
 
 def check_user_namespace(node: Node) -> Finding | None:
-    """Does this process get the kernel's events?"""
+    """Does this process receive the kernel's events?"""
     try:
         words = Path("/proc/self/uid_map").read_text().split()
     except OSError:
@@ -85,13 +85,13 @@ def check_user_namespace(node: Node) -> Finding | None:
     if words in ([], _OWN_NAMESPACE) or not _is_root_here(node):
         return None
     return note(
-        "not that of the host (/proc/self/uid_map): no event of the kernel arrives",
-        "in a pod: leave hostUsers at true; else changes are polled for",
+        "not the host's (/proc/self/uid_map): events of the kernel do not arrive",
+        "in a pod: keep hostUsers: true; otherwise changes are found by polling",
     )
 
 
 def check_directories(node: Node) -> Finding | None:
-    """Can the daemon write where it has to?"""
+    """Can the daemon write its directories?"""
     if not _is_root_here(node):
         return None
     read_only = [path for path in (_RUNTIME, node.plugin_dir) if is_read_only(node.root.path(path))]
@@ -108,7 +108,9 @@ def is_read_only(path: str) -> bool:
 
 
 def check_usb_nodes(node: Node) -> Finding | None:
-    """May the daemon give the nodes of USB devices to QEMU's user? A root shell may more than its service."""
+    """Can the daemon change the owner of USB device nodes? A root shell may have more permissions than its
+    service.
+    """
     if not any(isinstance(rule, UsbRule) for rule in node.spec.rules):
         return None
     held = node.daemon.process.capabilities if isinstance(node.daemon, Status) else None
@@ -169,7 +171,7 @@ def check_open_files(node: Node) -> Finding:
 
 
 def check_kernel_version(node: Node) -> Finding:
-    """Is the kernel one that was tested?"""
+    """Was this kernel version tested?"""
     release = node.host.release
     if release is None:
         return unseen("/proc/sys/kernel/osrelease cannot be seen")
@@ -185,7 +187,7 @@ def check_kubelet_version(_: Node) -> Finding:
 
 
 def check_own_version(_: Node) -> Finding:
-    """Which version is this, and of when are its device names?"""
+    """The version of this program, and the date of its device names."""
     return ok(f"{__version__}, pci.ids of {pci_ids.bundled_date() or 'no known date'}")
 
 
@@ -211,7 +213,7 @@ def _no_answer(node: Node, error: Exception) -> str:
 
 
 def check_problems(node: Node) -> Iterator[Finding]:
-    """Which problems does the daemon report, and what does it advise?"""
+    """The problems that the daemon reports, with their fixes."""
     if isinstance(node.daemon, Status):
         for problem in diagnose.combine_devices(node.daemon):
             yield wrong(problem.message, problem.hint)

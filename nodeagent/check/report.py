@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All checks, in the order of the report. They change nothing and open no device.
+"""Runs all checks, in the order of the report. They change nothing and open no device.
 
-Each check reads in a thread of its own, which is abandoned if it does not return in time; then the report
-says so, and the other checks count.
+Each check reads in a thread of its own. A thread that does not return in time is abandoned; the report says
+so, and has the other checks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class _Check(NamedTuple):
     """One line of the report, or none if ``judge`` returns None.
 
-    ``of_saved``: the host alone decides, so a saved one is judged, too.
+    ``of_saved``: the check only needs the host, so it also runs for a saved host.
     """
 
     section: str
@@ -94,7 +94,7 @@ async def _run(check: _Check, node: Node) -> AsyncIterator[ReadinessLine]:
 
 
 async def _in_time(read: Callable[[], T], node: Node) -> T | str:
-    """Return what ``read`` returns, or why it could not, in words."""
+    """Return the result of ``read``, or a text about why it failed."""
     with anyio.move_on_after(node.timeouts.check_step):
         try:
             return await threads.call(read)

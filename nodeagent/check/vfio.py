@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of VFIO: its modules and device nodes, and the IOMMU groups of devices for VMs.
+"""Checks VFIO: its modules and device nodes, and the IOMMU groups of devices for VMs.
 
-``modprobe vfio-pci`` loads ``vfio_iommu_type1``, too (a soft dependency of ``vfio``). Kernels from 6.2 on may
-have iommufd; those of Debian up to 7.2 do not. The kernel puts the devices below a bridge into the bridge's
-group where the bridge lacks ACS, because they could reach each other past the IOMMU, and where it leads to
-conventional PCI, whose devices the IOMMU cannot distinguish (``pci_device_group`` in drivers/iommu/iommu.c).
-So the bridge that causes a large group is a member of it.
+``modprobe vfio-pci`` also loads ``vfio_iommu_type1`` (a soft dependency of ``vfio``). Kernels from 6.2 on may
+have iommufd; Debian's kernels up to 7.2 do not. The kernel puts the devices below a bridge into the group of
+the bridge in two cases (``pci_device_group`` in drivers/iommu/iommu.c): the bridge lacks ACS, so the devices
+could reach each other past the IOMMU; or it leads to conventional PCI, whose devices the IOMMU cannot
+distinguish. So the bridge that causes a large group is a member of it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from nodeagent.policy.offer.health import Unit
 _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")
 _FEW = 16  # groups or members on one line
-_ALONE = health.Use(isolation=Isolation.NONE, iommufd=Iommufd.AUTO)  # pods with its group do not matter
-_ONE_VM = "one virtual machine gets them all, none while the host uses one; "
+_ALONE = health.Use(isolation=Isolation.NONE, iommufd=Iommufd.AUTO)  # pods that use the group do not matter
+_ONE_VM = "only one virtual machine can use them, while the host uses none; "
 
 
 def check_vfio_pci(node: Node) -> Finding:
-    """Is the driver vfio-pci there?"""
+    """Is the driver vfio-pci loaded?"""
     host = node.host
     if host.vfio_loaded:
         return ok(f"loaded: {_DRIVER}")
@@ -57,7 +57,7 @@ def check_backend(node: Node) -> Finding:
 
 
 def check_iommufd(node: Node) -> Finding:
-    """Is iommufd there where a resource requires it?"""
+    """Does /dev/iommu exist if a resource requires it?"""
     if IOMMUFD_NODE in node.host.nodes:
         return ok(f"there: {IOMMUFD_NODE}")
     for rule in node.spec.rules:
@@ -68,7 +68,7 @@ def check_iommufd(node: Node) -> Finding:
 
 
 def check_container_node(node: Node) -> Finding:
-    """Is the node through which QEMU opens groups there?"""
+    """Does /dev/vfio/vfio exist? QEMU opens groups through it."""
     if CONTAINER_NODE in node.host.nodes:
         return ok(f"there: {CONTAINER_NODE}")
     if not node.host.vfio_loaded:
@@ -77,7 +77,7 @@ def check_container_node(node: Node) -> Finding:
 
 
 def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
-    """How many groups are there, and may VFIO have those of devices that are for VMs, or may be?"""
+    """Count the IOMMU groups, and check whether VFIO can use the groups of devices for VMs."""
     host = node.host
     yield "groups", _count_groups(host)
     for_vms = [group for _, group in sorted(host.groups.items()) if _is_for_vms(group, node)]
@@ -122,7 +122,7 @@ def _find_reason(function: PciFunction, unit: Unit) -> Reason | None:
 
 
 def _check_group(group: Group, node: Node) -> Finding:
-    """Judge the functions for VMs by the Reasons for which a device is Unhealthy."""
+    """Judge the group by the Reasons for which its devices would be Unhealthy."""
     unit = units.build_unit(group.number, node.snapshot)
     named = [f"{each.address} ({each.driver or 'no driver'})" for each in unit.functions]
     members = naming.shorten(named, _FEW)
@@ -136,7 +136,7 @@ def _check_group(group: Group, node: Node) -> Finding:
         if used := next(filter(classes.describe_uses, groups.find_blockers(unit.functions)), None):
             seen = f"{used.address} is {classes.describe_uses(used)}; its group: {members}"
             return note(seen, "leave it to the host")
-        return note(seen, _explain(each, "what to look at before it is bound"))
+        return note(seen, _explain(each, "what to check before it is bound"))
     return ok(f"viable: {members}")
 
 
@@ -145,7 +145,7 @@ def _explain(function: PciFunction, what: str) -> str:
 
 
 def _check_acs(group: Group, node: Node) -> Finding | None:
-    """Which bridge keeps several cards in one group?"""
+    """Find the bridge that keeps several cards in one group."""
     members = [each for each in node.host.members(group.number) if not each.bridge]
     bridges = _topmost_bridges(group, node)
     if not bridges or len({each.address.rpartition(".")[0] for each in members}) < 2:
@@ -156,7 +156,7 @@ def _check_acs(group: Group, node: Node) -> Finding | None:
 
 
 def _topmost_bridges(group: Group, node: Node) -> list[PciAddress]:
-    """Return the bridges of the group that other members are below, without those below each other."""
+    """Return the bridges of the group that have members below them, without bridges below other bridges."""
     members = node.host.members(group.number)
     above = {name for each in members for name in each.ports}
     found = [each for each in members if each.bridge and each.address in above]
@@ -165,10 +165,10 @@ def _topmost_bridges(group: Group, node: Node) -> list[PciAddress]:
 
 
 def _why_together(below: Sequence[PciAddress], node: Node) -> tuple[str, str]:
-    """Return why a bridge keeps these functions together, and what to do.
+    """Return why a bridge keeps these functions in one group, and the fix.
 
-    A function of PCI Express has a link speed. To read it would wake the function
-    (``pcie_dev_attrs_are_visible`` in drivers/pci/pci-sysfs.c).
+    Only a function of PCI Express has a link speed file. Reading that file would wake the function
+    (``pcie_dev_attrs_are_visible`` in drivers/pci/pci-sysfs.c), so only its existence is checked.
     """
     express = {each for each in node.host.functions if node.root.exists(f"{DEVICES}/{each}/max_link_speed")}
     if not express:
@@ -181,14 +181,14 @@ def _why_together(below: Sequence[PciAddress], node: Node) -> tuple[str, str]:
 
 
 def check_used_by_host(node: Node) -> Finding | None:
-    """Which functions does the host use itself?"""
+    """Find the functions that the host itself uses."""
     uses = [(each, each.uses.found) for each in node.host.functions.values() if each.usable and each.uses]
     used = [f"{function.address} ({'; '.join(map(str, found))})" for function, found in uses if found]
     return note(naming.shorten(used), "never bind these to vfio-pci") if used else None
 
 
 def check_uses_seen(node: Node) -> Finding | None:
-    """Which uses by the host cannot be seen from here?"""
+    """Find the uses by the host that cannot be seen from here."""
     usable = [each for each in node.host.functions.values() if each.usable]
     hidden = sorted({why for each in usable if each.uses is not None for why in each.uses.unseen})
     if hidden:

@@ -48,8 +48,8 @@ class SettingChange(NamedTuple):
 
 
 class DryRun(NamedTuple):
-    """The changes that another configuration file would cause. ``pods`` use devices that are listed
-    differently then.
+    """The changes that another configuration file would cause. ``pods``: the pods whose devices would be
+    listed differently.
 
     ``plan``: the changes of the host with the new file.
     """
