@@ -371,7 +371,7 @@ async def _keep(node: DemoNode) -> None:
         node.screen.say(f"   open {await node.page_address()}     # in a browser")
     for line in (
         *(() if IS_INSTALLED else (f"cd {SOURCE}",)),
-        *(f"{command} {verb}" for verb in ("status", "scan", f"explain {_REBOUND}", "config")),
+        *(f"{command} {verb}" for verb in ("status", "scan", f"explain {_BLOCKED}", "config")),
         f"tail -f {root}/{LOG_NAME}",
         f"rm {root}/dev/vfio/12        # a device node vanishes; touch it, and it is back",
         f"$EDITOR {root}{CONFIG_PATH}  # taken over when you save it",

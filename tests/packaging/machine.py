@@ -52,7 +52,7 @@ class Machine:
         self._enter = ["nsenter", "--target", str(leader), "--all"]
 
     def run(
-        self, command: str, *, check: bool = True, stdin: bytes = b""
+        self, command: str, *, check: bool = True, stdin: bytes = b"", seconds: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """Run a shell command in there; stdout and stderr are kept apart."""
         done = subprocess.run(
@@ -60,7 +60,7 @@ class Machine:
             input=stdin,
             capture_output=True,
             env=_ENVIRONMENT,
-            timeout=60,
+            timeout=seconds,
             check=False,
         )
         texts = done.stdout.decode(), done.stderr.decode()
@@ -122,13 +122,13 @@ class Machine:
 
 
 @contextlib.contextmanager
-def booted(root: Path) -> Iterator[Machine]:
-    """A system on this tree, until the end of the block."""
+def booted(root: Path, *, network: bool = False) -> Iterator[Machine]:
+    """A system on this tree, until the end of the block; ``network``: with that of this machine."""
     name = f"nodeagent-{os.getpid()}-{next(_NUMBERS)}"
     homes = [home / name for home in _hierarchies()]
     for home in homes:
         home.mkdir()
-    process = _start(name, root, homes)
+    process = _start(name, root, homes, network)
     try:
         leader = until(lambda: _leader(homes[0]), "the container has a systemd")
         machine = Machine(leader)
@@ -149,7 +149,7 @@ def _hierarchies() -> list[Path]:
     return [_CGROUPS / "systemd", _CGROUPS / "unified"]
 
 
-def _start(name: str, root: Path, homes: list[Path]) -> subprocess.Popen[bytes]:
+def _start(name: str, root: Path, homes: list[Path], network: bool) -> subprocess.Popen[bytes]:
     """nspawn, in the cgroups before it is nspawn."""
     enter = "".join(f"echo $$ > {home}/cgroup.procs; " for home in homes)
     command = [
@@ -159,8 +159,8 @@ def _start(name: str, root: Path, homes: list[Path]) -> subprocess.Popen[bytes]:
             "--register=no",
             "--keep-unit",
             "--volatile=overlay",
-            "--private-network",
         ),
+        *(() if network else ("--private-network",)),
         *("--link-journal=no", "--console=pipe", f"--machine={name}", f"--directory={root}", "--boot"),
     ]
     return subprocess.Popen(

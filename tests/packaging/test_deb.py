@@ -145,6 +145,28 @@ def test_the_demo_is_a_package_of_its_own(installed: Machine, packages: Packages
     assert "\n13. " in installed.run("su nobody -s /bin/sh -c 'cd /tmp && nodeagent demo'").stdout
 
 
+def test_the_commands_that_a_kept_demo_prints_work(installed: Machine, packages: Packages) -> None:
+    installed.run(f"dpkg -i {installed.put(packages.demo_deb)}")
+    installed.run("systemd-run --quiet --unit=demo sh -c 'exec nodeagent demo --keep >/srv/demo.txt'")
+    until(lambda: "$EDITOR" in installed.says("cat /srv/demo.txt"), "the demo prints its commands", 90.0)
+    lines = [line.strip() for line in installed.says("cat /srv/demo.txt").splitlines()]
+    commands = [line for line in lines if line.startswith("nodeagent --root ")]
+    assert [line.split()[3] for line in commands] == ["status", "scan", "explain", "config"]
+    for command in commands:
+        assert installed.run(command, check=False).returncode in (0, 3), command
+
+
+def test_an_upgrade_of_both_packages_keeps_the_demo(
+    installed: Machine, packages: Packages, newer: Packages
+) -> None:
+    installed.run(f"dpkg -i {installed.put(packages.demo_deb)}")
+    installed.run(f"apt-get install -y {installed.put(newer.deb)} {installed.put(newer.demo_deb)}")
+    assert installed.says("dpkg-query -W -f '${Status} ${Version}' nodeagent-demo") == (
+        "install ok installed 99.0.0-1"
+    )
+    assert installed.run("nodeagent demo --help").stdout
+
+
 def test_a_demo_of_another_build_is_refused(shared: Machine, newer: Packages) -> None:
     refused = shared.run(f"dpkg -i {shared.put(newer.demo_deb)}", check=False)
     assert refused.returncode
