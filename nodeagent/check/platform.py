@@ -55,7 +55,7 @@ def _how_to_remap(root: Root) -> str:
     if word:
         return prerequisites.remove_word(word, root)
     if prerequisites.is_vm(root):
-        return "this node is a virtual machine: enable interrupt remapping of its IOMMU (libvirt: intremap='on')"
+        return "this node is a virtual machine: remap interrupts in its IOMMU (libvirt: intremap='on')"
     return f"switch interrupt remapping (x2APIC) on {IN_SETUP}, or see if there is newer firmware"
 
 
