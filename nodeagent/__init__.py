@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nodeagent: one daemon per node for devices given to virtual machines."""
+"""nodeagent: a daemon on each KubeVirt node that manages host devices for virtual machines."""
 
 __version__ = "0.1.0"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way in: ``nodeagent`` and ``python -m nodeagent``."""
+"""The entry point of ``nodeagent`` and ``python -m nodeagent``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ def main() -> None:
     """Run the command line and exit with its code."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _open_what_is_closed()
-    from nodeagent.cli.main import main as run  # imported here so that --version stays quick
+    from nodeagent.cli.main import main as run  # imported here so that --version is fast
 
     sys.exit(run(sys.argv[1:]))
 
 
 def _open_what_is_closed() -> None:
-    """Let standard streams that were closed lead to nobody: sockets would get their numbers.
+    """Open /dev/null for closed standard streams: otherwise sockets would get their descriptor numbers.
 
-    An answer that nobody can get is a mistake all the same: ``sys.stdout`` stays None.
+    ``sys.stdout`` stays None if it was closed, so that a command which cannot print its result fails.
     """
     while (spare := os.open(os.devnull, os.O_RDWR)) < 3:
         pass

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon: its components are built and listed here; the only root task group, from its start to its end.
+"""Builds the components of the daemon, and runs them in the only root task group.
 
-Order of the start: lock the node, listen, scan the host and ask PodResources, decide, then serve. Order of
-the end: take no more events, end the endpoints (each in bounded time), remove the sockets, exit.
+Start: lock the node, listen, scan the host and query PodResources, decide, then serve. Shutdown: stop
+processing events, end the endpoints (each in bounded time), remove the sockets, exit.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.host import NODES
 from nodeagent.model.status import Status
 
-if TYPE_CHECKING:  # few nodes load these
+if TYPE_CHECKING:  # only a few nodes load these modules
     from nodeagent.agent.changing.loop import ChangeLoop
     from nodeagent.agent.changing.requests import ManualRequests
     from nodeagent.agent.cluster.follow import ClusterFollower
@@ -52,7 +52,7 @@ SetLog = Callable[[Log], None]
 
 
 class Daemon:
-    """All components, built in the order in which they need each other, and listed."""
+    """All components of the daemon, built in the order of their dependencies."""
 
     def __init__(
         self,
@@ -62,7 +62,10 @@ class Daemon:
         set_log: SetLog,
         refused: ConfigError | None = None,
     ) -> None:
-        """``set_log`` is told other settings of the log; ``refused`` is as ConfigLoop wants it."""
+        """Build the components.
+
+        ``set_log`` applies new log settings; ``refused`` is the configuration error at start.
+        """
         in_force = Latest(settings)
         self.core = core.build(Root(sources.prefix), in_force, timeouts)
         self.kubelet = core.build_kubelet_side(self.core)
@@ -75,12 +78,12 @@ class Daemon:
         self.changes: ChangeLoop | None = None  # this and the next: None until the code is loaded
         self.requests: ManualRequests | None = None
         self.cluster: ClusterFollower | None = None
-        self._requested = False  # a manual request has come
+        self._requested = False  # a manual request has arrived
         self._began = 0.0
 
     @property
     def event_sources(self) -> Sequence[Component]:
-        """The components that run before the first scan, so that no change is missed."""
+        """Return the components that run before the first scan, so that no change is missed."""
         watcher, timeouts = self.core.watcher, self.core.timeouts
         return (
             Task("inotify", watcher.run),
@@ -94,7 +97,7 @@ class Daemon:
 
     @property
     def components(self) -> Sequence[Component]:
-        """All others, but for those that few nodes need."""
+        """Return all other components, except those that only a few nodes need."""
         timeouts, snapshots, usage = self.core.timeouts, self.core.snapshots, self.core.usage
         directory = self.kubelet.directory
         socket = directory.kubelet
@@ -126,7 +129,7 @@ class Daemon:
         )
 
     def status(self) -> Status:
-        """Everything that is reported, at this moment."""
+        """Return everything that is reported, as of now."""
         uptime = anyio.current_time() - self._began
         http = self.network.status
         return status.collect(
@@ -134,14 +137,14 @@ class Daemon:
         )
 
     def heartbeats(self) -> Mapping[str, Heartbeat]:
-        """Of the loops that must turn."""
+        """Return the heartbeats of the loops that the watchdog checks."""
         loops = (self.core.observer, self.core.offering, self.changes)
         return {loop.name: loop.heartbeat for loop in loops if loop is not None}
 
     async def run(self) -> None:
-        """The daemon's whole life; returns after SIGTERM or SIGINT.
+        """Run the daemon until SIGTERM or SIGINT.
 
-        :raises FatalError: if another instance serves this node, or the code of this one is gone.
+        :raises FatalError: if another instance serves this node, or the code of this one was removed.
         """
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             log.event(log.STARTED, version=__version__, root=self.core.root.prefix)
@@ -164,20 +167,22 @@ class Daemon:
         self._keep(self.components, group)
         for task in self._tasks_that_end(group):
             group.start_soon(self.core.supervisor.keep, task.name, task.run, name=task.name)
-        await checkpoint()  # all have taken their first step: the status socket listens
+        await checkpoint()  # every component has started: the status socket listens
         self._report_ready()
 
     def _report_ready(self) -> None:
-        """Tell people and systemd that the start is over, and collect garbage from now on."""
+        """Log the end of the start, notify systemd, and enable garbage collection."""
         resources = self.core.offering.resources.get()
         devices = sum(len(resource.devices) for resource in resources.values())
-        gc.freeze()  # objects of the start stay: no collection visits them again
+        gc.freeze()  # exclude the objects created so far from later collections
         gc.enable()
         log.event(log.READY, resources=len(resources), devices=devices)
         self.notifier.notify("READY=1")
 
     def _use_settings(self, _: Settings) -> None:
-        """Other settings are in force: scan and ask the kubelet at once, for pauses may be others."""
+        """Apply new settings: scan the host and query the kubelet immediately, since intervals may have
+        changed.
+        """
         self.core.scan_requests.add(None)
         self.core.usage.request_soon()
 
@@ -191,7 +196,7 @@ class Daemon:
         await serve_unix(path, handle, core.timeouts)
 
     async def _follow_status(self) -> None:
-        """Ring the bell of the Snapshot when a part of the Status has changed that is not in it."""
+        """Request a new decision when a part of the Status changes that is not part of the Snapshot."""
         cells: tuple[Latest[Any], ...] = (
             self.core.supervisor.changed,
             self.kubelet.directory.kubelet,
@@ -204,7 +209,9 @@ class Daemon:
                 group.start_soon(cell.follow, lambda _: self.core.snapshots.touch(), name="status")
 
     def _tasks_that_end(self, group: TaskGroup) -> Sequence[Task]:
-        """Two reads, and the code of rare features: its components run once it is wanted."""
+        """Return tasks that end: two reads, and one task per rare feature that loads its code when it is
+        needed.
+        """
         core = self.core
         return (
             Task("names", core.names.read_day),
@@ -218,7 +225,8 @@ class Daemon:
             Task("code for the cluster", partial(self._follow_cluster, group)),
         )
 
-    # Code that few nodes need: without it a node starts sooner and has no code in memory that writes to sysfs
+    # Code of rare features: nodes that do not need it start faster, and have no code in memory that writes
+    # to sysfs
 
     async def _change_host(self, group: TaskGroup) -> None:
         prefix, snapshots = self.core.root.prefix, self.core.snapshots
@@ -235,7 +243,7 @@ class Daemon:
         self.core.snapshots.touch()  # for ``_reply``
 
     async def _reply(self, question: bytes, asker: int) -> dict[str, Any]:
-        """The answer to a manual request of the process ``asker``, once the code for that is loaded."""
+        """Return the response to a manual request of process ``asker``, once the code for it is loaded."""
         self._requested = True
         self.core.snapshots.touch()  # for ``_change_host``
         while self.requests is None:
@@ -284,7 +292,7 @@ class Daemon:
 
 
 async def _load(*modules: str) -> None:
-    """Import the modules in a thread; importing leaves much behind that is not needed again."""
+    """Import the modules in a thread, then free the memory that importing has used."""
     for module in modules:
         await threads.call(importlib.import_module, module)
     process.release_memory()
@@ -297,9 +305,9 @@ def run(
     set_log: SetLog,
     refused: ConfigError | None = None,
 ) -> None:
-    """Run the daemon in an event loop of its own until it is told to stop.
+    """Run the daemon in its own event loop until it is stopped.
 
-    :raises FatalError: if another instance serves this node, or the code of this one is gone.
+    :raises FatalError: if another instance serves this node, or the code of this one was removed.
     """
 
     async def main() -> None:
@@ -315,5 +323,5 @@ def run(
 
 
 def leave(code: int) -> None:
-    """End the process now: a thread may still sleep in the kernel, and must not be waited for."""
+    """Exit the process immediately, without waiting for threads that sleep in the kernel."""
     os._exit(code)

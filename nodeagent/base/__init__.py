@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tools for every layer: errors, cells, back-off, logs, watches, supervision. Knows nothing of devices."""
+"""Utilities for every layer: errors, cells, back-off, logs, file watches, supervision.
+
+Contains nothing about devices.
+"""

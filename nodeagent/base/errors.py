@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors by fault: configuration, kernel, kubelet, cluster, internal.
+"""Exceptions by cause: configuration, kernel, kubelet, cluster, internal.
 
-Every error that leaves a layer is one of these. Users see two lines: what happened and what to do.
-Errors of foreign libraries are wrapped at the door of the layer that talks to them (``raise … from e``).
+Every exception that leaves a layer is one of these. Users see two lines: the problem and the fix. Each
+layer wraps the errors of its own libraries (``raise … from e``).
 """
 
 from __future__ import annotations
 
-LONGEST = 1000  # characters of a text that quotes others
+LONGEST = 1000  # most characters of a message that quotes other text
 
 
-_END = 200  # of them, what they end with: often that says what is wrong
+_END = 200  # of these, characters kept at the end, which often contain the cause
 
 
 def bounded(text: str) -> str:
-    """The text, cut in its middle where it is longer than any person reads."""
+    """Return the text, shortened in the middle if it is too long for a message."""
     more = len(text) - LONGEST
     return text if more <= 0 else f"{text[: LONGEST - _END]}... ({more} more characters) ...{text[-_END:]}"
 
 
 def on_one_line(text: str) -> str:
-    """The text, with what cannot be printed written as Python does it."""
+    """Return the text with unprintable characters escaped as in Python."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 class NodeagentError(Exception):
-    """Base of all errors of this program: ``what`` happened, and what to do (``hint``)."""
+    """Base of all exceptions of nodeagent: ``what`` describes the problem, ``hint`` the fix."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)
@@ -33,14 +33,14 @@ class NodeagentError(Exception):
         self.hint = hint
 
     def lines(self) -> str:
-        """The two lines that users see."""
+        """Return the two lines for the user."""
         return f"{self.what}\n{self.hint}" if self.hint else self.what
 
 
 class ConfigError(NodeagentError):
-    """Raised for a mistake of the operator: a wrong key, type, selector, name or path.
+    """Raised for an error in the configuration: a wrong key, type, selector, name or path.
 
-    The text of the file may be of any length and have line ends in it; it is quoted in both lines.
+    Text from the file may be long and contain line ends; both lines quote it shortened and escaped.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:
@@ -48,9 +48,9 @@ class ConfigError(NodeagentError):
 
 
 class KernelRefused(NodeagentError):
-    """Raised when the kernel refused or did not finish a read or a write of a host path.
+    """Raised when the kernel rejects a read or write of a host path, or does not finish it.
 
-    ``interrupting``: the attempt took a working driver away, and restored it.
+    ``interrupting``: the attempt unbound a working driver, which was bound again.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class KernelRefused(NodeagentError):
 
 
 class KubeletUnavailable(NodeagentError):
-    """Raised when the kubelet is absent, refuses or does not answer. Always means: try again."""
+    """Raised when the kubelet is absent, refuses, or does not answer; the caller always retries."""
 
 
 class ClusterUnavailable(NodeagentError):
-    """Raised when the API server is absent, refuses, does not answer, or its answer cannot be read.
+    """Raised when the API server is absent, refuses, does not answer, or sends an invalid response.
 
-    ``status``: of HTTP, 0 if there was none. ``after``: seconds until the next request that it allows, or 0.
+    ``status``: the HTTP status, 0 without a response. ``after``: the server's Retry-After in seconds, or 0.
     """
 
     def __init__(self, what: str, hint: str = "", *, status: int = 0, after: float = 0.0) -> None:
@@ -79,20 +79,20 @@ class ClusterUnavailable(NodeagentError):
 
 
 class AllocationRefused(NodeagentError):
-    """Raised when an Allocate cannot be granted; the text reaches the user in the pod's status."""
+    """Raised when an Allocate is refused; the message appears in the status of the pod."""
 
 
 class FatalError(NodeagentError):
-    """Raised when this process must end: no component is restarted."""
+    """Raised when the process must exit; no component is restarted."""
 
 
 class AlreadyRunning(FatalError):
-    """Raised when another nodeagent serves this node already."""
+    """Raised when another nodeagent already serves this node."""
 
 
 class CodeReplaced(FatalError):
-    """Raised when the code of this process was removed, and a part of it is needed."""
+    """Raised when code that must be loaded was removed by an upgrade."""
 
 
 class InternalError(NodeagentError):
-    """Raised when nodeagent itself is wrong."""
+    """Raised for a bug in nodeagent."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are written whole and at once: a reader finds the old text or the new one, also after a crash.
+"""Writes files atomically: a reader finds the old or the new content, also after a crash.
 
-Also reads files that are named on the command line, to a limit. A file that was not finished has a name that
-ends in ``.new``.
+The module also reads files that are named on the command line, up to a size limit. A temporary file has a
+name that ends in ``.new``.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from pathlib import Path
 from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 
-STDIN = "-"  # in place of a path
+STDIN = "-"  # means standard input
 
 
 def read_input(path: str, limit: int) -> bytes:
-    """The file at that path, or standard input; a byte more than the limit if it is longer. Blocks.
+    """Return the content of a file or of standard input, cut one byte after the limit. Blocks.
 
-    :raises OSError: if it cannot be read.
+    :raises OSError: if the file cannot be read.
     """
     with open(0 if path == STDIN else path, "rb", closefd=path != STDIN) as file:
         return file.read(limit + 1)
 
 
 class NotRegular(OSError):
-    """Raised for a pipe, a device or a socket in the place of a file."""
+    """Raised when a path is a pipe, device or socket instead of a regular file."""
 
 
 def read_regular(path: str, limit: int | None = None) -> bytes:
-    """Return the content of a regular file, a byte more than the limit if it is longer. Blocks.
+    """Return the content of a regular file, cut one byte after the limit. Blocks.
 
-    :raises NotRegular: if it is another kind of file: a pipe without a writer must not be waited for.
-    :raises OSError: if it cannot be read.
+    :raises NotRegular: if the path is not a regular file; reading a pipe without a writer would block for
+        ever.
+    :raises OSError: if the file cannot be read.
     """
     with open(path, "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -49,9 +50,9 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def replace(path: str | Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file, for all to read unless told otherwise, and its directory if need be. Blocks.
+    """Write a file atomically, readable for all by default, and create its directory if needed. Blocks.
 
-    :raises OSError: if it cannot be written.
+    :raises OSError: if the file cannot be written.
     """
     at = Path(path)
     aside = at.with_suffix(".new")
@@ -65,14 +66,15 @@ def replace(path: str | Path, text: str, *, mode: int = 0o644) -> None:
         aside.replace(at)
     except OSError:
         with contextlib.suppress(OSError):
-            aside.unlink()  # a full disk has room for the name, and who looks through a directory finds it
+            # a full disk still has room for an empty file, which would remain in the directory
+            aside.unlink()
         raise
 
 
 def put(path: str | Path, text: str, more: str, *, what: str = "", mode: int = 0o644) -> None:
-    """As ``replace``; ``what`` the file is to people, if its path alone does not say it. Blocks.
+    """Write a file as ``replace`` does; ``what`` describes the file in messages. Blocks.
 
-    :raises KernelRefused: if it cannot be written, with what to do, and ``more``: what goes without it.
+    :raises KernelRefused: if the file cannot be written; the hint ends with ``more``, the consequence.
     """
     try:
         replace(path, text, mode=mode)
@@ -86,5 +88,5 @@ def put(path: str | Path, text: str, more: str, *, what: str = "", mode: int = 0
 
 
 def _private(path: str, flags: int) -> int:
-    """Opened for its owner alone: nobody else reads what is only to get its mode."""
+    """Open a file for its owner only, until it gets its final mode."""
     return os.open(path, flags, 0o600)

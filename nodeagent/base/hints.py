@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints for errors of the operating system: what to do, by the errno and by the operation that failed.
+"""Hints for errors of the operating system: the fix for an errno and the operation that failed.
 
-Where a permission is missing, an ordinary user needs sudo. Root needs none: then something confines this
-process, and no mode of a file mends that. Knows nothing of the content of files or the other end of sockets:
-the caller adds what else may be done, and what goes wrong until then.
+An ordinary user without a permission needs sudo. If root is refused, a sandbox or security module restricts
+the process, and file modes are irrelevant. The caller may append further fixes and the consequence of the
+error.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from collections.abc import Mapping
 from typing import Literal
 
 Operation = Literal["read", "list", "write", "listen", "run"]
-"""Reading a file, listing a directory, writing a file, listening at a socket, running a program."""
+"""Reading a file, listing a directory, writing a file, listening on a socket, running a program."""
 
 DENIED = frozenset({errno.EACCES, errno.EPERM})
 
 _SUDO = "try again with sudo: this user may not do that"
 _CONFINED = (
-    "root itself is refused: see what confines this process (AppArmor, SELinux, the sandbox of its service "
-    "or container), and whether it is on a network file system"
+    "root itself is refused: check what restricts this process (AppArmor, SELinux, the sandbox of its "
+    "service or container), and whether it is on a network file system"
 )
 _ROOM = "make room on that file system (df shows how much, df -i how many files)"
-_DIRECTORY = "a part of that path is no directory: mend the path, or move away what is there"
+_DIRECTORY = "a part of that path is no directory: correct the path, or move that file away"
 
 _ANY: Mapping[int, str] = {
-    errno.ENOENT: "see whether the path is right",
+    errno.ENOENT: "check the path",
     errno.ENOTDIR: _DIRECTORY,
-    errno.EEXIST: _DIRECTORY,  # of mkdir
-    errno.ELOOP: "symbolic links on that path lead in a circle: mend them",
+    errno.EEXIST: _DIRECTORY,  # raised by mkdir
+    errno.ELOOP: "symbolic links on that path form a loop: correct them",
     errno.ENAMETOOLONG: "a name may have 255 bytes, a path 4095: shorten it",
     errno.EROFS: "it is mounted read-only here: mount it writable (ReadWritePaths= of a service, a volume of "
     "a pod)",
@@ -38,15 +38,15 @@ _ANY: Mapping[int, str] = {
     errno.EDQUOT: _ROOM,
     errno.EMFILE: "this process has too many files open: raise its limit (ulimit -n, LimitNOFILE= of a "
     "service)",
-    errno.ENFILE: "all processes of this machine have too many files open: see which has most, and end that",
-    errno.ENOMEM: "this machine has no memory left: see which process has most, and end that",
-    errno.EIO: "the disk or device below it fails: the kernel's log (dmesg) says more",
-    errno.ENODEV: "what was behind it is gone: its device, or the driver of that",
-    errno.ENXIO: "what was behind it is gone: its device, or the driver of that",
-    errno.EBUSY: "something else uses it: see what (fuser -v names processes), and end that first",
+    errno.ENFILE: "too many files are open on this node: find the process with most of them, and end it",
+    errno.ENOMEM: "this node is out of memory: find the process that uses most, and end it",
+    errno.EIO: "the disk or device reports errors: see the kernel log (dmesg)",
+    errno.ENODEV: "its device, or the driver of that device, was removed",
+    errno.ENXIO: "its device, or the driver of that device, was removed",
+    errno.EBUSY: "another process uses it: find it with fuser -v, and end it first",
     errno.ESTALE: "mount its network file system again",
-    errno.EADDRINUSE: "another program has that name: end it, or move away what it has left",
-    errno.EAFNOSUPPORT: "its sandbox lets this process have no such sockets: see RestrictAddressFamilies=",
+    errno.EADDRINUSE: "another program uses that name: end it, or remove the file that it has left",
+    errno.EAFNOSUPPORT: "the sandbox of this process allows no such sockets: see RestrictAddressFamilies=",
 }
 _SPECIAL: Mapping[tuple[Operation, int], str] = {
     ("read", errno.ENOENT): "give the path of a file that is there",
@@ -61,12 +61,12 @@ _SPECIAL: Mapping[tuple[Operation, int], str] = {
 
 
 def for_errno(error: OSError, operation: Operation, *more: str) -> str:
-    """The hint for the error, then ``more``; only that where there is no hint."""
+    """Return the hint for the error, followed by ``more``."""
     return "; ".join(filter(None, (_hint(error.errno or 0, operation), *more)))
 
 
 def strerror(error: Exception) -> str:
-    """The text of the error, without the number and the path that Python puts around it."""
+    """Return the error text without the number and the path that Python adds."""
     return getattr(error, "strerror", None) or str(error)
 
 

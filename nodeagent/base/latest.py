@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Latest[T]``: the cell between loops: one writer, any number of readers, only the newest value.
+"""``Latest[T]``: a cell that passes the newest value from one writer to any number of readers.
 
-A value has a version. ``set`` of an equal value wakes no reader. Each reader keeps the version that it
-has seen, so a slow reader skips values and never misses the last one, without a lock or a queue.
-``set`` is called on the event loop only: a thread gives its value to the loop first.
+Each value has a version. ``set`` with an equal value wakes no reader. Each reader keeps the last version
+that it has read, so a slow reader skips values but always gets the newest one, without a lock or queue.
+``set`` is called on the event loop only; a thread first passes its value to the loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """The newest value of ``T`` and its version (0 = the value given at the start)."""
+    """The newest value of type ``T`` and its version (0 for the initial value)."""
 
     def __init__(self, value: T) -> None:
         self.version = 0  # of the present value; readers do not change it
@@ -25,11 +25,11 @@ class Latest(Generic[T]):
         self._changed: anyio.Event | None = None  # None: no reader waits
 
     def get(self) -> T:
-        """The present value, at once."""
+        """Return the current value without waiting."""
         return self._value
 
     def set(self, value: T) -> bool:
-        """Replace the value; return False, and wake no reader, if it equals the present one."""
+        """Replace the value; return False and wake no reader if it equals the current one."""
         if value is self._value or value == self._value:
             return False
         self._value = value
@@ -52,7 +52,9 @@ class Latest(Generic[T]):
         return self.version, self._value
 
     async def follow(self, then: Callable[[T], None], seen: int = -1) -> None:
-        """Call ``then`` with the present value, unless it was seen, and with each newer one, for ever."""
+        """Call ``then`` for ever with each newer value, and first with the current one unless its version
+        is ``seen``.
+        """
         while True:
             seen, value = await self.newer(seen)
             then(value)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log: a closed catalogue of events, and ``event`` to write one, by the standard library's logging.
+"""The log: a fixed catalogue of events, and ``event``, which logs one with the standard logging module.
 
-One event is one line. Its MESSAGE_ID and its name, which is that of its constant, never change (``journalctl
-MESSAGE_ID=…`` finds it in any version); its fields are fixed; its text may be improved. State changes are
-logged, not visits. The lines go where ``log_handlers`` sends them.
+Each event is one line. Its MESSAGE_ID and its name never change, so ``journalctl MESSAGE_ID=…`` works in
+every version. Its fields are fixed; its text may be improved. Only state changes are logged.
+``log_handlers`` writes the lines.
 
-A new event: one more constant here with an id of its own (``systemd-id128 new``), and its texts in
+To add an event, add a constant here with a new id (``systemd-id128 new``), and its texts to
 ``render/logs.toml``.
 """
 
@@ -20,19 +20,19 @@ from typing import NamedTuple
 from nodeagent.base.errors import InternalError
 
 Value = str | int | tuple[str, ...]
-"""A field has one value, or several, each of which can be searched for."""
+"""The value of a field, or several values that can be searched individually."""
 
 LOGGER = "nodeagent"
-MANY = 16  # values of one field in a line
+MANY = 16  # most values of one field that a line shows
 _FIELD = re.compile(r"{(\w+)}")
 _ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "object", "source", "path")
 
 
 class Event(NamedTuple):
-    """One kind of line: stable MESSAGE_ID, level, text. The text names the fields that it must have.
+    """One kind of log line: stable MESSAGE_ID, level, and text, which contains the required fields.
 
-    ``also`` names the fields that it may have. A ``hint`` says what to do, and ends the line.
-    ``most``: lines about the same subject in a minute, where the usual number is too many.
+    ``also`` lists the optional fields. ``hint``, the fix, ends the line. ``most``: the limit of lines about
+    one subject per minute, if it differs from the default.
     """
 
     id: str
@@ -43,24 +43,24 @@ class Event(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The stable name: that of its constant, as ``device-healthy``."""
+        """Return the stable name: the name of the constant, such as ``device-healthy``."""
         return _names()[self.id]
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields that it must have."""
+        """Return the required fields."""
         return tuple(_FIELD.findall(self.text))
 
     def subject(self, fields: Mapping[str, Value]) -> str:
-        """The subject of a line: too many lines of one kind on one subject are left out."""
+        """Return the subject of a line; the limit for repeated lines applies to one kind and subject."""
         named = " ".join(_words(fields[name]) for name in _ABOUT if name in fields)
         return named or _words(fields.get("text", ""))
 
 
 def event(kind: Event, bug: BaseException | None = None, /, **given: Value | None) -> None:
-    """Log an event; with a ``bug``, an error that nobody foresaw, its traceback follows.
+    """Log an event; for an unexpected error ``bug``, its traceback follows.
 
-    None leaves a field out, and so does (). :raises InternalError: if the fields are not those of its kind.
+    Fields with the value None or () are omitted. :raises InternalError: if a field is missing or unknown.
     """
     fields = {name: value for name, value in given.items() if value not in (None, ())}
     missing = [name for name in kind.fields if name not in fields]
@@ -76,19 +76,19 @@ def event(kind: Event, bug: BaseException | None = None, /, **given: Value | Non
 
 
 def catalogue() -> tuple[Event, ...]:
-    """All events, in the order of this file."""
+    """Return all events, in the order of this file."""
     return tuple(value for value in globals().values() if isinstance(value, Event))
 
 
 @cache
 def _names() -> Mapping[str, str]:
-    """MESSAGE_ID → name of each event."""
+    """Return the name of each event by MESSAGE_ID."""
     constants = globals().items()
     return {each.id: name.lower().replace("_", "-") for name, each in constants if isinstance(each, Event)}
 
 
 def _words(value: Value) -> str:
-    """The value as it stands in a line; of many values the first, for the field has them all."""
+    """Return the value as text; of many values only the first ones, since the field contains all."""
     if not isinstance(value, tuple):
         return str(value)
     left_out = len(value) - MANY
@@ -183,7 +183,7 @@ LINES_SUPPRESSED = _warning(
     "6f87df1e8d3b44ed91ee6764754980d6", "suppressing further {kind} lines for {seconds} s: {subject}"
 )
 LINES_LOST = _warning(
-    "b67a5ec2ee6649b48fb54c7b88e23670", "{count} lines of this log are lost: the log reader was too slow"
+    "b67a5ec2ee6649b48fb54c7b88e23670", "{count} log lines were lost: the log reader was too slow"
 )
 NO_DESCRIPTORS = _error(
     "8715abd8cb704c229cd793627bb94cf2", "cannot accept connections, retrying: {error}", "hint"
@@ -250,7 +250,7 @@ CLUSTER_WRITE_RECOVERED = _info(
 )
 CLUSTER_EVENTS_DROPPED = _warning(
     "8acce955033c4fa596e242f7b104fa95",
-    "Events exceed the rate limit: the dropped ones are in this log, and counted in the status",
+    "Events exceed the rate limit: dropped Events are in this log, and counted in the status",
 )
 STALE_RESOURCE = _info(
     "f5d2a6c0b8134b6f9a7c3e51d0e42b96",

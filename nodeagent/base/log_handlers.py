@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where log lines go: to journald with fields, or to stderr as text or JSON lines.
+"""Writes log lines to journald with fields, or to stderr as text or JSON lines.
 
-``auto`` asks whether stderr is the journal (``JOURNAL_STREAM``, systemd.exec(5)), else whether it is a
-terminal, else takes JSON: a container's log is read by programs. Below systemd a record that journald does
-not take goes to stderr with the ``<N>`` prefix of its priority (sd-daemon(3)). Loggers of libraries come
-through the same way, from warnings up.
+``auto`` chooses journald if stderr is the journal (``JOURNAL_STREAM``, systemd.exec(5)), text on a
+terminal, and otherwise JSON, which log collectors of containers parse. Under systemd, a line that journald
+does not accept goes to stderr with its ``<N>`` priority prefix (sd-daemon(3)). Lines of libraries are
+written the same way, from level warning.
 
-The daemon's lines wait in a queue for a thread that writes them, so that a slow or dead reader holds up
-nothing: lines that do not fit are lost and counted. A filter in front leaves out lines that repeat too often.
+The daemon's lines pass through a queue to a writer thread, so that a slow or dead log reader blocks
+nothing. Lines that do not fit into the queue are lost and counted. A filter suppresses lines that repeat
+too often.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 JOURNAL = "/run/systemd/journal/socket"
-PREFIX = "NODEAGENT_"  # of our own fields in the journal, which many services share
+PREFIX = "NODEAGENT_"  # prefix of nodeagent's fields in the journal, which many services share
 WAITING = 5000  # lines in the queue; some MiB
-REPEATED = 20  # lines of one kind on one subject until they are left out
-_LONGEST = 48 * 1024  # bytes of a journal field: a datagram has room for some 200 KB (SO_SNDBUF)
+REPEATED = 20  # lines of one kind and subject before further ones are suppressed
+_LONGEST = 48 * 1024  # most bytes of a journal field; a datagram can have some 200 KB (SO_SNDBUF)
 
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_CONNECTIONS = "something may have too many connections to nodeagent open"
+_CONNECTIONS = "a client may have too many open connections to nodeagent"
 
 
 class LogQueue(QueueHandler):
-    """The daemon's handler: lines wait here for the thread that writes them."""
+    """The daemon's log handler: a queue whose lines a thread writes."""
 
     def __init__(self, waiting: int = WAITING) -> None:
         self._lines: queue.Queue[logging.LogRecord] = queue.Queue(waiting)
@@ -51,17 +52,17 @@ class LogQueue(QueueHandler):
         self._listener.start()
 
     def write_to(self, handler: logging.Handler) -> None:
-        """Write lines there from now on."""
+        """Write the queued and all later lines to this handler."""
         before, self._listener.handlers = self._listener.handlers, (handler,)
         for old in before:
             old.close()
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Leave the record as it is: the handler formats it."""
+        """Return the record unchanged: the writing handler formats it."""
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue the line; it is lost if there is no room, and counted once there is room again."""
+        """Queue the line; if the queue is full, drop it, and report the number of lost lines later."""
         try:
             self._lines.put_nowait(record)
         except queue.Full:
@@ -71,7 +72,7 @@ class LogQueue(QueueHandler):
             log.event(log.LINES_LOST, count=lost)
 
     def finish(self, seconds: float) -> bool:
-        """Wait until all lines are written, but no longer than that; True if they are."""
+        """Wait up to ``seconds`` until all lines are written; return True if they are."""
         with self._lines.all_tasks_done:
             return self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, seconds)
 
@@ -86,14 +87,15 @@ def setup(
     clock: Callable[[], float] = time.monotonic,
     lines: LogQueue | None = None,
 ) -> None:
-    """Send all logging of this process to one place; may be called again with other settings.
+    """Configure all logging of this process; may be called again with other settings.
 
     ``style`` is auto, journald, json or text; ``level`` debug, info, warning or error; ``stream`` is
-    stderr; ``repeated_log_lines``: seconds for which repeated lines are left out; ``path`` is journald's;
-    ``clock`` tells seconds; ``lines`` wait there, else each is written at once. Libraries log from warnings
-    up, whatever the level.
+    stderr; ``repeated_log_lines``: seconds for which repeated lines are suppressed; ``path`` is journald's
+    socket; ``clock`` returns seconds; ``lines`` is the queue to use, None to write immediately. Libraries
+    log from level warning, whatever the level.
     """
-    logging.raiseExceptions = False  # what a handler cannot write is lost: no place is left to report it
+    # a line that a handler cannot write is lost, since there is no other place for the error
+    logging.raiseExceptions = False
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if handler.name == log.LOGGER]:
         root.removeHandler(old)
@@ -113,7 +115,9 @@ def setup(
 
 
 def chosen(style: str, environ: Mapping[str, str], stream: TextIO) -> str:
-    """The style that ``auto`` comes to: journald, text or json; any other is returned as it is."""
+    """Return the style that ``auto`` selects: journald, text or json; any other style is returned
+    unchanged.
+    """
     if style != "auto":
         return style
     if is_journal(environ, stream):
@@ -122,10 +126,10 @@ def chosen(style: str, environ: Mapping[str, str], stream: TextIO) -> str:
 
 
 def handle_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what an event loop reports (``set_exception_handler``); a connection not accepted is one line.
+    """Log an error that an event loop reports (``set_exception_handler``); for a failed accept only one line.
 
-    asyncio tries 128 times in a row to accept where no descriptor is left, again after a second, and reports
-    each time with a traceback (CPython, ``BaseSelectorEventLoop._accept_connection``).
+    If no file descriptor is free, asyncio tries 128 times in a row to accept, repeats that after a second,
+    and reports each time with a traceback (CPython, ``BaseSelectorEventLoop._accept_connection``).
     """
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _SHORTAGES and "socket" in context:
@@ -136,22 +140,23 @@ def handle_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
 
 
 class RepeatFilter(logging.Filter):
-    """Lets no kind of line flood the log: after ``REPEATED`` on one subject the next ones are left out."""
+    """Suppresses further lines after ``REPEATED`` lines of one kind and subject."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         super().__init__()
         self._seconds = seconds
         self._clock = clock
-        self._counts: dict[tuple[str, str], tuple[float, int]] = {}  # → time of the first line, lines since
+        # → time of the first line, number of lines since
+        self._counts: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True if the record is to be written. The first one that is not is announced by another line."""
+        """Return True if the record is to be written; an extra line announces suppression."""
         kind, fields = _event(record)
         if kind in (log.LINES_SUPPRESSED, log.LINES_LOST):
             return True
         now = self._clock()
         while self._counts and now - next(iter(self._counts.values()))[0] >= self._seconds:
-            del self._counts[next(iter(self._counts))]  # the oldest
+            del self._counts[next(iter(self._counts))]  # remove the oldest entry
         name, subject = (record.name, str(record.msg)) if kind is None else (kind.name, kind.subject(fields))
         most = REPEATED if kind is None or kind.most is None else kind.most
         start, count = self._counts.get((name, subject), (now, 0))
@@ -170,14 +175,14 @@ def _output(style: str, environ: Mapping[str, str], stream: TextIO, path: str) -
 
 
 class _Text(logging.Formatter):
-    """One line per record; a traceback follows in lines of its own."""
+    """Formats a record as one line; a traceback follows on lines of its own."""
 
     def __init__(self, *, prefixed: bool) -> None:
         super().__init__()
         self._prefixed = prefixed
 
     def format(self, record: logging.LogRecord) -> str:
-        """The lines of a record."""
+        """Return the lines of a record."""
         if self._prefixed:
             head = f"<{_priority(record)}>"
         else:
@@ -187,10 +192,10 @@ class _Text(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """One JSON object per line."""
+    """Formats a record as one line with a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Return the line of a record."""
         kind, fields = _event(record)
         known = {"time": _stamp(record), "level": record.levelname.lower(), "message": record.getMessage()}
         source = {"logger": record.name} if kind is None else {"event": kind.name}
@@ -199,10 +204,10 @@ class _Json(logging.Formatter):
 
 
 class _Journald(logging.Handler):
-    """journald's native protocol: a datagram of fields per record (systemd, JOURNAL_NATIVE_PROTOCOL).
+    """Writes to journald with its native protocol: a datagram of fields per record (JOURNAL_NATIVE_PROTOCOL).
 
-    Never blocks: what journald does not take goes to ``otherwise``. The socket is not connected, so a
-    restarted journald is found again by itself.
+    Never blocks: ``otherwise`` handles a record that journald does not accept. The socket is not connected,
+    so a restarted journald receives the next record.
     """
 
     def __init__(self, path: str, otherwise: logging.Handler) -> None:
@@ -235,7 +240,9 @@ class _Journald(logging.Handler):
 
 
 def _journal_fields(record: logging.LogRecord) -> dict[str, log.Value]:
-    """The journal fields of a record; ours have a prefix: NODEAGENT_EVENT=, NODEAGENT_RESOURCE=."""
+    """Return the journal fields of a record; nodeagent's have a prefix: NODEAGENT_EVENT=,
+    NODEAGENT_RESOURCE=.
+    """
     kind, fields = _event(record)
     message = "\n".join(part for part in (record.getMessage(), _traceback(record)) if part)
     known: dict[str, log.Value] = {
@@ -250,7 +257,7 @@ def _journal_fields(record: logging.LogRecord) -> dict[str, log.Value]:
 
 
 def _journal_field(name: str, value: str) -> bytes:
-    """``KEY=value``, or a length before a value that has lines."""
+    """Return ``KEY=value``, or for a value with line ends the binary form with a length."""
     data = value.encode("utf-8", "backslashreplace")[:_LONGEST].decode("utf-8", "ignore").encode()
     if b"\n" not in data:
         return name.encode() + b"=" + data + b"\n"
@@ -262,7 +269,7 @@ def _event(record: logging.LogRecord) -> tuple[log.Event | None, dict[str, log.V
 
 
 def _priority(record: logging.LogRecord) -> int:
-    """The syslog priority of a record's level."""
+    """Return the syslog priority for a record's level."""
     below = [level for level in _PRIORITY if level <= record.levelno]
     return _PRIORITY[max(below, default=logging.DEBUG)]
 

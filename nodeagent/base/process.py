@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process: its numbers from its own /proc (proc(5)), a tenth of a millisecond; and its memory.
+"""Facts about this process from /proc (proc(5)): start time, threads, file descriptors, memory.
 
-Not below ``--root``: that is the host's, and this process is the one that asks.
+The path is always the real /proc: ``--root`` refers to the host, and this process may not be in it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-_HOST_PIDS = "pid:[4026531836]"  # of the host: PROC_PID_INIT_INO in linux/proc_ns.h
-_START, _THREADS = 19, 17  # fields of /proc/self/stat after the name, which may hold anything
+_HOST_PIDS = "pid:[4026531836]"  # inode of the host's PID namespace: PROC_PID_INIT_INO in linux/proc_ns.h
+_START, _THREADS = 19, 17  # fields of /proc/self/stat after the name, which may contain any character
 
 
 class Numbers(NamedTuple):
-    """``started``: seconds since 1970. Zero, or None, stands for what /proc does not tell."""
+    """Figures of this process. ``started``: seconds since 1970. Zero or None: not in /proc."""
 
     started: float
     cpu_seconds: float
@@ -31,15 +31,15 @@ class Numbers(NamedTuple):
 
 
 def read_numbers() -> Numbers:
-    """The numbers of now."""
-    import resource  # here: rarely needed
+    """Return the current figures."""
+    import resource  # imported here because it is rarely needed
 
     used = resource.getrusage(resource.RUSAGE_SELF)
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        files = len(os.listdir("/proc/self/fd")) - 1  # one of them lists the others
+        files = len(os.listdir("/proc/self/fd")) - 1  # one of the descriptors belongs to this listing
     except OSError:
         return Numbers(0.0, used.ru_utime + used.ru_stime, 0, 0, most, 0, None)
     return Numbers(
@@ -54,7 +54,7 @@ def read_numbers() -> Numbers:
 
 
 def has_host_pids() -> bool:
-    """True if our process ids are the host's; False in another namespace, and if that cannot be read."""
+    """Return True if this process is in the host's PID namespace; False if not, or if that cannot be read."""
     try:
         return str(Path("/proc/self/ns/pid").readlink()) == _HOST_PIDS
     except OSError:
@@ -62,7 +62,7 @@ def has_host_pids() -> bool:
 
 
 def capabilities() -> int | None:
-    """Those in effect, as a mask of bits (capabilities(7)); None if /proc does not tell."""
+    """Return the effective capabilities as a bit mask (capabilities(7)); None if /proc does not say."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -72,9 +72,11 @@ def capabilities() -> int | None:
 
 
 def release_memory() -> None:
-    """Free unreachable cycles and return free pages to the system; tens of milliseconds with a large heap.
+    """Free unreachable cycles and return free pages to the system; takes tens of milliseconds with a large
+    heap.
 
-    glibc keeps pages between live blocks; malloc_trim(3) returns them. Other C libraries lack the call.
+    glibc keeps free pages between used blocks; malloc_trim(3) returns them. Other C libraries lack the
+    call.
     """
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -84,6 +86,8 @@ def release_memory() -> None:
 
 @cache
 def _started(ticks: int) -> float:
-    """The time of the start, so many ticks after the boot; found once, since a clock that is set moves it."""
+    """Return the start time from clock ticks since boot; computed once, because setting the clock would
+    shift it.
+    """
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return round(time.time() - age, 2)

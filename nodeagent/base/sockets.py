@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unix sockets as files: binding, publishing, probing, removing, who is on the other end, and one question.
+"""Unix socket files: bind, publish, probe and remove them, identify the peer, and send one HTTP request.
 
-Every path goes through a descriptor of the directory (/proc/self/fd/N/name), so that a prefix may be longer
-than the 107 bytes of a unix socket address. A socket file is removed only while it is ours. Commands ask the
-daemon by ``ask``, which loads neither an event loop nor ``http.client`` (35 ms).
+Paths are resolved through a descriptor of the directory (/proc/self/fd/N/name), so that they may be longer
+than the 107 bytes of a unix socket address. A socket file is removed only while it belongs to this process.
+Commands query the daemon with ``ask``, which imports neither an event loop nor ``http.client`` (35 ms).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 
 class SocketFile:
-    """A bound socket and its name in a directory that is held by a descriptor."""
+    """A bound socket and its file name in a directory that is kept open."""
 
     def __init__(self, directory: int, name: str, sock: socket.socket, identity: tuple[int, int]) -> None:
         self.socket = sock
@@ -33,7 +33,10 @@ class SocketFile:
 
     @classmethod
     def bind(cls, directory: Path, name: str) -> SocketFile:
-        """Make the file, mode 0600, without listening. :raises OSError: if it cannot be made."""
+        """Create the socket file with mode 0600, without listening.
+
+        :raises OSError: if it cannot be created.
+        """
         with contextlib.ExitStack() as undo:
             fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             undo.callback(os.close, fd)
@@ -47,25 +50,25 @@ class SocketFile:
         return cls(fd, name, sock, identity)
 
     def rename(self, name: str) -> None:
-        """Publish under another name, over what is there. :raises OSError: if that fails."""
+        """Rename the socket file, replacing any other file of that name. :raises OSError: if that fails."""
         if name != self._name:
             os.rename(self._name, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             self._name = name
 
     def is_at(self, path: Path) -> bool:
-        """True if ``path`` is this socket."""
+        """Return True if ``path`` is this socket."""
         try:
             return _identity(path.lstat()) == self._identity
         except OSError:
             return False
 
     def close(self) -> None:
-        """Close, and leave the file, as a process does that dies."""
+        """Close the socket but keep its file, as after a crash."""
         os.close(self._directory)
         self.socket.close()
 
     def remove(self) -> None:
-        """Unlink the name unless it is another's by now, and close."""
+        """Close the socket, and unlink its file unless another socket has replaced it."""
         with contextlib.suppress(OSError):
             present = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
             if _identity(present) == self._identity:
@@ -74,13 +77,13 @@ class SocketFile:
 
 
 def is_served(path: str | Path) -> bool:
-    """True if a process listens at the path, False for any error. One non-blocking connect."""
+    """Return True if a process listens at the path, False for any error. Makes one non-blocking connect."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             with shortened(path) as address:
                 probe.connect(address)
         except BlockingIOError:
-            return True  # its queue is full
+            return True  # a process listens, but its queue is full
         except OSError:
             return False
     return True
@@ -88,9 +91,9 @@ def is_served(path: str | Path) -> bool:
 
 @contextlib.contextmanager
 def shortened(path: str | Path) -> Iterator[str]:
-    """The path, as one that fits into a socket address (unix(7)).
+    """Yield the path in a form that fits into a socket address (unix(7)).
 
-    :raises OSError: if its directory is absent.
+    :raises OSError: if the directory does not exist.
     """
     path = Path(path)
     fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -109,35 +112,37 @@ def _identity(stat: os.stat_result) -> tuple[int, int]:
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Pid, uid and gid of the other end (SO_PEERCRED of unix(7))."""
+    """Return pid, uid and gid of the peer (SO_PEERCRED of unix(7))."""
     pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid, gid
 
 
 def peer_pid(sock: socket.socket) -> int:
-    """The pid of the other end; 0 if it is not in our pid namespace."""
+    """Return the pid of the peer; 0 if it is not in this pid namespace."""
     return _credentials(sock)[0]
 
 
 def is_trusted(sock: socket.socket) -> bool:
-    """True if root or our own user is on the other end."""
+    """Return True if the peer runs as root or as the user of this process."""
     return _credentials(sock)[1] in (0, os.geteuid())
 
 
 def ask(path: str, target: str, limit: float, body: bytes | None = None) -> Any:
-    """The JSON document at ``target`` of the HTTP server at ``path``. A ``body`` is posted. Blocks.
+    """Return the JSON document at ``target`` of the HTTP server at ``path``; a ``body`` is sent with POST.
 
-    Waits for up to ``limit`` seconds for each part of the response.
+    Blocks.
+
+    Waits up to ``limit`` seconds for each part of the response.
 
     :raises OSError: if no server answers.
-    :raises ValueError: if the response is no document, such as that of a daemon of another version.
+    :raises ValueError: if the response is not JSON, for example from a daemon of another version.
     """
     head = (
         f"{'GET' if body is None else 'POST'} {target} HTTP/1.1\r\nhost: localhost\r\n"
         f"content-length: {len(body or b'')}\r\nconnection: close\r\n\r\n"
     )
     response = _exchange(path, limit, head.encode() + (body or b""))
-    if not response:  # such as that of a daemon that ends, or that refuses this user
+    if not response:  # the daemon is ending, or refuses this user
         raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
     status = _STATUS_LINE.match(response)
     if status is None:
@@ -149,7 +154,7 @@ def ask(path: str, target: str, limit: float, body: bytes | None = None) -> Any:
 
 
 def _exchange(path: str, limit: float, request: bytes) -> bytes:
-    """Send the request and receive until the server closes, which it may do without reading everything."""
+    """Send the request and receive until the server closes, possibly before it has read everything."""
     response = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(limit)

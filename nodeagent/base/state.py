@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two files in which values outlive the daemon: ``BOOT`` until the next boot, ``LASTING`` for longer.
+"""The two state files of the daemon: ``BOOT`` is valid until the next boot, ``LASTING`` longer.
 
-Each file is a JSON object with sections, and each section has one writer. Save replaces the whole file at
-once, so a crash loses no section; one daemon or command at a time writes (``kubelet.node_lock``). A file or
-section that cannot be read counts as none: its writer sets it aside and logs that, and others leave it
-alone. There is no checksum: operators may edit the files. All functions block.
+Each file is a JSON object with sections, and each section has one writer. Saving replaces the whole file
+atomically, so a crash loses no section; only one daemon or command writes at a time
+(``kubelet.node_lock``). A damaged file or section counts as empty: its writer renames it and logs that, and
+readers leave it in place. There is no checksum, because operators may edit the files. All functions block.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from nodeagent.base.errors import KernelRefused
 T = TypeVar("T")
 
 ASIDE = ".broken"
-_WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of a parser
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # say nothing of the file
+# raised by a parser for damaged content
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+# errors that do not mean that the file is damaged
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR)
 
 
 class Damaged(ValueError):
-    """Raised for a file, or a section of it, that cannot be read as its type."""
+    """Raised for a state file, or a section of it, that cannot be parsed as its type."""
 
     def __init__(self, path: str, section: str = "") -> None:
         part = f", section {section}," if section else ""
@@ -38,7 +40,7 @@ class Damaged(ValueError):
 
 
 class StateFile:
-    """The path of a file on the host, and its mode. The lock is held while a section is replaced."""
+    """The path of a state file on the host, and its mode; the lock is held while a section is replaced."""
 
     def __init__(self, path: str, mode: int) -> None:
         self.path = path
@@ -57,11 +59,11 @@ class SectionId(NamedTuple):
     key: str
 
     def path(self, prefix: str) -> str:
-        """The path of its file."""
+        """Return the path of the file."""
         return f"{prefix.rstrip('/')}{self.file.path}"
 
     def exists(self, prefix: str) -> bool:
-        """True if there may be a value to read."""
+        """Return True if the section may have a value."""
         try:
             return self.key in _read(self.path(prefix))
         except (Damaged, KernelRefused):
@@ -77,7 +79,7 @@ OFFERED = SectionId(LASTING, "offered")
 
 
 class Section(Generic[T]):
-    """The value of a section. ``prefix``, of all methods: the directory that is the host's root."""
+    """One section with its type; ``prefix`` is the host's root directory in all methods."""
 
     def __init__(
         self,
@@ -87,8 +89,10 @@ class Section(Generic[T]):
         plain: Callable[[T], dict[str, Any]],
         hint: str,
     ) -> None:
-        """``empty``: the value without a section. ``parse`` makes the value of plain data, ``plain`` the data
-        of the value. ``hint``: the consequence if it cannot be written.
+        """Define a section.
+
+        ``empty`` is the value without a section. ``parse`` converts plain data into the value, ``plain``
+        does the reverse. ``hint`` is the consequence if the section cannot be written.
         """
         self._id = section_id
         self._empty = empty
@@ -97,10 +101,10 @@ class Section(Generic[T]):
         self._hint = hint
 
     def read(self, prefix: str) -> T:
-        """The value; the empty one if there is none, or the file is not ours to read.
+        """Return the value; the empty one if there is none, or this user may not read the file.
 
-        :raises Damaged: if it cannot be read as its type.
-        :raises KernelRefused: if nothing can be read at present.
+        :raises Damaged: if the content cannot be parsed as its type.
+        :raises KernelRefused: if the file cannot be read at present.
         """
         path = self._id.path(prefix)
         sections = _read(path)
@@ -112,14 +116,17 @@ class Section(Generic[T]):
             raise Damaged(path, self._id.key) from error
 
     def peek(self, prefix: str) -> T:
-        """As ``read``, but a damaged value counts as none, and stays. :raises KernelRefused: as ``read``."""
+        """Return the value as ``read`` does, treating a damaged one as empty.
+
+        :raises KernelRefused: as ``read``.
+        """
         try:
             return self.read(prefix)
         except Damaged:
             return self._empty
 
     def load(self, prefix: str) -> T:
-        """As ``peek``, by the writer: a damaged value is set aside, and logged."""
+        """Return the value for its writer: a damaged one is renamed and logged, and counts as empty."""
         try:
             return self.read(prefix)
         except Damaged as error:
@@ -128,7 +135,7 @@ class Section(Generic[T]):
             return self._empty
 
     def save(self, prefix: str, value: T) -> None:
-        """Replace the section; remove it for the empty value. :raises KernelRefused: if that fails."""
+        """Replace the section; the empty value removes it. :raises KernelRefused: if that fails."""
         path = self._id.path(prefix)
         with self._id.file.lock:
             try:
@@ -151,8 +158,10 @@ class Section(Generic[T]):
                 raise KernelRefused(what, self._hint, errno=error.errno or 0, path=path) from error
 
     def _set_aside(self, damaged: Damaged) -> None:
-        """Rename a damaged file, and log that; with other good sections: copy it and remove this one."""
-        from nodeagent.base import log  # here: commands read the files, too
+        """Rename a damaged file and log that; if other sections are valid, copy the file and remove this
+        section.
+        """
+        from nodeagent.base import log  # imported here because commands also read the files
 
         path = damaged.path
         with contextlib.suppress(OSError, KernelRefused):
@@ -170,10 +179,12 @@ class Section(Generic[T]):
 
 
 def _read(path: str, *, to_replace: bool = False) -> dict[str, Any]:
-    """The sections of a file. ``to_replace``: they will be written again, so none may be missed.
+    """Return the sections of a file.
 
-    :raises Damaged: if it is no JSON object.
-    :raises KernelRefused: if it cannot be read at present.
+    ``to_replace``: they will be written again, so unreadable content is an error.
+
+    :raises Damaged: if the content is not a JSON object.
+    :raises KernelRefused: if the file cannot be read at present.
     """
     try:
         data = files.read_regular(path)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps components running: one that fails is run again after a back-off, and the others go on.
+"""Runs the components of the daemon: a failed component is restarted after a pause, and the others continue.
 
-A component is a long-lived piece of the daemon. It has a ``name``, for the log and the status, and one
-``run`` that lasts for as long as the daemon needs it. When it fails, ``run`` is called again after a pause:
-it reads the present state again, and releases its resources when it ends. Called by ``app``.
+A component is a long-running part of the daemon. It has a ``name``, for the log and the status, and a
+``run`` method that ends only by failure or cancellation. A restarted component reads the current state
+again; a component releases its resources when it ends. Called by ``app``.
 
-``Heartbeat`` is kept by the loops that must turn for the daemon to be of use; the watchdog reads it.
+Each loop that the daemon cannot do without updates a ``Heartbeat``, which the watchdog checks.
 """
 
 from __future__ import annotations
@@ -28,43 +28,46 @@ from nodeagent.base.timeouts import Timeouts
 
 E = TypeVar("E", bound=BaseException)
 
-# where our code is: this file, or the executable that PyInstaller has put all modules into
+# the directory of the code: that of this file, or the executable into which PyInstaller has put all modules
 _CODE = next(path for path in (Path(__file__), Path(sys.executable)) if path.exists())
 
 
 class Component(Protocol):
-    """What the supervisor keeps going."""
+    """The interface of a component, as the supervisor runs it."""
 
     @property
     def name(self) -> str:
-        """What people call it; no two components of a daemon share a name."""
+        """Return the name for the log and the status, unique in a daemon."""
 
     def run(self) -> Awaitable[None]:
         """Run until cancelled."""
 
 
 class Task(NamedTuple):
-    """A component that is no more than its name and its run."""
+    """A component that consists of a name and a function."""
 
     name: str
     run: Callable[[], Awaitable[None]]
 
 
 class Heartbeat:
-    """When a loop has turned last. An idle loop turns as well, three times within ``limit`` seconds."""
+    """The time of a loop's last iteration; an idle loop also iterates, three times within ``limit``
+    seconds.
+    """
 
     def __init__(self, loop: str, limit: float) -> None:
-        """``loop``: which one it is, in words."""
+        """Start the heartbeat; ``loop`` describes the loop in messages."""
         self._loop = loop
         self._limit = limit
-        self._last: float | None = None  # None: it has not turned yet, or it waits for a disk
+        # None: before the first iteration, or while the loop waits for a disk
+        self._last: float | None = None
 
     def turned(self) -> None:
-        """A turn has ended."""
+        """Record the end of an iteration."""
         self._last = anyio.current_time()
 
     async def wait(self, change: Awaitable[object]) -> bool:
-        """Wait for the change; False if an idle loop has to turn before it comes."""
+        """Wait for the change; return False if the loop must iterate before the change comes."""
         with anyio.move_on_after(self._limit / 3):
             await change
             return True
@@ -73,7 +76,9 @@ class Heartbeat:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No turn is expected while the loop waits for a disk: a new process would wait for it, too."""
+        """Expect no iteration while the loop waits for a disk: a restarted process would wait for it as
+        well.
+        """
         running, self._last = self._last is not None, None
         try:
             yield
@@ -82,19 +87,19 @@ class Heartbeat:
                 self.turned()
 
     def problem(self) -> str | None:
-        """The problem if the loop has not turned within the limit; None if it has."""
+        """Return a message if the loop has made no iteration within the limit; else None."""
         if self._last is None or anyio.current_time() <= self._last + self._limit:
             return None
-        return f"{self._loop} has not turned for {self._limit:g} s"
+        return f"{self._loop} made no iteration for {self._limit:g} s"
 
 
 class Supervisor:
-    """What failed last, by the name of the component; an empty text means that it runs again."""
+    """Restarts failed components; ``failures`` has the last error by name, "" once it runs again."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self.failures: dict[str, str] = {}
-        self.changed: Latest[None] = Latest(None)  # touched when ``failures`` is another
+        self.changed: Latest[None] = Latest(None)  # touched when ``failures`` changes
 
     async def run(self, component: Component) -> None:
         """Keep a component running under its own name.
@@ -149,9 +154,10 @@ class Supervisor:
 
 
 async def _run_uncancelled(run: Callable[[], Awaitable[None]]) -> None:
-    """Run. A library may cancel the task in which it is called: the root task group would end without a word.
+    """Call ``run`` and detect stray cancellation: if a library cancels this task, the daemon would exit
+    silently.
 
-    :raises InternalError: after a cancellation that no scope around has requested.
+    :raises InternalError: after a cancellation that no enclosing scope has requested.
     """
     try:
         await run()
@@ -161,23 +167,24 @@ async def _run_uncancelled(run: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.current_task()
         while task is not None and task.cancelling():
             task.uncancel()
-        raise InternalError("a cancellation has escaped from a library") from stray
+        raise InternalError("a library cancelled the task of the component") from stray
 
 
 def _must_have_code(error: Exception) -> None:
-    """Code is loaded when it is first wanted, and an upgrade removes that of the version that runs.
+    """Check that the code files still exist: modules are loaded on first use, and an upgrade removes the
+    old ones.
 
-    :raises CodeReplaced: if it is gone: to try again is of no use then.
+    :raises CodeReplaced: if the files are gone, since retrying cannot succeed.
     """
     if not _CODE.exists():
-        what = f"nodeagent was upgraded while it ran, and needs code that is gone ({error})"
+        what = f"nodeagent was upgraded while it ran, and needs code that the upgrade removed ({error})"
         raise CodeReplaced(
             what, "systemd starts the new version at once; start it yourself anywhere else"
         ) from error
 
 
 def only_error(group: BaseExceptionGroup[BaseException], kind: type[E]) -> E | None:
-    """The one error of that kind inside what a task group raised; None if there is anything else in it."""
+    """Return the only error of that kind in an exception group; None if the group contains anything else."""
     taken, rest = group.split(kind)
     one: BaseException | None = taken
     while isinstance(one, BaseExceptionGroup):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service's side of systemd: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS and JOURNAL_STREAM.
+"""The interface of a service to systemd: NOTIFY_SOCKET, WATCHDOG_USEC, LISTEN_FDS and JOURNAL_STREAM.
 
-Without systemd all of it does nothing.
+Without systemd, the functions do nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIRST = 3  # SD_LISTEN_FDS_START
 
 
 def listening_sockets(environ: Mapping[str, str]) -> tuple[socket.socket, ...]:
-    """The listening sockets that systemd passed to this process (sd_listen_fds(3))."""
+    """Return the listening sockets that systemd passed to this process (sd_listen_fds(3))."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
         return ()
@@ -30,7 +30,7 @@ def listening_sockets(environ: Mapping[str, str]) -> tuple[socket.socket, ...]:
 
 
 def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
-    """True if the stream is the one that systemd connected to the journal, not one put in its place."""
+    """Return True if the stream is the one that systemd connected to the journal."""
     wanted = environ.get("JOURNAL_STREAM")
     if not wanted:
         return False
@@ -42,11 +42,11 @@ def is_journal(environ: Mapping[str, str], stream: TextIO) -> bool:
 
 
 class Notifier:
-    """Reports the state of the service (sd_notify(3)) to the socket ``address``; None: there is none.
+    """Reports the state of the service (sd_notify(3)) to the socket ``address``; None: there is no socket.
 
     Messages are single datagrams to a path or an abstract address ("@…"), and never block: a message that
-    cannot be sent is dropped, since nothing here depends on it. ``watchdog`` is the time in seconds after
-    which systemd gives up on a silent service, or None.
+    cannot be sent is dropped, since nothing depends on it. ``watchdog`` is the time in seconds after which
+    systemd restarts a silent service, or None.
     """
 
     def __init__(self, address: str | None, watchdog: float | None = None) -> None:
@@ -55,10 +55,12 @@ class Notifier:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Notifier:
-        """As systemd set it up; a watchdog for another process (``WATCHDOG_PID``) is none of ours."""
+        """Return the notifier for systemd's variables; a watchdog for another process (``WATCHDOG_PID``) is
+        ignored.
+        """
         address = environ.get("NOTIFY_SOCKET") or None
         if address is not None and not address.startswith(("/", "@")):
-            address = None  # vsock and such: for virtual machines, not for services
+            address = None  # vsock and other addresses are used in VMs, not for services
         mine = environ.get("WATCHDOG_PID", "") in ("", str(os.getpid()))
         usec = environ.get("WATCHDOG_USEC", "")
         watchdog = int(usec) / 1_000_000 if mine and usec.isdecimal() and int(usec) > 0 else None
@@ -66,16 +68,16 @@ class Notifier:
 
     @property
     def listening(self) -> bool:
-        """True if there is a socket."""
+        """Return True if there is a socket."""
         return self._address is not None
 
     @property
     def watchdog_interval(self) -> float | None:
-        """Seconds between two ``WATCHDOG=1``: half of what systemd allows; None without a watchdog."""
+        """Return the seconds between two ``WATCHDOG=1``: half of systemd's limit; None without a watchdog."""
         return None if self._watchdog is None or not self.listening else self._watchdog / 2
 
     def notify(self, *assignments: str) -> bool:
-        """Send one message, such as ``READY=1``; False if there is no socket, or it could not be sent."""
+        """Send one message, such as ``READY=1``; return False if there is no socket, or sending fails."""
         if self._address is None:
             return False
         address = self._address

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text for terminals: aligned columns, long lines folded between words, colour.
+"""Formats text for terminals: aligned columns, lines folded between words, colour.
 
-Commands and the demo use it. A folded line goes on below its column, or a little further in. A word is never
-broken, so that a copied name is whole: a name that is longer than the terminal is wide goes beyond its edge.
+Commands and the demo use it. A folded line continues below its column, or slightly indented. Words are
+never split, so that names can be copied; a name longer than the line exceeds the width of the terminal.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 _GAP = re.compile(r"(?<=\S)  +(?=\S)")  # between the cells of a table
-_NARROW = 24  # columns, in which a text is not folded: it would become a ribbon
-_ROOMY = 40  # columns, in which it reads well
-_FURTHER = 2  # columns
-_NARROWEST = 40  # columns of a terminal, below which no table is of use
+_NARROW = 24  # narrowest column in which text is folded
+_ROOMY = 40  # widest column of text that is easy to read
+_FURTHER = 2  # indent of continuation lines
+_NARROWEST = 40  # narrowest terminal for which tables are folded
 
 RED, GREEN, YELLOW, BOLD, DIM = "31", "32", "33", "1", "2"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> str:
-    """Columns as wide as their widest cell; the last one is not padded."""
+    """Return the rows as columns, each as wide as its widest cell; the last column is not padded."""
     lines = [tuple(head), *(tuple(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
@@ -37,7 +37,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") 
 
 
 def find_width(stream: TextIO | None, environ: Mapping[str, str]) -> int:
-    """The width of the terminal behind the stream; 0 if it is none, or its width is of no use."""
+    """Return the width of the terminal; 0 if the stream is not a terminal, or its width is unusable."""
     if stream is None or not stream.isatty():
         return 0
     try:
@@ -48,7 +48,7 @@ def find_width(stream: TextIO | None, environ: Mapping[str, str]) -> int:
 
 
 def fold(text: str, width: int) -> str:
-    """The text with no line that is longer than ``width``, as far as words allow that; 0: as it is."""
+    """Return the text in lines of at most ``width`` columns, except for longer words; 0: unchanged."""
     if not width:
         return text
     return "\n".join(part for line in text.split("\n") for part in _fold(line, width))
@@ -81,14 +81,16 @@ def _wrap(line: str, width: int, further: int) -> list[str]:
 
 
 class Paint:
-    """Colours a text, or leaves it alone."""
+    """Colours text, if enabled."""
 
     def __init__(self, coloured: bool) -> None:
         self.coloured = coloured
 
     @classmethod
     def of(cls, stream: TextIO, environ: dict[str, str]) -> Paint:
-        """Colour on a terminal that can, unless NO_COLOR is set (no-color.org)."""
+        """Return a Paint with colour if the stream is a colour terminal and NO_COLOR is unset
+        (no-color.org).
+        """
         able = stream.isatty() and environ.get("TERM", "dumb") != "dumb" and not environ.get("NO_COLOR")
         return cls(able)
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocking calls in daemon threads, one for each call. The event loop may stop waiting at any time.
+"""Runs blocking calls in daemon threads, one thread per call, so that the event loop can stop waiting.
 
-A read or a write of sysfs can sleep in the kernel for as long as a virtual machine runs, and no signal
-ends it. The process can exit while such a thread sleeps, since it is a *daemon* thread. (``anyio.to_thread``
-has other threads, for which Python waits at exit.) The deadline is the caller's ``move_on_after``.
+A read or write of sysfs can sleep in the kernel for as long as a VM runs, and no signal ends it. Python
+exits without waiting for *daemon* threads, unlike the threads of ``anyio.to_thread``. The caller sets the
+deadline with ``move_on_after``.
 
-A killed process keeps its sockets until its last thread has ended. So a write that may block for as long as a
-virtual machine runs is a process of its own (``kernel.apply.write``), and a thread waits for that.
+A killed process keeps its sockets until its last thread has ended. So a write that may block as long as a
+VM runs is made by a separate process (``kernel.apply.write``), and a thread waits for that process.
 """
 
 from __future__ import annotations
@@ -25,23 +25,25 @@ from nodeagent.base.errors import InternalError
 T = TypeVar("T")
 P = ParamSpec("P")
 
-NAME = "nodeagent: "  # how the names of these threads begin
+NAME = "nodeagent: "  # prefix of the names of these threads
 
 
 def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-    """Start ``function`` in a daemon thread that is named after it.
+    """Start ``function`` in a daemon thread that is named after it, and return the future of its result.
 
-    The future belongs to the thread: ``result`` waits for it, and does not cancel it with the caller.
+    Await it with ``result``, which does not cancel the future if the caller is cancelled.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    future.add_done_callback(lambda ended: ended.exception())  # asyncio reports one that was never retrieved
+    # asyncio reports an error that was never retrieved
+    future.add_done_callback(lambda ended: ended.exception())
 
     def run() -> None:
         settle: Callable[[], None]
         try:
             settle = partial(future.set_result, function(*args, **kwargs))
-        except StopIteration as error:  # no future takes one, and its caller would wait for ever
+        # a future accepts no StopIteration, and its caller would wait for ever
+        except StopIteration as error:
             settle = partial(future.set_exception, InternalError(f"StopIteration: {error}"))
         except BaseException as error:  # noqa: BLE001 - belongs to the caller
             settle = partial(future.set_exception, error)
@@ -54,21 +56,26 @@ def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asynci
 
 
 async def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run ``function`` in a daemon thread and return its result; when cancelled, drop a late one."""
+    """Run ``function`` in a daemon thread and return its result; after cancellation, a late result is
+    dropped.
+    """
     return await result(start(function, *args, **kwargs))
 
 
 async def result(future: asyncio.Future[T]) -> T:
-    """Wait for a call that was started, and return its result; when cancelled, leave it alone.
+    """Wait for a call that was started, and return its result; cancellation does not affect the call.
 
-    Unlike ``asyncio.shield``, which in Python 3.14 logs an error that comes after that.
+    Unlike this function, ``asyncio.shield`` in Python 3.14 logs an error that occurs after the
+    cancellation.
     """
     await asyncio.wait([future])
     return future.result()
 
 
 class OneByOne:
-    """Calls that may never end, one after the other: the next one waits for one that was left behind."""
+    """Runs calls that may never end one after the other: a call waits for an earlier one that was
+    abandoned.
+    """
 
     def __init__(self) -> None:
         self._last: asyncio.Future[Any] | None = None
@@ -76,9 +83,9 @@ class OneByOne:
     async def call(
         self, seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """Run ``function`` in a daemon thread; None if there is no result within so many seconds.
+        """Run ``function`` in a daemon thread; return None if there is no result within ``seconds``.
 
-        The wait for the call before takes as long at most, and nothing of that time.
+        The wait for an earlier call may take the same time again.
         """
         with anyio.move_on_after(seconds):
             while self._last is not None and not self._last.done():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every time limit, poll interval and retry delay of the daemon and its commands, in seconds.
 
-The record is built once where the process begins and passed to all who wait. Settings of the operator
-(``timing`` in the configuration) are not in it. The environment variable NODEAGENT_TIME_SCALE multiplies all
-fields; it is for tests, and real kubelets and kernels need the values below.
+The record is built once at process start and passed to all users. It does not include the operator's
+settings (``timing`` in the configuration). The environment variable NODEAGENT_TIME_SCALE multiplies all
+fields, for tests only: real kubelets and kernels need the values below.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SCALE = "NODEAGENT_TIME_SCALE"
 
 
 class Backoff(NamedTuple):
-    """Delays in seconds: ``first``, then times ``factor`` up to ``limit``."""
+    """Retry delays in seconds: ``first``, then multiplied by ``factor`` up to ``limit``."""
 
     first: float
     limit: float
     factor: float = 2.0
 
     def delay(self, attempt: int, jitter: float = 0.0) -> float:
-        """Seconds before try number ``attempt`` (0 = the first repeat).
+        """Return the seconds before retry ``attempt`` (0 is the first retry).
 
         ``jitter`` from 0 to 1 shortens the delay by up to a half, so that many clients spread out.
         """
@@ -38,14 +38,14 @@ class Timeouts(NamedTuple):
     """The time limits, with one field for each wait."""
 
     # Registration with the kubelet
-    register_rpc: float = 20.0  # the kubelet dials back before it answers, which may take 10 s
+    register_rpc: float = 20.0  # the kubelet connects back before it answers, which may take 10 s
     register_retry: Backoff = Backoff(first=0.2, limit=10.0)
     register_retry_young: Backoff = Backoff(first=0.005, limit=0.1)
-    young_kubelet_socket: float = 5.0  # quick retries: bind(2) raises an inotify event, listen(2) none
-    list_and_watch_open: float = 5.0  # from the answer to Register to ListAndWatch
+    young_kubelet_socket: float = 5.0  # for fast retries: bind(2) raises an inotify event, listen(2) none
+    list_and_watch_open: float = 5.0  # from the response of Register to the ListAndWatch call
     plugin_watcher_return: float = 2.0  # a restarted kubelet opens the stream again: 0.4 s on 1.36
     kubelet_directory_poll: float = 10.0  # for changes without an inotify event
-    kubelet_restart: float = 0.1  # our sockets are removed an instant before the new kubelet.sock is made
+    kubelet_restart: float = 0.1  # our sockets are removed just before the new kubelet.sock is created
     endpoint_retry: Backoff = Backoff(first=1.0, limit=30.0)  # two agents must not fight for a resource
     long_registration: float = 60.0  # a registration that lasts longer resets ``endpoint_retry``
     memory_trim: float = 0.12  # after the first of several connections is closed
@@ -71,9 +71,9 @@ class Timeouts(NamedTuple):
     pod_resources_in_allocate: float = 2.5  # to find the pod under admission
     pod_resources_repeat: float = 0.1  # after a failed request inside an Allocate
     pod_resources_after_allocate: float = (
-        1.0  # then the kubelet lists what was allocated, or has refused the pod
+        1.0  # then the kubelet lists the allocation, or has rejected the pod
     )
-    checkpoint_write: float = 0.5  # after a list was sent: the kubelet takes 2 ms
+    checkpoint_write: float = 0.5  # after a list was sent; the kubelet writes its checkpoint within 2 ms
     checkpoint_write_before_change: float = 3.0  # the same, before a device is unbound or removed
     checkpoint_poll: float = 0.005  # between two reads of the checkpoint until it is written
     checkpoint_rewrite: float = (
@@ -85,10 +85,11 @@ class Timeouts(NamedTuple):
     former_holder_close: float = 9.0  # for the former pod's container to close the device
     device_close_poll: float = 0.1  # close(2) raises no event
     foreign_allocate: float = 12.0  # another plugin's Allocate for the pod under admission
-    admission_settle: float = 5.0  # for the next container of a pod, after one has all that it asks for
+    # for the next container of a pod that already has all requested devices of one container
+    admission_settle: float = 5.0
     forgotten_container_end: float = 5.0  # a force-deleted pod's container: 2.7 s were measured
-    open_file_scan: float = 2.0  # one look at the open files of all processes
-    open_file_scan_fresh: float = 0.5  # its result serves a batch of changes this long
+    open_file_scan: float = 2.0  # one scan of the open files of all processes
+    open_file_scan_fresh: float = 0.5  # a scan result may be used for a batch of changes during this time
     usb_holder_close: float = 5.0  # for the former pod's container to close a USB device
     usb_close_poll: float = 0.2  # close(2) raises no event
     usb_node_creation: float = 8.0  # the nodes of one Allocate, within ``allocate_answer``
@@ -98,24 +99,25 @@ class Timeouts(NamedTuple):
     device_read: float = 0.5  # one device, by the daemon
     device_read_once: float = 2.0  # one device, by a command
     device_hints_read: float = 1.0  # one device's hints, by a command
-    opener_scan: float = 1.0  # one look for the processes that have VFIO functions open
+    opener_scan: float = 1.0  # one scan for the processes that have VFIO functions open
     event_burst_gap: float = 0.01  # the end of a burst: a driver change sends four events within 2 ms
     event_burst: float = 0.5  # a burst that does not end is scanned after this time
     event_source_start: float = 2.0  # the first scan waits until the source of events is ready
     host_poll: float = 5.0  # between scans where the kernel sends no events
     failed_scan_retry: float = 1.0
-    rescan_delays: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)  # unfinished devices
+    # devices whose initialization is not finished
+    rescan_delays: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
     device_recovery: float = 120.0  # after a reset the kernel waits 60 s (PCIE_RESET_READY_POLL_MS)
-    cdi_directory_read: float = 1.0  # without a file that was read, a directory counts as hanging
+    cdi_directory_read: float = 1.0  # without progress on a file, a directory counts as hanging
 
     # Changes to the host
     write_effect: float = 1.0  # from a write to sysfs to its effect
     write_effect_poll: float = 0.002
     write_late: float = 10.0  # a write that takes longer is reported
     write_retry: Backoff = Backoff(first=1.0, limit=300.0)
-    interrupting_retry: Backoff = Backoff(first=1.0, limit=3600.0)  # each try takes a working driver away
-    change_request_answer: float = 10.0  # a later answer says that the change is not done yet
-    host_use_read: float = 1.0  # a close look at the host's use of a device before a change
+    interrupting_retry: Backoff = Backoff(first=1.0, limit=3600.0)  # each attempt unbinds a working driver
+    change_request_answer: float = 10.0  # a later response says that the change is not finished yet
+    host_use_read: float = 1.0  # a detailed check of the host's use of a device before a change
 
     # Configuration and records on disk
     config_burst_gap: float = 0.1  # the end of a burst: editors write in several steps
@@ -124,10 +126,10 @@ class Timeouts(NamedTuple):
 
     # The daemon's components
     component_retry: Backoff = Backoff(first=0.1, limit=30.0)
-    component_healthy: float = 60.0  # a failure after a longer run counts as the first one
-    loop_turn: float = 40.0  # an idle loop turns three times as often; 20 devices that hang take 10 s
+    component_healthy: float = 60.0  # a failure after a longer run resets the back-off
+    loop_turn: float = 40.0  # an idle loop iterates three times as often; 20 devices that hang take 10 s
     directory_check: float = 5.0  # of the watched directories: a mount over one raises no event
-    repeated_log_lines: float = 60.0  # repeated lines are left out until this long after the first one
+    repeated_log_lines: float = 60.0  # repeated lines are suppressed until this long after the first one
     last_log_lines: float = 1.0  # for the log's reader when the daemon ends
     problems_settle: float = 1.0  # devices that are bound at boot appear one by one
     status_line_pause: float = 0.5  # between two status lines for systemd
@@ -145,7 +147,7 @@ class Timeouts(NamedTuple):
     # Commands
     status_watch: float = 1.0  # between two updates of ``nodeagent status --watch``
     daemon_answer: float = 30.0  # longer than ``change_request_answer``
-    daemon_start: float = 10.0  # a daemon that has the lock and does not listen yet
+    daemon_start: float = 10.0  # a daemon that has the lock but does not listen yet
     daemon_start_poll: float = 0.1
 
     # The API server
@@ -154,16 +156,16 @@ class Timeouts(NamedTuple):
     api_answer: float = 30.0
     api_retry: Backoff = Backoff(first=0.5, limit=30.0)
     api_retry_absent: Backoff = Backoff(first=5.0, limit=60.0)  # KubeVirt may be installed at any time
-    api_retry_refused: Backoff = Backoff(first=30.0, limit=300.0)  # manual intervention is needed
-    api_retry_after: float = 600.0  # the longest Retry-After that is obeyed
+    api_retry_refused: Backoff = Backoff(first=30.0, limit=300.0)  # for errors that need manual intervention
+    api_retry_after: float = 600.0  # the longest Retry-After that is respected
     missing_right_retry: float = 600.0
     credential_program: float = 30.0  # the exec plugin of a kubeconfig
-    watch_stream: float = 300.0  # requested from the server, less up to a fifth
-    watch_stream_end: float = 10.0  # silence after the time at which the server should have ended it
+    watch_stream: float = 300.0  # stream duration requested from the server, less up to a fifth
+    watch_stream_end: float = 10.0  # silence after the time at which the server should have ended the stream
     watch_stream_steady: float = 5.0  # a stream that lasts as long resets ``api_retry``
-    watch_restart_spread: float = 0.5  # a server that ends ends the streams of all nodes
+    watch_restart_spread: float = 0.5  # a server that shuts down ends the streams of all nodes
     cluster_start_spread: float = 10.0  # the first requests of many nodes
-    cluster_status_poll: float = 10.0  # between two looks at the status without a change
+    cluster_status_poll: float = 10.0  # between two checks of the status without a change
     event_gather: float = 0.2  # Events of one cause are sent together
     event_settle: float = 30.0  # problems that exist at the start are sent later
     event_spread: float = 30.0  # many nodes report the same cause
@@ -171,19 +173,19 @@ class Timeouts(NamedTuple):
     event_age: float = 600.0  # older Events are dropped
     condition_gather: float = 0.5
     condition_settle: float = 5.0  # before the condition gets another status
-    condition_text_settle: float = 60.0  # before the condition gets another message alone
+    condition_text_settle: float = 60.0  # before only the message of the condition is updated
     condition_spread: float = 10.0
-    stale_resource_settle: float = 2.0  # after the kubelet has forgotten the resource
+    stale_resource_settle: float = 2.0  # after the kubelet has removed the resource
     stale_resource_spread: float = 30.0  # many nodes remove the same resource
     removed_resource_seen: float = 5.0  # the watched Node may still list a removed resource
 
     def scaled(self, factor: float) -> Timeouts:
-        """The record with every duration multiplied by ``factor``."""
+        """Return the record with every duration multiplied by ``factor``."""
         return Timeouts(*(_scaled(value, factor) for value in self))
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Timeouts:
-        """The record, scaled as NODEAGENT_TIME_SCALE says.
+        """Return the record, scaled by NODEAGENT_TIME_SCALE.
 
         :raises ConfigError: if the variable is not a positive number.
         """
@@ -200,7 +202,7 @@ class Timeouts(NamedTuple):
 
 
 def _scaled(value: Any, factor: float) -> Any:
-    """The duration, the Backoff or the durations, multiplied."""
+    """Return the duration, Backoff or tuple of durations, multiplied by the factor."""
     if isinstance(value, Backoff):
         return value._replace(first=value.first * factor, limit=value.limit * factor)
     if isinstance(value, tuple):

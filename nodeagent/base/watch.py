@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching directories with one inotify instance: components subscribe to the changes of a path.
+"""Watches directories with one inotify instance; components subscribe to changes of a path.
 
-A subscription outlives the directory behind its path. The directory and every directory above it are watched,
-so that a change of any part of the path leads to the directory that is there now: rmdir(2) raises no event in
-a directory that another process has open, but it does in the directory above. A periodic check finds what
-raises no event (a file system that is mounted over a part of the path), and asks again for a watch or an
-inotify instance that the kernel refused. Subscribers that may have missed events get a change that says so.
+A subscription stays valid when its directory is replaced. The directory and all its parents are watched, so
+that a change of any part of the path leads to the current directory: rmdir(2) raises no event in a
+directory that another process has open, but it raises one in the parent. A periodic check detects changes
+without an event (a file system mounted over a part of the path), and retries a watch or inotify instance
+that the kernel refused. Subscribers that may have missed events receive a change with ``lost``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nodeagent.base import hints
 from nodeagent.base.errors import KernelRefused
 from nodeagent.base.latest import Latest
 
-_BURST = 256  # events that are read at once
+_BURST = 256  # events in one read
 _SELF = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED
 _CONTENTS = Mask.CLOSE_WRITE | Mask.ATTRIB
 _NAMES = (
@@ -34,7 +34,7 @@ _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP)
 
 
 class Change(NamedTuple):
-    """Something happened in ``directory``, to ``name``; ``lost``: anything may have happened."""
+    """A change of the entry ``name`` in ``directory``; with ``lost``, anything may have changed."""
 
     directory: str
     name: str | None = None
@@ -42,11 +42,12 @@ class Change(NamedTuple):
 
 
 OnChange = Callable[[Change], None]
-_Part = tuple[int, str]  # a watch, and the next name below it; "" for the directory of a subscription itself
+# a watch, and the next path component below it; "" for the directory of a subscription
+_Part = tuple[int, str]
 
 
 class _Subscription:
-    """The subscribers of one path, and the watches on the parts of the path."""
+    """The subscribers of one path, and the watches on the components of the path."""
 
     __slots__ = ("parts", "refused", "subscribers")
 
@@ -57,20 +58,20 @@ class _Subscription:
 
     @property
     def contents(self) -> bool:
-        """True if a subscriber asks for changes of contents."""
+        """Return True if a subscriber needs changes of file contents."""
         return any(self.subscribers.values())
 
     @property
     def directory(self) -> int | None:
-        """The watch on the directory itself; None if it is absent or not watched."""
+        """Return the watch on the directory itself; None if it does not exist or is not watched."""
         return next((number for number, name in self.parts if not name), None)
 
 
 class DirectoryWatcher:
-    """Subscriptions on one inotify instance. For the event loop only."""
+    """The subscriptions on one inotify instance. For use on the event loop only."""
 
     def __init__(self, top: str = "/") -> None:
-        """``top``: the root of the host's paths; the directories above it are not watched."""
+        """Create the watcher. ``top`` is the root of the host's paths; its parents are not watched."""
         self._top = top.rstrip("/")
         self._instance: Latest[Inotify | None] = Latest(_new_instance())
         self._watches: dict[int, Watch] = {}
@@ -81,17 +82,19 @@ class DirectoryWatcher:
 
     @property
     def has_instance(self) -> bool:
-        """False while the kernel refuses an inotify instance (fs.inotify.max_user_instances)."""
+        """Return False while the kernel refuses an inotify instance (fs.inotify.max_user_instances)."""
         return self._instance.get() is not None
 
     @property
     def unwatched(self) -> tuple[str, ...]:
-        """The directories that the kernel refuses to watch at present; the check covers them."""
+        """Return the directories that the kernel currently refuses to watch; the periodic check covers
+        them.
+        """
         return tuple(path for path, each in self._subscriptions.items() if each.refused)
 
     @property
     def watches(self) -> int:
-        """The number of the kernel's watches in use."""
+        """Return the number of kernel watches in use."""
         return len(self._watches)
 
     def close(self) -> None:
@@ -102,15 +105,15 @@ class DirectoryWatcher:
     def watch(self, directory: str, on_change: OnChange, *, contents: bool = False) -> None:
         """Call ``on_change`` for each name that is created, deleted or replaced in ``directory``.
 
-        With ``contents`` also when a file in it was written or its attributes were changed. List the
-        directory after this call, not before.
+        With ``contents``, also after a write to a file or a change of its attributes. List the directory
+        after this call, not before, so that no change is missed.
         """
         subscription = self._subscriptions.setdefault(directory, _Subscription())
         subscription.subscribers[on_change] = contents
         self._place(directory, subscription, {})
 
     def unwatch(self, directory: str, on_change: OnChange) -> None:
-        """End a subscription; one that does not exist is ignored."""
+        """End a subscription; an unknown one is ignored."""
         subscription = self._subscriptions.get(directory)
         if subscription is None:
             return
@@ -122,7 +125,7 @@ class DirectoryWatcher:
     def watch_only(
         self, directories: Iterable[str], on_change: OnChange, *, contents: bool = False
     ) -> frozenset[str]:
-        """Watch these directories for ``on_change``, and no others; return those that are new to it."""
+        """Watch exactly these directories for ``on_change``; return those that were not watched before."""
         wanted = frozenset(directories)
         before = {path for path, each in self._subscriptions.items() if on_change in each.subscribers}
         for directory in sorted(wanted - before):
@@ -132,9 +135,9 @@ class DirectoryWatcher:
         return wanted - before
 
     async def run(self) -> None:
-        """Read events and notify the subscribers, for ever. Not cancelled while the process works.
+        """Read events and notify the subscribers, for ever. Not cancelled before the process ends.
 
-        Cancelling ``Inotify.get`` of asyncinotify 4.4 loses the events that it has read.
+        Cancelling ``Inotify.get`` of asyncinotify 4.4 would lose the events that it has read.
         """
         while (inotify := self._instance.get()) is None:
             await self._instance.newer(self._instance.version)
@@ -147,10 +150,9 @@ class DirectoryWatcher:
             await anyio.lowlevel.checkpoint()
 
     async def check(self, pause: float) -> None:
-        """Every ``pause`` seconds find the directories to which the paths lead now, for ever.
+        """Resolve the watched paths again every ``pause`` seconds, for ever.
 
-        Subscribers of a directory that the kernel refuses to watch get a change each time that says that
-        events were lost.
+        Subscribers of a directory that the kernel refuses to watch get a ``lost`` change each time.
         """
         while True:
             await anyio.sleep(pause)
@@ -182,7 +184,9 @@ class DirectoryWatcher:
                 self._update(self._paths.get((number, name), ()))
 
     def _update(self, paths: Iterable[str], *, lost: bool = False) -> None:
-        """Watch the directories to which the paths lead now; notify where it is another one, or ``lost``."""
+        """Watch the current directories of the paths; notify subscribers if a directory was replaced, or if
+        ``lost``.
+        """
         known: dict[str, int | None] = {}
         changed = []
         for path in tuple(paths):
@@ -198,17 +202,17 @@ class DirectoryWatcher:
             self._notify(Change(path, lost=True))
 
     def _notify(self, change: Change, *, contents: bool = False) -> None:
-        """Call the subscribers, if there are any yet; for a change of contents only those that asked."""
+        """Call the subscribers; a change of contents goes only to those that requested it."""
         subscription = self._subscriptions.get(change.directory)
         for on_change, with_contents in tuple(subscription.subscribers.items() if subscription else ()):
             if with_contents or not contents:
                 on_change(change)
 
     def _place(self, path: str, subscription: _Subscription, known: dict[str, int | None]) -> None:
-        """Watch the parts of a path from its top to its first absent one.
+        """Watch each component of a path from the top to the first that does not exist.
 
-        Each part is watched before the next one is looked for, so no change between the two is missed.
-        ``known``: the watches on the directories above that were found in the same turn.
+        A component is watched before the next one is looked up, so no change in between is missed.
+        ``known``: the watches on parent directories that this update has already added.
         """
         parts: list[_Part] = []
         subscription.refused = False
@@ -229,7 +233,7 @@ class DirectoryWatcher:
         self._replace_parts(path, subscription, frozenset(parts))
 
     def _above(self, path: str) -> Iterator[tuple[str, str]]:
-        """The directories above a path, the top first, each with the next name below it."""
+        """Yield the parent directories of a path from the top, each with the next component below it."""
         top = self._top if path.startswith(f"{self._top}/") else ""
         directory = top
         for name in path.removeprefix(top).strip("/").split("/"):
@@ -237,7 +241,10 @@ class DirectoryWatcher:
             directory = f"{directory}/{name}"
 
     def _add(self, path: str, mask: Mask) -> int | None:
-        """The watch on a directory; None if it is absent. :raises OSError: if the kernel refuses it."""
+        """Return the watch on a directory; None if it does not exist.
+
+        :raises OSError: if the kernel refuses it.
+        """
         inotify = self._instance.get()
         if inotify is None:
             raise OSError(errno.EMFILE, "no inotify instance")
@@ -267,12 +274,12 @@ class DirectoryWatcher:
     def _remove(self, number: int) -> None:
         watch, inotify = self._watches.pop(number, None), self._instance.get()
         if watch is not None and inotify is not None:
-            with contextlib.suppress(OSError):  # EINVAL: the kernel has removed it already
+            with contextlib.suppress(OSError):  # EINVAL: the kernel has already removed the watch
                 inotify.rm_watch(watch)
 
 
 def _new_instance() -> Inotify | None:
-    """None if the kernel refuses one (EMFILE: fs.inotify.max_user_instances)."""
+    """Return a new instance; None if the kernel refuses it (EMFILE: fs.inotify.max_user_instances)."""
     try:
         return Inotify(cache_size=_BURST)
     except OSError:

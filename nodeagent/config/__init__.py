@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: records from which flags, environment variables, files, schema and reference follow.
+"""The settings of the daemon: flags, environment variables, configuration files, JSON schema, reference page.
 
-Use ``config.load``; the other modules do its work. ``settings`` has all sections as records, ``rules`` the
-shapes of rules, ``words`` the texts that are accepted. ``sources`` finds files, variables and flags,
-``codec`` reads them, ``mdevctl`` and ``vgpu_device_manager`` read files of other tools, ``loading`` does it
-all in order.
+Other packages call ``config.load``. ``settings`` defines every setting as a field of a record, ``rules``
+the structure of resource rules, ``words`` the accepted text formats. ``sources`` collects files, variables
+and flags; ``codec`` parses them; ``mdevctl`` and ``vgpu_device_manager`` import files of these tools;
+``loading`` runs all steps in order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI specification files that other tools have written: /etc/cdi and /var/run/cdi, YAML or JSON.
+"""Reads CDI specification files that other tools have written to /etc/cdi and /var/run/cdi, in YAML or JSON.
 
-Read as runtimes read them (pkg/cdi of its own implementation, 1.0): the files of each directory, none below;
-a file counts as a whole or not at all. Unknown keys are fine. A part that cannot be used is an error with its
-place, and costs the devices of that file alone.
+The rules are those of container runtimes (package pkg/cdi of the reference implementation, 1.0):
+subdirectories are not read, and a file is used as a whole or not at all. Unknown keys are ignored. An
+invalid part of a file is reported with its place, and only the devices of that file become unusable.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nodeagent.config.codec import Entry, Items, Scalar
 from nodeagent.config.problems import Invalid
 from nodeagent.model.nodes import CdiDevice, CdiFile
 
-DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # the later one goes before
+DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # a file in the later directory overrides the earlier one
 _ENDINGS = (".json", ".yaml")
 _MOST = yaml_lines.MAX_BYTES
-_TOGETHER = 16 * _MOST  # of one directory
-_NODES = 20_000  # of one file: what aliases repeat is counted, too
+_TOGETHER = 16 * _MOST  # limit for all files of one directory
+_NODES = 20_000  # limit for one file; nodes repeated by YAML aliases count each time
 _VENDOR = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _CLASS = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -36,18 +36,18 @@ _SWITCHES = {"true": True, "false": False}
 _SLASHES = re.compile(r"/(\.?/)+")  # /dev//x and /dev/./x are /dev/x
 
 _Named = tuple[str, bool]
-"""The path of a node, and whether the file gives its numbers."""
+"""The path of a device node, and whether the file specifies its major and minor number."""
 
 
 class Directory:
-    """One reading of a directory, done in a thread; its attributes tell a waiting task slow from hung.
+    """One pass over a CDI directory, run in a thread; the attributes show a waiting task whether it is stuck.
 
-    ``progress`` rises with each file. ``at`` is the path that is read. ``parsing`` is true while the thread
-    computes, so that no call into the kernel can hang.
+    ``progress`` is incremented after each file. ``at`` is the path that is being read. ``parsing`` is true
+    while the thread parses a file, when no system call can block it.
     """
 
     def __init__(self, prefix: str, rank: int, known: Mapping[str, CdiFile]) -> None:
-        """``known`` files that were not written again are not read again."""
+        """Start with the ``known`` files of the previous pass; unchanged files are not read again."""
         self.path = DIRECTORIES[rank]
         self.progress = 0
         self.at = self.path
@@ -58,7 +58,7 @@ class Directory:
         self._left = _TOGETHER
 
     def read(self) -> dict[str, CdiFile]:
-        """Path → file, of all that are there; the directory itself if it cannot be read. May hang."""
+        """Return the files by path; if the directory cannot be read, one entry with its error. May block."""
         try:
             names = sorted(os.listdir(f"{self._prefix}{self.path}"))
         except (FileNotFoundError, NotADirectoryError):
@@ -108,13 +108,16 @@ class Directory:
 
 
 def stamp(path: str) -> tuple[int, ...]:
-    """Differs once the file was written again. :raises OSError: if it cannot be looked at."""
+    """Return a value that changes when the file is written. :raises OSError: if stat(2) fails."""
     status = os.stat(path)  # noqa: PTH116  text in, text out
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def parsed(content: bytes, path: str) -> tuple[str, tuple[CdiDevice, ...]]:
-    """The kind and the devices of a file. :raises Invalid: with the place, if it is no specification."""
+    """Return the CDI kind and the devices of a file.
+
+    :raises Invalid: with the place, if it is not a CDI file.
+    """
     spec = _table(_plain_data(content, path), "it")
     if _VERSION.fullmatch(_text(spec, "cdiVersion", "")) is None:
         raise Invalid(f"cdiVersion {spec['cdiVersion']} is not known", "")
@@ -133,14 +136,14 @@ def parsed(content: bytes, path: str) -> tuple[str, tuple[CdiDevice, ...]]:
 
 
 class _Walk:
-    """Goes through the devices of one file, and counts."""
+    """Parses the devices of one file, and limits the number of device nodes."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._left = _NODES
 
     def device(self, entry: Any, place: str, common: tuple[_Named, ...]) -> CdiDevice:
-        """:raises Invalid: if it is none, or has the name of another."""
+        """Return one device. :raises Invalid: if the entry is not a device, or its name is already used."""
         device = _table(entry, place)
         name = _text(device, "name", place)
         if _NAME.fullmatch(name) is None:
@@ -158,7 +161,9 @@ class _Walk:
         )
 
     def nodes(self, holder: Mapping[str, Any], place: str) -> tuple[_Named, ...]:
-        """The nodes of the host, and whether their numbers are given: those need not exist."""
+        """Return the host paths of the device nodes; a node with a type and a major number may be absent on
+        the host.
+        """
         where = f"{place}.containerEdits" if place else "containerEdits"
         edits = _table(holder.get("containerEdits") or {}, where)
         found: list[_Named] = []
@@ -201,7 +206,7 @@ def _plain_data(content: bytes, path: str) -> Any:
         if content.lstrip().startswith(b"{"):
             return json.loads(content)
     except (ValueError, RecursionError):
-        pass  # a YAML file may begin so, too
+        pass  # YAML flow mappings also begin with a brace
     try:
         return _plain(yaml_lines.parse(content, path))
     except ConfigError as error:
@@ -209,7 +214,7 @@ def _plain_data(content: bytes, path: str) -> Any:
 
 
 def _plain(entry: Entry) -> Any:
-    """Return plain data; words are resolved only as far as it matters whether they are texts."""
+    """Return the entry as plain data; only booleans and numbers are told apart from text."""
     if isinstance(entry, Items):
         return [_plain(each) for each in entry.entries]
     if not isinstance(entry, Scalar):
@@ -222,5 +227,5 @@ def _plain(entry: Entry) -> Any:
 
 
 def files_in(found: Mapping[str, CdiFile], directory: str) -> Iterator[CdiFile]:
-    """Yield the files of one directory."""
+    """Return the files of one directory."""
     return (file for path, file in found.items() if path.rpartition("/")[0] == directory)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads entries by their shapes, with each problem noted by file, line and key; makes JSON schemas of shapes.
+"""Parses entries into values and reports each error by file, line and key; generates JSON schemas.
 
-An entry is a part of a YAML file, JSON, a variable or a flag, its meaning not yet known. A scalar keeps its
-text: whether ``0300`` is a number is decided by the setting, not by YAML 1.1. A shape is a word, a list, a
-map or a table with fixed keys. ``rules`` derives shapes from the records that they fill; ``words`` has the
-words. An entry that cannot be read is None, and so is all that holds it: nothing half-read goes further.
+An entry is a parsed but untyped part of a YAML file, a JSON text, a variable or a flag. A scalar keeps its
+text: the setting, not YAML 1.1, decides whether ``0300`` is a number. A shape describes the expected type:
+a word, a list, a map, or a table with fixed keys. ``rules`` derives shapes from the record types, ``words``
+defines the words. If part of an entry is invalid, the result of the whole entry is None.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Schema = dict[str, Any]
 
 
 class Scalar(NamedTuple):
-    """One word: its text, whether it stood without quotes, and whether it means "nothing".
+    """One scalar: its text, whether it was written without quotes, and whether it is null.
 
-    The place of an entry is for messages: file and line, variable or flag.
+    ``place`` is for messages: file and line, variable or flag.
     """
 
     text: str
@@ -35,14 +35,14 @@ class Scalar(NamedTuple):
 
 
 class Items(NamedTuple):
-    """A list."""
+    """A list of entries."""
 
     entries: tuple[Entry, ...]
     place: str
 
 
 class Member(NamedTuple):
-    """One key of a table: its place is the key's line."""
+    """One key of a table with its value; the place is the line of the key."""
 
     key: str
     place: str
@@ -50,7 +50,7 @@ class Member(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Keys with values, in the order written."""
+    """A table: keys with values, in the order of the file."""
 
     members: tuple[Member, ...]
     place: str
@@ -60,12 +60,12 @@ Entry = Scalar | Items | Table
 
 
 def is_null(entry: Entry) -> bool:
-    """True for a key with nothing behind it."""
+    """Return True if the value is missing or null."""
     return isinstance(entry, Scalar) and entry.null
 
 
 def entry_of(data: Any, place: str) -> Entry:
-    """Return the entry of plain data, such as JSON."""
+    """Return plain data, such as parsed JSON, as an entry."""
     if isinstance(data, dict):
         return Table(tuple(Member(key, place, entry_of(each, place)) for key, each in data.items()), place)
     if isinstance(data, list):
@@ -76,7 +76,7 @@ def entry_of(data: Any, place: str) -> Entry:
 
 
 def described(entry: Entry) -> str:
-    """Return the name of such an entry for messages."""
+    """Return the name of the entry's type for error messages."""
     if isinstance(entry, Items):
         return "a list"
     if isinstance(entry, Table):
@@ -89,9 +89,11 @@ def _as_is(value: object) -> object:
 
 
 class Word(NamedTuple):
-    """One scalar. ``json`` None is any text; ``show`` gives the word of a value.
+    """The type of a scalar.
 
-    :raises Invalid: by ``read``, if a scalar is no such word.
+    ``json`` is its JSON schema, None for any text; ``show`` converts a value to plain data.
+
+    :raises Invalid: by ``read``, if the scalar does not have this type.
     """
 
     words: str
@@ -101,30 +103,30 @@ class Word(NamedTuple):
 
 
 class ListOf(NamedTuple):
-    """A list; order is kept."""
+    """The type of a list; the order of its items is kept."""
 
     of: Shape
 
     @property
     def words(self) -> str:
-        """Its name for people."""
+        """Return the name of this type for messages."""
         return f"list of {self.of.words}"
 
 
 class MapOf(NamedTuple):
-    """A map from words to words."""
+    """The type of a map from words to words."""
 
     keys: Word
     of: Word
 
     @property
     def words(self) -> str:
-        """Its name for people."""
+        """Return the name of this type for messages."""
         return f"map of {self.keys.words} to {self.of.words}"
 
 
 class Field(NamedTuple):
-    """One key of a record, and the field that it fills; the rest as in ``plain.Key``."""
+    """One key of a table, and the record field that it sets; the other fields are those of ``plain.Key``."""
 
     key: str
     field: str
@@ -136,17 +138,17 @@ class Field(NamedTuple):
 
     @property
     def required(self) -> bool:
-        """True if it has no default."""
+        """Return True if the key has no default."""
         return self.default is MISSING
 
 
 class Record(NamedTuple):
-    """A table with fixed keys, and the record made of it.
+    """The type of a table with fixed keys, and the function that converts it into a record.
 
-    ``make`` is called with the fields that were written; if ``placed``, also with ``place``, where that was.
-    ``short``: a word alone is the value of the first key.
+    ``make`` is called with the keys that are present; if ``placed``, also with ``place``, the file and
+    line. ``short``: a single word is accepted as the value of the first key.
 
-    :raises Invalid: by ``check``, which is called with the keys as written, if they do not go together.
+    :raises Invalid: by ``check``, which is called with the written keys, if they contradict each other.
     """
 
     name: str
@@ -158,7 +160,7 @@ class Record(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Its name for people."""
+        """Return the name of this type for messages."""
         return f"{self.fields[0].shape.words} or {self.name}" if self.short else self.name
 
 
@@ -166,14 +168,14 @@ Shape = Word | ListOf | MapOf | Record
 
 
 class Read(NamedTuple):
-    """A value: as one would write it, made of plain lists, maps and words; and as records hold it."""
+    """A value in two forms: ``plain`` lists, maps and words as in a file, and ``value`` as in the records."""
 
     plain: Any
     value: Any
 
 
 def read(shape: Shape, entry: Entry, key: str, problems: Problems) -> Read | None:
-    """Return the value of an entry; None, with the problems noted, if it has none."""
+    """Return the value of an entry; None if it is invalid, after adding the errors to ``problems``."""
     if isinstance(shape, Word):
         return _read_word(shape, entry, key, problems)
     if isinstance(shape, ListOf):
@@ -261,9 +263,9 @@ def _expected(words: str, entry: Entry) -> str:
 
 
 def from_text(shape: Shape, text: str, place: str) -> Entry:
-    """Return the entry that a flag or a variable holds: ``a,b`` for lists, ``a=b,c=d`` for maps.
+    """Return the text of a flag or variable as an entry: ``a,b`` for lists, ``a=b,c=d`` for maps.
 
-    :raises Invalid: if a part of a map has no "=", or a key is there twice.
+    :raises Invalid: if a part of a map has no "=", or a key is repeated.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if isinstance(shape, ListOf):
@@ -285,7 +287,7 @@ def _pair(part: str, place: str) -> Member:
 
 
 def written(shape: Shape, value: Any) -> Any:
-    """Return a default as one would write it; no default has records in it."""
+    """Return a default in the form that a file uses; defaults never contain records."""
     if isinstance(shape, Word):
         return shape.show(value)
     if isinstance(shape, ListOf):
@@ -307,5 +309,5 @@ def schema(shape: Shape) -> Schema:
 
 
 def table_schema(properties: Mapping[str, Schema]) -> Schema:
-    """Return the schema of a table that has these keys and no others."""
+    """Return the JSON schema of a table that has these keys and no others."""
     return {"type": "object", "properties": dict(properties), "additionalProperties": False}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translates configurations of two other device plugins into rules, as plain data.
+"""Converts configurations of two other device plugins into resource rules, as plain data.
 
 The sriov-network-device-plugin (``resourceList``; its README and pkg/types, 3.11): selectors mean the same
 there and here: one of the values, all of the keys, one of the selectors, the first resource that fits. A
@@ -13,7 +13,7 @@ devices as the pattern with the most matches, or fewer where another path has no
 others go with it. Each group is a rule, and rules of one name are one resource. USB devices of a group go
 together. A group that would pass more to a container than before is left out, with a note.
 
-Go's encoding/json, by which both read their files, ignores the case of keys.
+Both plugins read their files with Go's encoding/json, which ignores the case of keys.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ Rule = dict[str, Any]
 
 
 class Translation(NamedTuple):
-    """Rules as one would write them, and a line for each thing that could not be translated."""
+    """The rules as a user would write them, and one note for each part that could not be converted."""
 
     rules: tuple[Rule, ...]
     notes: tuple[str, ...]
 
 
 def is_known(document: dict[str, Any]) -> bool:
-    """Return True if this is a configuration of one of the two plugins."""
+    """Return True if the document is a configuration of one of the two plugins."""
     document = _spell_keys(document)
     return _SRIOV_LIST in document or _is_generic(document)
 
 
 def translate(document: dict[str, Any]) -> Translation:
-    """Return the rules of all resources, in the order written; anything that cannot be read is a note."""
+    """Return the rules of all resources in the order of the file, with a note for each unusable part."""
     rules, notes = list[Rule](), list[str]()
     document = _spell_keys(document)
     if _SRIOV_LIST in document:
@@ -77,7 +77,7 @@ def translate(document: dict[str, Any]) -> Translation:
 
 
 def _spell_keys(value: Any) -> Any:
-    """The same data with all known keys as they are spelled here."""
+    """Return the same data with known keys in the documented spelling."""
     if isinstance(value, list):
         return [_spell_keys(each) for each in value]
     if not isinstance(value, dict):
@@ -131,7 +131,7 @@ def _selectors(entry: dict[str, Any], place: str, notes: list[str]) -> list[Rule
 
 def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | None:
     if not isinstance(given, dict) or not any(given.values()):
-        notes.append(f"{place}: no selectors, so there is nothing to take")
+        notes.append(f"{place}: no selectors, so it matches no device")
         return None
     given = {key: value for key, value in given.items() if value}
     if given.pop(_VHOST, None):
@@ -140,14 +140,14 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
     if "pfNames" in given and "rootDevices" in given:
         lost += _merge_pfs(given, place, notes)
     if lost:
-        notes.append(f"{place}: {', '.join(lost)}: no counterpart; without it the rule would take more")
+        notes.append(f"{place}: {', '.join(lost)}: no counterpart; without it the rule would match more")
         return None
     selector: Rule = {"classes": [_CLASSES[kind]]}
     selector |= {_KEYS[key]: _list(value) for key, value in given.items()}
     if "drivers" in selector:
         ready = [
             driver for driver in selector["drivers"] if "vfio" in driver
-        ]  # as all VFIO drivers are called
+        ]  # every VFIO driver has "vfio" in its name
         if others := ", ".join(driver for driver in selector["drivers"] if driver not in ready):
             notes.append(
                 f"{place}: functions bound to {others} are for containers only; VMs need a VFIO driver"
@@ -188,7 +188,8 @@ def _translate_generic(document: dict[str, Any], rules: list[Rule], notes: list[
             for group in (groups if isinstance(groups, list) else [groups])
             for rule in _group(group, name, f"{place} ({name})", notes)
         ]
-        if any(len(rule.get("usb", ())) > 1 for rule in found):  # rules of one name have the same options
+        # rules with the same name must have the same options
+        if any(len(rule.get("usb", ())) > 1 for rule in found):
             found = [{**rule, "bundle": True} if "usb" in rule else rule for rule in found]
         rules += found
     if rules and not document.get("domain"):
@@ -196,7 +197,7 @@ def _translate_generic(document: dict[str, Any], rules: list[Rule], notes: list[
 
 
 def _group(group: Any, name: str, place: str, notes: list[str]) -> list[Rule]:
-    """The rules of a group: one for its paths, one for its USB devices."""
+    """Return the rules of a group: one for its paths, one for its USB devices."""
     lists = (group.get(key) if isinstance(group, dict) else None for key in ("paths", "usb"))
     paths, usb = (each if isinstance(each, list) else [] for each in lists)
     found: list[Rule] = []
@@ -216,7 +217,7 @@ def _group(group: Any, name: str, place: str, notes: list[str]) -> list[Rule]:
 
 
 def _usb(given: Any, place: str, notes: list[str]) -> Rule | None:
-    """The selector of a USB device. Its ids are hexadecimal, also where YAML reads 2838 as a number."""
+    """Return the selector of a USB device; its ids are hexadecimal, even if YAML parsed 2838 as a number."""
     ids = [given.get(key) if isinstance(given, dict) else None for key in ("vendor", "product")]
     if None in ids or "" in ids:
         notes.append(f"{place}: USB devices need vendor and product; their group is left out")
@@ -229,9 +230,9 @@ def _usb(given: Any, place: str, notes: list[str]) -> Rule | None:
 def _describe_usb_differences(count: Any, entries: int, place: str) -> Iterator[str]:
     yield f"{place}: while a pod has a USB device, its node belongs to user and group 107 (docs/usb.md)"
     if isinstance(count, int) and count > 1:
-        yield f"{place}: count {count} has no counterpart: a USB device is one container's at a time"
+        yield f"{place}: count {count} has no counterpart: only one container can use a USB device at a time"
     if entries > 1:
-        yield f"{place}: listed if all {entries} devices are there; without bundle each is one of its own"
+        yield f"{place}: one device, listed if all {entries} are there; without bundle each is listed alone"
 
 
 def _path(given: Any, place: str, notes: list[str]) -> Rule | None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last good settings on disk: with them a start goes on where a file is wrong.
+"""Saves the last valid settings, so that the daemon can start with them when a configuration file is invalid.
 
-What the files gave is kept, value by value, and what files of other tools said; flags and variables are
-those of the new start. A key that this version does not know any more is left out, with a warning: an update
-must not empty a node. A value that it refuses refuses all, for nobody knows what was meant instead. There
-are no secrets among settings; the file is for root alone all the same.
+The file contains the values from configuration files and from files of other tools; flags and variables are
+always those of the current process. A key that this version does not know is ignored with a warning, so
+that an update does not remove devices from a node. A value that this version rejects makes the whole file
+unusable, because no safe replacement is known. Settings contain no secrets; only root can read the file
+nevertheless.
 """
 
 from __future__ import annotations
@@ -41,23 +42,24 @@ SECTION: Section[dict[str, Any]] = Section(
 
 
 def keep(prefix: str, settings: Settings) -> None:
-    """Put settings that are in force on disk, if they are not there. Blocks.
+    """Save the settings in force, unless the file already contains them. Blocks.
 
-    :raises KernelRefused: if they cannot be written.
+    :raises KernelRefused: if the file cannot be written.
     """
     content = _content(settings)
     try:
         if SECTION.read(prefix) == content:
             return
     except Damaged:
-        pass  # it is replaced
+        pass  # the damaged file is replaced below
     SECTION.save(prefix, content)
 
 
 def at_start(origin: Sources, *, strict: bool = False) -> tuple[Settings, ConfigError | None]:
-    """The settings to start with; if these are the last good ones, also what is wrong with the present.
+    """Return the settings to start with; if they are the last valid ones, also the error in the current
+    files.
 
-    Blocks. ``strict``: never the last good ones. :raises ConfigError: if there are none that can be used.
+    Blocks. ``strict``: do not use the last valid settings. :raises ConfigError: if no settings can be used.
     """
     try:
         return loading.load(origin), None
@@ -74,12 +76,13 @@ def _recalled(origin: Sources, wrong: ConfigError) -> Settings:
         if content:
             return _settings(origin, content)
     except (Damaged, TypeError, ValueError, LookupError, AttributeError, RecursionError):
-        lost = ConfigError(f"{path}: is damaged, so the last good settings are lost", "mend the files")
+        lost = ConfigError(f"{path}: is damaged, so the last good settings are lost", "fix the files")
         raise ConfigErrors((*_all(wrong), lost)) from wrong
     except ConfigError as error:
-        said = {each.what for each in _all(wrong)}  # flags and variables count for both
+        # both attempts report the errors of flags and variables; list them once
+        said = {each.what for each in _all(wrong)}
         others = [each for each in _all(error) if each.what not in said]
-        useless = (ConfigError(f"{path}: is of no use instead: {each.what}", each.hint) for each in others)
+        useless = (ConfigError(f"{path}: cannot be used instead: {each.what}", each.hint) for each in others)
         raise ConfigErrors((*_all(wrong), *useless)) from wrong
     raise wrong
 
@@ -92,7 +95,7 @@ def _settings(origin: Sources, content: dict[str, Any]) -> Settings:
     values = tuple(Value(key, value, PLACE) for key, value in content["values"].items())
     imported = plain.load(Imported, content["imported"] or {})
     warnings = [
-        f"{value.key} is in {PLACE}, and this version does not know it: it counts for nothing"
+        f"{value.key} is in {PLACE}, and this version does not know it: it is ignored"
         for value in values
         if value.key not in BY_KEY
     ]

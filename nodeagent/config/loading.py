@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads settings: every source is read and checked in full, the strongest wins, then the records are made.
+"""Loads the settings: parses every source, merges the values by precedence, and builds the records.
 
-Maps (aliases, labels) are merged key by key; all else, lists too, is replaced. A mistake counts even where a
-stronger source overrides it. ``policy.merge`` knows which settings contradict each other. To reload is to
-load again: no state is kept. All functions block on files, so they run in a thread.
+Maps (aliases, labels) are merged key by key; every other value, also a list, is replaced. An error in a
+source is reported even if a stronger source overrides the value. ``policy.merge`` checks for settings that
+contradict each other. Reloading means loading again: no state is kept. All functions read files and block,
+so callers run them in a thread.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ R = TypeVar("R")
 
 
 class Effective:
-    """The strongest value of each setting so far, and where it comes from."""
+    """The value of each setting with the highest precedence so far, and its source."""
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
@@ -44,7 +45,7 @@ class Effective:
         self._members: dict[tuple[str, str], str] = {}
 
     def read(self, assignments: Iterable[Assignment]) -> Effective:
-        """Read sources, the weakest first; one that cannot be read leaves the weaker value."""
+        """Read sources in rising precedence; an invalid value does not override an earlier one."""
         for setting, entry, place in assignments:
             key = setting.key
             read = codec.read(setting.shape, entry, key, self.problems)
@@ -62,11 +63,13 @@ class Effective:
         return self
 
     def value(self, key: str) -> Any:
-        """Return the strongest value of a setting, as records hold it."""
+        """Return the value of a setting in the form that the records use."""
         return self._values[key].value if key in self._values else BY_KEY[key].default
 
     def fill(self, record: type[R], section: str = "", **known: Any) -> R:
-        """Return a record of the settings of a section, or of a whole file, with some fields ``known``."""
+        """Return a record with the settings of a section, or of the whole file; ``known`` fields are passed
+        through.
+        """
         keys = {setting.field: setting.key for setting in SETTINGS if setting.section == section}
         for field in plain.fields_of(record):
             if field.name in known:
@@ -78,21 +81,21 @@ class Effective:
         return record(**known)
 
     def place(self, key: str) -> str | None:
-        """Return where the strongest value of a setting stands; None for a default and for other keys."""
+        """Return the place of a setting's value; None if the value is a default, or the key unknown."""
         return self._origins[key][-1] if key in self._origins else None
 
     def aliases(self) -> tuple[Alias, ...]:
-        """Return the aliases in the order written, each with its place."""
+        """Return the aliases in the order of the files, each with its place."""
         return tuple(
             Alias(name, target, self._members["aliases", name]) for name, target in self.value("aliases")
         )
 
     def list_set_values(self, home: str) -> tuple[Value, ...]:
-        """Return the values that are set until now, for people: places are without the directory of files."""
+        """Return the values set so far for display; their places omit the configuration directory."""
         return tuple(value for value in self.list_values(home) if value.key in self._origins)
 
     def list_values(self, home: str) -> tuple[Value, ...]:
-        """Return all values, in the order of the settings; places as in ``list_set_values``."""
+        """Return all values in the order of the settings, with places as in ``list_set_values``."""
         return tuple(self._show(setting, home) for setting in SETTINGS)
 
     def _show(self, setting: Setting, home: str) -> Value:
@@ -106,7 +109,7 @@ class Effective:
 def load(origin: Sources) -> Settings:
     """Return the settings in force: flag > env > conf.d > config.yaml > default.
 
-    :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
+    :raises ConfigError: or its subclass ConfigErrors, with all errors of the sources.
     """
     problems, warnings = Problems(), list[str]()
     home = sources.below(origin.prefix, sources.DIRECTORY)
@@ -117,9 +120,10 @@ def load(origin: Sources) -> Settings:
 def load_cached(
     origin: Sources, values: Iterable[Value], place: str, imported: Imported, warnings: list[str]
 ) -> Settings:
-    """As ``load``, with these values in place of the files, and this content of files of other tools.
+    """Return settings as ``load`` does, but with these values and imports instead of those in the files.
 
-    ``place`` stands for the files; they are watched all the same. :raises ConfigError: as ``load``.
+    ``place`` is shown as the source of the values. The configuration directory is watched as usual. :raises
+    ConfigError: as ``load`` does.
     """
     problems = Problems()
     files = Effective(problems).read(sources.read_values(values, place))
@@ -127,12 +131,12 @@ def load_cached(
 
 
 def load_candidate(path: str, prefix: str, present: Iterable[Value]) -> Settings:
-    """Return the settings of a process if this file were its config.yaml; "-" is standard input.
+    """Return the settings that a process would have with this file as its config.yaml; "-" is standard input.
 
-    ``present`` are its values now: those from environment and flags count further. ``conf.d`` is that of
-    the host below the prefix.
+    ``present`` are the current values of the process, of which those from environment and flags still
+    apply. ``conf.d`` is read from the host below the prefix.
 
-    :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
+    :raises ConfigError: or its subclass ConfigErrors, with all errors.
     """
     problems, warnings = Problems(), list[str]()
     home = sources.below(prefix, sources.DIRECTORY)
@@ -142,11 +146,11 @@ def load_candidate(path: str, prefix: str, present: Iterable[Value]) -> Settings
 
 
 def check_file(path: str) -> Settings:
-    """Return the settings of one file over the defaults; "-" is standard input.
+    """Return the settings of one file and the defaults; "-" is standard input.
 
-    Files of other tools, which it may name, are not read.
+    Files of other tools that the file names are not read.
 
-    :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
+    :raises ConfigError: or its subclass ConfigErrors, with all errors.
     """
     problems = Problems()
     directory, slash, _ = path.rpartition("/")
@@ -154,11 +158,11 @@ def check_file(path: str) -> Settings:
 
 
 def from_values(values: Iterable[Value], flags: Mapping[str, str]) -> Settings:
-    """Return the settings of another process that shows these values, with these flags over them.
+    """Return settings from the values that another process reports, overridden by these flags.
 
     Files of other tools are not read.
 
-    :raises ConfigError: or ConfigErrors (which is one), if anything is wrong, with all of it.
+    :raises ConfigError: or its subclass ConfigErrors, with all errors.
     """
     problems = Problems()
     assignments = (*sources.read_values(values), *sources.read_flags(flags, problems))
@@ -166,11 +170,13 @@ def from_values(values: Iterable[Value], flags: Mapping[str, str]) -> Settings:
 
 
 def load_one(key: str, origin: Sources) -> Any:
-    """Return the value of one setting, to find a daemon that runs: mistakes in other settings do not count.
+    """Return the value of one setting, such as the socket of the running daemon, ignoring errors in other
+    settings.
 
-    A source that is broken does not count either. Not for maps, whose sources are merged.
+    Sources that cannot be read are ignored. Settings that are maps are not supported, because sources of a
+    map are merged.
 
-    :raises ConfigError: if its own flag is wrong.
+    :raises ConfigError: if the flag of this setting is invalid.
     """
     ignored, problems = Problems(), Problems()
     home = sources.below(origin.prefix, sources.DIRECTORY)
@@ -184,24 +190,24 @@ def load_one(key: str, origin: Sources) -> Any:
 
 
 def _read_shell(origin: Sources, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
-    """Yield all that is given beside the files, weakest first."""
+    """Yield the settings of environment variables, then those of flags."""
     yield from sources.read_environment(origin.environ, problems, warnings)
     yield from sources.read_flags(origin.flags, problems)
 
 
 def _read_named(path: str, problems: Problems) -> list[Assignment]:
-    """Return the settings of a file named on the command line. :raises ConfigError: if it is absent."""
+    """Return the settings in a file named on the command line. :raises ConfigError: if it does not exist."""
     assignments = sources.read_file(path, problems)
     if not assignments and not problems.errors:
         from nodeagent.config import yaml_lines
 
-        if yaml_lines.read(path) is None:  # an empty one is fine
+        if yaml_lines.read(path) is None:  # an empty file is valid
             raise ConfigError(f"{path}: no such file", "give the path of a configuration file")
     return assignments
 
 
 def _build_alone(effective: Effective, home: str) -> Settings:
-    """Return settings without the files of other tools, and without a watch of files."""
+    """Return settings without importing files of other tools and without directories to watch."""
     configuration = _build_configuration(effective, home)
     _check(configuration, effective)
     return _build_settings(effective, configuration, merge.warnings(configuration), ())
@@ -214,9 +220,9 @@ def _build_in_full(
     imported: Imported | None,
     warnings: list[str],
 ) -> Settings:
-    """Return the settings of files, with all that is given ``outside`` of them, weakest first.
+    """Return the settings of files plus the settings from ``outside`` the files, in rising precedence.
 
-    ``imported`` None: files of other tools are read.
+    If ``imported`` is None, the files of other tools are read.
     """
     home = sources.below(prefix, sources.DIRECTORY)
     filed = effective.list_set_values(f"{home}/")
@@ -238,14 +244,15 @@ def _build_in_full(
 def _with_other_tools(
     written: Configuration, prefix: str, warnings: list[str]
 ) -> tuple[Configuration, tuple[str, ...]]:
-    """Return the configuration with the mdevs that files of other tools define, and their directories.
+    """Return the configuration with the vGPUs that files of other tools define, and the directories of
+    these files.
 
-    A broken definition of mdevctl is a warning, since it keeps one file for each device. Whether a fault of
-    a vgpu-device-manager file is an error depends on the configuration that ``policy.merge`` chooses in it.
+    An invalid mdevctl file is a warning, because mdevctl keeps one file for each device. An error in a
+    vgpu-device-manager file matters only if ``policy.merge`` selects the invalid configuration.
     """
     definitions, vgpu, watched = MdevctlDefinitions(), None, list[str]()
     if written.mdevs.mdevctl:
-        from nodeagent.config import mdevctl  # here: few nodes have it
+        from nodeagent.config import mdevctl  # imported here because few nodes use mdevctl
 
         directory = sources.below(prefix, mdevctl.DIRECTORY)
         definitions = mdevctl.read(directory, warnings)
@@ -258,7 +265,7 @@ def _with_other_tools(
 
 
 def _read_vgpu_file(path: str) -> VgpuFile:
-    from nodeagent.config import vgpu_device_manager  # here: few nodes have such a file
+    from nodeagent.config import vgpu_device_manager  # imported here because few nodes use such a file
 
     try:
         return VgpuFile(path, vgpu_device_manager.read(path))
@@ -267,7 +274,7 @@ def _read_vgpu_file(path: str) -> VgpuFile:
 
 
 def _check_pci_ids(path: str, prefix: str, effective: Effective) -> None:
-    """Note it if the operator's own pci.ids is no file: without it devices would get other names."""
+    """Report an error if the configured pci.ids file does not exist: the resources would get other names."""
     if path and not os.path.isfile(sources.below(prefix, path)):  # noqa: PTH113  text in, answer out
         place = effective.place("discovery.pciIds") or ""
         hint = "give the path of a pci.ids file, or remove it: then the bundled copy counts"
@@ -275,21 +282,21 @@ def _check_pci_ids(path: str, prefix: str, effective: Effective) -> None:
 
 
 def _check(configuration: Configuration, effective: Effective) -> None:
-    """Note the contradictions between settings.
+    """Report contradictions between settings.
 
-    :raises ConfigError: if there is any problem by now.
+    :raises ConfigError: if any error was reported so far.
     """
     for finding in merge.findings(configuration):
         place = effective.place(finding.subject)
         if place is None:
             effective.problems.add(finding.subject, "", finding.message, finding.hint)
-        else:  # a key that some source has
+        else:  # a source has set this key
             effective.problems.add(place, finding.subject, finding.message, finding.hint)
     effective.problems.raise_any()
 
 
 def _build_configuration(effective: Effective, home: str, prefix: str = "") -> Configuration:
-    """Return the operator's settings, without files of other tools; ``home`` as in Configuration."""
+    """Return the configuration without files of other tools; ``home`` is the configuration directory."""
     found = effective.fill(Configuration, aliases=effective.aliases(), home=home)
     if found.node.name:
         return found
@@ -297,12 +304,14 @@ def _build_configuration(effective: Effective, home: str, prefix: str = "") -> C
 
 
 def _default_node_name(prefix: str) -> str:
-    """Return the name that the kubelet gives the node without one of its own: the host's, or the tree's."""
+    """Return the kubelet's default for the node name: the host name, with a root prefix that of
+    /etc/hostname.
+    """
     name = os.uname().nodename
     if prefix not in ("", "/"):
         with contextlib.suppress(OSError):
             text = files.read_regular(sources.below(prefix, "/etc/hostname"), 256).decode("ascii", "ignore")
-            lines = (line.strip() for line in text.splitlines())  # hostname(5) has comments
+            lines = (line.strip() for line in text.splitlines())  # hostname(5) allows comments
             name = next((line for line in lines if line and not line.startswith("#")), name)
     return name.strip().lower()
 
@@ -310,20 +319,20 @@ def _default_node_name(prefix: str) -> str:
 def _build_settings(
     effective: Effective, configuration: Configuration, warnings: Sequence[str], watched: Sequence[str]
 ) -> Settings:
-    """Return the Settings: the configuration, and the sections of the daemon itself."""
+    """Return the Settings: the configuration, and the sections that concern the daemon itself."""
     values = effective.list_values(configuration.home)
     found = effective.fill(Settings, configuration=configuration, values=values, watched=tuple(watched))
     return replace(found, warnings=(*warnings, *_warn_unfollowed(found.cluster, configuration)))
 
 
 def _warn_unfollowed(cluster: Cluster, configuration: Configuration) -> tuple[str, ...]:
-    """Return a warning for each write to a cluster that is not followed."""
+    """Return a warning for each setting that writes to the cluster although the cluster is not watched."""
     wanted = {
         "cluster.condition is true": cluster.condition,
         "cluster.staleResources is remove": cluster.stale_resources == "remove",
     }
     return tuple(
-        f"{setting}, but the cluster is not followed; set kubevirt.enabled: auto"
+        f"{setting}, but the daemon does not watch the cluster; set kubevirt.enabled: auto"
         for setting, on in wanted.items()
         if on and configuration.following is ClusterMode.NO
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads Kubernetes objects from a YAML or JSON file as plain data, and writes plain data as YAML.
 
-Unlike our own files these are read as kubectl reads them: words are resolved, unknown keys are fine. Only
-digits that are no plain decimal number stay text: 0403 is an id to those who write it, not an octal number.
+These files are parsed as kubectl does it: scalars are typed, and unknown keys are ignored. Numbers that are
+not plain decimal stay text: the author of 0403 means a device id, not an octal number.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from nodeagent.base import files, hints
 from nodeagent.base.errors import ConfigError
 
 MAX_BYTES = 4 * 1024 * 1024
-_WIDTH = 110  # characters, at which a long text goes on in the next line
+_WIDTH = 110  # line width: a longer text continues on the next line
 _MAKE = "kubectl get -o yaml makes one"
 _HINT = "give a file of kubectl get -o yaml, or -o json"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's words, with decimal numbers alone."""
+    """A YAML loader that reads decimal numbers only."""
 
 
 _INTEGER = "tag:yaml.org,2002:int"
@@ -35,9 +35,9 @@ _Loader.add_implicit_resolver(_INTEGER, re.compile(r"-?(?:0|[1-9][0-9]*)$"), lis
 
 
 def read(path: str) -> list[Any]:
-    """All objects of the file ("-": standard input), those inside a List too. Blocks on the file.
+    """Return all objects in the file ("-": standard input), including the items of a List. Blocks.
 
-    :raises ConfigError: if it cannot be read, or is neither.
+    :raises ConfigError: if the file cannot be read, or is neither YAML nor JSON.
     """
     try:
         text = _content(path).decode()
@@ -47,9 +47,9 @@ def read(path: str) -> list[Any]:
 
 
 def parsed(text: str, place: str) -> list[Any]:
-    """All objects of a text, as ``read`` gives those of a file.
+    """Return all objects in a text, including the items of a List.
 
-    :raises ConfigError: if it is neither, with the place.
+    :raises ConfigError: with the place, if the text is neither YAML nor JSON.
     """
     try:
         found = _parsed(text)
@@ -60,7 +60,7 @@ def parsed(text: str, place: str) -> list[Any]:
 
 
 def written(document: Any) -> str:
-    """Plain data as YAML, without the last line's end."""
+    """Return plain data as YAML without the final line end."""
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=_WIDTH)
     return text.rstrip()
 
@@ -73,12 +73,12 @@ def _content(path: str) -> bytes:
         raise ConfigError(f"{path}: {hints.strerror(error)}", hints.for_errno(error, "read", more)) from error
     if len(content) > MAX_BYTES:
         what = f"{path}: it is larger than {MAX_BYTES // 1024 // 1024} MiB"
-        raise ConfigError(what, "give the object alone that is meant")
+        raise ConfigError(what, "give a file with the required object only")
     return content
 
 
 def _parsed(text: str) -> list[Any]:
-    """JSON first: it is quicker, and YAML does not take all of it (tabs)."""
+    """Parse JSON first: that is faster, and YAML rejects some valid JSON (tabs)."""
     try:
         return [json.loads(text)]
     except ValueError:

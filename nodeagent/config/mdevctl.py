@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports the definitions of mdevctl: ``/etc/mdevctl.d/<parent>/<uuid>``, one JSON file for each device.
 
-Only devices that mdevctl itself would start at boot (``"start": "auto"``) are created. A file that cannot be
-used is named in a warning, and the others are used: one broken file must not take the devices of the node
-with it. But it stays a definition: its device is mdevctl's, and so is the parent on which mdevctl would
-create it.
+Only devices that mdevctl itself starts at boot (``"start": "auto"``) are created. An invalid file is a
+warning, and the other files are used, so that one file cannot make all devices of the node unavailable. The
+device of an invalid file and its parent still belong to mdevctl: nodeagent creates nothing there.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from nodeagent.model.ids import mdev_uuid
 from nodeagent.model.spec import MdevDefinition
 
 DIRECTORY = "/etc/mdevctl.d"
-_SCRIPTS = "scripts.d"  # older releases keep their hooks beside the definitions
+_SCRIPTS = "scripts.d"  # older mdevctl releases keep their hooks in this directory
 _LARGEST = 64 * 1024  # bytes
 
 
 def read(directory: str, warnings: list[str]) -> MdevctlDefinitions:
-    """Return the definitions below a directory, by parent and UUID; unusable ones are warnings."""
+    """Return the definitions below a directory by parent and UUID; invalid files add to ``warnings``."""
     wanted, uuids, reserved = list[MdevDefinition](), set[str](), set[str]()
     for parent in _names(directory, warnings):
         for name in _names(f"{directory}/{parent}", warnings):
@@ -48,15 +47,15 @@ def read(directory: str, warnings: list[str]) -> MdevctlDefinitions:
 
 
 def directories(directory: str) -> list[str]:
-    """Return the directories of definitions: this one, and one below it for each parent."""
+    """Return the directories of definitions: the given one and its subdirectory for each parent."""
     below = (f"{directory}/{name}" for name in _names(directory, []))
     return [directory, *(path for path in below if os.path.isdir(path))]  # noqa: PTH112  text in, text out
 
 
 def parse(parent: str, uuid: str, text: str) -> MdevDefinition | None:
-    """Return the definition in a file; None if the device is started by hand only.
+    """Return the definition in a file; None if the device is only started manually.
 
-    :raises Invalid: if it is none, or asks for what nodeagent does not do.
+    :raises Invalid: if the file is not a definition, or uses a feature that nodeagent does not support.
     """
     try:
         data = json.loads(text)

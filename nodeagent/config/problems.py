@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of the configuration: gathered, so that all of them are reported at once.
+"""Configuration errors, collected so that all of them are reported at once.
 
-Each error is two lines: place and cause, then a hint. ``Invalid`` is raised by a check that knows the
-value but not its place; its caller knows the place, and makes a ``ConfigError`` of it.
+Each error has two lines: place and cause, then a hint. A check that knows a value but not its place raises
+``Invalid``; the caller adds the place and reports a ``ConfigError``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nodeagent.policy import naming
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# Keys of other tools, for files pasted from there. Sources: the API of KubeVirt (core/v1), and the
+# Keys of other tools that users may paste into the file. Sources: the API of KubeVirt (core/v1), and the
 # documentation of sriov-network-device-plugin 3.11, generic-device-plugin 0.1, k8s-device-plugin 0.20,
 # mdevctl 1.4, vgpu-device-manager 0.5 and the GPU operator's ClusterPolicy.
 PAGE = "docs/migrating.md"
@@ -41,7 +41,7 @@ _OWNERS = {key: owner for owner, keys in _KEYS.items() for key in keys.split()}
 
 
 class Invalid(Exception):
-    """Raised by a check of one value; never leaves this package."""
+    """Raised when one value fails its check; caught inside ``nodeagent.config``."""
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
@@ -50,25 +50,25 @@ class Invalid(Exception):
 
 
 class ConfigErrors(ConfigError):
-    """Raised for several errors: ``what`` and ``hint`` are those of the first, ``errors`` has all."""
+    """Raised for several errors at once; ``what`` and ``hint`` are those of the first, ``errors`` has all."""
 
     def __init__(self, errors: Iterable[ConfigError]) -> None:
         self.errors = tuple(errors)
         super().__init__(self.errors[0].what, self.errors[0].hint)
 
     def lines(self) -> str:
-        """Two lines for each error."""
+        """Return the two lines of each error."""
         return "\n".join(error.lines() for error in self.errors)
 
 
 def more(error: ConfigError) -> str:
-    """Return the number of errors that a line with room for one leaves out, and how to list them."""
+    """Return a text for one-line messages: the number of further errors and the command that lists them."""
     count = len(error.errors) - 1 if isinstance(error, ConfigErrors) else 0
     return f"; {count} more: nodeagent status lists all" if count else ""
 
 
 class Problems:
-    """The errors found so far, in the order in which they were found."""
+    """The configuration errors so far, in the order of their discovery."""
 
     def __init__(self) -> None:
         self.errors: list[ConfigError] = []
@@ -79,7 +79,7 @@ class Problems:
         self.errors.append(ConfigError(": ".join(words), hint))
 
     def raise_any(self) -> None:
-        """Raise the gathered errors as a ConfigError or ConfigErrors, if there are any."""
+        """Raise the collected errors as a ConfigError or ConfigErrors, if there are any."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:
@@ -87,7 +87,9 @@ class Problems:
 
 
 def hint_for_unknown(key: str, known: Iterable[str]) -> str:
-    """Return the hint for an unknown key: the page for keys of another tool, else the nearest known key."""
+    """Return the hint for an unknown key: the documentation page for a key of another tool, or the nearest
+    known key.
+    """
     owner = _OWNERS.get(key)
     if owner is None:
         return naming.suggest(key, known)

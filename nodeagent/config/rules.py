@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes of records: derived from their fields, with the checks of keys that do not go together.
+"""Derives the shapes of records from their fields, and checks keys that exclude each other.
 
-A key of the file is a field whose type is annotated with ``plain.Key``; its shape follows from the type. Only
-the table of a resource has no record of its own: each kind of rule has one, and ``_rule`` makes it.
+Each record field annotated with ``plain.Key`` is a key of the file, and the field's type determines its
+shape. A ``resources`` entry has no record of its own: each kind of rule is a record, and ``_rule`` chooses
+it.
 
-A list of selectors is OR, the keys of one selector are AND, the values of a key are OR. A selector without
-any value would match every function of the host, so it is an error.
+Selectors of a list are combined with OR, keys of one selector with AND, values of one key with OR. An empty
+selector would match every function of the host, so it is an error.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def fields(record: type, section: str = "") -> tuple[Field, ...]:
-    """Return the keys of a record, in the order of its fields; those of a section begin with its name."""
+    """Return the keys of a record in the order of its fields; ``section`` is the prefix of the keys."""
     prefix = section and f"{section}."
     return tuple(
         Field(
@@ -65,7 +66,7 @@ def table(record: type) -> Record:
 
 
 def _shape(wanted: Any, key: Key) -> Shape:
-    """Return the shape of a field of this type."""
+    """Return the shape of a field with this type."""
     if wanted == tuple[Rule, ...]:
         return ListOf(RESOURCE)
     if wanted == tuple[Alias, ...]:
@@ -75,7 +76,7 @@ def _shape(wanted: Any, key: Key) -> Shape:
         return MapOf(words.WORDS[key.word], words.WORDS[f"{key.word} value"])
     if get_origin(wanted) is tuple:
         return ListOf(_shape(inner[0], key))
-    of = inner[0] if inner else wanted  # of "X | None" it is X
+    of = inner[0] if inner else wanted  # "X | None" has the shape of X
     if key.choices:
         return words.choice(*key.choices)
     if of is bool:
@@ -104,11 +105,11 @@ def _check_node(written: Mapping[str, Any]) -> None:
         )
     per_path = written.get("perPath") is True
     if per_path and "path" in written:
-        raise Invalid("perPath means nothing for one path", "write paths, with a pattern as the first")
+        raise Invalid("perPath has no effect with one path", "write paths, with a pattern as the first")
     if per_path and not is_pattern(paths[0]["path"]):
         raise Invalid(
-            f"with perPath the first path leads, and {paths[0]['path']} is no pattern",
-            "begin with the pattern that gives a device for each node",
+            f"with perPath the first path must be a pattern, and {paths[0]['path']} is none",
+            "write the pattern first whose every match is a device of its own",
         )
     for number, each in enumerate(paths):
         _check_path(each, leads=per_path and number == 0, may_limit=per_path and number > 0)
@@ -118,13 +119,13 @@ def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> Non
     path, inside = written["path"], written.get("mountPath", "/")
     if is_pattern(path) and not inside.endswith("/") and not leads:
         raise Invalid(
-            f"all that {path} means would be {inside} in a container",
+            f"all matches of {path} would be {inside} in a container",
             f"let mountPath end with a slash: {inside}/",
         )
     if "limit" in written and not may_limit:
         raise Invalid(
             f"limit means nothing for {path}",
-            "it is for what goes with the first path under perPath; count says how many share that",
+            "it is for paths after the first with perPath; count is for the first",
         )
 
 
@@ -149,7 +150,7 @@ _SHORT = frozenset({NodePath, WantedType})
 
 
 def _rule(**written: Any) -> Rule:
-    """Return the rule of the kind whose key is written; without one it matches no PCI function."""
+    """Return a rule of the kind that the entry names; without a kind, a PCI rule that matches no device."""
     kind = next((kind for kind in _KINDS if kind in written), None)
     if kind is None:
         return PciRule(**written)

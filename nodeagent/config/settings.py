@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All settings: their sections are records, each field of which carries type, default, help and check.
+"""Defines all settings: each section is a record, and each field has a type, a default, a help text, a check.
 
-The sections that the daemon needs for itself stand here, those on the devices of the node in
-``model.configuration`` and ``model.spec``. ``SETTINGS`` lists the keys of all of them: from it come flags,
-environment variables, the reader of the files, the JSON schema and the reference in
-``docs/configuration.md``.
+This module defines the sections that concern the daemon itself; ``model.configuration`` and ``model.spec``
+define those for devices. ``SETTINGS`` lists every key: flags, environment variables, the file parser, the
+JSON schema and the reference in ``docs/configuration.md`` are generated from it.
 """
 
 # Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
@@ -22,7 +21,7 @@ from nodeagent.model.spec import API_VERSION
 
 
 class Cluster(NamedTuple):
-    """Writes to the cluster, where it is followed."""
+    """Settings for writing to the cluster, if the daemon watches it."""
 
     stale_resources: Annotated[
         str,
@@ -34,20 +33,22 @@ class Cluster(NamedTuple):
     ] = "report"
     events: Annotated[
         bool,
-        Key("write Events about this node and its pods, where the cluster is followed (kubevirt.enabled)"),
+        Key(
+            "write Events about this node and its pods, if the daemon watches the cluster (kubevirt.enabled)"
+        ),
     ] = True
     condition: Annotated[
-        bool, Key("keep the condition DevicesUsable of the Node: False while there are problems")
+        bool, Key("set the condition DevicesUsable of the Node: False while there are problems")
     ] = False
 
 
 class Kubelet(NamedTuple):
-    """Where the kubelet is; paths without the root prefix."""
+    """Paths of the kubelet, without the root prefix."""
 
     registration: Annotated[
         str,
         Key(
-            "how the kubelet learns of resources: by Register, or from sockets in pluginsRegistryDir",
+            "how resources are registered: by a Register call, or by sockets in pluginsRegistryDir",
             choices=("classic", "plugins-registry"),
             at_start=True,
         ),
@@ -63,76 +64,76 @@ class Kubelet(NamedTuple):
     plugins_registry_dir: Annotated[
         str,
         Key(
-            "directory for registration: plugins-registry; it follows the kubelet's --root-dir",
+            "directory for registration: plugins-registry, below the kubelet's --root-dir",
             "directory of sockets",
             at_start=True,
         ),
     ] = "/var/lib/kubelet/plugins_registry"
     pod_resources: Annotated[
         str,
-        Key("socket of the PodResources API; it follows the kubelet's --root-dir", "socket", at_start=True),
+        Key("socket of the PodResources API, below the kubelet's --root-dir", "socket", at_start=True),
     ] = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
 class Timing(NamedTuple):
-    """Times in seconds."""
+    """Intervals and delays in seconds."""
 
     settle: Annotated[
         float,
-        Key("no effect any more; accepted for configurations of before", bounds=(0.0, 60.0), obsolete=True),
+        Key("no effect; accepted because older configurations have it", bounds=(0.0, 60.0), obsolete=True),
     ] = 1.0
     resync: Annotated[
-        float, Key("how often everything is read again without an event", bounds=(1.0, 3600.0))
+        float, Key("interval of full rescans, besides those after events", bounds=(1.0, 3600.0))
     ] = 60.0
     holders: Annotated[
         float,
-        Key("how often holders are asked for while something waits for a release", bounds=(0.1, 600.0)),
+        Key("interval of checks for released devices while a change waits for one", bounds=(0.1, 600.0)),
     ] = 2.0
 
 
 class Log(NamedTuple):
-    """How the daemon logs."""
+    """Settings of the log."""
 
     format: Annotated[
         str,
         Key(
-            "auto takes journald below systemd, text on a terminal, else JSON lines",
+            "auto: journald under systemd, text on a terminal, otherwise JSON lines",
             choices=("auto", "journald", "json", "text"),
         ),
     ] = "auto"
     level: Annotated[
-        str, Key("least level that is logged", choices=("debug", "info", "warning", "error"))
+        str, Key("lowest level that is logged", choices=("debug", "info", "warning", "error"))
     ] = "info"
 
 
 class Status(NamedTuple):
-    """The socket of ``nodeagent status``; its path without the root prefix."""
+    """The socket that ``nodeagent status`` connects to, without the root prefix."""
 
     socket: Annotated[str, Key("socket of 'status'", "socket", at_start=True)] = "/run/nodeagent/status.sock"
 
 
 class Http(NamedTuple):
-    """Where HTTP is served ("" for nowhere), and which clients get the page."""
+    """The address of the HTTP server ("" for none), and the clients that may see the status page."""
 
     listen: Annotated[
         str,
         Key(
             'address of metrics and health by HTTP; "" serves none, '
-            "0.0.0.0 or [::] as host take any interface",
+            "0.0.0.0 or [::] listens on every interface",
             "address to listen at",
         ),
     ] = "127.0.0.1:9481"
     page: Annotated[
         str,
         Key(
-            "serve the status page there, too: true to clients on this node, everywhere to all clients",
+            "serve the status page at http.listen: true for clients on this node, everywhere for all clients",
             choices=("false", "true", "everywhere"),
         ),
     ] = "false"
 
 
 class Cdi(NamedTuple):
-    """The directory of CDI specifications, without the root prefix."""
+    """The directory for generated CDI specifications, without the root prefix."""
 
     spec_dir: Annotated[str, Key("directory of CDI specifications", "directory", at_start=True)] = (
         "/var/run/cdi"
@@ -140,7 +141,7 @@ class Cdi(NamedTuple):
 
 
 class Value(NamedTuple):
-    """One effective value for people: plain data as one would write it, and where it comes from."""
+    """The value of one setting for display, as plain data, and its source."""
 
     key: str
     value: Any
@@ -149,10 +150,12 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings. ``warnings`` are whole lines for people: odd, but no error.
+    """All settings.
 
-    ``watched`` are the directories, with the root prefix, in which a change means "load again". ``filed`` are
-    the values that files gave, without what flags and variables put over them.
+    ``warnings`` are complete lines for the user about settings that are valid but suspicious.
+
+    A change in one of the ``watched`` directories (with the root prefix) reloads the settings. ``filed``
+    are the values from files, without the effect of flags and variables.
     """
 
     configuration: Configuration
@@ -170,23 +173,23 @@ class Settings:
 
 
 class Setting(Field):
-    """One setting; its key has the section in front: "timing.settle"."""
+    """One setting; its key includes the section: "timing.settle"."""
 
     __slots__ = ()
 
     @property
     def section(self) -> str:
-        """The key of the table that it stands in; "" at the top of the file."""
+        """Return the key of the table that contains the setting; "" for top-level keys."""
         return self.key.rpartition(".")[0]
 
     @property
     def name(self) -> str:
-        """Its key inside its section."""
+        """Return the key inside the section."""
         return self.key.rpartition(".")[2]
 
     @property
     def flag(self) -> str | None:
-        """``--timing-settle``; None if it can be written in a file only: tables fit in no flag."""
+        """Return the flag, such as ``--timing-settle``; None for tables, which only files can set."""
         tables = isinstance(self.shape, ListOf) and isinstance(self.shape.of, Record)
         if tables or self.key == "apiVersion":
             return None
@@ -194,16 +197,16 @@ class Setting(Field):
 
     @property
     def env(self) -> str | None:
-        """``NODEAGENT_TIMING_SETTLE``; None if it can be written in a file only."""
+        """Return the variable, such as ``NODEAGENT_TIMING_SETTLE``; None for tables."""
         return self.flag and f"NODEAGENT_{self.flag[2:].replace('-', '_').upper()}"
 
     def note(self, before: str, after: str) -> str:
-        """Return a note, between two texts, if the daemon does not use a new value at once; else ""."""
+        """Return a note between two texts if the daemon reads this setting at start only; else ""."""
         return f"{before}read at the start only{after}" if self.at_start else ""
 
 
 def _settings(record: type) -> Iterator[Field]:
-    """Yield the keys of a file that fills this record: fields with a key, and sections."""
+    """Yield the keys of a file that sets the fields of this record, including those of its sections."""
     keys = {field.field: field for field in rules.fields(record)}
     for each in plain.fields_of(record):
         if each.name in keys:
@@ -220,7 +223,7 @@ BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in SETTINGS}
 
 
 def sections() -> dict[str, dict[str, Setting]]:
-    """Return section → name → setting, in table order; the section "" is the top of the file."""
+    """Return the settings by section and name in table order; section "" holds the top-level keys."""
     by_section: dict[str, dict[str, Setting]] = {"": {}}
     for setting in SETTINGS:
         by_section.setdefault(setting.section, {})[setting.name] = setting
@@ -228,7 +231,7 @@ def sections() -> dict[str, dict[str, Setting]]:
 
 
 def top_keys() -> tuple[str, ...]:
-    """Return the keys that may stand at the top of a file, in table order."""
+    """Return the top-level keys of a file in table order."""
     return tuple(dict.fromkeys(setting.key.partition(".")[0] for setting in SETTINGS))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the sources of settings: files, environment, flags; each gives (setting, entry, place).
+"""Reads settings from files, environment variables and flags, as (setting, entry, place).
 
-Weakest first: ``config.yaml``, then ``conf.d/*.yaml`` in lexical order, then ``NODEAGENT_*``, then flags:
-``timing.settle`` becomes ``--timing-settle``. An empty variable counts as not set: systemd and pods have
-no other way to take one back.
+In rising precedence: ``config.yaml``, ``conf.d/*.yaml`` in lexical order, ``NODEAGENT_*`` variables, flags;
+the flag of ``timing.settle`` is ``--timing-settle``. An empty variable counts as unset, because systemd
+units and pods cannot unset an inherited variable in any other way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sources(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """One setting in one source; ``place`` is that of its key."""
+    """One setting in one source; ``place`` is the place of its key."""
 
     setting: Setting
     entry: Entry
@@ -52,12 +52,12 @@ class Assignment(NamedTuple):
 
 
 def below(root_prefix: str, path: str) -> str:
-    """Return a host path below the prefix ("" and "/" are the host itself)."""
+    """Return a host path below the prefix; "" and "/" mean the host itself."""
     return f"{root_prefix.rstrip('/')}{path}"
 
 
 def list_watched(home: str) -> tuple[str, ...]:
-    """Return the directories in which a change means "load again": also those that links lead to."""
+    """Return the directories whose changes reload the settings, including the targets of symbolic links."""
     parts = f"{home}/conf.d"
     files = [f"{home}/config.yaml", *_list_parts(parts, Problems(), [])]
     targets = [os.path.dirname(os.path.realpath(path)) for path in files]  # noqa: PTH120  text in, text out
@@ -65,7 +65,7 @@ def list_watched(home: str) -> tuple[str, ...]:
 
 
 def read_files(home: str, problems: Problems, warnings: list[str]) -> Iterator[Assignment]:
-    """Yield the settings in the files of the host; ``home`` is their directory."""
+    """Yield the settings in the files of the host below the directory ``home``."""
     yield from read_file(f"{home}/config.yaml", problems)
     warnings += [
         f"{home}/{name} is not read: the file must be named config.yaml"
@@ -82,10 +82,11 @@ def read_parts(home: str, problems: Problems, warnings: list[str]) -> Iterator[A
 
 
 def read_file(path: str, problems: Problems) -> list[Assignment]:
-    """Return the settings in one file; [] if it is absent or cannot be read (then with an error)."""
+    """Return the settings in one file; [] if it does not exist, or after reporting that it cannot be read."""
     if path != STDIN and not os.path.lexists(path):
         return []
-    from nodeagent.config import yaml_lines  # here: without a file, PyYAML is 1 MiB for nothing
+    # imported here because PyYAML takes 1 MiB, and a node may have no configuration file
+    from nodeagent.config import yaml_lines
 
     try:
         tables = yaml_lines.read(path)
@@ -96,9 +97,9 @@ def read_file(path: str, problems: Problems) -> list[Assignment]:
 
 
 def read_values(shown: Iterable[Value], place: str = "the daemon") -> Iterator[Assignment]:
-    """Yield the settings of another process, from the values that it shows; ``place`` stands for the file.
+    """Yield the settings that another process reports as its values; ``place`` is shown as their source.
 
-    A key that there is no more is passed over.
+    Keys that no longer exist are skipped.
     """
     for value in shown:
         setting = BY_KEY.get(value.key)
@@ -107,7 +108,7 @@ def read_values(shown: Iterable[Value], place: str = "the daemon") -> Iterator[A
 
 
 def read_values_of_shell(shown: Iterable[Value], warnings: list[str]) -> Iterator[Assignment]:
-    """Yield, as ``read_values`` does, those that environment and flags alone have set, not files."""
+    """Yield the reported values that come from environment or flags instead of files."""
     found = [(value, [_is_of_shell(place) for place in value.source.split(", ")]) for value in shown]
     for value, places in found:
         if any(places) and not all(places):
@@ -120,7 +121,7 @@ def _is_of_shell(place: str) -> bool:
 
 
 def _list_parts(directory: str, problems: Problems, warnings: list[str]) -> list[str]:
-    """The files of ``conf.d``; names with a leading dot belong to ConfigMap volumes and editors."""
+    """Return the files of ``conf.d``; names with a leading dot belong to ConfigMap volumes and editors."""
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:
@@ -172,7 +173,7 @@ def _section(
 def read_environment(
     environ: Mapping[str, str], problems: Problems, warnings: list[str]
 ) -> Iterator[Assignment]:
-    """Yield the settings in ``NODEAGENT_*``."""
+    """Yield the settings in ``NODEAGENT_*`` variables."""
     by_name = {setting.env: setting for setting in SETTINGS if setting.env}
     for name, setting in by_name.items():
         text = environ.get(name, "")
@@ -183,7 +184,7 @@ def read_environment(
 
 
 def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> list[str]:
-    """Warnings only: Kubernetes puts NODEAGENT_PORT and such into pods beside a Service."""
+    """Return warnings only, since Kubernetes sets variables such as NODEAGENT_PORT for a Service."""
     kubernetes = (f"{ENV_PREFIX}SERVICE_", f"{ENV_PREFIX}PORT")
     return [
         f"env {name} is not a setting: {naming.suggest(name, known)}"
@@ -212,9 +213,10 @@ def _read_text(setting: Setting, text: str, place: str, problems: Problems) -> I
 
 
 def add_flags(parser: argparse.ArgumentParser, note: str = "") -> None:
-    """Add a flag for every setting that can be one; values stay text until ``load``.
+    """Add a flag for each setting that can have one; the values stay text until ``load``.
 
-    There are dozens: the usage has one word for all of them, and the help shows them only below a ``note``.
+    The usage line shows one placeholder for these dozens of flags. The help lists them only if ``note`` is
+    set.
     """
     usage = " ".join([*parser.format_usage().removeprefix("usage:").split(), _ANY.replace(" ", _NO_BREAK)])
     filled = textwrap.fill(usage, _WIDTH - _USAGE, subsequent_indent=" " * _USAGE)
@@ -235,7 +237,7 @@ def _describe(setting: Setting) -> str:
 
 
 def flags_from(namespace: argparse.Namespace) -> dict[str, str]:
-    """The settings given as flags, as texts by key; what was not given is left out."""
+    """Return the flags that were used, as texts by setting key."""
     arguments = vars(namespace)
     return {
         setting.key: arguments[setting.key] for setting in SETTINGS if arguments.get(setting.key) is not None

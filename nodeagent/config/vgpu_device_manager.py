@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports a file of NVIDIA's vgpu-device-manager: named configurations, of which a node carries one.
+"""Imports a file of NVIDIA's vgpu-device-manager: named configurations, one of which applies to a node.
 
-Read as strictly as its own tool reads it (api/spec/v1): version v1, no other keys, counts above 0, types
-spelled as its documentation has them. A filter that cannot match is an error, too. A second type for one card
-is none, since a file serves many nodes and other tools: the plan refuses it for the cards that match.
+The checks are those of the tool itself (api/spec/v1): version v1, no unknown keys, counts above 0, type
+names in the documented spelling. A device filter that cannot match is also an error. A second type for one
+card is accepted, because the file serves many nodes and tools; the plan rejects it for the matching cards.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _KEYS = ("devices", "device-filter", "vgpu-devices")
 
 
 def read(path: str) -> tuple[VgpuConfiguration, ...]:
-    """All configurations of the file.
+    """Return all configurations of the file.
 
-    :raises ConfigError: if there is no such file, or with file and line of the first mistake.
+    :raises ConfigError: if the file does not exist, or with file and line of the first error.
     """
     table = yaml_lines.read(path)
     if table is None:
@@ -36,9 +36,9 @@ def read(path: str) -> tuple[VgpuConfiguration, ...]:
 
 
 def parse(table: Table) -> tuple[VgpuConfiguration, ...]:
-    """All configurations of a file, in the order written.
+    """Return all configurations of a file, in the order of the file.
 
-    :raises ConfigError: with file and line of the first mistake.
+    :raises ConfigError: with file and line of the first error.
     """
     top = _members(table, ("version", "vgpu-configs"), table)
     version = top.get("version")
@@ -77,7 +77,7 @@ def _positions(entry: Entry) -> tuple[int, ...] | None:
 
 
 def _filters(entry: Entry) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Each is device and vendor id in one number, then those of the subsystem, as lspci has them."""
+    """Yield each device filter with its device and vendor id, and the subsystem ids (None for any)."""
     if isinstance(entry, Scalar) and not entry.text:
         return
     for item in entry.entries if isinstance(entry, Items) else (entry,):

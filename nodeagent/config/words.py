@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words that settings are made of: which texts each accepts, and the error for all others.
+"""Defines the accepted text formats of settings, with the error for any other text.
 
-Strict where a word could be meant in two ways: a number is a plain decimal number, a switch is ``true``
-or ``false``, a duration has a unit, an id is plain hexadecimal. ``Invalid`` says how to write it instead.
-Keys of records name their word in ``WORDS``.
+Formats are strict wherever a text could have two meanings: a number is plain decimal, a switch is ``true``
+or ``false``, a duration has a unit, an id is plain hexadecimal. The hint of ``Invalid`` shows the correct
+format. The keys of records name their format in ``WORDS``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nodeagent.config.codec import Scalar
 
-SUN_PATH = 107  # bytes of a unix socket's path: sun_path in <linux/un.h> less the closing NUL
+SUN_PATH = 107  # longest path of a unix socket in bytes: sun_path in <linux/un.h> without the closing NUL
 # "nodeagent-" + 10 hex + "-" + pid (at most 4194304) + "-" + start (8 hex) + ".sock"
 SOCKET_NAME = 10 + 10 + 1 + 7 + 1 + 8 + 5
 
@@ -33,7 +33,7 @@ _INTEGER = re.compile(r"-?(0|[1-9]\d{0,15})", re.ASCII)
 _FOLDER = r"(?!\.{1,2}/)[A-Za-z0-9_.:@+-]+/"
 _NODE = rf"/dev/(?:{_FOLDER})*(?!\.{{1,2}}$)[A-Za-z0-9_.:@+-]+"
 _NODES = rf"/dev/(?:{_FOLDER})*(?!\.{{1,2}}$)(?:[A-Za-z0-9_.:@+*?-]|\[[A-Za-z0-9_.:@+!-]+\])+"
-_OWN_CDI = "nodeagent.local/"  # the kinds of CDI files that are written for cdi: true
+_OWN_CDI = "nodeagent.local/"  # nodeagent writes CDI files of these kinds for cdi: true
 _INTERFACE = r"(?!\.{1,2}$)[^\s/:#]{1,15}"  # dev_valid_name in net/core/dev.c
 _PLAIN_DOMAIN = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
 _LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -46,7 +46,7 @@ def _flag(scalar: Scalar) -> bool:
 
 
 def integer(least: int, most: int) -> Word:
-    """A plain decimal number in a range."""
+    """Return the format of a plain decimal number in a range."""
 
     def read(scalar: Scalar) -> int:
         if not scalar.plain or _INTEGER.fullmatch(scalar.text) is None:
@@ -61,7 +61,7 @@ def integer(least: int, most: int) -> Word:
 
 
 def choice(*values: str) -> Word:
-    """One of a few words."""
+    """Return the format that accepts one of these words."""
 
     def read(scalar: Scalar) -> str:
         if scalar.text in values:
@@ -70,13 +70,13 @@ def choice(*values: str) -> Word:
             f'"{scalar.text}" is not one of {", ".join(values)}', naming.suggest(scalar.text, values)
         )
 
-    # YAML readers other than ours turn plain true and false into booleans
+    # YAML parsers of other programs read plain true and false as booleans
     switches = [value == "true" for value in values if value in ("true", "false")]
     return Word(" | ".join(values), read, {"enum": [*values, *switches]})
 
 
 def member(values: type[StrEnum]) -> Word:
-    """One of the members of an enumeration."""
+    """Return the format that accepts one member of an enumeration."""
     names = choice(*values)
 
     def read(scalar: Scalar) -> object:
@@ -86,7 +86,7 @@ def member(values: type[StrEnum]) -> Word:
 
 
 def duration(least: float, most: float) -> Word:
-    """A number with a unit, read as seconds."""
+    """Return the format of a number with a unit, converted to seconds."""
 
     def read(scalar: Scalar) -> float:
         match = _DURATION.fullmatch(scalar.text)
@@ -102,14 +102,14 @@ def duration(least: float, most: float) -> Word:
 
 
 def duration_text(seconds: float) -> str:
-    """Return seconds as one would write them."""
+    """Return seconds in the format of the settings."""
     if 0 < seconds < 1:
         return f"{seconds * 1000:g}ms"
     return f"{seconds:g}s"
 
 
 def matching(words: str, pattern: str, fault: str, hint: str) -> Word:
-    """A text that fits a pattern as a whole."""
+    """Return the format of a text that matches the whole pattern."""
 
     def read(scalar: Scalar) -> str:
         if re.fullmatch(pattern, scalar.text) is None:
@@ -120,7 +120,7 @@ def matching(words: str, pattern: str, fault: str, hint: str) -> Word:
 
 
 def hexadecimal(words: str, digits: tuple[int, ...], example: str) -> Word:
-    """Plain hexadecimal digits, read in lower case."""
+    """Return the format of hexadecimal digits, converted to lower case."""
     lengths = " or ".join(map(str, digits))
     pattern = "|".join(f"[0-9A-Fa-f]{{{count}}}" for count in digits)
 
@@ -160,7 +160,7 @@ def _exact_address(scalar: Scalar) -> str:
     whole = ids.pci_address(scalar.text)
     if whole is not None:
         return whole
-    hint = 'write each address in full, such as "0000:86:00.0": what is forced is said one by one'
+    hint = 'write each address in full, such as "0000:86:00.0": force accepts no patterns'
     raise Invalid(f'"{scalar.text}" is no PCI address', hint)
 
 
@@ -181,14 +181,14 @@ def _vfio_driver(scalar: Scalar) -> str:
 
 
 def can_match(pattern: str) -> bool:
-    """True if a pattern with ``*`` and ``?`` fits at least one PCI address in sysfs' spelling."""
-    pattern = re.sub(r"\*+", "*", pattern)  # else each star of a long row is gone past from each other one
+    """Return True if a pattern with ``*`` and ``?`` can match a PCI address as sysfs spells it."""
+    pattern = re.sub(r"\*+", "*", pattern)  # a long row of stars would be slow to match
     hexa, tail = "0123456789abcdef", (":", "01", "0123456789abcdef", ".", "01234567")
     return any(_fits(pattern, (*(hexa,) * digits, ":", hexa, hexa, *tail)) for digits in range(4, 9))
 
 
 def _fits(pattern: str, template: tuple[str, ...]) -> bool:
-    """True if the pattern fits a text whose characters are each one of the template's."""
+    """Return True if the pattern can match a text whose characters are in the sets of the template."""
 
     def with_skipped_stars(positions: set[int]) -> set[int]:
         return positions | {here + 1 for here in positions if pattern[here : here + 1] == "*"}
@@ -206,9 +206,10 @@ def _fits(pattern: str, template: tuple[str, ...]) -> bool:
 
 
 def _of_no_group(word: Word) -> Word:
-    """The same word without nodes of IOMMU groups: one process opens a group, and its number changes.
+    """Return the same format without IOMMU group nodes.
 
-    The nodes that a pattern matches are judged when they are there.
+    Only one process can open an IOMMU group, and group numbers change. Patterns are checked again when
+    device nodes match them.
     """
 
     def read(scalar: Scalar) -> object:
@@ -222,7 +223,7 @@ def _of_no_group(word: Word) -> Word:
 
 
 def path(limit: int, holds_sockets: bool = False) -> Word:
-    """An absolute path of at most ``limit`` bytes; the root prefix does not count."""
+    """Return the format of an absolute path of at most ``limit`` bytes, not counting the root prefix."""
     why = f"sockets of up to {SOCKET_NAME} bytes are made in it" if holds_sockets else "no longer fits"
 
     def read(scalar: Scalar) -> str:
@@ -243,7 +244,7 @@ def _optional_file(scalar: Scalar) -> object:
 
 
 def _listen(scalar: Scalar) -> str:
-    import socket  # here: few set it
+    import socket  # imported here because few configurations set it
 
     host, colon, port = scalar.text.rpartition(":")
     if not scalar.text:
@@ -264,7 +265,9 @@ def _listen(scalar: Scalar) -> str:
 
 
 def kubelet_name(words: str, part: str, rest: str = "") -> Word:
-    """A name that the kubelet accepts, or with a ``rest`` a part of one, which may be empty."""
+    """Return the format of a name that the kubelet accepts; with ``rest``, of a part of a name, which may
+    be empty.
+    """
 
     def read(scalar: Scalar) -> str:
         fault = naming.find_fault(f"{scalar.text}{rest}") if scalar.text or not rest else None
@@ -280,7 +283,7 @@ def _cdi_kind(scalar: Scalar) -> str:
     if re.fullmatch(f"{part}/{part}", text) is None:
         raise Invalid(f'"{text}" is no kind of CDI devices', "write vendor/class, such as nvidia.com/gpu")
     if text.startswith(_OWN_CDI):
-        raise Invalid(f'"{text}" is what nodeagent itself writes', "use pci or mdev with cdi: true")
+        raise Invalid(f'"{text}" is a kind that nodeagent itself writes', "use pci or mdev with cdi: true")
     return text
 
 
@@ -295,7 +298,7 @@ def _filled(scalar: Scalar) -> str:
 
 
 def _called(character: str) -> str:
-    import unicodedata  # here: needed for mistakes only
+    import unicodedata  # imported here because only errors need it
 
     return unicodedata.name(character, f"U+{ord(character):04X}")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strict YAML reader: one file in, entries with lines out. The only user of PyYAML.
+"""The strict YAML parser: returns the entries of a file with their lines. No other module uses PyYAML.
 
-PyYAML speaks YAML 1.1, where an unquoted ``0000:03:00.0`` is the number 180.0 and later duplicate keys
-win in silence. So no scalar is ever resolved here, and duplicates, tags, several documents, bad UTF-8
-and files over 1 MiB are errors. Aliases are followed, but no further than ``MAX_ENTRIES`` values.
+PyYAML implements YAML 1.1, in which an unquoted ``0000:03:00.0`` is the number 180.0, and later duplicate
+keys override earlier ones silently. So scalars stay text here, and duplicate keys, tags, several documents,
+invalid UTF-8 and files over 1 MiB are errors. Aliases are expanded up to ``MAX_ENTRIES`` values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SYNTAX_HINT = "indent with blanks, quote texts that hold ': ' or ' #', and clos
 
 
 class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
-    """Composes only, and BaseResolver resolves nothing: every plain scalar stays text."""
+    """A YAML loader that only composes nodes; BaseResolver keeps every plain scalar as text."""
 
     def __init__(self, text: str) -> None:
         Reader.__init__(self, text)
@@ -45,18 +45,18 @@ class _Loader(Reader, Scanner, Parser, Composer, BaseResolver):
 
 
 def read(path: str) -> Table | None:
-    """The table in the file ``path`` ("-": standard input); None if there is no such file.
+    """Return the table in the file ``path`` ("-": standard input); None if the file does not exist.
 
-    :raises ConfigError: with file and line, if it cannot be read or means nothing.
+    :raises ConfigError: with file and line, if the file cannot be read or is invalid.
     """
     content = _content(path)
     return None if content is None else parse(content, path)
 
 
 def parse(content: bytes, path: str) -> Table:
-    """The table in ``content``.
+    """Return the table in ``content``.
 
-    :raises ConfigError: with file and line, if it means nothing.
+    :raises ConfigError: with file and line, if the content is invalid.
     """
     try:
         node = _composed(_text(content, path), path)
@@ -68,9 +68,9 @@ def parse(content: bytes, path: str) -> Table:
 
 
 def _composed(text: str, path: str) -> yaml.Node | None:
-    """The one document of a YAML stream, or None.
+    """Return the root node of a YAML stream; None if the stream is empty.
 
-    :raises ConfigError: with the line, if PyYAML refuses the text.
+    :raises ConfigError: with the line, if PyYAML rejects the text.
     """
     loader = None
     try:
@@ -84,7 +84,7 @@ def _composed(text: str, path: str) -> yaml.Node | None:
         raise ConfigError(what, "keep to printable characters") from error
     except (
         ValueError
-    ) as error:  # PyYAML 6 lets those of chr() and int() through: "\U00110000", %YAML 1.<many>
+    ) as error:  # PyYAML 6 does not catch errors of chr() and int(): "\U00110000", %YAML 1.<many>
         line = loader.line + 1 if loader is not None else 1
         raise ConfigError(f"{path}:{line}: not valid YAML: {error}", _SYNTAX_HINT) from error
 
@@ -107,9 +107,9 @@ def _content(path: str) -> bytes | None:
 
 
 def _no_link(path: str) -> None:
-    """Do nothing if there is nothing at all.
+    """Return silently if the path does not exist.
 
-    :raises ConfigError: if a link is there that leads nowhere: its settings are meant, not the defaults.
+    :raises ConfigError: if the path is a broken link: the operator expects its settings, not the defaults.
     """
     try:
         target = os.readlink(path)  # noqa: PTH115  text in, text out
@@ -128,7 +128,7 @@ def _text(content: bytes, path: str) -> str:
 
 
 def _indented(error: yaml.MarkedYAMLError, text: str, path: str) -> ConfigError | None:
-    """For a first key that is indented: PyYAML names the first line that is not. None for other errors."""
+    """Return the error for an indented first key, where PyYAML names a later line; None for other errors."""
     if "'<document start>'" not in (error.problem or ""):
         return None
     lines = enumerate(text.splitlines(), 1)
@@ -160,20 +160,22 @@ def _top(entry: Entry, path: str) -> Table:
 
 
 class _Walk:
-    """Turns composed nodes into entries, and counts them: aliases may repeat a node many times."""
+    """Converts composed nodes into entries, and limits their number, since aliases can repeat a node many
+    times.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._left = MAX_ENTRIES
 
     def place(self, line: int) -> str:
-        """The place of a line that counts from 0."""
+        """Return the place of a line that is counted from 0."""
         return f"{self._path}:{line + 1}"
 
     def entry(self, node: yaml.Node, depth: int) -> Entry:
-        """The entry of a node.
+        """Return the entry of a node.
 
-        :raises ConfigError: if it is nothing that a configuration may hold.
+        :raises ConfigError: if a configuration must not contain this node.
         """
         place = self.place(node.start_mark.line)
         self._bounds(place, depth)

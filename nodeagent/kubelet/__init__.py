@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Talks to the kubelet: its sockets and files. Decides nothing about devices."""
+"""Communicates with the kubelet through its sockets and files. Makes no decisions about devices."""

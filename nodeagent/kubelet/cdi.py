@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI specification files, which the container runtime reads (Container Device Interface 0.5.0).
+"""Writes CDI specification files for the container runtime (Container Device Interface 0.5.0).
 
-Written whole or not at all. Only files with our own prefix are touched.
+A file is replaced atomically. Files without the prefix of nodeagent are never touched.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ PREFIX = "nodeagent-"
 _OTHERWISE = "or set cdi: false on the resource"
 
 Entry = Mapping[str, object]
-"""One device of a file: its name, and what it changes in a container."""
+"""One device of a CDI file: its name and its container edits."""
 
 Stamp = tuple[int, int, int]
-"""Inode, time of the last change in ns, size."""
+"""Inode, modification time in ns, size."""
 
 
 def file_name(resource: str) -> str:
-    """The file of a resource: two that differ in one character only have two files."""
+    """Return the file name for a resource; different resources always have different files."""
     return f"{PREFIX}{hashlib.sha256(resource.encode()).hexdigest()[:10]}.json"
 
 
 def stamp(directory: str, resource: str) -> Stamp | None:
-    """Which file of the resource is there; None without one. Blocks."""
+    """Return the stamp of the resource's file; None if there is no file. Blocks."""
     try:
         status = Path(directory, file_name(resource)).stat()
     except OSError:
@@ -39,9 +39,9 @@ def stamp(directory: str, resource: str) -> Stamp | None:
 
 
 def write(directory: str, resource: str, document: Mapping[str, object]) -> Stamp | None:
-    """Write the file of a resource; tell which it is. Blocks.
+    """Write the file of a resource and return its stamp. Blocks.
 
-    :raises KernelRefused: if that is impossible.
+    :raises KernelRefused: if the file cannot be written.
     """
     target = Path(directory, file_name(resource))
     files.put(target, json.dumps(document, indent=2), _OTHERWISE, what="the CDI file ")
@@ -49,9 +49,9 @@ def write(directory: str, resource: str, document: Mapping[str, object]) -> Stam
 
 
 def entries(directory: str) -> dict[str, dict[str, Entry]]:
-    """The devices in each of our own files there, by name.
+    """Return the devices in each file of nodeagent, by file name.
 
-    Blocks; a file that cannot be read is left out.
+    Blocks. Files that cannot be read are skipped.
     """
     found: dict[str, dict[str, Entry]] = {}
     for file in sorted(Path(directory).glob(f"{PREFIX}*")):
@@ -62,7 +62,7 @@ def entries(directory: str) -> dict[str, dict[str, Entry]]:
 
 
 def clean(directory: str, keep: Iterable[str]) -> None:
-    """Remove own files of resources that are not in ``keep``. Blocks; what cannot be removed stays."""
+    """Remove nodeagent's files of resources that are not in ``keep``. Blocks. Errors are ignored."""
     kept = {file_name(resource) for resource in keep}
     with contextlib.suppress(OSError):
         for file in sorted(Path(directory).glob(f"{PREFIX}*")):

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device manager's checkpoint: the ids that pods have, as the kubelet wrote it last. Read, never written.
+"""Reads the kubelet's device manager checkpoint: the device ids allocated to pods.
 
-It is no API (pkg/kubelet/cm/devicemanager/checkpoint), so any content is accepted. The kubelet writes it
-after the last Allocate of a container and at each list message, not when a pod ends: it may name pods that
-have ended. It is written whole, from the kubelet's own memory.
+The file is not an API (pkg/kubelet/cm/devicemanager/checkpoint), so unexpected content is tolerated. The
+kubelet writes it after the last Allocate of a container and after each ListAndWatch message, but not when a
+pod ends, so it may list pods that have ended. Each write replaces the whole file from the kubelet's memory.
 
-With an id it keeps the answer to its Allocate. An id may stand for more than its own device: a bundle, a
-group. The variables that virt-launcher reads name each function and mdev (``PCI_RESOURCE_*``,
-``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the nodes name the groups, whatever plugin has
-answered.
+The file also contains the response to each Allocate, because one id may represent several devices: a bundle
+or an IOMMU group. The variables for virt-launcher name each function and mdev (``PCI_RESOURCE_*``,
+``MDEV_PCI_RESOURCE_*``, in KubeVirt's pkg/util/util.go), and the device nodes name the groups; this holds
+for every device plugin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nodeagent.model.allocation import ResourceDevice
 from nodeagent.model.ids import GroupNumber, ResourceName, mdev_uuid, pci_address
 
 Stamp = tuple[int, int, int]
-"""Inode, time of the last change in ns, size: the kubelet writes a new file each time."""
+"""Inode, modification time in ns, size; the kubelet creates a new file for each write."""
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _VARIABLES = ("PCI_RESOURCE_", "MDEV_PCI_RESOURCE_")
@@ -37,7 +37,7 @@ _GROUP = re.compile(r"/dev/vfio/(?P<number>[0-9]+)")
 
 
 class AllocatedDevices(NamedTuple):
-    """An answer: host devices in its variables, IOMMU groups of its nodes, all other nodes, and CDI names."""
+    """The devices in an Allocate response: host devices, IOMMU groups, other device nodes, CDI names."""
 
     host_devices: tuple[str, ...] = ()
     groups: frozenset[GroupNumber] = frozenset()
@@ -46,9 +46,9 @@ class AllocatedDevices(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One id of one pod; ``numa``: its topology, as it was listed to the kubelet.
+    """One device id allocated to one pod; ``numa`` is the NUMA node that was advertised for it.
 
-    ``answer``: the devices that its container got with it, and with the ids of the same Allocate.
+    ``answer``: the devices in the response of the Allocate call that contained this id.
     """
 
     uid: str
@@ -59,12 +59,12 @@ class Entry(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The entries of the file. Unless all of it is ``readable``, an entry that is missing proves nothing.
+    """The entries of the file. Only if the whole file is ``readable``, a missing entry means "not allocated".
 
-    ``registered``: the healthy ids of each resource, by the last list of whichever plugin.
+    ``registered``: the Healthy ids of each resource in the last ListAndWatch message of its device plugin.
     """
 
-    stamp: Stamp | None = None  # None: there is no file, or it cannot be read
+    stamp: Stamp | None = None  # None: the file does not exist or cannot be read
     entries: tuple[Entry, ...] = ()
     readable: bool = False
     missing: bool = False
@@ -72,12 +72,12 @@ class Checkpoint(NamedTuple):
 
     @property
     def listed_devices(self) -> frozenset[ResourceDevice]:
-        """All ids that pods have by the file."""
+        """Return all device ids that the file lists as allocated."""
         return frozenset((each.resource, each.device_id) for each in self.entries)
 
 
 class CheckpointFile:
-    """The file, parsed again when it has changed."""
+    """The checkpoint file; it is parsed again only after a change."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -85,7 +85,7 @@ class CheckpointFile:
         self._one_by_one = Lock()  # a slow read of an old file must not replace a newer one
 
     def read(self) -> Checkpoint:
-        """The file as it is now. Blocks."""
+        """Return the current content of the file. Blocks."""
         with self._one_by_one:
             try:
                 self._last = self._read()
@@ -107,9 +107,9 @@ class CheckpointFile:
 
 
 def known_resources(path: str) -> frozenset[str] | None:
-    """The resources that the kubelet knows; None for a file that cannot be read. Blocks on it.
+    """Return the resources that the kubelet knows; None if the file cannot be read. Blocks.
 
-    It writes the file again when it forgets one, before it writes its Node (``GetCapacity`` in
+    The kubelet writes the file after it removes a resource, before it updates its Node (``GetCapacity`` in
     devicemanager/manager.go).
     """
     try:
@@ -121,7 +121,7 @@ def known_resources(path: str) -> frozenset[str] | None:
 
 
 def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool, Mapping[str, Sequence[str]]]:
-    """The entries that can be parsed, whether these are all, and the registered ids."""
+    """Return the entries that can be parsed, whether that is all of them, and the registered ids."""
     try:
         data = json.loads(file.read())["Data"]
         pods = tuple(data["PodDeviceEntries"] or ())
@@ -141,10 +141,12 @@ def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool, Mapping[str, Sequ
 
 
 def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
-    """By NUMA node, which is "-1" for an id without topology; a list before Kubernetes 1.20.
+    """Yield the entries of a pod.
 
-    A number is a share of another plugin, unless the answer to its Allocate has the node of that IOMMU group:
-    then it is virt-handler's.
+    They are grouped by NUMA node ("-1": none); before Kubernetes 1.20 in one list.
+
+    A numeric id is one of several shares of a device, unless the Allocate response contains the node of the
+    IOMMU group with that number: then virt-handler's device plugin has allocated the group.
     """
     answer = parse_allocate_response(pod.get("AllocResp") or "")
     by_node = pod["DeviceIDs"]
@@ -164,9 +166,9 @@ def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
             )
 
 
-@lru_cache(maxsize=4096)  # the file is read after each Allocate, and most of its answers are those of before
+@lru_cache(maxsize=4096)  # the file is read after each Allocate, and most responses in it are unchanged
 def parse_allocate_response(text: str) -> AllocatedDevices:
-    """The devices in a ContainerAllocateResponse in base64; none, if it cannot be read."""
+    """Return the devices in a base64 ContainerAllocateResponse; an unreadable response has none."""
     try:
         return _from_message(v1beta1.ContainerAllocateResponse.parse(base64.b64decode(text)))
     except Exception:  # noqa: BLE001 - the file is no API: bytes of any kind

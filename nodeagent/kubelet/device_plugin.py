@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device plugin of one resource, as the kubelet calls it (deviceplugin v1beta1), and its device list.
+"""The device plugin service of one resource (deviceplugin v1beta1), and its device list.
 
-``DeviceList`` is the list that the kubelet sees; it outlives servers and registrations. ``DevicePlugin`` is
-the service of one registration: it streams the list and passes Allocate on to ``Answers``, which the agent
-implements (``agent.device_plugins``). Served by ``endpoint``. Knows the protocol, and nothing about devices.
+``DeviceList`` is the list that the kubelet receives; it is kept when servers and registrations are
+replaced. ``DevicePlugin`` serves one registration: it streams the list and passes Allocate calls to
+``Answers``, which ``agent.device_plugins`` implements. ``endpoint`` runs the service. This module
+implements the protocol, and makes no decisions about devices.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.model.allocation import Grant
 from nodeagent.model.resource import Device, Reason, ReasonCode
 
-LONGEST_ID = 256  # characters; no id of a device has more than 63
-MOST_IDS = 4096  # in one request, or as many as are listed
+LONGEST_ID = 256  # longest device id in a request, in characters; ids of nodeagent have at most 63
+MOST_IDS = 4096  # most ids in one request, or the length of the list if that is greater
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
 
@@ -34,15 +35,16 @@ _LEAVING = Reason(ReasonCode.GONE, "it vanished while it was being allocated", "
 
 
 class DeviceList:
-    """The devices of one resource as the kubelet is to see them. ``cell`` holds the list that is sent.
+    """The devices of one resource as sent to the kubelet; ``cell`` contains the current list.
 
-    Kubelet 1.36.2 crashes when an id leaves the list while its Allocate runs (pkg/kubelet/cm/devicemanager/
-    manager.go). So an id that is being allocated stays listed, Unhealthy, until a moment after the answer.
+    Kubelet 1.36.2 crashes if an id leaves the list during its Allocate call
+    (pkg/kubelet/cm/devicemanager/manager.go). So an id that is being allocated stays in the list,
+    Unhealthy, until shortly after the response.
     """
 
     def __init__(self, devices: tuple[Device, ...] = ()) -> None:
         self.cell: Latest[tuple[Device, ...]] = Latest(devices)
-        self.resends = 0  # how often the list was to be sent again
+        self.resends = 0  # number of requests to send an unchanged list again
         self._devices = devices
         self._response: _EncodedList | None = None
         self._allocating: Counter[str] = Counter()
@@ -53,13 +55,13 @@ class DeviceList:
         self._publish()
 
     def resend(self) -> None:
-        """Send the list although it is the same: the kubelet writes its checkpoint at each one."""
+        """Send the unchanged list again, because the kubelet writes its checkpoint after each list."""
         self.resends += 1
         self.cell.touch()
 
     @property
     def response(self) -> v1beta1.ListAndWatchResponse:
-        """The list as it is sent; the same object while the kubelet would see no difference."""
+        """Return the message for the current list; the object is reused while the message is the same."""
         entries = [(each.id, each.healthy, each.numa) for each in self.cell.get()]
         if self._response is None or self._response.entries != entries:
             self._response = _EncodedList(entries)
@@ -67,7 +69,7 @@ class DeviceList:
 
     @contextlib.contextmanager
     def allocating(self, ids: Sequence[str], linger: float) -> Iterator[None]:
-        """Keep these ids listed until ``linger`` seconds after the block."""
+        """Keep these ids in the list until ``linger`` seconds after the ``with`` block."""
         known = {device.id for device in self.cell.get()}
         listed = [device_id for device_id in ids if device_id in known]
         self._allocating.update(listed)
@@ -92,8 +94,9 @@ class DeviceList:
 
 
 class _EncodedList(v1beta1.ListAndWatchResponse):
-    """A list that is encoded once: betterproto2 takes 16 ms for 1,000 devices, and all lists are sent again
-    to a kubelet that has restarted. Keeps the bytes and not the messages of the devices.
+    """A message that is encoded only once: encoding 1,000 devices with betterproto2 takes 16 ms.
+
+    Every list is sent again to a restarted kubelet. The object keeps the bytes, not the device messages.
     """
 
     def __init__(self, entries: Sequence[tuple[str, bool, int | None]]) -> None:
@@ -105,56 +108,59 @@ class _EncodedList(v1beta1.ListAndWatchResponse):
 
 
 def _device(device_id: str, healthy: bool, numa: int | None) -> v1beta1.Device:
-    """No topology for an unknown NUMA node: -1 on the wire fails pods under strict topology policies."""
+    """Return the message for one device; an unknown NUMA node is omitted, since -1 fails strict topology
+    policies.
+    """
     topology = v1beta1.TopologyInfo([v1beta1.NumaNode(numa)]) if numa is not None and numa >= 0 else None
     return v1beta1.Device(device_id, HEALTHY if healthy else UNHEALTHY, topology)
 
 
 class Answers(Protocol):
-    """The agent's part of the service."""
+    """The interface that the agent implements for the device plugin service."""
 
     @property
     def preferring(self) -> bool:
-        """True if the kubelet shall ask which devices to prefer."""
+        """Return True if the kubelet should call GetPreferredAllocation."""
         ...
 
     def allocate(self, device_ids: Sequence[str]) -> Awaitable[Grant]:
-        """The grant for one container.
+        """Return the grant for one container.
 
-        :raises AllocationRefused: with a text for people.
-        :raises KernelRefused: with such a text, where it is the host that refuses.
+        :raises AllocationRefused: with a message for the user.
+        :raises KernelRefused: with a message for the user, if the kernel is the cause.
         """
         ...
 
     async def ready(self) -> None:
-        """Wait, but not long, until the devices in use are known well enough for a first list."""
+        """Wait for a limited time until the devices in use are known, before the first list is sent."""
         ...
 
     async def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
-        """The preferred ids.
+        """Return the preferred device ids.
 
-        :raises AllocationRefused: for a request that cannot be met.
+        :raises AllocationRefused: if the request cannot be satisfied.
         """
         ...
 
 
 class DevicePlugin(v1beta1.DevicePluginBase):
-    """The service of one registration."""
+    """The gRPC service for one registration of a resource."""
 
     def __init__(self, devices: DeviceList, answers: Answers, timeouts: Timeouts) -> None:
         self._devices = devices
         self._answers = answers
         self._timeouts = timeouts
-        self._sent = Latest(-1)  # the newest version of the list that a stream has sent
+        self._sent = Latest(-1)  # version of the newest list that a stream has sent
 
     async def get_device_plugin_options(self, message: v1beta1.Empty) -> v1beta1.DevicePluginOptions:
-        """At once and always: the kubelet waits for it inside Register."""
+        """Return the options immediately, because the kubelet waits for them inside Register."""
         return options(self._answers)
 
     async def list_and_watch(self, message: v1beta1.Empty) -> AsyncIterator[v1beta1.ListAndWatchResponse]:
-        """The list, and again whenever the kubelet would see a difference: each message costs it an fsync.
+        """Send the list at start and after each change that is visible to the kubelet; each message costs
+        it an fsync.
 
-        There is no queue: a stream whose reader is slow sends the newest list next.
+        A stream with a slow reader sends only the newest list.
         """
         await self._answers.ready()
         version, sent, resends = -1, None, 0
@@ -169,20 +175,20 @@ class DevicePlugin(v1beta1.DevicePluginBase):
     async def get_preferred_allocation(
         self, message: v1beta1.PreferredAllocationRequest
     ) -> v1beta1.PreferredAllocationResponse:
-        """One choice per container, in order."""
+        """Return one preference per container, in request order."""
         return v1beta1.PreferredAllocationResponse(
             container_responses=[await self._prefer(request) for request in message.container_requests]
         )
 
     async def allocate(self, message: v1beta1.AllocateRequest) -> v1beta1.AllocateResponse:
-        """One response per container, in order; the same ids may come again at any time."""
+        """Return one response per container, in request order; the kubelet may repeat a request."""
         responses = [await self._allocate(request.device_ids) for request in message.container_requests]
         return v1beta1.AllocateResponse(container_responses=responses)
 
     async def pre_start_container(
         self, message: v1beta1.PreStartContainerRequest
     ) -> v1beta1.PreStartContainerResponse:
-        """Nothing to do; never asked for."""
+        """Do nothing: the options tell the kubelet not to call this."""
         return v1beta1.PreStartContainerResponse()
 
     async def _prefer(
@@ -215,9 +221,9 @@ class DevicePlugin(v1beta1.DevicePluginBase):
             ) from late
 
     async def _wait_until_sent(self) -> None:
-        """Wait, but not long, until the list that explains a refusal is sent.
+        """Wait for a limited time until the list with the refusal reason is sent.
 
-        Otherwise a controller creates pod after pod for a device that still counts as Healthy.
+        Otherwise a controller creates pod after pod for a device that the kubelet still considers Healthy.
         """
         wanted = self._devices.cell.version
         with anyio.move_on_after(self._timeouts.refusal_list_sent):
@@ -225,7 +231,7 @@ class DevicePlugin(v1beta1.DevicePluginBase):
                 await self._sent.newer(self._sent.version)
 
     def _check(self, device_ids: Sequence[str]) -> None:
-        """Refuse ids that no device has before they are looked up, logged and reported."""
+        """Reject unknown ids before they are looked up, logged and reported."""
         longest = max(map(len, device_ids), default=0)
         if longest > LONGEST_ID:
             what = f"an id of {longest} characters is not that of a device of this node"
@@ -237,7 +243,9 @@ class DevicePlugin(v1beta1.DevicePluginBase):
 
 
 def options(answers: Answers) -> v1beta1.DevicePluginOptions:
-    """Sent in Register and in GetDevicePluginOptions: old kubelets read the first, new ones the second."""
+    """Return the options for Register and GetDevicePluginOptions; old kubelets use the former, new ones the
+    latter.
+    """
     return v1beta1.DevicePluginOptions(
         pre_start_required=False, get_preferred_allocation_available=answers.preferring
     )

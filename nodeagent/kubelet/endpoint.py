@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One resource towards the kubelet: serve, register, hold the registration, and again when it is lost.
+"""Serves and registers one resource with the kubelet, and registers it again when the registration is lost.
 
-``Endpoint.run`` is one loop per resource, started by ``agent.device_plugins``. Each round is a new server on
-a new path. A round ends when the kubelet has a new socket, our own socket is gone, or the stream has ended or
-was never opened. There is never a second registration while the first is served: kubelet 1.36 disconnects
-the *current* plugin when any stream of that resource ends. ``plugin_watcher`` has the other way to register.
+``agent.device_plugins`` starts one ``Endpoint.run`` per resource. Each pass of its loop creates a new
+server with a new socket path. A pass ends when the kubelet creates a new socket, the endpoint's own socket
+is removed, or the ListAndWatch stream ends or is not opened in time. A resource never has two registrations
+at once, because kubelet 1.36 disconnects the *current* plugin when any stream of the resource ends.
+``plugin_watcher`` implements the other registration method.
 
-The kubelet dials back and asks for the options before it answers to Register, which may take 10 s; so a call
-has 20 s. No refusal is final. ``kubelet.sock`` appears at bind(2), before listen(2), and listen raises no
-event: hence the quick tries after its creation for as long as nobody answers. A kubelet that refuses is asked
-less often.
+The kubelet connects back and requests the options before it answers Register, which may take 10 s; so a
+Register call may take 20 s. Every failed registration is retried. ``kubelet.sock`` appears at bind(2), but
+the kubelet accepts connections only after listen(2), which raises no event: so retries are fast just after
+the socket was created. If the kubelet rejects the registration, retries are less frequent.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ VERSION = "v1beta1"
 
 
 class RegistrationState(NamedTuple):
-    """Whether the resource is registered now, how often it was, and the error of the last try, if any."""
+    """Whether the resource is registered, the number of registrations, and the error of the last attempt,
+    if any.
+    """
 
     registered: bool = False
     registrations: int = 0
@@ -48,7 +51,7 @@ class RegistrationState(NamedTuple):
 
 
 class EndReason(StrEnum):
-    """Why a registration ended."""
+    """The reason why a registration ended."""
 
     KUBELET_CHANGED = "the kubelet has a new socket"
     SOCKET_GONE = "our socket was removed"
@@ -58,22 +61,22 @@ class EndReason(StrEnum):
 
 
 class Registrar:
-    """Registers at the kubelet, over a connection for each call: one that is lost ends no other call.
+    """Calls Register with one connection per call, so that a lost connection affects no other call.
 
-    Also knows whether the kubelet can be reached, and logs once when that changes.
+    It also tracks whether the kubelet can be reached, and logs each change once.
     """
 
     def __init__(self, path: str, timeouts: Timeouts) -> None:
-        self.refused = False  # no process listens at the socket that is there now
+        self.refused = False  # no process listens on the socket at this path
         self._path = path
         self._timeouts = timeouts
         self._away = False
 
     async def register(self, resource: str, endpoint: str, options: v1beta1.DevicePluginOptions) -> None:
-        """Register.
+        """Register the resource.
 
         :raises KubeletAway: if no process listens.
-        :raises KubeletUnavailable: with the kubelet's text, if it did not work otherwise.
+        :raises KubeletUnavailable: for any other error, with the kubelet's message.
         """
         request = v1beta1.RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=resource, options=options
@@ -87,7 +90,8 @@ class Registrar:
             self.note_away()
             raise
         except KubeletUnavailable as error:
-            if isinstance(error.__cause__, GRPCError):  # the kubelet's own answer: it is there
+            # the kubelet answered with an error, so it can be reached
+            if isinstance(error.__cause__, GRPCError):
                 self.note_back()
             raise
         finally:
@@ -95,19 +99,19 @@ class Registrar:
         self.note_back()
 
     def note_socket(self, kubelet: Identity | None) -> None:
-        """Which socket is at the kubelet's path now; without one it cannot be reached."""
+        """Store the identity of kubelet.sock; None means that the kubelet cannot be reached."""
         self.refused = False
         if kubelet is None:
             self.note_away()
 
     def note_away(self) -> None:
-        """The kubelet cannot be reached; logged once, until it answers again."""
+        """Record that the kubelet cannot be reached; this is logged once until it answers again."""
         if not self._away:
             log.event(log.KUBELET_UNREACHABLE, socket=self._path)
         self._away = True
 
     def note_back(self) -> None:
-        """The kubelet has answered, or has connected by itself."""
+        """Record that the kubelet has answered or has connected."""
         self.refused = False
         if self._away:
             log.event(log.KUBELET_REACHABLE, socket=self._path)
@@ -115,19 +119,19 @@ class Registrar:
 
 
 def register_delay(attempt: int, age: float, jitter: float, timeouts: Timeouts) -> float:
-    """Seconds before try ``attempt`` (0 = the first repeat) at a kubelet.sock of that age in seconds."""
+    """Return the seconds before retry ``attempt`` (from 0), ``age`` seconds after kubelet.sock appeared."""
     if _is_young(age, timeouts):
         return timeouts.register_retry_young.delay(attempt)
     return timeouts.register_retry.delay(attempt, jitter)
 
 
 def _is_young(age: float, timeouts: Timeouts) -> bool:
-    """True if the kubelet may not listen yet on a kubelet.sock of that age."""
+    """Return True if the kubelet may not listen yet on a kubelet.sock of this age."""
     return age < timeouts.young_kubelet_socket
 
 
 class Endpoint:
-    """One resource's endpoint, registered by Register calls. ``devices`` may change at any time."""
+    """The endpoint of one resource, registered with Register calls. ``devices`` may change at any time."""
 
     def __init__(
         self,
@@ -139,7 +143,10 @@ class Endpoint:
         changed: Latest[None],
         timeouts: Timeouts,
     ) -> None:
-        """``changed`` is touched when the state is another; all endpoints share it."""
+        """Create the endpoint.
+
+        ``changed``, shared by all endpoints, is touched when the registration state changes.
+        """
         self.resource = resource
         self.devices = devices
         self.state = RegistrationState()
@@ -150,29 +157,29 @@ class Endpoint:
         self._timeouts = timeouts
         self._grace = timeouts.allocate_answer
         self._quick_ends = 0
-        self._complained = False  # about a refusal, since it was accepted last
-        self._news: Latest[None] = Latest(None)  # touched when the directory or a stream may be another
+        self._complained = False  # a refusal was logged since the last successful registration
+        self._news: Latest[None] = Latest(None)  # touched when the directory or a stream may have changed
         self._server: SocketServer | None = None
-        self._kubelet: Identity | None = None  # with which it registers
+        self._kubelet: Identity | None = None  # the kubelet.sock of the current registration
 
     @property
     def listed(self) -> bool:
-        """True while the kubelet reads the list."""
+        """Return True while the kubelet reads the list."""
         return self._server is not None and self._server.streams > 0
 
     def shorten_grace(self, grace: float) -> None:
-        """From now on the end waits no longer than ``grace`` seconds for an Allocate in flight."""
+        """Limit the wait for running Allocate calls at the end to ``grace`` seconds."""
         self._grace = grace
 
     async def run(self) -> None:
-        """Serve and register again and again, until cancelled."""
+        """Serve and register the resource until cancelled."""
         with self._directory.listening(self._note_change):
             while True:
                 await self.wait_until(self.is_wanted)
                 await self._serve()
 
     async def _serve(self) -> None:
-        """One server and its registration until that is lost, and the pause after it."""
+        """Run one server with its registration until the registration is lost, then pause."""
         began = time.monotonic()
         kubelet = self._kubelet = self._directory.kubelet.get()
         server = self._server = self.create_server()
@@ -187,14 +194,15 @@ class Endpoint:
             self._server = None
             self._set(self.state._replace(registered=False))
         if self._directory.kubelet.get() != kubelet:
-            reason = EndReason.KUBELET_CHANGED  # a restart removes our socket, too, and ends the stream
+            # a kubelet restart also removes our socket and ends the stream
+            reason = EndReason.KUBELET_CHANGED
         pause = self._pause_after(reason, time.monotonic() - began)
         restarted = pause == 0.0 or await self.wait_until(self._is_kubelet_changed, pause)
         if not restarted and self.state.registrations:
             log.event(log.REGISTRATION_LOST, resource=self.resource, cause=reason.value)
 
     def _pause_after(self, reason: EndReason, lived: float) -> float:
-        """Seconds until the next round, after one of ``lived`` seconds; a new kubelet ends the pause."""
+        """Return the pause after a pass of ``lived`` seconds; a new kubelet ends the pause early."""
         timeouts = self._timeouts
         if reason is EndReason.KUBELET_CHANGED:
             self._quick_ends = 0
@@ -205,21 +213,22 @@ class Endpoint:
         retry = timeouts.endpoint_retry
         return max(retry.first, retry.delay(self._quick_ends - 1, random.random()))
 
-    # Registration by calls: ``plugin_watcher`` replaces these three
+    # Registration with Register calls; ``plugin_watcher`` overrides these three methods
 
     def is_wanted(self) -> bool:
-        """True if there is a kubelet to register with."""
+        """Return True if there is a kubelet to register with."""
         return self._directory.kubelet.get() is not None
 
     def create_server(self) -> SocketServer:
-        """A server with a name that was never used before."""
+        """Return a server with a socket name that was never used before."""
         plugin = DevicePlugin(self.devices, self._answers, self._timeouts)
         name = self._directory.new_name(self.resource)
         return SocketServer(self._directory.path, name, [plugin], self._timeouts, on_streams=self._news.touch)
 
     async def announce(self, server: SocketServer) -> EndReason:
-        """Register, however often that fails, and wait until the registration is lost."""
-        timeouts, tries = self._timeouts, Counter[bool]()  # by whether the kubelet is young
+        """Register, retrying failures, and wait until the registration is lost."""
+        # attempts, counted separately for a young and an older kubelet.sock
+        timeouts, tries = self._timeouts, Counter[bool]()
         while server.present and self.is_wanted():
             self._kubelet = self._directory.kubelet.get()
             if await self._register(server):
@@ -234,7 +243,7 @@ class Endpoint:
         return EndReason.SOCKET_GONE
 
     async def _register(self, server: SocketServer) -> bool:
-        """One call; False if it failed, or if our or the kubelet's socket was replaced meanwhile."""
+        """Call Register once; return False if it failed, or if a socket was replaced during the call."""
         accepted = False
 
         async def register() -> None:
@@ -252,7 +261,7 @@ class Endpoint:
         options = device_plugin.options(self._answers)
         try:
             await self._registrar.register(self.resource, server.name, options)
-        except KubeletAway:  # no fault of this resource: the Registrar logs it, once for all
+        except KubeletAway:  # not specific to this resource: the Registrar logs it once for all resources
             self._set(self.state._replace(last_error=None))
         except KubeletUnavailable as error:
             self.note_refused(error.what)
@@ -261,7 +270,9 @@ class Endpoint:
         return False
 
     async def hold(self, server: SocketServer) -> EndReason:
-        """Wait until the kubelet or our socket is another, or the stream has ended or was never opened."""
+        """Wait until the kubelet restarts, our socket is removed, or the stream ends or is not opened in
+        time.
+        """
         limit = self._timeouts.list_and_watch_open
         if not await self.wait_until(lambda: server.streamed or self._is_over(server), limit):
             return EndReason.NO_STREAM
@@ -271,15 +282,18 @@ class Endpoint:
         return EndReason.STREAM_ENDED if server.present else EndReason.SOCKET_GONE
 
     def _is_kubelet_changed(self) -> bool:
-        """True if the kubelet has gone, or there is another. One that reads the list is there."""
+        """Return True if kubelet.sock was removed or replaced; a kubelet that still reads the list counts
+        as unchanged.
+        """
         now = self._directory.kubelet.get()
         return now != self._kubelet and not (now is None and self.listed)
 
     def _is_over(self, server: SocketServer) -> bool:
-        """True if the kubelet is another, or our socket is gone and there is a kubelet to register with.
+        """Return True if the kubelet has restarted, or our socket is gone and there is a kubelet to
+        register with.
 
-        A kubelet that reads the list although its socket is gone could not be registered with: both may have
-        been unlinked at once, and not all events have come yet.
+        If both sockets are gone but the kubelet still reads the list, no kubelet.sock is left to register
+        at, and further events may follow.
         """
         if self._is_kubelet_changed():
             return True
@@ -288,7 +302,7 @@ class Endpoint:
     # State
 
     async def wait_until(self, condition: Callable[[], bool], limit: float | None = None) -> bool:
-        """Wait until the condition holds; False if ``limit`` seconds passed first."""
+        """Wait until the condition holds; return False if ``limit`` seconds pass first."""
         if condition():
             return True
         with anyio.move_on_after(limit):
@@ -297,14 +311,14 @@ class Endpoint:
         return condition()
 
     def note_accepted(self) -> None:
-        """The kubelet has accepted the resource."""
+        """Record that the kubelet has accepted the resource."""
         self._complained = False
         self._set(RegistrationState(True, self.state.registrations + 1))
         devices = len(self.devices.cell.get())
         log.event(log.RESOURCE_REGISTERED, resource=self.resource, devices=devices)
 
     def note_refused(self, error: str) -> None:
-        """Why the resource is not registered; logged once until it is."""
+        """Record why the resource is not registered; this is logged once until the registration succeeds."""
         error = bounded(error)
         if not self._complained:
             log.event(log.REGISTER_FAILING, resource=self.resource, error=error)
@@ -316,6 +330,6 @@ class Endpoint:
         self._changed.touch()
 
     def _note_change(self, name: str | None) -> None:
-        """The directory has changed: a socket of ours, or all of it (None)."""
+        """Handle a change of one of our sockets, or of an unknown part of the directory (None)."""
         if name is None or (self._server is not None and self._server.name == name):
             self._news.touch()

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC on unix sockets with grpclib: a server that stops cleanly, and calls to the kubelet.
+"""gRPC over unix sockets with grpclib: a server that stops cleanly, and calls to the kubelet.
 
-grpclib 0.4.9 serves and calls, the generated messages encode and decode. A kubelet needs more than that:
+grpclib 0.4.9 implements the protocol, and the generated messages encode and decode. This module adds:
 
-- ``SocketServer.stop`` ends streams with trailers and connections with GOAWAY, and serves nothing on an old
+- ``SocketServer.stop`` ends streams with trailers and connections with GOAWAY, and accepts no call on an old
   connection (grpclib issues 107, 131, 148). It takes bounded time also since Python 3.12, where
-  ``asyncio.Server.wait_closed`` waits for the peers.
-- ``call`` runs a call in a task of its own, because grpclib ends a call by cancelling its task.
-- A method that is not served is answered UNIMPLEMENTED: grpc-go cannot read grpclib's own answer.
+  ``asyncio.Server.wait_closed`` waits for the clients.
+- ``call`` runs each call in its own task, because grpclib aborts a call by cancelling its task.
+- Unknown methods are answered with UNIMPLEMENTED, since grpc-go cannot parse grpclib's own answer.
 
-The endpoint of each resource has a server; each Register call has a channel, and so has PodResources. The
-fake kubelet of ``sim/`` uses both ends, too.
+Each resource's endpoint has a server; each Register call and the PodResources client have a channel. The
+fake kubelet in ``sim/`` uses both as well.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ T = TypeVar("T")
 
 BACKLOG = 128  # connections that wait to be accepted
 SMALL_WINDOWS = Configuration(http2_connection_window_size=65_535, http2_stream_window_size=65_535)
-"""Those of HTTP/2 itself: grpclib's own of 4 MiB cost three more frames on each connection."""
+"""The default windows of HTTP/2; those of grpclib (4 MiB) need three more frames on each connection."""
 
 RPC_ERRORS = (OSError, GRPCError, ProtocolError, StreamTerminatedError)
-"""The errors of grpclib where a call fails; TimeoutError, at its deadline, is an OSError."""
+"""The errors that a failed grpclib call raises; TimeoutError, raised at the deadline, is an OSError."""
 
 
 class Servable(Protocol):
-    """A generated service: method path → grpclib Handler."""
+    """A generated service: a map from method path to grpclib Handler."""
 
     def __mapping__(self) -> Mapping[str, Handler]:
-        """The methods."""
+        """Return the handlers by method path."""
         ...
 
 
 class SocketServer:
-    """One unix socket with gRPC services; starts once and stops once."""
+    """A server for gRPC services on one unix socket; it starts once and stops once."""
 
     def __init__(
         self,
@@ -75,34 +75,35 @@ class SocketServer:
         when it can be used. ``on_streams`` is called when a server stream has begun or ended.
         """
         self.name = publish_as or name
-        self.streams = 0  # server streams that are open now
-        self.streamed = False  # a server stream was opened at some time
+        self.streams = 0  # number of open server streams
+        self.streamed = False  # a server stream has been opened since the start
         self._directory = Path(directory)
         self._bound_name = name
         self._services = services
         self._timeouts = timeouts
         self._on_streams = on_streams
-        self._calls: dict[CancelScope, bool] = {}  # RPCs that run → whether it is a stream
+        self._calls: dict[CancelScope, bool] = {}  # running RPCs → whether the RPC is a stream
         self._connections: set[H2Protocol] = set()
         self._stopping = False
-        self._progress = Latest(None)  # touched when an RPC or a connection has ended
+        self._progress = Latest(None)  # touched when an RPC or a connection ends
         self._server: _Server | None = None
         self._file: sockets.SocketFile | None = None
 
     @property
     def path(self) -> Path:
-        """Where clients find the socket."""
+        """Return the path at which clients find the socket."""
         return self._directory / self.name
 
     @property
     def present(self) -> bool:
-        """True while the path leads to this socket, False once it was removed or replaced."""
+        """Return True while the path refers to this socket; False after it was removed or replaced."""
         return self._file is not None and self._file.is_at(self.path)
 
     def bind(self) -> None:
-        """Create the socket file without listening; ``start`` does it unless this was called before.
+        """Create the socket file without listening; ``start`` calls this unless it was called before.
 
-        :raises KubeletUnavailable: if the directory is missing or refuses, or the name is taken.
+        :raises KubeletUnavailable: if the directory does not exist or is not writable, or the name is in
+            use.
         """
         try:
             self._file = sockets.SocketFile.bind(self._directory, self._bound_name)
@@ -110,7 +111,7 @@ class SocketServer:
             raise self._unavailable(error) from error
 
     async def start(self) -> None:
-        """Bind, listen, publish.
+        """Bind, listen and publish the socket.
 
         :raises KubeletUnavailable: as ``bind`` does.
         """
@@ -119,7 +120,8 @@ class SocketServer:
         assert self._file is not None
         server = _Server(self._services, self._guarded, self._connections, self._progress.touch)
         try:
-            with CancelScope(shield=True):  # asyncio loses a server whose start is cancelled: it stays deaf
+            # asyncio loses a server whose start is cancelled: nothing would accept its connections
+            with CancelScope(shield=True):
                 await server.start(sock=self._file.socket, backlog=BACKLOG)
             self._file.rename(self.name)
         except BaseException as error:
@@ -132,11 +134,11 @@ class SocketServer:
         self._server = server
 
     async def stop(self, grace: float, *, keep_file: bool = False) -> None:
-        """End everything in bounded time (``grace`` + 4 s at worst), also if the caller is cancelled.
+        """Stop the server within ``grace`` + 4 s, even if the caller is cancelled.
 
-        From now on no new connection and no new RPC. Unary RPCs that run get ``grace`` seconds; then streams
-        end with status OK, the peers have a moment to close, and what is still open gets a GOAWAY. The socket
-        file is removed if it is still this one, unless ``keep_file``.
+        New connections and RPCs are refused immediately. Running unary RPCs get ``grace`` seconds. Then
+        streams end with status OK, clients have a moment to close, and open connections get a GOAWAY. The
+        socket file is removed if it still belongs to this server, unless ``keep_file``.
         """
         server, self._server = self._server, None
         with CancelScope(shield=True):
@@ -149,7 +151,9 @@ class SocketServer:
                 await self._hang_up(server)
 
     def _guarded(self, handler: Handler) -> Handler:
-        """The same method: counted, refused while stopping, ended by ``stop`` so that trailers are sent."""
+        """Return a handler that is counted, refused while stopping, and ended by ``stop`` so that trailers
+        are sent.
+        """
         is_stream = handler.cardinality.server_streaming
 
         async def serve(stream: Any) -> None:
@@ -178,10 +182,10 @@ class SocketServer:
         self._on_streams()
 
     async def _drain(self, grace: float) -> None:
-        """Let unary RPCs end, then end all, then let the peers close their connections.
+        """Wait for unary RPCs, then end all RPCs, then wait for the clients to close their connections.
 
-        The kubelet closes the connection when its ListAndWatch stream has ended, and has forgotten the
-        registration by then; one that comes earlier may be taken for the old one
+        The kubelet closes the connection after its ListAndWatch stream has ended, when it has also removed
+        the registration. A registration before that time may be mistaken for the old one
         (pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, 1.36).
         """
         timeouts, answering = self._timeouts, self._runs_unary()
@@ -194,7 +198,7 @@ class SocketServer:
             await self._until(lambda: not self._connections, limit)
 
     async def _hang_up(self, server: _Server) -> None:
-        """Send GOAWAY to all peers, cancel the RPCs that still run, and wait, but not long."""
+        """Send GOAWAY to all clients, cancel the running RPCs, and wait for a limited time."""
         for connection in tuple(self._connections):
             if not connection.connection.is_closing():
                 connection.connection._connection.close_connection()
@@ -225,14 +229,15 @@ class SocketServer:
 
 
 class _Server(Server):
-    """grpclib's server, with its connections remembered.
+    """grpclib's server, extended with a set of its open connections.
 
     Private names of grpclib 0.4.9 in this module: ``_mapping``, ``_protocol_factory``, ``_server`` here,
     ``connection._connection`` in ``SocketServer``, ``_create_connection``, ``_path``, ``_loop`` and
     ``_authority`` in ``SocketChannel``. The tests of this module fail if they change.
     """
 
-    __gc_interval__ = 1  # the default keeps up to ten dead connections: 32 MiB became 75 in 22 restarts
+    # the default keeps up to ten dead connections: memory grew from 32 to 75 MiB in 22 restarts
+    __gc_interval__ = 1
 
     def __init__(
         self,
@@ -251,22 +256,22 @@ class _Server(Server):
         return _Connection(plain, self._connections, self._on_lost)
 
     async def close_listener(self) -> None:
-        """Accept no new connections; those that exist stay.
+        """Accept no new connections; existing connections stay open.
 
-        One that was accepted just now begins first: a closed server of asyncio leaves it open and forgets it
-        (``Server._attach`` in Python 3.11).
+        The method first lets a connection start that was accepted just now: otherwise a closed asyncio
+        server leaves it open and loses track of it (``Server._attach`` in Python 3.11).
         """
         if not isinstance(self._server, asyncio.Server):
             return
         for each in self._server.sockets:
             asyncio.get_running_loop().remove_reader(each.fileno())
-        for _ in range(2):  # its transport is made, then its protocol
+        for _ in range(2):  # asyncio creates the transport in one iteration, the protocol in the next
             await anyio.lowlevel.checkpoint()
         self._server.close()
 
 
 class _Connection(H2Protocol):
-    """One connection, in the set of its server as long as it is open."""
+    """One connection, registered with its server while it is open."""
 
     def __init__(self, plain: H2Protocol, connections: set[H2Protocol], on_lost: Callable[[], None]) -> None:
         super().__init__(plain.handler, plain.config, plain.h2_config)
@@ -274,22 +279,25 @@ class _Connection(H2Protocol):
         self._on_lost = on_lost
 
     def connection_made(self, transport: Any) -> None:
-        """Begin."""
+        """Register the connection with its server."""
         super().connection_made(transport)
         self._connections.add(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End."""
+        """Remove the connection from its server."""
         super().connection_lost(exc)
         self._connections.discard(self)
         self._on_lost()
 
 
 class _Methods(dict[str, Handler]):
-    """Methods by path. grpclib answers an unknown path without a content type; grpc-go reads UNKNOWN then."""
+    """Handlers by method path.
+
+    grpclib answers an unknown path without a content type, which grpc-go cannot read.
+    """
 
     def get(self, path: str, default: Any = None) -> Handler:
-        """The handler of the path, or one that refuses."""
+        """Return the handler of the path, or one that answers UNIMPLEMENTED."""
         return super().get(path) or Handler(_refuse_method, Cardinality.UNARY_UNARY, None, None)
 
 
@@ -298,10 +306,10 @@ async def _refuse_method(stream: Any) -> None:
 
 
 class SocketChannel(Channel):
-    """grpclib's channel to a unix socket: connects at the first call, and again after a lost connection.
+    """grpclib's channel to a unix socket: it connects at the first call, and again after a lost connection.
 
-    The path may be longer than the 107 bytes of a socket address. ``authority`` is by default that of the
-    kubelet's own clients.
+    The path may be longer than the 107 bytes of a socket address. The default ``authority`` is the one that
+    the kubelet's own clients send.
     """
 
     def __init__(
@@ -317,14 +325,16 @@ class SocketChannel(Channel):
 
 
 class KubeletAway(KubeletUnavailable):
-    """Raised when no process listens at the kubelet's socket: it is not there, or is being restarted."""
+    """Raised when no process listens on the kubelet's socket: the file is missing, or the kubelet is
+    restarting.
+    """
 
 
 async def call(rpc: Coroutine[Any, Any, T]) -> T:
-    """The answer to a call of a generated stub.
+    """Return the response to a call of a generated stub.
 
     :raises KubeletAway: if no process listens.
-    :raises KubeletUnavailable: for all else that can go wrong, with grpclib's error as its cause.
+    :raises KubeletUnavailable: for any other failure, with grpclib's error as its cause.
     """
     try:
         return await in_own_task(rpc)
@@ -334,10 +344,10 @@ async def call(rpc: Coroutine[Any, Any, T]) -> T:
 
 
 async def in_own_task(rpc: Coroutine[Any, Any, T]) -> T:
-    """The answer to a call, or the error that it raised.
+    """Run a call in its own task, and return the response or raise its error.
 
-    grpclib ends a call (deadline, GOAWAY, lost connection) by cancelling the task that waits for it, without
-    ``Task.uncancel``; cancel scopes of that task would then take their own cancellation for a foreign one.
+    grpclib aborts a call (deadline, GOAWAY, lost connection) by cancelling the waiting task without
+    ``Task.uncancel``; a cancel scope in that task could not tell this from its own cancellation.
     """
     task = asyncio.ensure_future(rpc)  # noqa: TID251 - it ends here: grpclib must cancel no other task
     try:
@@ -348,14 +358,14 @@ async def in_own_task(rpc: Coroutine[Any, Any, T]) -> T:
             with CancelScope(shield=True):
                 await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # also without a waiter: asyncio reports it otherwise
+            task.exception()  # retrieve the error even without a waiter, or asyncio reports it
     if task.cancelled():
         raise StreamTerminatedError("Connection lost")
     return task.result()
 
 
 def _describe(error: Exception) -> str:
-    """``NOT_FOUND: text``, ``no answer in time``, or the system's text."""
+    """Return a text such as ``NOT_FOUND: text``, ``no answer in time``, or the system's error text."""
     if isinstance(error, GRPCError):
         return bounded(f"{error.status.name}: {error.message or 'no text'}")
     if isinstance(error, TimeoutError) and not error.strerror:

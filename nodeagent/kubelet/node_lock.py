@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One nodeagent for each node: flock(2) on a file in the kubelet's directory, which names the owner.
+"""Allows one nodeagent per node: flock(2) on a file in the kubelet's directory that names the owner.
 
-A package's service and a pod see the same file through different mounts, and locks are the file's, not the
-path's. The lock ends with the process, however that ends. The kubelet deletes only sockets
-there. Process ids say nothing across a container's walls, so the file has the name by which people know the
-owner. Where the kubelet has no directory yet, or none that can be written, a file in the agent's own keeps
-those out that share it.
+The service of a package and a pod see this file through different mounts, but a lock belongs to the file
+and not to its path. The kernel releases the lock when the process ends. The kubelet deletes only sockets in
+this directory. The file contains a name that administrators know, because process ids are different in each
+container. If the kubelet's directory does not exist or is not writable, a file in nodeagent's own directory
+excludes other processes that share it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nodeagent.base.errors import AlreadyRunning
 LOCK = "nodeagent.lock"
 POD, UNIT, CONTAINER, PROCESS = "pod", "systemd unit", "container", "process"
 _NAME = re.compile(rf"({POD}|{UNIT}|{CONTAINER}|{PROCESS}) [\w.@:\\-]{{1,255}}", re.ASCII)
-_MOST = 300  # bytes of the file that count
+_MOST = 300  # bytes of the file that are read
 _HINTS = {
     POD: "keep one of the two on this node: exclude it from the DaemonSet (nodeSelector), then start this",
     UNIT: "keep one of the two on this node: systemctl disable --now {name}, then start this",
@@ -34,19 +34,21 @@ _HINTS = {
 
 
 class NodeLock:
-    """The locks of the kubelet's directory, and of the agent's ``own``, if any, which is made if need be."""
+    """The locks in the kubelet's directory, and in the agent's ``own`` directory, which is created if
+    missing.
+    """
 
     def __init__(self, path: str, own: str | None = None) -> None:
         self._own = own
         self._locked: dict[str, int | None] = {each: None for each in (path, own) if each is not None}
 
     def take(self) -> None:
-        """Lock the directories that are there now and allow it. To be called again and again.
+        """Lock the directories that exist now and are writable; callers repeat this.
 
         :raises AlreadyRunning: if another nodeagent has one of the locks.
         """
         if self._own is not None:
-            with contextlib.suppress(OSError):  # it may be read-only as well
+            with contextlib.suppress(OSError):  # this directory may be read-only as well
                 Path(self._own).mkdir(mode=0o755, parents=True, exist_ok=True)
         for path, descriptor in self._locked.items():
             if not _is_locked_by(descriptor, path):
@@ -56,7 +58,7 @@ class NodeLock:
                     _write_owner(taken, f"{owner(os.environ, _control_groups(), process.has_host_pids())}\n")
 
     def release(self) -> None:
-        """Give all locks back."""
+        """Release all locks."""
         for path in self._locked:
             self._release(path)
 
@@ -68,7 +70,7 @@ class NodeLock:
 
 
 def _is_locked_by(descriptor: int | None, path: str) -> bool:
-    """True if the file is still the directory's."""
+    """Return True if the locked file is still the one at the path."""
     try:
         return descriptor is not None and os.path.samestat(os.fstat(descriptor), Path(path, LOCK).stat())
     except OSError:
@@ -76,7 +78,7 @@ def _is_locked_by(descriptor: int | None, path: str) -> bool:
 
 
 def _lock(path: str) -> int | None:
-    """A descriptor that locks the file; None if there is no directory, or it allows no lock.
+    """Return the descriptor that locks the file; None if the directory is missing or not lockable.
 
     :raises AlreadyRunning: if another nodeagent has the lock.
     """
@@ -90,32 +92,34 @@ def _lock(path: str) -> int | None:
         text = os.pread(descriptor, _MOST, 0).decode("utf-8", "replace").strip()
         os.close(descriptor)
         raise AlreadyRunning(*refusal(path, text)) from error
-    except OSError:  # the file system has no locks
+    except OSError:  # the file system does not support locks
         os.close(descriptor)
         return None
     return descriptor
 
 
 def _write_owner(descriptor: int, text: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk makes the lock no weaker
+    # the lock also works without the owner's name, for example on a full disk
+    with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
 
 
 def refusal(path: str, text: str) -> tuple[str, str]:
-    """The message and the hint for a lock whose file has this ``text`` of its owner."""
-    known = text if _NAME.fullmatch(text) else ""  # it may be just starting, or of an older version
+    """Return the message and the hint for a lock whose owner wrote this ``text`` into the file."""
+    known = text if _NAME.fullmatch(text) else ""  # the owner may be starting, or an older version
     kind, _, name = known.rpartition(" ")
     what = f"another nodeagent serves {path} already" + (f": {known}" if known else "")
     return f"{what}; it goes on undisturbed", _HINTS[kind].format(name=name)
 
 
 def owner(environ: Mapping[str, str], control_groups: str, host_pids: bool) -> str:
-    """The name by which people know this process: its pod, its systemd unit, its container or its process id.
+    """Return the name of this process for administrators: its pod, systemd unit, container or process id.
 
-    A pod's host name is its own unless it uses the host's network; every container of a pod gets the address
-    of the API server. systemd puts a service into a control group of its name. Process ids mean
-    something in the host's namespace only: elsewhere ours, often 1, would be read as another process.
+    Every container of a pod has the address of the API server in its environment; the pod's host name is
+    its name, unless it uses the host network. systemd puts a service into a control group with the
+    service's name. A process id is used in the host's PID namespace only: elsewhere it, often 1, would mean
+    another process.
     """
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return f"{POD} {os.uname().nodename}"
@@ -127,7 +131,7 @@ def owner(environ: Mapping[str, str], control_groups: str, host_pids: bool) -> s
 
 
 def _control_groups() -> str:
-    """The lines of cgroups(7), "" if they cannot be read."""
+    """Return the lines of cgroups(7) for this process; "" if they cannot be read."""
     try:
         return Path("/proc/self/cgroup").read_text()
     except OSError:

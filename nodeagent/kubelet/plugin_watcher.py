@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other way to register: a socket in the kubelet's plugins_registry directory (pluginregistration v1).
+"""The other registration method: a socket in the kubelet's plugins_registry directory (pluginregistration
+v1).
 
-The kubelet watches the directory and connects by itself, also after its own restart, and repeats what failed.
-It does not come back after it has ended a stream: then the file is created again. One socket serves both the
-announcement and the device plugin. Never used beside Register for one resource.
+The kubelet watches the directory, connects to each socket, also after its own restart, and retries
+failures. It does not reconnect after it has ended a stream, so the socket is then created again. One socket
+serves both the registration and the device plugin. A resource never uses this method and Register together.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ PLUGIN_TYPE = "DevicePlugin"
 
 
 class AnnouncedEndpoint(Endpoint):
-    """An endpoint that the kubelet finds; the kubelet's own socket does not matter."""
+    """An endpoint that the kubelet discovers in the directory; kubelet.sock is not needed."""
 
     def is_wanted(self) -> bool:
-        """True if there is a directory, whether or not a kubelet watches it."""
+        """Return True if the directory exists, even if no kubelet watches it."""
         return self._directory.exists
 
     def create_server(self) -> SocketServer:
-        """Bound under a name that the kubelet ignores, then renamed: it never meets half a socket."""
+        """Bind a socket under a name that the kubelet ignores, and rename it when it accepts connections."""
         name = self._directory.new_name(self.resource)
         plugin = DevicePlugin(self.devices, self._answers, self._timeouts)
         return SocketServer(
@@ -37,7 +38,7 @@ class AnnouncedEndpoint(Endpoint):
         )
 
     async def announce(self, server: SocketServer) -> EndReason:
-        """Wait until the file is gone, or a stream has ended and none has been opened in its place."""
+        """Wait until the socket file is removed, or a stream has ended and no new one was opened."""
         while True:
             await self.wait_until(lambda: not server.present or (server.streamed and not server.streams))
             if not server.present:
@@ -47,18 +48,18 @@ class AnnouncedEndpoint(Endpoint):
                 return EndReason.STREAM_ENDED
 
     def note_connected(self) -> None:
-        """The kubelet has connected."""
+        """Record that the kubelet has connected."""
         self._registrar.note_back()
 
 
 class _Announcement(pluginregistration.RegistrationBase):
-    """Names the services of the socket to the kubelet, and receives its verdict."""
+    """Reports the services of the socket to the kubelet, and receives the result of the registration."""
 
     def __init__(self, endpoint: AnnouncedEndpoint) -> None:
         self._endpoint = endpoint
 
     async def get_info(self, message: pluginregistration.InfoRequest) -> pluginregistration.PluginInfo:
-        """An empty endpoint means: this same socket."""
+        """Return the plugin info; an empty endpoint means this same socket."""
         return pluginregistration.PluginInfo(
             type=PLUGIN_TYPE, name=self._endpoint.resource, endpoint="", supported_versions=[VERSION]
         )
@@ -66,7 +67,7 @@ class _Announcement(pluginregistration.RegistrationBase):
     async def notify_registration_status(
         self, message: pluginregistration.RegistrationStatus
     ) -> pluginregistration.RegistrationStatusResponse:
-        """Note the kubelet's verdict; it tries again by itself."""
+        """Record the kubelet's result; after an error the kubelet retries."""
         self._endpoint.note_connected()
         if message.plugin_registered:
             self._endpoint.note_accepted()

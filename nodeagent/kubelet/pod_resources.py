@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod uses which device: the kubelet's PodResources API (podresources v1), all resources in one List.
+"""Reads the devices of each pod with one List call to the kubelet's PodResources API (podresources v1).
 
-The answer names active pods with their devices, also those of other device plugins. It may be empty or
-incomplete right after a kubelet start; ``agent.usage`` decides what that means.
+The response contains the active pods with their devices, including those of other device plugins. It may be
+empty or incomplete just after a kubelet start, which ``agent.usage`` takes into account.
 
-Ids are unique within a resource only. Numeric ids are shares of a device, except those of virt-handler's
-plugins for PCI devices and mdevs, whose ids are IOMMU groups (``constructDPIdevices`` in
+Device ids are unique within a resource only. A numeric id is one of several shares of a device; but the ids
+of virt-handler's device plugins for PCI devices and mdevs are IOMMU groups (``constructDPIdevices`` in
 pkg/virt-handler/device-manager/pci_device.go, ``constructDPIdevicesFromMdev`` in mediated_device.go).
 """
 
@@ -22,11 +22,11 @@ from nodeagent.model.ids import ResourceName
 
 
 class VirtHandler:
-    """Which resources virt-handler's own plugins serve: their sockets in the kubelet's directory say so.
+    """Finds the resources of virt-handler's device plugins from their sockets in the kubelet's directory.
 
-    Its plugin for PCI devices names the socket after the resource, the one for mdevs omits the vendor
-    (``NewPCIDevicePlugin``, ``NewMediatedDevicePlugin`` in pkg/virt-handler/device-manager). A kubelet that
-    starts removes the sockets, so a resource that was served once is remembered.
+    The socket of its PCI plugin has the name of the resource; that of its mdev plugin omits the vendor
+    (``NewPCIDevicePlugin``, ``NewMediatedDevicePlugin`` in pkg/virt-handler/device-manager). A starting
+    kubelet removes the sockets, so a resource that was found once is remembered.
     """
 
     def __init__(self, directory: str) -> None:
@@ -34,11 +34,11 @@ class VirtHandler:
         self._seen: set[str] = set()
 
     def learn(self, resources: Iterable[str]) -> None:
-        """These resources have IOMMU groups as ids."""
+        """Record that the device ids of these resources are IOMMU groups."""
         self._seen.update(resources)
 
     def serves(self, resource: str) -> bool:
-        """True if the ids of this resource are numbers of IOMMU groups."""
+        """Return True if the device ids of this resource are IOMMU groups."""
         if resource not in self._seen:
             names = (resource.replace("/", "-"), resource.partition("/")[2])
             if not any(os.path.lexists(f"{self._directory}/kubevirt-{name}.sock") for name in names):
@@ -48,19 +48,19 @@ class VirtHandler:
 
 
 class PodReader:
-    """Asks the kubelet at one socket, over one connection."""
+    """A client of the PodResources API with one connection."""
 
     def __init__(self, path: str, virt_handler: VirtHandler, limit: float) -> None:
-        """``limit``: seconds for an answer."""
+        """Create the client; ``limit`` is the timeout of a call in seconds."""
         self._path = path
         self._channel = grpc.SocketChannel(path)
         self._virt_handler = virt_handler
         self._limit = limit
 
     async def pods(self) -> PodList:
-        """Which pod has which device.
+        """Return the devices of each pod.
 
-        :raises KubeletUnavailable: without an answer in time.
+        :raises KubeletUnavailable: if there is no response in time.
         :raises KubeletAway: if no process listens.
         """
         stub = v1.PodResourcesListerStub(self._channel)
@@ -71,12 +71,14 @@ class PodReader:
         return _pod_list(answer, self._virt_handler)
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, if it is open."""
         self._channel.close()
 
 
 def _pod_list(answer: v1.ListPodResourcesResponse, virt_handler: VirtHandler) -> PodList:
-    """The devices by resource and id, and by pod. The kubelet lists pods in no order: here it is by name."""
+    """Return the devices by resource and id, and by pod, sorted by pod name: the kubelet lists pods in
+    random order.
+    """
     table: dict[ResourceName, dict[str, Holder]] = {}
     pods: dict[str, frozenset[ResourceDevice]] = {}
     for pod in sorted(answer.pod_resources, key=lambda each: (each.namespace, each.name)):
@@ -89,7 +91,8 @@ def _pod_list(answer: v1.ListPodResourcesResponse, virt_handler: VirtHandler) ->
                 if not device_id.isdecimal() or virt_handler.serves(resource):
                     table.setdefault(resource, {})[device_id] = holder
         name = f"{pod.namespace}/{pod.name}"
-        pods[name] = pods.get(name, frozenset()) | shown  # a pod that ends, and the next one of its name
+        # a pod that is ending, and a new one with the same name
+        pods[name] = pods.get(name, frozenset()) | shown
     return PodList(table, pods)
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A directory of the kubelet with our sockets in it: which kubelet.sock is there, and which of ours.
+"""Watches a kubelet directory for changes of kubelet.sock and of nodeagent's own sockets.
 
-Level-triggered: an event only makes it read again, and a slow poll reads what raised no event. The kubelet
-unlinks every socket in the directory when it starts, and writes its checkpoint there at each list; so events
-are filtered by name. The endpoints listen for changes of their own socket and of the kubelet's. A lock keeps
-a second nodeagent out. Used for the device-plugins directory, and for plugins_registry if configured.
+The watch is level-triggered: an event causes the directory to be read again, and a slow poll finds changes
+without an event. The kubelet unlinks every socket in the directory when it starts, and writes its
+checkpoint there after each list, so events are filtered by name. Endpoints are notified of changes of their
+socket and of kubelet.sock. A lock excludes a second nodeagent. Used for the device-plugins directory, and
+for plugins_registry if configured.
 """
 
 from __future__ import annotations
@@ -30,32 +31,32 @@ PREFIX = "nodeagent-"
 SUFFIX = ".sock"
 
 Listener = Callable[[str | None], None]
-"""Called with the name of the socket of ours that has changed; None: anything may have."""
+"""Called with the name of the changed socket of nodeagent, or None if any of them may have changed."""
 
 Identity = tuple[int, int, int]
-"""Device, inode, and time of birth in ns, for inode numbers are used again.
+"""Device, inode and creation time in ns of a socket; inode numbers are reused.
 
-The birth of a socket is its mtime: nothing writes to it, and a chmod or chown changes the ctime only.
+The creation time is the mtime: nothing writes to a socket, and chmod and chown change the ctime only.
 """
 
 
 def socket_name(resource: str, number: int) -> str:
-    """A file name for a resource's socket that no other process and no earlier server has had (42 bytes).
+    """Return a socket file name that no other process or earlier server of the resource has used (42 bytes).
 
-    In a container the pid may always be the same; a ``number`` that begins with the time of the start in ms
-    is not, and no server lives that short.
+    In a container the pid may be the same after each start; ``number``, which begins with the start time in
+    ms, differs.
     """
     digest = hashlib.sha256(resource.encode()).hexdigest()[:10]
     return f"{PREFIX}{digest}-{os.getpid()}-{number & 0xFFFFFFFF:08x}{SUFFIX}"
 
 
 class SocketDir:
-    """One directory with a kubelet.sock and our sockets."""
+    """One directory with kubelet.sock and the sockets of nodeagent."""
 
     def __init__(
         self, path: str, watcher: DirectoryWatcher, *, exclusive: bool = True, own: str | None = None
     ) -> None:
-        """``exclusive``: keep a second nodeagent away, also from our ``own`` directory."""
+        """Create the watch. ``exclusive``: take the lock here and in the agent's ``own`` directory."""
         self.path = path
         self.kubelet: Latest[Identity | None] = Latest(None)
         self.checkpoint: Latest[int] = Latest(0)
@@ -63,26 +64,26 @@ class SocketDir:
         self._lock = NodeLock(path, own) if exclusive else None
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._listeners: set[Listener] = set()
-        self._directory: tuple[int, ...] = ()  # device and inode; () if it is absent
+        self._directory: tuple[int, ...] = ()  # device and inode; () if the directory does not exist
         self._born = 0.0
 
     @property
     def age(self) -> float:
-        """Seconds since the present kubelet.sock was first seen."""
+        """Return the seconds since the current kubelet.sock was first seen."""
         return time.monotonic() - self._born
 
     @property
     def exists(self) -> bool:
-        """True if the directory was there when it was read last."""
+        """Return True if the directory existed at the last scan."""
         return bool(self._directory)
 
     @property
     def kubelet_path(self) -> str:
-        """The kubelet's Registration socket."""
+        """Return the path of the kubelet's Registration socket."""
         return f"{self.path}/{KUBELET_SOCKET}"
 
     def open(self) -> None:
-        """Lock the directory, clear own leftovers, start to watch.
+        """Lock the directory, remove leftover sockets of nodeagent, and start the watch.
 
         :raises AlreadyRunning: if another nodeagent has the lock.
         """
@@ -90,18 +91,18 @@ class SocketDir:
         self.scan()
 
     def close(self) -> None:
-        """Stop watching and release the lock."""
+        """Stop the watch and release the lock."""
         self._watcher.unwatch(self.path, self._on_change)
         if self._lock is not None:
             self._lock.release()
 
     def new_name(self, resource: str) -> str:
-        """A name for the next socket of a resource: never one that was used before."""
+        """Return a new socket name for a resource, one that was never used before."""
         return socket_name(resource, next(self._numbers))
 
     @contextlib.contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """Call the listener at each change until the end of the block."""
+        """Call the listener at each change within the ``with`` block."""
         self._listeners.add(listener)
         try:
             yield
@@ -109,7 +110,7 @@ class SocketDir:
             self._listeners.discard(listener)
 
     async def run(self, pause: float) -> None:
-        """Scan every ``pause`` seconds, for ever: some changes raise no event."""
+        """Scan the directory every ``pause`` seconds, because some changes raise no event."""
         while True:
             await anyio.sleep(pause)
             self.scan()
@@ -118,11 +119,11 @@ class SocketDir:
     def scan(self) -> None:
         """Read the state of the directory.
 
-        :raises AlreadyRunning: if it was created again, and another nodeagent has locked it.
+        :raises AlreadyRunning: if the directory was created again, and another nodeagent has locked it.
         """
         if self._lock is not None:
             self._lock.take()
-        directory = (_identity(self.path) or ())[:2]  # an entry that comes changes the time
+        directory = (_identity(self.path) or ())[:2]  # without the time, which changes with each new entry
         if directory != self._directory:
             self._directory = directory
             _clear_leftovers(self.path)
@@ -149,13 +150,13 @@ class SocketDir:
 
 
 def _clear_leftovers(path: str) -> None:
-    """Remove our own socket files that no process serves any more."""
+    """Remove nodeagent's socket files that no process serves."""
     names: list[str] = []
-    with contextlib.suppress(OSError):  # there may be no directory
+    with contextlib.suppress(OSError):  # the directory may not exist
         names = os.listdir(path)
     for name in names:
         if _is_ours(name) and not sockets.is_served(f"{path}/{name}"):
-            with contextlib.suppress(OSError):  # another kind of file, or a read-only directory
+            with contextlib.suppress(OSError):  # not a socket, or a read-only directory
                 Path(path, name).unlink(missing_ok=True)
 
 

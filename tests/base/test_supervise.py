@@ -227,7 +227,7 @@ async def test_an_idle_loop_turns_often_enough_and_one_that_has_stopped_is_repor
     await anyio.sleep(40 * 2 / 3 - 1)
     assert heartbeat.problem() is None
     await anyio.sleep(40)
-    assert heartbeat.problem() == "the loop has not turned for 40 s"
+    assert heartbeat.problem() == "the loop made no iteration for 40 s"
     heartbeat.turned()
     assert heartbeat.problem() is None
 

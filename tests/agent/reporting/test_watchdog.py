@@ -49,7 +49,7 @@ async def test_a_loop_that_has_stopped_is_reported_once_and_starves_the_watchdog
                 pass
             await anyio.sleep(60)
             assert not _received(peer)
-            assert watchdog.problem() == "it: the loop has not turned for 40 s"
+            assert watchdog.problem() == "it: the loop made no iteration for 40 s"
             assert [each["subsystem"] for each in said(log.SUBSYSTEM_STUCK)] == ["it"]
             heartbeat.turned()
             await anyio.sleep(16)
