@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster side: the one door to the Kubernetes API, and so to kubernetes_asyncio and aiohttp."""
+"""The only package that accesses the Kubernetes API, and so kubernetes_asyncio and aiohttp."""

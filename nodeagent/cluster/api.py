@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the API server: plain paths and dicts, limited in time and size, with one kind of error.
+"""Sends requests to the API server: plain paths and dicts, limits on time and size, one kind of exception.
 
-The client of kubernetes_asyncio is made for the first request, from credentials that are read then, and made
-again after the server or TLS has refused it: another token or certificate may be in place by then. Texts from
-the server are not trusted: errors quote a short part of them, and only characters that can be printed.
-Callers retry, after the pause that ``retry_delay`` computes.
+The first request creates the client of kubernetes_asyncio and reads the credentials. After the server or
+TLS has refused the client, the next request creates a new one, because the token or certificate may have
+been replaced. Text from the server is not trusted: errors quote a short part of it, and only printable
+characters. Callers retry after the pause that ``retry_delay`` returns.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-MAX_ANSWER = 4 * 2**20  # bytes; etcd accepts objects of 1.5 MiB
-_MAX_ERROR = 16 * 1024  # bytes of an error's body that are read
-_MAX_SHOWN = 200  # characters of a foreign text
+MAX_ANSWER = 4 * 2**20  # bytes; etcd accepts objects of up to 1.5 MiB
+_MAX_ERROR = 16 * 1024  # bytes of an error response that are read
+_MAX_SHOWN = 200  # characters of quoted text from the server
 
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, GONE, INVALID, TOO_MANY = 401, 403, 404, 409, 410, 422, 429
 _HINTS = {
     UNAUTHORIZED: "renew the credentials: they are read again before each further try",
-    FORBIDDEN: "give nodeagent the right to do that: see its ClusterRole",
-    NOT_FOUND: "install what defines it in the cluster, or switch off what needs it here",
+    FORBIDDEN: "grant nodeagent that permission: see its ClusterRole",
+    NOT_FOUND: "install its definition (CRD) in the cluster, or disable the setting that needs it",
 }
 _BY_SANDBOX = {errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES}  # RestrictAddressFamilies=, IPAddressDeny=
 _SANDBOX = "let the service reach the API server: kubevirt.md has the drop-in for systemd"
 
 
 class Expired(ClusterUnavailable):
-    """Raised when a resource version is too old to be watched from: a new list is needed."""
+    """Raised when a resource version is too old to continue a watch: a new list is needed."""
 
 
 class TooLarge(ClusterUnavailable):
-    """Raised when an answer or an event is larger than the limit."""
+    """Raised when a response or an event exceeds the size limit."""
 
     def __init__(self, answer: str, limit: int) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class TooLarge(ClusterUnavailable):
 
 
 class Session:
-    """Requests with one client, within ``async with``; they raise ``ClusterUnavailable`` only."""
+    """A client session, used within ``async with``; its requests only raise ``ClusterUnavailable``."""
 
     def __init__(self, credentials: Credentials, timeouts: Timeouts, *, max_answer: int = MAX_ANSWER) -> None:
         self.max_answer = max_answer
@@ -69,7 +69,7 @@ class Session:
         self._credentials = credentials
         self._making_client = anyio.Lock()
         self._client: Any = None
-        self._unanswered: Counter[Any] = Counter()  # client → requests
+        self._unanswered: Counter[Any] = Counter()  # client → number of running requests
 
     async def __aenter__(self) -> Session:
         return self
@@ -80,24 +80,33 @@ class Session:
             await self._close_if_unused(client)
 
     async def get(self, path: str, parameters: Parameters = ()) -> Object:
-        """The object or the list at that path. :raises ClusterUnavailable: if there is no answer."""
+        """Return the object or list at the path.
+
+        :raises ClusterUnavailable: if there is no valid response.
+        """
         return await self._call("GET", path, parameters)
 
     async def patch(self, path: str, body: Any, kind: str = JSON_PATCH) -> Object:
-        """The patched object. :raises ClusterUnavailable: if it is not known to be patched."""
+        """Return the patched object.
+
+        :raises ClusterUnavailable: if the server has not confirmed the patch.
+        """
         return await self._call("PATCH", path, body=body, kind=kind)
 
     async def create(self, path: str, body: Object) -> Object:
-        """The created object. :raises ClusterUnavailable: if it is not known to be created."""
+        """Return the created object.
+
+        :raises ClusterUnavailable: if the server has not confirmed the creation.
+        """
         return await self._call("POST", path, body=body)
 
     @asynccontextmanager
     async def stream(
         self, path: str, parameters: Parameters, silence: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The pieces of an answer without an end, until the server is silent for that many seconds.
+        """Yield the chunks of an endless response, until the server sends nothing for ``silence`` seconds.
 
-        :raises ClusterUnavailable: if it does not begin in time, breaks off, or is silent for too long.
+        :raises ClusterUnavailable: if the response does not start in time, is interrupted, or stays silent.
         """
         with _translate_errors(f"GET {path}"):
             with anyio.fail_after(self.timeouts.api_connect + self.timeouts.api_silence):
@@ -120,7 +129,7 @@ class Session:
                     if len(text) > self.max_answer:
                         raise TooLarge(f"the answer to {request}", self.max_answer)
             finally:
-                response.close()  # a response that was read to its end has returned its connection before
+                response.close()  # a response that was read to its end has already returned its connection
         return parse(bytes(text))
 
     async def _send(
@@ -132,7 +141,7 @@ class Session:
         body: Any = None,
         kind: str = JSON,
     ) -> Any:
-        """The response, once its status is known. :raises ClusterUnavailable: if the status is an error."""
+        """Return the response when its status is known. :raises ClusterUnavailable: for an error status."""
         async with self._use_client() as client:
             try:
                 response = await client.call_api(
@@ -141,12 +150,12 @@ class Session:
                     query_params=list(parameters),
                     header_params={"Content-Type": kind, "Accept": JSON},
                     body=body,
-                    auth_settings=["BearerToken"],  # without it no Authorization header is sent
+                    auth_settings=["BearerToken"],  # without this, no Authorization header is sent
                     _preload_content=False,
                     _request_timeout=(self.timeouts.api_connect, silence),
                 )
             except kube_client.kubernetes().tls_errors:
-                self._replace_client(client)  # another certificate may be in place by now
+                self._replace_client(client)  # the certificate may have been replaced
                 raise
             if response.status < 300:
                 return response
@@ -159,7 +168,7 @@ class Session:
 
     @asynccontextmanager
     async def _use_client(self) -> AsyncIterator[Any]:
-        """The client for one request, open until the answer begins.
+        """Provide the client for one request until the response starts.
 
         :raises ClusterUnavailable: if the credentials cannot be used.
         """
@@ -184,8 +193,9 @@ class Session:
         return client
 
     def _replace_client(self, refused: Any) -> None:
-        """Use this client for no further request. Its streams end when its last request has closed it; their
-        watches open new ones with the next client.
+        """Use this client for no further request.
+
+        The last running request closes it, which ends its streams; their watches then use the next client.
         """
         if refused is self._client:
             self._client = None
@@ -198,7 +208,7 @@ class Session:
 
 
 def parse(text: bytes) -> Object:
-    """A JSON object. :raises ClusterUnavailable: if it is none."""
+    """Return a JSON object. :raises ClusterUnavailable: if the text is not a JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -213,7 +223,10 @@ def parse(text: bytes) -> Object:
 
 @contextmanager
 def _translate_errors(request: str) -> Iterator[None]:
-    """:raises ClusterUnavailable: in place of errors of the library, of TLS and of the network."""
+    """Convert exceptions of the library, of TLS and of the network.
+
+    :raises ClusterUnavailable: in their place.
+    """
     try:
         yield
     except TimeoutError as error:
@@ -227,7 +240,7 @@ def _translate_errors(request: str) -> Iterator[None]:
 
 
 def unreachable(request: str, error: Exception) -> ClusterUnavailable:
-    """The error for a failure of the network, TLS or HTTP."""
+    """Return the exception for a failure of the network, TLS or HTTP."""
     by_sandbox = isinstance(error, OSError) and error.errno in _BY_SANDBOX
     return ClusterUnavailable(
         f"{request}: {_printable(str(error) or type(error).__name__)}", _SANDBOX if by_sandbox else ""
@@ -235,15 +248,18 @@ def unreachable(request: str, error: Exception) -> ClusterUnavailable:
 
 
 def unreadable(why: str) -> ClusterUnavailable:
-    """The error for an answer that cannot be interpreted."""
+    """Return the exception for a response that cannot be parsed."""
     return ClusterUnavailable(
-        f"the API server answers what cannot be read: {why}",
-        "check that the address leads to a Kubernetes API server, and what is in between",
+        f"the API server sends an invalid response: {why}",
+        "check that the address is that of a Kubernetes API server, and check proxies in between",
     )
 
 
 def error_of_status(request: str, status: int, text: bytes, retry_after: str = "") -> ClusterUnavailable:
-    """The error for a status of HTTP; ``text`` is a Status object or any text, ``retry_after`` the header."""
+    """Return the exception for an HTTP status.
+
+    ``text`` is a Status object or any text, ``retry_after`` the header of that name.
+    """
     try:
         message = str(json.loads(text)["message"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -264,10 +280,11 @@ def _printable(text: str) -> str:
 
 
 def retry_delay(error: ClusterUnavailable, attempt: int, jitter: float, timeouts: Timeouts) -> float:
-    """Seconds before the next try; ``attempt`` counts failures in a row from 0, ``jitter`` is from 0 to 1.
+    """Return the seconds before the next request.
 
-    Thousands of nodes fail at the same moment, so every pause is spread. Errors that need manual
-    intervention, or cost the server much at each try, wait for minutes.
+    ``attempt`` counts consecutive failures from 0; ``jitter`` is from 0 to 1. Thousands of nodes fail at
+    the same moment, so every pause is randomized. After errors that need manual intervention, or that are
+    expensive for the server, the pause is minutes.
     """
     if error.status == FORBIDDEN or isinstance(error, TooLarge):
         backoff: Backoff = timeouts.api_retry_refused
@@ -275,4 +292,5 @@ def retry_delay(error: ClusterUnavailable, attempt: int, jitter: float, timeouts
         backoff = timeouts.api_retry_absent if error.status == NOT_FOUND else timeouts.api_retry
     pause = backoff.delay(attempt, jitter)
     requested = min(error.after, timeouts.api_retry_after)
-    return max(pause, requested * (1.0 + jitter / 4))  # never sooner, and not all at once
+    # never sooner than the server allows, and not on all nodes at once
+    return max(pause, requested * (1.0 + jitter / 4))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials for the API server, and its address: a kubeconfig, or the service account of a pod.
+"""Loads the address of the API server and the credentials: a kubeconfig, or the service account of a pod.
 
-They are read for each new client, since tokens and certificates change while the daemon runs. The library
-reads the token of a service account again every minute besides. Each start asks ``is_followed``; the library
-is not loaded for that.
+They are loaded for each new client, because tokens and certificates change while the daemon runs; the
+library also reads a service account token again every minute. ``is_followed`` is called at each start, and
+does not import the library.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from nodeagent.model.spec import ClusterMode
 if TYPE_CHECKING:
     from nodeagent.cluster.kube_client import Kubernetes
 
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # the kubelet mounts it into pods
+# the kubelet mounts the service account into pods here
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HOST = "KUBERNETES_SERVICE_HOST"
 
 
 def has_service_account(environ: Mapping[str, str] = os.environ, directory: Path = SERVICE_ACCOUNT) -> bool:
-    """True if there is a token, and the address of an API server. Does not read the token."""
+    """Return True if there are a token file and the address of an API server. Does not read the token."""
     return bool(environ.get(HOST)) and (directory / "token").is_file()
 
 
 def is_followed(following: ClusterMode) -> bool:
-    """True if this process follows the cluster."""
+    """Return True if this process watches the cluster."""
     return following is ClusterMode.YES or (following is ClusterMode.AS_POD and has_service_account())
 
 
 class Credentials(NamedTuple):
-    """``kubeconfig``: the path of one, or of several as kubectl accepts them ("a:b").
+    """The location of the credentials. ``kubeconfig`` is a path, or several as kubectl accepts them ("a:b").
 
-    "": the service account in that directory.
+    "": use the service account in the directory ``account``.
     """
 
     kubeconfig: str = ""
@@ -47,13 +48,15 @@ class Credentials(NamedTuple):
     environ: Mapping[str, str] = os.environ
 
     def __str__(self) -> str:
-        """In words."""
+        """Return a description for messages."""
         return f"the kubeconfig {self.kubeconfig}" if self.kubeconfig else "the service account of this pod"
 
     async def load(self, kubernetes: Kubernetes, limit: float) -> Any:
-        """The library's Configuration. ``limit``: seconds for a program that a kubeconfig names.
+        """Return the library's Configuration.
 
-        :raises ClusterUnavailable: if they cannot be used.
+        ``limit`` is the timeout in seconds for an exec plugin of a kubeconfig.
+
+        :raises ClusterUnavailable: if the credentials cannot be used.
         """
         configuration = kubernetes.configuration()
         try:
@@ -64,14 +67,18 @@ class Credentials(NamedTuple):
             raise self._unusable(f"its program did not end within {limit:g} s") from error
         except OSError as error:
             raise self._unusable(hints.strerror(error), hints.for_errno(error, "read")) from error
-        except Exception as error:  # of a foreign reader of foreign files: KeyError, TypeError, YAMLError, …
-            # files of credentials hold secrets: one line of the error, and not more
+        # the library raises many types for invalid files: KeyError, TypeError, YAMLError, …
+        except Exception as error:
+            # files of credentials contain secrets: quote only one line of the error
             text = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
             raise self._unusable(text) from error
         return configuration
 
     def _check_files(self) -> None:
-        """:raises OSError: if none of the files can be read; the library only warns of that."""
+        """Check that at least one file can be read; the library only warns.
+
+        :raises OSError: if none can be read.
+        """
         *_, last = paths = self.kubeconfig.split(os.pathsep)
         if self.kubeconfig and not any(map(os.path.exists, paths)):
             os.stat(last)  # noqa: PTH116  raises the error to report

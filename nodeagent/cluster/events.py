@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events of core/v1, as ``kubectl describe`` shows them: created once, and counted when they occur again.
+"""Writes Events (core/v1), shown by ``kubectl describe``: created once, then counted when they recur.
 
-The name of an Event is a checksum of its contents. So a daemon that was restarted counts on with the Event
-that exists, without the right to read any. Texts may contain foreign parts: ``on_one_line`` removes
-characters that cannot be printed, and limits the length.
+The name of an Event is a checksum of its contents. So a restarted daemon increments the existing Event,
+without permission to read Events. Texts may contain untrusted parts: ``on_one_line`` removes unprintable
+characters and limits the length.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nodeagent.cluster.api import CONFLICT, MERGE_PATCH, NOT_FOUND, Object, Sess
 COMPONENT = "nodeagent"
 MAX_MESSAGE = 1024  # bytes: the limit of client-go and the kubelet
 _MAX_NAME = 253  # characters of a name: RFC 1123, as Kubernetes reads it
-_NODES = "default"  # the namespace of Events on objects without one: pkg/apis/core/validation/events.go
+_NODES = "default"  # the namespace of Events about objects without one: pkg/apis/core/validation/events.go
 
 
 class Involved(NamedTuple):
-    """The object of an Event: a Node, or with a namespace a pod. ``uid`` "": not known."""
+    """The object of an Event: a Node, or, if the namespace is set, a pod. ``uid`` "" means unknown."""
 
     name: str
     uid: str = ""
@@ -30,7 +30,7 @@ class Involved(NamedTuple):
 
     @property
     def reference(self) -> Object:
-        """The ObjectReference."""
+        """Return the ObjectReference."""
         kind = "Pod" if self.namespace else "Node"
         given = {"namespace": self.namespace, "uid": self.uid}
         known = {key: value for key, value in given.items() if value}
@@ -38,7 +38,7 @@ class Involved(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A reason in CamelCase, and a message of one line."""
+    """An Event with a reason in CamelCase and a message of one line."""
 
     involved: Involved
     reason: str
@@ -47,19 +47,19 @@ class Event(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of its collection."""
+        """Return the path of the Event's collection."""
         return f"/api/v1/namespaces/{self.involved.namespace or _NODES}/events"
 
     @property
     def name(self) -> str:
-        """Equal for equal Events."""
+        """Return the name, which is the same for equal Events."""
         said = "\0".join((*self.involved, self.reason, self.message))
         sum_ = hashlib.sha256(said.encode()).hexdigest()[:16]
         return f"{self.involved.name[: _MAX_NAME - 1 - len(sum_)]}.{sum_}"
 
 
 class Occurrences(NamedTuple):
-    """How often it occurred, and when first and last (seconds since 1970)."""
+    """The number of occurrences, and the times of the first and last (seconds since 1970)."""
 
     number: int
     first: float
@@ -67,9 +67,9 @@ class Occurrences(NamedTuple):
 
 
 async def write(session: Session, host: str, event: Event, occurrences: Occurrences, known: int = 0) -> int:
-    """Add these occurrences; the count afterwards. ``known``: the count before; 0 for a new Event.
+    """Add these occurrences, and return the total count. ``known`` is the count before; 0 creates the Event.
 
-    :raises ClusterUnavailable: if it is not known to be written.
+    :raises ClusterUnavailable: if the server has not confirmed the write.
     """
     if known:
         try:
@@ -87,7 +87,7 @@ async def write(session: Session, host: str, event: Event, occurrences: Occurren
 
 
 async def _count_on(session: Session, event: Event, occurrences: Occurrences) -> int:
-    """Add to the count of the daemon before this one, which is in the answer to any patch."""
+    """Add to the count of a previous daemon, which the response to any patch contains."""
     answer = await session.patch(_path(event), {"lastTimestamp": timestamp(occurrences.last)}, MERGE_PATCH)
     count = answer.get("count")
     before = count if isinstance(count, int) else 1
@@ -104,7 +104,7 @@ def _path(event: Event) -> str:
 
 
 def document(host: str, event: Event, occurrences: Occurrences) -> Object:
-    """The object; ``host`` is the name of the node that reports it."""
+    """Return the Event object; ``host`` is the name of the reporting node."""
     return {
         "metadata": {"name": event.name, "namespace": event.involved.namespace or _NODES},
         "involvedObject": event.involved.reference,
@@ -121,12 +121,12 @@ def document(host: str, event: Event, occurrences: Occurrences) -> Object:
 
 
 def timestamp(seconds: float) -> str:
-    """A time as Kubernetes writes it."""
+    """Return a time in the format of Kubernetes."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def on_one_line(text: str, limit: int = MAX_MESSAGE) -> str:
-    """The text on one line, of characters that can be printed, in at most ``limit`` bytes."""
+    """Return the text on one line of printable characters, in at most ``limit`` bytes."""
     plain = "".join(each for each in " ".join(text.split()) if each.isprintable())
     data = plain.encode(errors="replace")
     return plain if len(data) <= limit else f"{data[: limit - 3].decode(errors='ignore')}…"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of objects that the API server sent: strict on types, lenient on unknown keys, no text is trusted.
+"""Reads fields of untrusted Kubernetes objects: strict about types, lenient about unknown keys.
 
-A writer of such an object need not be the operator of this node. So a text is let through only if it is
-printable and of a length that a name may have; what is quoted in a message is cut and escaped. What is wrong
-is noted and left out, and the rest is read on: no input raises. A list or an entry of a wrong type is noted
-apart: it is unknown then what is listed.
+The author of such an object may not be the operator of this node. So a text is accepted only if it is
+printable and not too long for a name; messages quote it shortened and escaped. An invalid field is noted
+and ignored, and the other fields are read; no input raises. Lists and entries of the wrong type are noted
+separately, because their content is then unknown.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from nodeagent.base.errors import on_one_line
 from nodeagent.model.problem import Problem, misconfigured
 
 LONGEST = 317  # characters: 253 of a domain, "/" and 63 of a name; types and labels are shorter
-_SHOWN = 60  # characters of a foreign text in a message
+_SHOWN = 60  # characters of an untrusted value in a message
 _WORDS = {dict: "a table", list: "a list", bool: "a truth value", int: "a number", float: "a number"}
 _CONTROLS = "remove blanks at line ends and signs that cannot be printed"
 
 
 class Notes:
-    """What was refused so far, in the order in which it was found; ``mistyped``: lists and entries of it."""
+    """The invalid fields in the order of their discovery; ``mistyped`` has the lists and entries of wrong
+    type.
+    """
 
     def __init__(self) -> None:
         self.findings: list[Problem] = []
         self.mistyped: list[Problem] = []
 
     def add(self, place: str, what: str, hint: str) -> None:
-        """Note one refusal."""
+        """Note an invalid field."""
         self.findings.append(misconfigured(place, what, hint))
 
     def add_mistyped(self, place: str, value: Any, wanted: str, hint: str) -> None:
-        """Note a list or an entry that is of another type than the wanted one."""
+        """Note a list or an entry of another type than expected."""
         self.add(place, f"it is {shown(value)}, not {wanted}", hint)
         self.mistyped.append(self.findings[-1])
 
 
 def shown(value: Any) -> str:
-    """A foreign value as a message may quote it: cut, on one line, and nothing that a terminal obeys."""
+    """Return an untrusted value for a message: shortened, on one line, without terminal control sequences."""
     if not isinstance(value, str):
         return _WORDS.get(type(value), "something else")
     cut = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
@@ -47,14 +49,14 @@ def shown(value: Any) -> str:
 
 
 def table(value: Any) -> dict[Any, Any]:
-    """The value, if it is a table; else an empty one."""
+    """Return the value if it is a table; else an empty table."""
     return value if isinstance(value, dict) else {}
 
 
 def text(entry: dict[Any, Any], key: str, wanted: str, place: str, notes: Notes) -> str | None:
-    """Return a required text; None, with a note, if there is none that can be used.
+    """Return a required text; None, after noting the error, if it is missing or invalid.
 
-    ``wanted`` names the text for hints.
+    ``wanted`` describes the text in hints.
     """
     value = entry.get(key)
     if value is None or value == "":
@@ -71,7 +73,7 @@ def text(entry: dict[Any, Any], key: str, wanted: str, place: str, notes: Notes)
 
 
 def flag(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> tuple[bool, bool | None]:
-    """Whether the field can be used, and its value; None if it is not given."""
+    """Return whether the field is valid, and its value; the value of a missing field is None."""
     value = entry.get(key)
     if value is None or isinstance(value, bool):
         return True, value
@@ -80,7 +82,7 @@ def flag(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> tuple[boo
 
 
 def items(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> Iterator[tuple[str, Any]]:
-    """The members of a list with their places; nothing, with a note, if it is none."""
+    """Yield the items of a list with their places; note another type, and yield nothing."""
     value = entry.get(key)
     where = f"{place}.{key}" if place else key
     if value is None:
@@ -93,7 +95,7 @@ def items(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> Iterator
 
 
 def tables(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> Iterator[tuple[str, dict[Any, Any]]]:
-    """The tables in a list with their places; what is none is noted and left out."""
+    """Yield the tables in a list with their places; note and skip all other items."""
     for where, item in items(entry, key, place, notes):
         if isinstance(item, dict):
             yield where, item
@@ -102,7 +104,7 @@ def tables(entry: dict[Any, Any], key: str, place: str, notes: Notes) -> Iterato
 
 
 def texts(entry: dict[Any, Any], key: str, wanted: str, place: str, notes: Notes) -> tuple[str, ...]:
-    """The texts in a list; what is none is noted and left out."""
+    """Return the texts in a list; note and skip all other items."""
     found: list[str] = []
     for where, item in items(entry, key, place, notes):
         if not isinstance(item, str):

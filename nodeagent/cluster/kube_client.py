@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads kubernetes_asyncio without the 20 MB of generated classes that its ``__init__`` modules import.
+"""Imports kubernetes_asyncio without the 20 MB of generated classes that its ``__init__`` modules import.
 
-Only its reader of credentials and its client are used, and those need none of the classes. Empty modules take
-the place of the packages above them, so 15 of nearly 900 modules are loaded. Typed calls (``CoreV1Api``) do
-not work then; plain paths and dicts do. ``api`` is the only caller, when a cluster is first asked.
+Only its credential loader and its client are used, and they need none of these classes. Empty modules
+replace the packages that contain them, so 15 of nearly 900 modules are loaded. Typed calls (``CoreV1Api``)
+do not work then; plain paths and dicts do. ``api`` is the only caller, at the first request.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _UNUSED = {
     "multiprocessing": "",
     "multiprocessing.pool": "ThreadPool",
 }
-"""Module → the name that the library imports from it, and that no call from here uses."""
+"""Module → the name that the library imports from it; nodeagent never calls it."""
 
 
 class Kubernetes(NamedTuple):
-    """The parts of the library that are used, and the errors that requests may raise."""
+    """The parts of the library that are used, and the exceptions that requests may raise."""
 
     client: Any  # class ApiClient
     configuration: Any  # class Configuration
@@ -44,7 +44,7 @@ class Kubernetes(NamedTuple):
 
 @cache
 def kubernetes() -> Kubernetes:
-    """Load it, once; takes a fifth of a second.
+    """Import the library once, which takes 0.2 s.
 
     :raises InternalError: if the whole library was imported before.
     """
@@ -60,7 +60,7 @@ def kubernetes() -> Kubernetes:
     vars(root)["client"], vars(client)["models"] = client, models
     with _without_unused_libraries(), _without_system_certificates():
         configuration = import_module(f"{_CLIENT}.configuration").Configuration
-        vars(client)["Configuration"] = configuration  # readers of credentials import both from there
+        vars(client)["Configuration"] = configuration  # credential loaders import both names from there
         vars(client)["ApiClient"] = import_module(f"{_CLIENT}.api_client").ApiClient
         http = import_module("aiohttp")
     return Kubernetes(
@@ -73,16 +73,16 @@ def kubernetes() -> Kubernetes:
 
 
 def is_loaded() -> bool:
-    """True if it is loaded."""
+    """Return True if the library was imported."""
     return kubernetes.cache_info().currsize > 0
 
 
 @contextmanager
 def _without_unused_libraries() -> Iterator[None]:
-    """Empty modules in place of three libraries during the import, which saves 4.5 MiB.
+    """Replace three unused libraries by empty modules during the import, which saves 4.5 MiB.
 
-    dateutil parses dates of typed answers; urllib3 is for names and passwords, which Kubernetes does not
-    accept since 1.19; multiprocessing's threads are for programs without an event loop.
+    dateutil parses dates of typed responses; urllib3 is needed for basic authentication, which Kubernetes
+    does not accept since 1.19; the threads of multiprocessing are for programs without an event loop.
     """
     absent = [name for name in _UNUSED if name not in sys.modules]
     for name in absent:
@@ -96,11 +96,11 @@ def _without_unused_libraries() -> Iterator[None]:
 
 @contextmanager
 def _without_system_certificates() -> Iterator[None]:
-    """No TLS context reads the certificates of the host during the import, which saves 2.1 MiB.
+    """Prevent TLS contexts from loading the host's certificates during the import, which saves 2.1 MiB.
 
-    aiohttp 3.14 makes two contexts when it is imported, for connections without one of their own. Each client
-    of kubernetes_asyncio has its own. The first of the two would refuse every server; the second checks none
-    in any case.
+    On import, aiohttp 3.14 creates two contexts for connections without their own, but each client of
+    kubernetes_asyncio has one. Without certificates, the first context would reject every server; the
+    second never verifies servers.
     """
     original = ssl.SSLContext.set_default_verify_paths
     setattr(ssl.SSLContext, original.__name__, lambda _: None)
@@ -111,7 +111,7 @@ def _without_system_certificates() -> Iterator[None]:
 
 
 def _add_empty_module(name: str, directories: Iterable[str]) -> ModuleType:
-    """An empty package below which the modules of those directories can be imported."""
+    """Return an empty package whose submodules are imported from those directories."""
     module = ModuleType(name)
     module.__path__ = list(directories)
     sys.modules[name] = module

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The KubeVirt CR: the object as the API server sends it → ``KubeVirtCR``. Knows no session and no policy.
+"""Parses the KubeVirt CR, as the API server sends it, into ``KubeVirtCR``.
 
-Field by field as KubeVirt's API has it (staging/src/kubevirt.io/api/core/v1/types.go). KubeVirt's CRD checks
-the types; a CRD without a schema and a file do not. An entry with a field that cannot be used is refused
-alone. If a section, a list or an entry is of another type, it is unknown what the CR lists: the whole CR is
-at fault, and the last good one stays in force.
+Sends no requests, decides nothing.
 
-Files may have a HyperConverged instead, of which its operator writes the KubeVirt CR (api/v1beta1 of
-kubevirt/hyperconverged-cluster-operator): the sections are in its ``spec``, and three keys have other names.
+The fields are those of KubeVirt's API (staging/src/kubevirt.io/api/core/v1/types.go). KubeVirt's CRD checks
+the types; a file, or a CRD without a schema, does not. An entry with an invalid field is rejected alone. If
+a section, a list or an entry has the wrong type, the content of the CR is unknown: the whole CR is
+rejected, and the last valid one stays active.
+
+A file may contain a HyperConverged instead, from which its operator creates the KubeVirt CR (api/v1beta1 of
+kubevirt/hyperconverged-cluster-operator): the sections are in its ``spec``, and three keys differ.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from nodeagent.model.spec import NodeTypes, WantedType
 
 KIND = "KubeVirt"
 HYPER_CONVERGED = "HyperConverged"
-_PHASES = ("Deployed", "Deploying")  # of several, the one that virt-operator is done with counts
+# in the order of preference: a CR that virt-operator has deployed comes first
+_PHASES = ("Deployed", "Deploying")
 _PCI_SELECTOR = re.compile(r"([0-9a-f]{4}):([0-9a-f]{4})")
 _USB_ID = re.compile(r"[0-9a-f]{4}")
 _RESOURCE = "<domain>/<name>, such as example.com/gpu"
@@ -43,7 +46,7 @@ _TYPE = "the name of a type, such as GRID T4-1Q, or its id, such as nvidia-222"
 
 
 def cr(document: Any) -> KubeVirtCR:
-    """What the CR says; ``fault`` is set if it cannot be used at all. Never raises."""
+    """Return the parsed CR; ``fault`` is set if all of it is unusable. Never raises."""
     metadata = fields.table(fields.table(document).get("metadata"))
     notes = Notes()
     namespace, name = (_name(metadata, key) for key in ("namespace", "name"))
@@ -73,18 +76,18 @@ def cr(document: Any) -> KubeVirtCR:
 
 
 def chosen(documents: Iterable[Any]) -> Any | None:
-    """The CR that counts of all those in a cluster, as the API server sent it; None if none does.
+    """Return the CR that applies, of all in the cluster; None if none applies.
 
-    As virt-handler does: not one that is being deleted, nor one that virt-operator has not taken up
-    (``status.phase``). virt-operator allows one; if there are more, the deployed one, the oldest, the first
-    by its name, so that all nodes of a cluster agree.
+    The rule is that of virt-handler: CRs that are being deleted, or that virt-operator has not processed
+    (``status.phase`` is empty), do not apply. virt-operator allows one CR. If there are more, a deployed
+    one comes first, then the oldest, then the first by name, so that all nodes choose the same CR.
     """
     counting = [document for document in documents if counts(document)]
     return min(counting, key=_rank, default=None)
 
 
 def counts(document: Any) -> bool:
-    """True if virt-operator has taken up this CR and nobody deletes it."""
+    """Return True if virt-operator has processed this CR, and the CR is not being deleted."""
     metadata, status = (fields.table(fields.table(document).get(key)) for key in ("metadata", "status"))
     phase = status.get("phase")
     return metadata.get("deletionTimestamp") is None and isinstance(phase, str) and phase != ""
@@ -99,20 +102,21 @@ def _rank(document: dict[str, Any]) -> tuple[int, str, str, str]:
 
 
 def _name(metadata: dict[Any, Any], key: str) -> str:
-    """A name that the API server has checked; in a file it may be anything, and then it is not shown."""
+    """Return the name; "" for a text that the API server would reject, which a file may contain."""
     return fields.text(metadata, key, "a name", "", Notes()) or ""
 
 
 def _configuration(document: Any) -> tuple[dict[Any, Any], Problem | None]:
-    """``spec.configuration``; and why it cannot be used, if so."""
+    """Return ``spec.configuration``, and the problem if it is unusable."""
     if not isinstance(document, dict) or document.get("kind", KIND) not in (KIND, HYPER_CONVERGED):
         kind = document.get("kind") if isinstance(document, dict) else document
         return {}, misconfigured(
             "",
             f"this is no KubeVirt object but {fields.shown(kind)}",
-            "give one of kind: KubeVirt or HyperConverged",
+            "use an object of kind: KubeVirt or HyperConverged",
         )
-    spec = document.get("spec", document if "kind" not in document else None)  # the user guide shows parts
+    # the KubeVirt user guide shows parts of a CR
+    spec = document.get("spec", document if "kind" not in document else None)
     configuration = {} if spec is None else fields.table(spec).get("configuration")
     if _is_hyperconverged(document):
         configuration = spec
@@ -127,19 +131,21 @@ def _configuration(document: Any) -> tuple[dict[Any, Any], Problem | None]:
 
 
 def _is_hyperconverged(document: Any) -> bool:
-    """True for a HyperConverged, or for a part of one: KubeVirt has these sections one level deeper."""
+    """Return True for a HyperConverged or a part of one; in a KubeVirt CR the sections are one level
+    deeper.
+    """
     spec = fields.table(fields.table(document).get("spec"))
     part = "kind" not in document and "configuration" not in spec and (PERMITTED in spec or MDEVS in spec)
     return part or document.get("kind") == HYPER_CONVERGED
 
 
 def _place(document: Any) -> str:
-    """Where the sections are."""
+    """Return the path of the sections in the object."""
     return "spec" if _is_hyperconverged(document) else "spec.configuration"
 
 
 def _gates_of_operator(document: Any) -> frozenset[str]:
-    """The feature gates that the HyperConverged's operator sets (controllers/handlers/kubevirt.go)."""
+    """Return the feature gates that the HyperConverged operator sets (controllers/handlers/kubevirt.go)."""
     if not _is_hyperconverged(document):
         return frozenset()
     gates = fields.table(fields.table(document.get("spec")).get("featureGates"))
@@ -151,7 +157,7 @@ def _no_table(place: str, value: Any) -> Problem:
     return misconfigured(
         "",
         f"{place} is {fields.shown(value)}, not a table",
-        "mend it in the KubeVirt CR, or remove it",
+        "correct it in the KubeVirt CR, or remove it",
     )
 
 
@@ -167,13 +173,13 @@ def _misplaced(configuration: dict[Any, Any], notes: Notes) -> None:
 
 
 def _permitted(section: dict[Any, Any], notes: Notes) -> tuple[list[Permitted], list[tuple[str, Problem]]]:
-    """The entries, and those that cannot be used by their resources, which their refusals name."""
+    """Return the valid entries, and the problem of each invalid entry with the entry's resource."""
     found: list[Permitted] = []
     unusable: list[tuple[str, Problem]] = []
     lists = (("pciHostDevices", _pci), ("mediatedDevices", _mdev), ("usb", _usb), ("usbHostDevices", _usb))
     for key, parse in lists:
         for place, entry in fields.tables(section, key, PERMITTED, notes):
-            if entry.get("disabled") is True:  # of a HyperConverged: as if it were not there
+            if entry.get("disabled") is True:  # a HyperConverged has this key; the entry counts as missing
                 continue
             resource = fields.text(entry, "resourceName", _RESOURCE, place, notes)
             if resource is None:
@@ -217,7 +223,7 @@ def _mdev(place: str, entry: dict[Any, Any], resource: str, external: bool, note
 
 
 def _usb(place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes) -> Permitted | None:
-    """An entry is one bundle: if one selector cannot be used, neither can the bundle."""
+    """Return an entry, which is one bundle; one invalid selector makes the bundle invalid."""
     before = len(notes.findings)
     selectors = tuple(
         f"{_usb_id(selector, 'vendor', where, notes)}:{_usb_id(selector, 'product', where, notes)}"
@@ -265,7 +271,7 @@ def _node(place: str, entry: dict[Any, Any], notes: Notes) -> NodeTypes | None:
 
 
 def _types(section: dict[Any, Any], place: str, notes: Notes) -> tuple[WantedType, ...]:
-    """The list of types; the deprecated spelling is read only where the new one lists nothing."""
+    """Return the list of types; the deprecated key is read only if the new one is empty."""
     key = "mediatedDeviceTypes" if section.get("mediatedDeviceTypes") else "mediatedDevicesTypes"
     return tuple(map(WantedType, fields.texts(section, key, _TYPE, place, notes)))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two parts of a Node's status that nodeagent writes: its own condition, and counts of stale resources.
+"""Writes two parts of a Node's status: nodeagent's own condition, and the removal of stale resources.
 
-The patch of a condition is a strategic one: it changes the condition of that type, and the kubelet's stay.
-The kubelet leaves a "0" for each name for which it once had a device plugin, for ever (``MachineInfo`` in
-pkg/kubelet/nodestatus/setters.go); ``agent.cluster.stale`` decides which of them are removed.
+A condition is written with a strategic merge patch, which changes only the condition of its type. For each
+resource that ever had a device plugin, the kubelet keeps a "0" in the Node for ever (``MachineInfo`` in
+pkg/kubelet/nodestatus/setters.go); ``agent.cluster.stale`` decides which of them to remove.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COUNTS = ("capacity", "allocatable")
 
 
 class Condition(NamedTuple):
-    """``status`` is True or False, as a text; ``since`` when it became so, as Kubernetes writes it."""
+    """A Node condition. ``status`` is "True" or "False"; ``since`` is the time of its last change."""
 
     status: str
     reason: str
@@ -26,12 +26,12 @@ class Condition(NamedTuple):
     since: str = ""
 
     def equals(self, other: Condition | None) -> bool:
-        """True if the other has the same text, whenever it began."""
+        """Return True if both have the same status and texts, whenever they began."""
         return other is not None and self[:3] == other[:3]
 
 
 def find_condition(node: Mapping[str, Any], type_: str) -> Object | None:
-    """The condition of that type as the Node has it, if it does."""
+    """Return the condition of that type in the Node; None if there is none."""
     listed = _status(node).get("conditions")
     for each in listed if isinstance(listed, list) else ():
         if isinstance(each, dict) and each.get("type") == type_:
@@ -40,7 +40,7 @@ def find_condition(node: Mapping[str, Any], type_: str) -> Object | None:
 
 
 def read_condition(node: Mapping[str, Any], type_: str) -> Condition | None:
-    """The same as a ``Condition``."""
+    """Return the condition of that type in the Node as a ``Condition``."""
     found = find_condition(node, type_)
     if found is None:
         return None
@@ -49,7 +49,7 @@ def read_condition(node: Mapping[str, Any], type_: str) -> Condition | None:
 
 
 async def write_condition(session: Session, node: str, type_: str, condition: Condition, now: float) -> None:
-    """Set it. :raises ClusterUnavailable: if it is not known to be set."""
+    """Set the condition. :raises ClusterUnavailable: if the server has not confirmed the write."""
     entry = {
         "type": type_,
         "status": condition.status,
@@ -62,7 +62,7 @@ async def write_condition(session: Session, node: str, type_: str, condition: Co
 
 
 async def remove_condition(session: Session, node: str, type_: str) -> None:
-    """Remove it. :raises ClusterUnavailable: if it is not known to be removed."""
+    """Remove the condition. :raises ClusterUnavailable: if the server has not confirmed the removal."""
     await _patch_condition(session, node, {"type": type_, "$patch": "delete"})
 
 
@@ -72,7 +72,7 @@ async def _patch_condition(session: Session, node: str, entry: Object) -> None:
 
 
 def counts(node: Mapping[str, Any], names: Collection[str]) -> dict[str, Object]:
-    """Capacity and allocatable of these resources, as the Node has them, without empty parts."""
+    """Return the Node's capacity and allocatable of these resources, without empty parts."""
     status = _status(node)
     parts = {key: status[key] for key in _COUNTS if isinstance(status.get(key), Mapping)}
     found = {key: {name: part[name] for name in names if name in part} for key, part in parts.items()}
@@ -80,16 +80,16 @@ def counts(node: Mapping[str, Any], names: Collection[str]) -> dict[str, Object]
 
 
 def zero_counts(node: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
-    """The names of which capacity and allocatable are 0."""
+    """Return the names whose capacity and allocatable are both 0."""
     found = counts(node, listed := tuple(names))
     return tuple(name for name in listed if all(found.get(key, {}).get(name) == "0" for key in _COUNTS))
 
 
 async def remove_counts(session: Session, node: Mapping[str, Any], name: str) -> None:
-    """Remove the name from the Node, if it is this very Node, and both counts are 0 still.
+    """Remove the resource from the Node, if the Node is the same object and both counts are still 0.
 
-    :raises ClusterUnavailable: if it is not known to be removed; with the status 422 if a condition is not
-        met any more.
+    :raises ClusterUnavailable: if the removal was not confirmed; with status 422 if a condition was not
+        met.
     """
     metadata = node["metadata"]
     key = name.replace("~", "~0").replace("/", "~1")  # in a JSON pointer (RFC 6901, section 3)

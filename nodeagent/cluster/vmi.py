@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VMs and VMIs of KubeVirt: the object as the API server sends it → ``VirtualMachine``. Knows no policy.
+"""Parses VMs and VMIs of KubeVirt, as the API server sends them, into ``VirtualMachine``. Decides nothing.
 
-Of a VirtualMachine the template is read, which its VirtualMachineInstance is made from. Only devices are
-read. An entry with a claim is KubeVirt's for DRA; it requests no device from a device plugin.
+Of a VirtualMachine, the template of its VirtualMachineInstance is parsed. Only devices are read. An entry
+with a resource claim uses DRA in KubeVirt, and requests no device from a device plugin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RESOURCE = "the resourceName of an entry of permittedHostDevices"
 
 
 def parse(document: Any) -> VirtualMachine | None:
-    """The devices that the VM requests; None if the document is no VM. Never raises."""
+    """Return the devices that the VM requests; None if the document is not a VM. Never raises."""
     top = fields.table(document)
     kind = top.get("kind")
     if kind not in VirtualMachine.KINDS:
@@ -55,5 +55,5 @@ def _devices(devices: dict[Any, Any], place: str, notes: Notes) -> Iterator[VmDe
 
 
 def _name(entry: dict[Any, Any], key: str) -> str:
-    """A name that is only shown; "" for one that cannot be shown."""
+    """Return a name for display; "" if it is not printable."""
     return fields.text(entry, key, "a name", "", Notes()) or ""

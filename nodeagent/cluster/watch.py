@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches the objects of one path: one list, then one stream of events after the other. Nothing is polled.
+"""Watches a collection of objects: one list request, then one event stream after another. Nothing is polled.
 
-The server is asked to end each stream after five minutes, so a dead connection is detected. The next stream
-continues from the last resource version; if that is too old, a list is requested. After each failure there is
-a pause, longer each time, and only a stream that lasts for a while ends the series: so this loop is idle
-whatever the server does. The objects of the last good answer stay after a failure. Used by
-``agent.cluster.follow``; does not interpret the objects.
+The client requests the server to end each stream after five minutes, so a dead connection is detected. The
+next stream continues from the last resource version; if that is too old, the objects are listed again.
+After each failure the pause grows, until a stream has lasted for a while; so the loop causes little load
+whatever the server does. After a failure the last known objects stay available. ``agent.cluster.follow``
+uses this module, which does not interpret the objects.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from nodeagent.base.latest import Latest
 from nodeagent.cluster import api
 from nodeagent.cluster.api import Expired, Object, Session, TooLarge
 
-_ANY_VERSION = "0"  # a list from the server's cache: objects that are missing in it come as events
+_ANY_VERSION = "0"  # a list from the server's cache; the stream adds objects that it lacks
 
 Trim = Callable[[Object], Object]
 
 
 def without_managed_fields(document: Object) -> Object:
-    """An object without the list of the writers of its fields, which is large."""
+    """Return an object without ``managedFields``, which is large."""
     metadata = {name: value for name, value in document["metadata"].items() if name != "managedFields"}
     return document | {"metadata": metadata}
 
 
 class Resource(NamedTuple):
-    """``path`` of a collection, the plural for messages, and a field selector.
+    """A collection to watch: its ``path``, its plural for messages, and a field selector.
 
-    ``trim`` returns the parts of an object that are stored: changes of other parts notify nobody.
+    ``trim`` returns the part of an object that is stored; changes of other parts notify nobody.
     """
 
     path: str
@@ -50,10 +50,10 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WatchState:
-    """``objects`` by ``namespace/name``; None: there was no answer yet.
+    """The state of a watch. ``objects`` by ``namespace/name``; None before the first response.
 
-    ``answers``: whether the objects are the present ones; None: the server was not asked yet. That is so
-    since ``at``, in seconds since 1970. ``error`` and ``hint`` say why, if they are not.
+    ``answers``: whether the objects are current; None before the first request. ``at`` is the time of the
+    last change of ``answers``, in seconds since 1970. ``error`` and ``hint`` explain a failure.
     """
 
     objects: Mapping[str, Object] | None = None
@@ -64,7 +64,7 @@ class WatchState:
 
 
 class Watch:
-    """A component that publishes the ``state`` of one resource."""
+    """A component that publishes the ``state`` of one watch."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Watch:
         jitter: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``spread``: seconds over which the first requests of many nodes are spread."""
+        """Create the watch; the first requests of many nodes are spread over ``spread`` seconds."""
         self.name = f"watch of {resource.plural}"
         self.state: Latest[WatchState] = Latest(WatchState())
         self._session = session
@@ -83,19 +83,19 @@ class Watch:
         self._jitter = jitter
         self._clock = clock
         self._store = Store(resource.trim)
-        self._failures = 0  # since a stream has lasted
-        self._expired = False  # since then
-        self._logged_hints: set[str] = set()  # since the last answer
+        self._failures = 0  # since a stream has lasted long enough
+        self._expired = False  # failures since then
+        self._logged_hints: set[str] = set()  # failures since the last response
 
     async def run(self) -> None:
-        """Watch, until cancelled."""
+        """Watch until cancelled."""
         await anyio.sleep(self._spread * self._jitter())
         while True:
             pause = await self._list_and_stream()
             await anyio.sleep(pause)
 
     async def _list_and_stream(self) -> float:
-        """One list, if one is needed, and one stream to its end; the seconds to pause after it."""
+        """List the objects if needed, then read one stream to its end; return the seconds to pause."""
         try:
             if self._store.version is None:
                 await self._list()
@@ -105,7 +105,7 @@ class Watch:
             if self._expired:
                 return self._note_failure(error)
             self._expired = True
-            return 0.0  # no failure: the connection was lost for long, or the server sends no bookmarks
+            return 0.0  # no failure: the connection was down for long, or the server sends no bookmarks
         except ClusterUnavailable as error:
             return self._note_failure(error)
 
@@ -115,11 +115,15 @@ class Watch:
             parameters.append(("resourceVersion", _ANY_VERSION))
         self._store.replace(await self._session.get(self._resource.path, parameters))
         self._publish_objects()
-        if self.state.get().answers is None:  # after a failure only a stream that lasts counts
+        # after a failure, only a stream that lasts long enough resets the back-off
+        if self.state.get().answers is None:
             self._set_answers(answers=True)
 
     async def _stream(self) -> float:
-        """Seconds to pause after the end of a stream. :raises ClusterUnavailable: if it ends too soon."""
+        """Return the seconds to pause after the end of a stream.
+
+        :raises ClusterUnavailable: if it ends too soon.
+        """
         timeouts = self._session.timeouts
         lasts = timeouts.watch_stream * (1.0 - self._jitter() / 5)
         parameters = [
@@ -170,7 +174,7 @@ class Watch:
             self._set_answers(answers=True)
 
     def _note_failure(self, error: ClusterUnavailable) -> float:
-        """Log the first failure, and each other cause with a hint; the seconds to pause."""
+        """Log the first failure, and each other cause that has a hint; return the seconds to pause."""
         if error.hint not in self._logged_hints and (error.hint or not self._logged_hints):
             log.event(
                 log.CLUSTER_WATCH_FAILED, object=self._resource.plural, error=error.what, hint=error.hint
@@ -187,9 +191,9 @@ class Watch:
 
 
 class Store:
-    """The objects, and the resource version that they have; None: a list is needed. Pure.
+    """The objects and their resource version; None: a list is needed. Does no I/O.
 
-    Objects from the server are checked for names and versions only.
+    Only names and versions of objects from the server are checked.
     """
 
     def __init__(self, trim: Trim) -> None:
@@ -198,7 +202,10 @@ class Store:
         self._trim = trim
 
     def replace(self, answer: Object) -> None:
-        """Store a list. :raises ClusterUnavailable: if it is none; nothing has changed then."""
+        """Store a list.
+
+        :raises ClusterUnavailable: if the response is not a list; the store is then unchanged.
+        """
         version = _version(answer)
         self.objects = {key: self._trim(each) for key, each in by_key(answer).items()}
         self.version = version
@@ -206,8 +213,8 @@ class Store:
     def apply(self, event: Object) -> None:
         """Apply an event of a watch.
 
-        :raises Expired: if it says that the version is too old.
-        :raises ClusterUnavailable: if it is another error, or cannot be interpreted.
+        :raises Expired: if the event reports that the version is too old.
+        :raises ClusterUnavailable: if the event reports another error, or is invalid.
         """
         kind, given = event.get("type"), event.get("object")
         if not isinstance(given, dict):
@@ -227,7 +234,10 @@ class Store:
 
 
 def by_key(answer: Object) -> dict[str, Object]:
-    """The objects of a list by ``namespace/name``. :raises ClusterUnavailable: if it is no list."""
+    """Return the objects of a list by ``namespace/name``.
+
+    :raises ClusterUnavailable: if the response is not a list.
+    """
     items = answer.get("items")
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise api.unreadable("no list of objects")
@@ -235,7 +245,7 @@ def by_key(answer: Object) -> dict[str, Object]:
 
 
 def _key(given: Object) -> str:
-    """``namespace/name``, or ``name``."""
+    """Return ``namespace/name``, or ``name``."""
     metadata = _metadata(given)
     name, namespace = metadata.get("name"), metadata.get("namespace", "")
     if not (isinstance(name, str) and name and isinstance(namespace, str)):
@@ -256,16 +266,16 @@ def _metadata(given: Object) -> dict[str, Any]:
 
 
 class LineBuffer:
-    """Splits the pieces of a stream into lines, each up to a limit. Pure."""
+    """Splits the chunks of a stream into lines of limited length. Does no I/O."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._begun = bytearray()  # the line without an end yet
+        self._begun = bytearray()  # the incomplete last line
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """All lines that end in the piece, without their ends and without empty ones.
+        """Return the non-empty lines that end in this chunk, without their line ends.
 
-        :raises TooLarge: if one is longer than the limit; the stream cannot be used after that.
+        :raises TooLarge: if a line is longer than the limit; the stream cannot be used after that.
         """
         *ended, rest = piece.split(b"\n")
         for end in ended:

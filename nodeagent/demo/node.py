@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of the demo: a simulated host in a temporary directory, a fake kubelet, the real daemon, the screen.
 
-The daemon is a process of its own, started as an administrator would start it. The capacities come from the
-kubelet, the reasons from the daemon's status socket. Each expectation is written before it is waited for, so
-that a reader always knows the next event. Everything ends with the ``async with`` block.
+The daemon is a separate process, started as an administrator would start it. The capacities come from the
+kubelet, the reasons from the daemon's status socket. The screen shows each expected effect before the demo
+waits for it, so that the user always knows the next event. The end of the ``async with`` block stops
+everything.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ CONFIG_PATH = "/etc/nodeagent/config.yaml"
 STATUS_PATH = "/run/nodeagent/status.sock"
 LOG_NAME = "nodeagent.log"
 SOURCE = Path(nodeagent.__file__).parent.parent  # a directory from which the package can be run
-IS_INSTALLED = SOURCE.is_relative_to("/usr/lib/nodeagent")  # by a package, with the command nodeagent
-_END_LIMIT = 5.0  # seconds that the daemon has for its end
+IS_INSTALLED = SOURCE.is_relative_to("/usr/lib/nodeagent")  # a package has installed the command nodeagent
+_END_LIMIT = 5.0  # seconds until a daemon that ends is killed
 _LOG_LINES = 15
 _POLL = 0.02  # seconds between two requests to the status socket
-_FOREIGN = ("NODEAGENT_", "NOTIFY_SOCKET", "WATCHDOG_", "JOURNAL_STREAM")  # not meant for this daemon
-_WIDTH = 79  # columns, where the verdict begins in a pipe
+_FOREIGN = ("NODEAGENT_", "NOTIFY_SOCKET", "WATCHDOG_", "JOURNAL_STREAM")  # set for another process
+_WIDTH = 79  # the column of the verdict if the output is not a terminal
 _VERDICT = len(" ok, 12345 ms ")
 _INDENT = " " * 11
 
@@ -54,20 +55,20 @@ Document = Mapping[str, Any]
 
 
 class DemoFailed(NodeagentError):
-    """Raised when something that the demo promises did not happen."""
+    """Raised when an expected effect of the demo does not happen."""
 
 
 def check(kept: bool, otherwise: str) -> None:
-    """:raises DemoFailed: with the text ``otherwise``, if an expectation was not kept."""
+    """Check an expectation. :raises DemoFailed: with the text ``otherwise``, if ``kept`` is false."""
     if not kept:
         raise DemoFailed(otherwise)
 
 
 class Screen:
-    """Writes numbered steps, actions, expectations, and the milliseconds from an action to its effect.
+    """Prints numbered steps, actions, expected effects, and the milliseconds from an action to its effect.
 
-    Plain text that reads well in a pipe; on a terminal of ``columns`` no wider than that, and coloured if it
-    can.
+    The output is plain text for pipes; on a terminal it is at most ``columns`` wide, and coloured if
+    supported.
     """
 
     def __init__(self, stream: TextIO, paint: Paint, columns: int = 0) -> None:
@@ -80,7 +81,7 @@ class Screen:
 
     @property
     def where(self) -> str:
-        """The present step and the last expectation, for a failure."""
+        """Return the current step and the last expectation, for the message of a failure."""
         return f"step {self._steps}, expected: {self._expected or 'nothing yet'}"
 
     def step(self, title: str) -> None:
@@ -89,13 +90,13 @@ class Screen:
         self.say(self._paint(f"\n{self._steps}. {title}", BOLD))
 
     def do(self, action: str) -> None:
-        """Say which action is taken now, and start the clock."""
+        """Print the action that follows, and start the clock."""
         self.say(terminal.fold(f"   do      {action}", self._columns))
         self._done_at = time.monotonic()
 
     @contextmanager
     def expect(self, effect: str) -> Iterator[None]:
-        """Say which effect the block waits for; the verdict follows on the same line."""
+        """Print the effect that the ``with`` block waits for; the verdict follows on the same line."""
         self._expected = effect
         width = self._columns - _VERDICT if self._columns else _WIDTH
         *others, last = terminal.fold(f"   expect  {effect}", self._columns and width).split("\n")
@@ -109,19 +110,19 @@ class Screen:
         self.say(f" {self._paint('ok', GREEN)}, {taken:.0f} ms")
 
     def end(self) -> None:
-        """Say that all went well, and how long it took."""
+        """Print that the demo has succeeded, and its duration."""
         self.say(self._paint(f"\nAll of it happened, in {time.monotonic() - self._began:.1f} s.", GREEN))
 
     def show(self, text: str) -> None:
-        """Show a text of another program, below the last line."""
+        """Print a text of another program below the last line."""
         self.say(self._paint(terminal.fold(textwrap.indent(text.strip("\n"), _INDENT), self._columns), DIM))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Show a table."""
+        """Print a table."""
         self.say(table(head, rows, indent=_INDENT))
 
     def say(self, text: str) -> None:
-        """Write one or more lines."""
+        """Print one or more lines."""
         self._write(f"{text}\n")
 
     def _write(self, text: str) -> None:
@@ -130,9 +131,9 @@ class Screen:
 
 
 class DemoNode:
-    """The host, the kubelet, the daemon and the screen. ``patience``: seconds in which an effect must come.
+    """The host, the kubelet, the daemon and the screen. ``patience``: timeout of each effect in seconds.
 
-    With ``page`` the daemon serves its status page at any free port.
+    With ``page`` the daemon serves its status page on a free port.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class DemoNode:
         files.write(self.host.path(CONFIG_PATH), text)
 
     async def start_daemon(self) -> None:
-        """Run ``nodeagent run`` on the host; its log goes to a file there."""
+        """Run ``nodeagent run`` on the host; the daemon logs to a file in the host's directory."""
         http = ("--http-listen", "127.0.0.1:0", "--http-page", "true") if self.page else ("--http-listen", "")
         command = self.command("run", "--log-format", "text", *http)
         log = os.open(f"{self.host.directory}/{LOG_NAME}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -162,7 +163,7 @@ class DemoNode:
             os.close(log)
 
     async def end_daemon(self) -> int | None:
-        """Send SIGTERM; the exit code of the daemon, or None if it had to be killed (or never ran)."""
+        """Send SIGTERM; return the daemon's exit code, or None if it had to be killed or never ran."""
         process, self._daemon = self._daemon, None
         if process is None:
             return None
@@ -175,23 +176,26 @@ class DemoNode:
         return None
 
     def command(self, *words: str) -> list[str]:
-        """The command line of a command of nodeagent on this host."""
+        """Return the command line of a nodeagent command for this host."""
         return [sys.executable, "-m", "nodeagent", "--root", self.host.directory, *words]
 
     async def run(self, *words: str) -> str:
-        """The output of a command of nodeagent. :raises DemoFailed: if it fails."""
+        """Return the output of a nodeagent command. :raises DemoFailed: if the command fails."""
         done = await anyio.run_process(self.command(*words), check=False, env=_environment())
         if done.returncode:
             raise DemoFailed(f"nodeagent {' '.join(words)} failed", done.stderr.decode().strip())
         return done.stdout.decode()
 
     async def expect(self, effect: str, state: Callable[[], bool]) -> None:
-        """Say which effect must come, and wait for it. :raises DemoFailed: if it does not come."""
+        """Print an expected effect and wait for it. :raises DemoFailed: if it does not happen in time."""
         with self.screen.expect(effect):
             await self.until(state)
 
     async def until(self, state: Callable[[], bool]) -> None:
-        """Wait until the kubelet's state is so. :raises DemoFailed: if it does not become so."""
+        """Wait until the condition on the kubelet's state holds.
+
+        :raises DemoFailed: if it does not in time.
+        """
         with anyio.move_on_after(self.patience) as limit:
             while not state():
                 with anyio.move_on_after(1.0):
@@ -201,7 +205,7 @@ class DemoNode:
             raise self._late("it did not happen")
 
     async def until_status(self, select: Callable[[Document], list[Document]], otherwise: str) -> Document:
-        """The first of the selected parts of the daemon's status, as soon as there is one.
+        """Return the first selected part of the daemon's status, as soon as there is one.
 
         :raises DemoFailed: if there is none in time, or the daemon does not answer.
         """
@@ -219,7 +223,7 @@ class DemoNode:
         raise self._late(otherwise)
 
     async def reason(self, device_id: str, code: str) -> str:
-        """Wait until the device is Unhealthy for this Reason; its text, and the advice."""
+        """Wait until the device is Unhealthy with this Reason; return the reason's text and hint."""
         device = await self.until_status(
             lambda status: [
                 device
@@ -239,7 +243,7 @@ class DemoNode:
         )
 
     async def page_address(self) -> str:
-        """The address of the daemon's page, as soon as it is served."""
+        """Return the address of the daemon's status page as soon as it is served."""
         served = await self.until_status(
             lambda status: [http] if "address" in (http := status.get("http", {})) else [],
             "no page is served",
@@ -247,16 +251,20 @@ class DemoNode:
         return str(served["address"])
 
     async def until_cluster(self, *, answers: bool) -> None:
-        """Wait until the daemon says that the cluster answers, or that it does not."""
+        """Wait until the daemon reports that the API server answers, or that it does not."""
 
         def select(status: Document) -> list[Document]:
             cluster = status.get("cluster", {})
             return [cluster] if cluster.get("enabled") and bool(cluster.get("reachable")) is answers else []
 
-        await self.until_status(select, f"the cluster is not said {'' if answers else 'not '}to answer")
+        await self.until_status(
+            select, f"the daemon does not report that the cluster {'answers' if answers else 'fails'}"
+        )
 
     async def refusal(self, resource: str, device_id: str) -> str:
-        """Call Allocate for a device, past the kubelet; the text of the refusal, "" if it is granted."""
+        """Call Allocate for a device directly, without the kubelet; return the text of the refusal, "" if
+        granted.
+        """
         endpoint = self.kubelet.statistics.accepted(resource)[-1].endpoint
         channel = SocketChannel(self.kubelet.paths.plugins / endpoint)
         request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest([device_id])])
@@ -269,7 +277,7 @@ class DemoNode:
         return ""
 
     def serves(self, capacities: Mapping[str, tuple[int, int]]) -> bool:
-        """True if each resource has one stream, and this capacity and allocatable."""
+        """Return True if each resource has one stream, and this capacity and allocatable."""
         streams = self.kubelet.statistics.streams
         return all(
             streams.get(name) == 1 and self.kubelet.capacity(name) == numbers
@@ -277,10 +285,10 @@ class DemoNode:
         )
 
     async def admit(self, name: str, resource: str, count: int) -> Pod:
-        """Create a pod that must get its devices. :raises DemoFailed: if it does not."""
+        """Create a pod that requests devices, and wait until it runs. :raises DemoFailed: if it does not."""
         pod = Pod("demo", name, [{resource: count}])
         self.screen.do(f"create pod {pod.key} with {count} x {resource}")
-        with self.screen.expect("it runs with what it asked for"):
+        with self.screen.expect("it runs with the requested devices"):
             await self.kubelet.admit(pod)
             granted = pod.phase == "Running" and len(pod.result.ids.get(resource, ())) == count
             check(granted and pod.result.error is None, f"{pod.phase} {pod.message} {pod.results}")
@@ -297,22 +305,25 @@ class DemoNode:
         self.host.bind(address, driver)
 
     async def show_reason(self, device_id: str, code: str) -> None:
-        """Show why a device is Unhealthy, as soon as it is for this Reason."""
+        """Print why a device is Unhealthy, as soon as it has this Reason."""
         self.screen.show(f"{device_id}: {await self.reason(device_id, code)}")
 
     def show_container(self, pod: Pod) -> None:
-        """Show the variables and device nodes of a pod's container."""
+        """Print the variables and device nodes of a pod's container."""
         envs = [f"env   {key}={value}" for key, value in pod.result.envs.items()]
         nodes = [f"node  {inside}  {permissions}" for _, inside, permissions in pod.result.devices]
         self.screen.show("\n".join(["its container gets", *envs, *nodes]))
 
     def show_capacity(self, *resources: str) -> None:
-        """Show the resources as the Node object would."""
+        """Print the resources in the form of the Node object."""
         rows = [(name, *map(str, self.kubelet.capacity(name))) for name in resources]
         self.screen.table(("RESOURCE", "CAPACITY", "ALLOCATABLE"), rows)
 
     def _check_alive(self) -> None:
-        """:raises DemoFailed: if the daemon has ended, or a real kubelet would have crashed."""
+        """Check the processes.
+
+        :raises DemoFailed: if the daemon has ended, or a real kubelet would have crashed.
+        """
         if self.kubelet.life.crashed:
             raise self._failed(f"a real kubelet would have crashed: {self.kubelet.life.crashed}")
         if self._daemon is not None and self._daemon.returncode is not None:
@@ -322,7 +333,7 @@ class DemoNode:
         return self._failed(f"{problem} within {self.patience:g} s")
 
     def _failed(self, problem: str) -> DemoFailed:
-        """A failure that shows the end of the daemon's log."""
+        """Return a failure that includes the end of the daemon's log."""
         log = files.read(f"{self.host.directory}/{LOG_NAME}").decode(errors="replace")
         lines = log.splitlines()[-_LOG_LINES:]
         return DemoFailed(problem, "\n".join(["the end of the daemon's log:", *lines]))
@@ -335,7 +346,7 @@ async def open_node(
     make: Callable[[str], SimulatedHost] = demo_node,
     page: bool = False,
 ) -> AsyncIterator[DemoNode]:
-    """Make the host in a temporary directory and start the kubelet; the caller starts the daemon."""
+    """Create the host in a temporary directory and start the kubelet; the caller starts the daemon."""
     try:
         with tempfile.TemporaryDirectory(prefix="nodeagent-demo-") as directory:
             host = make(directory)
@@ -354,7 +365,7 @@ async def open_node(
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without variables meant for another nodeagent; the package can be imported from any directory."""
+    """Return our environment without variables of another nodeagent; the package can be imported anywhere."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
     paths = (str(SOURCE), kept.get("PYTHONPATH", ""))
     return kept | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}

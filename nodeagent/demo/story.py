@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: the real daemon on three simulated nodes, and its answer to each event.
+"""The demo: the real daemon on three simulated nodes, and its reaction to each event.
 
-Each step changes the host, the kubelet or the cluster, says which effect must come, and waits for it. An
-effect that does not come ends the demo with exit code 1 and the end of the daemon's log. Nothing stays
-behind: neither process nor directory, also after Ctrl-C.
+Each step changes the host, the kubelet or the cluster, prints the expected effect, and waits for it. If an
+effect does not happen, the demo prints the end of the daemon's log and exits with code 1. The demo always
+removes its processes and directories, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -82,10 +82,9 @@ _VMI = {
 
 
 def run(keep: bool, page: bool = False, patience: float = PATIENCE) -> int:
-    """Play all steps on stdout; the exit code. ``keep``: then leave all of it running until Ctrl-C.
+    """Play all steps on stdout and return the exit code. ``keep``: leave everything running until Ctrl-C.
 
-    ``page``: serve the status page and show its address. ``patience``: seconds after which an effect that did
-    not come counts as failed.
+    ``page``: serve the status page and print its address. ``patience``: timeout of each effect in seconds.
     """
     environ = dict(os.environ)
     screen = Screen(sys.stdout, Paint.of(sys.stdout, environ), terminal.find_width(sys.stdout, environ))
@@ -97,7 +96,7 @@ def run(keep: bool, page: bool = False, patience: float = PATIENCE) -> int:
 
 
 async def _play(screen: Screen, keep: bool, page: bool, patience: float) -> int:
-    """All steps; ends after the last one, at the first failure, or by a signal."""
+    """Play all steps; stop after the last one, at the first failure, or on a signal."""
     code = FAILED
     with anyio.CancelScope() as interrupted:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -115,7 +114,7 @@ async def _play(screen: Screen, keep: bool, page: bool, patience: float) -> int:
 
 
 async def play_passthrough(node: DemoNode) -> None:
-    """The first node: whole GPUs are allocated, blocked, rebound and unplugged. :raises DemoFailed:"""
+    """Play the first node: whole GPUs are allocated, blocked, rebound and unplugged. :raises DemoFailed:"""
     screen, host, kubelet = node.screen, node.host, node.kubelet
     capacity, table = kubelet.capacity, kubelet.state.table
 
@@ -130,7 +129,7 @@ async def play_passthrough(node: DemoNode) -> None:
     if node.page:
         screen.show(f"open {await node.page_address()} in a browser")
 
-    screen.step("A pod is given two GPUs, and the rest of their IOMMU groups waits")
+    screen.step("A pod gets two GPUs; the other devices of their groups are unavailable")
     red = await node.admit("virt-launcher-red", GPU, 2)
     node.show_container(red)
     await node.expect(
@@ -140,9 +139,9 @@ async def play_passthrough(node: DemoNode) -> None:
         await node.show_reason(f"{gpu[:-1]}2", "group-held")
     node.show_capacity(GPU, USB, TESLA)
     node.delete(red)
-    await node.expect("they come back", lambda: capacity(USB) == (4, 4))
+    await node.expect("they are Healthy again", lambda: capacity(USB) == (4, 4))
 
-    screen.step("A Tesla T4 cannot be given: its IOMMU group is not viable")
+    screen.step("A Tesla T4 cannot be allocated: its IOMMU group is not viable")
     screen.do(f"nodeagent explain {_BLOCKED}")
     with screen.expect("the function that blocks the group is named"):
         text = await node.run("explain", _BLOCKED)
@@ -155,7 +154,7 @@ async def play_passthrough(node: DemoNode) -> None:
     node.bind(_REBOUND, "nvidia")
     await node.expect(f"{_REBOUND} turns Unhealthy", lambda: _REBOUND not in table.healthy[GPU])
     await node.show_reason(_REBOUND, "driver-changed")
-    screen.do("ask for it all the same")
+    screen.do("request it nevertheless")
     with screen.expect("Allocate is refused"):
         text = await node.refusal(GPU, _REBOUND)
         check(bool(text), f"{_REBOUND} was allocated")
@@ -167,7 +166,7 @@ async def play_passthrough(node: DemoNode) -> None:
     blue = await node.admit("virt-launcher-blue", GPU, 1)
     (lost,) = blue.result.ids[GPU]
     await _until_allocated(node, lost, blue)
-    screen.do(f"the whole card of {lost} leaves the machine")
+    screen.do(f"unplug the whole card of {lost}")
     for number in range(4):
         host.unplug(f"{lost[:-1]}{number}")
     await node.expect(
@@ -175,7 +174,7 @@ async def play_passthrough(node: DemoNode) -> None:
         lambda: capacity(GPU) == (4, 3) and health_of(table, blue.uid)[lost] == "Unhealthy",
     )
     await node.show_reason(lost, "fallen-off-the-bus")
-    await node.expect("its USB controller, which nobody has, leaves the list", lambda: capacity(USB)[0] == 3)
+    await node.expect("its USB controller, which no pod uses, leaves the list", lambda: capacity(USB)[0] == 3)
     node.delete(blue)
     await node.expect("the GPU leaves the list", lambda: capacity(GPU)[0] == 3)
 
@@ -194,15 +193,15 @@ async def play_passthrough(node: DemoNode) -> None:
 
 
 async def _until_allocated(node: DemoNode, device: str, pod: Pod) -> None:
-    """Wait until the daemon knows from the kubelet that this pod has the device."""
+    """Wait until the daemon has learned from the kubelet that this pod has the device."""
     await node.until_status(
         lambda status: [each for each in (status["holders"].get(device, {}),) if each.get("pod") == pod.key],
-        f"{pod.key} is not said to have {device}",
+        f"{pod.key} is not reported to have {device}",
     )
 
 
 async def play_vgpus(screen: Screen, patience: float) -> None:
-    """The second node: cards are split into the configured types. :raises DemoFailed:"""
+    """Play the second node: cards are split into the configured types. :raises DemoFailed:"""
     async with (
         open_node(screen, patience, vgpu_node) as node,
         simulated_cards(node.host, MdevKernel(vgpu_cards())) as cards,
@@ -233,43 +232,43 @@ async def _split(node: DemoNode, cards: SimulatedCards) -> None:
     screen.show("types: [nvidia-222, nvidia-228]")
     await node.start_daemon()
     await expect(
-        "the types take turns in their order, and fill their cards",
+        "the cards get the types in turn, and are filled",
         {first: "16 222", second: "2 228", third: "16 222"},
     )
     await expect_capacities("the kubelet has them all", {_SMALL: 32, _LARGE: 2})
     _show_cards(screen, cards)
     node.show_capacity(_SMALL, _LARGE)
 
-    screen.step("The list of types changes while a pod holds one vGPU")
+    screen.step("The list of types changes while a pod uses one vGPU")
     pod = await node.admit("virt-launcher-green", _SMALL, 1)
     node.show_container(pod)
     card, _ = cards.instances[pod.result.ids[_SMALL][0]]
     configure("nvidia-223")
     screen.do("the list becomes [nvidia-223]")
     await expect(
-        "what nobody holds makes room; what a pod holds stays for now", everywhere("8 223") | {card: "1 222"}
+        "unused vGPUs are replaced; the vGPU of the pod stays for now", everywhere("8 223") | {card: "1 222"}
     )
     waiting = await node.change("waiting", card)
     screen.show(f"{card}: {waiting['message']}")
     node.delete(pod)
-    await expect("its card gets the new type, too", everywhere("8 223"))
+    await expect("its card gets the new type as well", everywhere("8 223"))
     await expect_capacities("the kubelet has them all", {_MIDDLE: 24})
 
-    screen.step("A card whose vGPUs cannot be made delays no other")
+    screen.step("A card whose vGPUs cannot be created delays no other card")
     fail_create(node.host, second, "nvidia-228", errno.EIO)
     configure("nvidia-228")
     screen.do(f"writes to {second} fail; the list becomes [nvidia-228]")
-    await expect("the others get it", {first: "2 228", third: "2 228"})
+    await expect("the other cards get it", {first: "2 228", third: "2 228"})
     failing = await node.change("failing", second)
     screen.show(f"{second}: {failing['message'].rpartition(': ')[2]}; it is tried again")
     mend_create(node.host, second, "nvidia-228")
     screen.do("the card works again")
-    await expect("it gets its type with the next try", everywhere("2 228"))
+    await expect("it gets its type at the next retry", everywhere("2 228"))
 
     screen.step("A label of the node overrides the list")
     configure("nvidia-228", zone="edge")
     screen.do("the node gets the label zone=edge, for which [nvidia-234] is configured")
-    await expect("each card becomes one whole vGPU", everywhere("1 234"))
+    await expect("each card is one whole vGPU", everywhere("1 234"))
     await expect_capacities("the kubelet has them, and nothing else", {_WHOLE: 3, _LARGE: 0})
     _show_cards(screen, cards)
     screen.do("send SIGTERM")
@@ -279,7 +278,7 @@ async def _split(node: DemoNode, cards: SimulatedCards) -> None:
 
 
 def _contents(cards: SimulatedCards) -> dict[str, str]:
-    """Card → its vGPUs as "number type", the type without its vendor; without empty cards."""
+    """Return the vGPUs of each card as "number type", the type without its vendor; omit empty cards."""
     contents = {}
     for card in cards.kernel.cards:
         types = cards.types_on(card.address)
@@ -297,7 +296,7 @@ def _show_cards(screen: Screen, cards: SimulatedCards) -> None:
 
 
 async def play_cluster(screen: Screen, patience: float) -> None:
-    """The third node follows the KubeVirt CR of its cluster. :raises DemoFailed:"""
+    """Play the third node, which watches the KubeVirt CR of its cluster. :raises DemoFailed:"""
     async with FakeApiServer() as server, open_node(screen, patience) as node:
         await _follow(node, server)
 
@@ -309,13 +308,13 @@ async def _follow(node: DemoNode, server: FakeApiServer) -> None:
     files.directory(node.host.path("/etc"))
     server.kubeconfig(Path(node.host.path("/etc/kubeconfig")))
 
-    screen.step("A third node follows its cluster: one edit of the KubeVirt CR")
+    screen.step("A third node watches its cluster: one edit of the KubeVirt CR")
     node.configure(f"apiVersion: nodeagent/v1\n{_CLUSTER_CONFIG}")
     screen.do("start nodeagent; its configuration says")
     screen.show(_CLUSTER_CONFIG)
     await node.start_daemon()
     await node.expect("the GPUs have their name from pci.ids", lambda: capacity(GPU) == (4, 4))
-    with screen.expect("the cluster is heard"):
+    with screen.expect("the API server answers"):
         await node.until_cluster(answers=True)
     screen.do("edit the KubeVirt CR; its permittedHostDevices say")
     screen.show(f"pciHostDevices: [{json.dumps(_ENTRY)}]")
@@ -324,7 +323,7 @@ async def _follow(node: DemoNode, server: FakeApiServer) -> None:
     await node.expect("and no other", lambda: capacity(GPU) == (4, 0))
     node.show_capacity(_SHARED, GPU)
     vmi, cr = (f"{node.host.directory}/{name}.yaml" for name in ("grey", "cr"))
-    files.write(vmi, json.dumps(_VMI))  # JSON is YAML
+    files.write(vmi, json.dumps(_VMI))  # JSON is valid YAML
     files.write(cr, json.dumps(_kubevirt(_ENTRY)))
     screen.do(f"nodeagent explain vmi grey.yaml --cr cr.yaml; the machine wants 1 x {_SHARED}")
     with screen.expect("available on this node"):
@@ -332,8 +331,8 @@ async def _follow(node: DemoNode, server: FakeApiServer) -> None:
         check("  available on this node\n" in text, text)
     screen.show(text)
 
-    screen.step("The API server goes away, and what it said stays in force")
-    screen.do("the API server goes away")
+    screen.step("The API server becomes unreachable, and the last known CR stays in force")
+    screen.do("the API server stops")
     await server.stop()
     with screen.expect("the daemon says so"):
         await node.until_cluster(answers=False)
@@ -341,7 +340,7 @@ async def _follow(node: DemoNode, server: FakeApiServer) -> None:
 
 
 def _kubevirt(*entries: Document) -> dict[str, object]:
-    """The KubeVirt CR with these entries for PCI devices."""
+    """Return the KubeVirt CR with these entries for PCI devices."""
     return {
         "apiVersion": "kubevirt.io/v1",
         "kind": "KubeVirt",
@@ -355,7 +354,7 @@ async def _end(node: DemoNode) -> None:
     screen = node.screen
     screen.step("The daemon ends")
     screen.do("send SIGTERM")
-    with screen.expect("exit code 0, and none of its sockets stays behind"):
+    with screen.expect("exit code 0, and no socket of the daemon remains"):
         code = await node.end_daemon()
         left = [path.name for path in node.kubelet.paths.plugins.iterdir() if path.is_socket()]
         check((code, left) == (0, ["kubelet.sock"]), f"exit code {code}, left behind: {left}")
@@ -363,7 +362,7 @@ async def _end(node: DemoNode) -> None:
 
 
 async def _keep(node: DemoNode) -> None:
-    """Say how to use the node, and leave it running."""
+    """Print how to use the node, and leave it running."""
     root = node.host.directory
     command = f"nodeagent --root {root}" if IS_INSTALLED else " ".join(node.command())
     node.screen.step("It goes on until you press Ctrl-C; in another terminal:")
@@ -373,8 +372,8 @@ async def _keep(node: DemoNode) -> None:
         *(() if IS_INSTALLED else (f"cd {SOURCE}",)),
         *(f"{command} {verb}" for verb in ("status", "scan", f"explain {_BLOCKED}", "config")),
         f"tail -f {root}/{LOG_NAME}",
-        f"rm {root}/dev/vfio/12        # a device node vanishes; touch it, and it is back",
-        f"$EDITOR {root}{CONFIG_PATH}  # taken over when you save it",
+        f"rm {root}/dev/vfio/12        # removes a device node; touch creates it again",
+        f"$EDITOR {root}{CONFIG_PATH}  # applied when you save it",
     ):
         node.screen.say(f"   {line}")
     await anyio.sleep_forever()

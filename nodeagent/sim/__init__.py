@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host, a fake kubelet and a fake API server: real files and protocols, for demo and tests."""
+"""Simulated host, fake kubelet and fake API server, with real files and protocols, for demo and tests."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a simulated host: text, links as the kernel makes them, directories and device nodes.
+"""Creates the files of a simulated host: attributes, links as the kernel makes them, directories, device
+nodes.
 
-Existing attributes are written in place, as a program that writes to sysfs does; a reader sees the old or
-the new text. ``Tree`` has the paths of one host below a directory. Device nodes are empty files, or with
-``mknod`` real ones that lead to no driver (major 240, for local use).
+Existing attributes are overwritten in place, as by a program that writes to sysfs; a reader sees the old or
+the new text. ``Tree`` contains the paths of one host below a directory. Device nodes are empty files, or
+with ``mknod`` real nodes without a driver (major 240, for local use).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _ASIDE = "/.announced"
 
 
 def directory(path: str) -> None:
-    """Make a directory with its parents."""
+    """Create a directory with its parents."""
     Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def write(path: str, text: str) -> None:
-    """Write a file, making its directory if need be."""
+    """Write a file, and create its directory if needed."""
     directory(path.rpartition("/")[0])
     write_new(path, text)
 
@@ -40,9 +41,10 @@ def write_new(path: str, text: str) -> None:
 
 
 def write_unseen(path: str, text: str, aside: str) -> None:
-    """Write an existing file so that a watch of its directory gets no event, as when the kernel changes it.
+    """Write an existing file without an inotify event in its directory, as when the kernel changes an
+    attribute.
 
-    inotify reports the directory through which the file was opened; ``aside`` is a free path in another one.
+    inotify reports the directory through which a file was opened; ``aside`` is a free path in another one.
     """
     os.link(path, aside)
     write_new(aside, text)
@@ -50,12 +52,12 @@ def write_unseen(path: str, text: str, aside: str) -> None:
 
 
 def read(path: str) -> bytes:
-    """The content of a file."""
+    """Return the content of a file."""
     return Path(path).read_bytes()
 
 
 def link(path: str, target: str) -> None:
-    """Make a symbolic link; an equal one may exist."""
+    """Create a symbolic link, unless an equal one exists."""
     at = Path(path)
     at.parent.mkdir(parents=True, exist_ok=True)
     if not at.is_symlink():
@@ -63,13 +65,13 @@ def link(path: str, target: str) -> None:
 
 
 def renew_link(path: str, aside: str) -> None:
-    """Replace a symbolic link by an equal one in one step; ``aside`` is a free path."""
+    """Replace a symbolic link by an equal one atomically; ``aside`` is a free path."""
     Path(aside).symlink_to(Path(path).readlink())
     Path(aside).rename(path)
 
 
 def target(path: str) -> str | None:
-    """The last component of a link's target, or None."""
+    """Return the last component of a link's target; None if there is no link."""
     try:
         return Path(path).readlink().name
     except OSError:
@@ -77,24 +79,24 @@ def target(path: str) -> str | None:
 
 
 def remove(path: str) -> None:
-    """Remove a file or link if it is there."""
+    """Remove a file or link if it exists."""
     Path(path).unlink(missing_ok=True)
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory and all below it."""
+    """Remove a directory and its contents."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 def move(path: str, to: str) -> None:
-    """Move a directory, over one that is there."""
+    """Move a directory, replacing an existing one."""
     remove_tree(to)
     directory(to.rpartition("/")[0])
     Path(path).rename(to)
 
 
 class Tree:
-    """A host's file system below ``directory``; host paths begin with a slash."""
+    """The file system of a host below ``directory``; host paths begin with a slash."""
 
     def __init__(self, directory: str, mknod: bool) -> None:
         self.directory = directory
@@ -102,19 +104,19 @@ class Tree:
         self._minor = 0
 
     def path(self, path: str) -> str:
-        """The path in this process of a host path."""
+        """Return the path for this process of a host path."""
         return self.directory + path
 
     def real(self, path: str) -> str:
-        """The host path to which links lead from a host path."""
+        """Return the host path to which the links of a host path lead."""
         return os.path.realpath(self.path(path)).removeprefix(os.path.realpath(self.directory))
 
     def link(self, path: str, to: str) -> None:
-        """A relative link between two host paths, as the kernel makes them."""
+        """Create a relative link between two host paths, as the kernel does."""
         link(self.path(path), os.path.relpath(to, path.rpartition("/")[0]))
 
     def node(self, path: str) -> None:
-        """Make a device node, e.g. /dev/kvm."""
+        """Create a device node, for example /dev/kvm."""
         directory(self.path(path.rpartition("/")[0]))
         if not self._mknod:
             write_new(self.path(path), "")
@@ -123,15 +125,17 @@ class Tree:
         os.mknod(self.path(path), stat.S_IFCHR | 0o600, os.makedev(LOCAL_MAJOR, self._minor))
 
     def ensure_node(self, path: str) -> None:
-        """Make a device node unless it is there."""
+        """Create a device node unless it exists."""
         if not os.path.lexists(self.path(path)):
             self.node(path)
 
     def announce(self, link: str) -> None:
-        """Renew the link by which a bus lists a device: inotify reports it, as the kernel sends a uevent."""
+        """Replace the link by which a bus lists a device: inotify then reports it, in place of the kernel's
+        uevent.
+        """
         if os.path.lexists(self.path(link)):
             renew_link(self.path(link), self.path(_ASIDE))
 
     def remove(self, path: str) -> None:
-        """Remove a file, link or node if it is there."""
+        """Remove a file, link or device node if it exists."""
         remove(self.path(path))

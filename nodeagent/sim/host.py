@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host: a tree of files that behaves as the kernel looks from outside.
+"""A simulated host: a tree of files in which devices appear and change as in the kernel's sysfs.
 
-Serves the demo, the tests and the benchmark. Its files, and the order in which devices come and go, follow
-kernels 6.12 and 7.2: the directory, its group, then the bus lists the function; links before nodes when a
-driver takes a device, the other way round when it lets go. An unbind of an open device waits. A group is in
-sysfs while it has a member; its node in /dev/vfio is there from the first VFIO device of the group to the
-last one whose unbind has ended; a VFIO device gets the lowest free number.
+The demo, the tests and the benchmark use it. The files and the order of their changes follow kernels 6.12
+and 7.2: a new function gets its directory, then its group, then its entry on the bus. Binding a VFIO driver
+creates links before device nodes; unbinding removes them in reverse. An unbind of an open device waits. A
+group is in sysfs while it has a member; its node in /dev/vfio exists from the first VFIO device of the
+group until the last unbind has finished; a VFIO device gets the lowest free number.
 
-Nothing reacts by itself: each method is one event of the host. ``mdev`` adds cards with mdevs.
+Nothing happens by itself: each method is one event of the host. ``mdev`` adds cards with mdevs.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class _Function:
 
 
 class SimulatedHost:
-    """A host below ``directory``, empty at first: an IOMMU, NUMA node 0, vfio-pci loaded.
+    """A host below ``directory``, initially without devices: an IOMMU, NUMA node 0, vfio-pci loaded.
 
-    ``cdev``: the kernel has VFIO_DEVICE_CDEV and iommufd. ``mknod``: make real character devices (root).
+    ``cdev``: the kernel has VFIO_DEVICE_CDEV and iommufd. ``mknod``: create real character devices (as
+    root).
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class SimulatedHost:
         _boot(self.tree, iommu, cdev, numa_nodes)
 
     def path(self, path: str) -> str:
-        """The path in this process of a host path."""
+        """Return the path for this process of a host path."""
         return self.tree.path(path)
 
     def attribute(self, address: str, name: str) -> str:
-        """The path in this process of an attribute of a function."""
+        """Return the path for this process of an attribute of a function."""
         return self.path(f"{self._present[address].path}/{name}")
 
     def add_function(
@@ -91,10 +92,11 @@ class SimulatedHost:
         subsystem: tuple[str, str] = ("0000", "0000"),
         revision: str = "00",
     ) -> None:
-        """Make a function appear below a root port (None: on the root bus) and bind its driver.
+        """Add a function below a root port (None: on the root bus) and bind its driver.
 
-        Ids are hexadecimal without 0x; ``pci_class`` has six digits. ``group`` None is right only without
-        an IOMMU. ``sriov`` is the number of VFs that it can have; ``physfn`` the PF if this is a VF.
+        Ids are hexadecimal without 0x; ``pci_class`` has six digits. ``group`` may be None only without an
+        IOMMU. ``sriov`` is the number of VFs that it supports; ``physfn`` is the PF if this function is a
+        VF.
         """
         bus = "pci" + (port or address).rpartition(":")[0]
         path = "/".join(part for part in ("/sys/devices", bus, port, address) if part)
@@ -119,7 +121,7 @@ class SimulatedHost:
         self.bind(address, driver)
 
     def _add(self, function: _Function) -> None:
-        """The function appears, without a driver."""
+        """Add a function without a driver."""
         files.directory(self.path(function.path))
         for name, text in function.texts.items():
             files.write_new(self.path(f"{function.path}/{name}"), text + "\n")
@@ -131,9 +133,9 @@ class SimulatedHost:
         self.tree.link(f"{BUS}/{function.address}", function.path)
 
     def bind(self, address: str, driver: str | None, opens: str | None = None) -> None:
-        """Unbind from the present driver, then bind to ``driver`` if there is one.
+        """Unbind the current driver, then bind ``driver`` if it is not None.
 
-        ``opens``: the count of opens in the end, if it is not the one that this driver sets.
+        ``opens``: the open count afterwards, if it differs from the driver's default.
         """
         function = self._present[address]
         self._unbind(function)
@@ -144,31 +146,31 @@ class SimulatedHost:
         self.announce(address)
 
     def announce(self, address: str) -> None:
-        """The kernel sends a uevent of a function."""
+        """Simulate the kernel's uevent for a function."""
         self.tree.announce(f"{BUS}/{address}")
 
     def hold(self, address: str) -> None:
-        """A process opens the VFIO device."""
+        """Simulate a process that opens the VFIO device."""
         self._set_open(address, "1", "D0")
 
     def release(self, address: str) -> None:
-        """The process closes it."""
+        """Simulate that the process closes the VFIO device."""
         self._set_open(address, "0", "D3hot")
 
     def begin_going_away(self, address: str) -> None:
-        """An unbind, removal or unplug begins while a process holds the device: it waits."""
+        """Start an unbind, removal or unplug of an open device: it waits."""
         self._set_open(address, "1", "D0")
         self._remove_links(self._present[address])
         self.announce(address)
 
     def finish_going_away(self, address: str) -> None:
-        """The holder closes the device: the unbind that waited is carried out."""
+        """Close the device, which completes the waiting unbind."""
         self._set_open(address, "0", "D0")
         self._unbind(self._present[address])
         self.announce(address)
 
     def unplug(self, address: str) -> None:
-        """The function leaves the host."""
+        """Remove the function from the host."""
         function = self._present.pop(address)
         self._unbind(function)
         self._unplugged[address] = function
@@ -181,7 +183,7 @@ class SimulatedHost:
         files.move(self.path(function.path), self.path(f"{_UNPLUGGED}/{address}"))
 
     def plug(self, address: str) -> None:
-        """A function that was unplugged comes back: a new device, without driver or override."""
+        """Add an unplugged function again: a new device without driver or driver_override."""
         function = self._unplugged.pop(address)
         function.vfs = 0
         self._add(function)
@@ -189,7 +191,9 @@ class SimulatedHost:
         files.remove_tree(self.path(f"{_UNPLUGGED}/{address}"))
 
     def write(self, address: str, name: str, text: str) -> None:
-        """Set an attribute of a function, e.g. ``numa_node``, to a text without newline, and announce it."""
+        """Set an attribute of a function, for example ``numa_node``, to a text without newline, and send an
+        event.
+        """
         files.write(self.attribute(address, name), text + "\n")
         if name in _IDS:
             texts = {each: files.read(self.attribute(address, each)).decode().strip() for each in _IDS}
@@ -197,7 +201,7 @@ class SimulatedHost:
         self.announce(address)
 
     def node(self, path: str) -> None:
-        """Make a device node, e.g. /dev/kvm."""
+        """Create a device node, for example /dev/kvm."""
         self.tree.node(path)
 
     def remove_node(self, path: str) -> None:
@@ -205,11 +209,11 @@ class SimulatedHost:
         self.tree.remove(path)
 
     def write_file(self, path: str, text: str) -> None:
-        """Write an ordinary file of the host, e.g. /etc/machine-id: a text without newline."""
+        """Write a regular file of the host, for example /etc/machine-id: a text without newline."""
         files.write(self.path(path), text + "\n")
 
     def _set_open(self, address: str, enable: str, power: str) -> None:
-        """Show a device as open or closed: the kernel sends no event for it."""
+        """Show a device as open or closed; the kernel sends no event for this."""
         for name, text in (("enable", enable), ("power_state", power)):
             files.write_unseen(self.attribute(address, name), text + "\n", self.path(_ASIDE))
 
@@ -224,7 +228,7 @@ class SimulatedHost:
         files.write(self.path(f"{function.path}/enable"), "0\n" if driver in VFIO_DRIVERS else "1\n")
 
     def _remove_links(self, function: _Function) -> None:
-        """Remove the links that go as soon as an unbind has begun, also one that waits for a holder."""
+        """Remove the links that disappear when an unbind starts, even if the unbind has to wait."""
         if function.driver is None:
             return
         self.tree.remove(f"{function.path}/driver")
@@ -235,7 +239,7 @@ class SimulatedHost:
             function.vfio = None
 
     def _unbind(self, function: _Function) -> None:
-        """All of it: the group's node goes with the last VFIO device of the group."""
+        """Finish an unbind; the last VFIO device of a group takes the group's node with it."""
         self._remove_links(function)
         if function.group is not None and function.keeps_node:
             function.keeps_node = False
@@ -257,7 +261,7 @@ class SimulatedHost:
 
 
 class _VfioDevices:
-    """The numbers of VFIO devices, and how many of them keep the node of a group."""
+    """Assigns the numbers of VFIO devices, and counts the devices for which a group node exists."""
 
     def __init__(self, tree: Tree, cdev: bool) -> None:
         self._tree = tree
@@ -268,7 +272,7 @@ class _VfioDevices:
         self._removals = itertools.count()
 
     def add(self, real: str, group: int | None) -> int:
-        """A VFIO driver takes the device whose directory is ``real``; the N of its vfioN."""
+        """Return the N of vfioN for the device with directory ``real``, when a VFIO driver binds it."""
         if self._free:
             number = heapq.heappop(self._free)
         else:
@@ -284,7 +288,7 @@ class _VfioDevices:
         return number
 
     def remove(self, real: str, number: int) -> None:
-        """The driver lets go of the device; the group's node stays until ``give_up_node``."""
+        """Remove a VFIO device when its driver is unbound; the group's node stays until ``give_up_node``."""
         # kept: a file system would give its inode to the next one, which the kernel does not
         aside = f"{_UNBOUND}/{next(self._removals)}"
         files.move(self._tree.path(f"{real}/vfio-dev"), self._tree.path(f"{aside}/vfio-dev"))
@@ -292,7 +296,7 @@ class _VfioDevices:
         heapq.heappush(self._free, number)
 
     def give_up_node(self, group: int) -> None:
-        """One device less keeps the group's node."""
+        """Count one VFIO device less for the group's node, and remove the node after the last."""
         self._keepers[group] -= 1
         if not self._keepers[group]:
             self._tree.remove(f"/dev/vfio/{group}")
@@ -308,7 +312,7 @@ def _join_group(tree: Tree, group: int, address: str, real: str) -> None:
 
 
 def _leave_group(tree: Tree, group: int, address: str) -> None:
-    """The group ends with its last member."""
+    """Remove a function from its group; the group is removed with its last member."""
     base = f"{GROUPS}/{group}"
     tree.remove(f"{base}/devices/{address}")
     if not os.listdir(tree.path(f"{base}/devices")):
@@ -316,7 +320,7 @@ def _leave_group(tree: Tree, group: int, address: str) -> None:
 
 
 def _modalias(texts: Mapping[str, str]) -> str:
-    """The ids in one text, as the kernel shows them."""
+    """Return the ids as one text, as in the kernel's modalias file."""
     vendor, device, sub_vendor, sub_device, code = (texts[name].removeprefix("0x").upper() for name in _IDS)
     ids = f"v0000{vendor}d0000{device}sv0000{sub_vendor}sd0000{sub_device}"
     return f"pci:{ids}bc{code[:2]}sc{code[2:4]}i{code[4:]}"

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated cards with mdevs or vendor vGPUs: the rules of the kernel, and the files that show its state.
+"""Simulates cards with mdevs or vendor-specific vGPUs: the kernel's rules, and the files that show its state.
 
 ``MdevKernel`` decides, without files. The errors of ``create`` and ``remove``, that the types of a parent
 share their instances, and that a blocked removal leaves the bus but keeps its UUID and its room, were
 measured with the sample drivers mtty and mbochs on Linux 6.1 and 6.12. Which vGPUs fit beside each other is
 NVIDIA's documentation (``Sizes``).
 
-``SimulatedCards`` shows that state in a tree of files, and carries out writes to them. Writes are noticed by
-inotify. So the effect of one comes a moment later, an error of the rules shows as no effect, and only writes
-that are made to fail (``fail_create``) give a real errno.
+``SimulatedCards`` shows that state in a tree of files, and applies writes to them. It notices writes
+through inotify. So a write takes effect a moment later, and a write that breaks a rule has no effect
+instead of an error; only writes that are made to fail (``fail_create``) return a real errno.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _MDEVS = "/sys/bus/mdev/devices"
 _DRIVER = "/sys/bus/mdev/drivers/nvidia-vgpu-vfio"
 _OPEN_FILES = "/proc/4711/fd"
 _REMOVED = "/.removed"
-FAILING = {  # errno → a file that refuses each write with it
+FAILING = {  # errno → a file that rejects each write with it
     errno.ENOSPC: "/dev/full",
-    errno.EIO: "/proc/self/mem",  # its first page is never mapped
+    errno.EIO: "/proc/self/mem",  # the first page of a process is never mapped
     errno.EINVAL: "/proc/self/oom_score_adj",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A type: how many of it a whole card holds at most, and its name, if it has one."""
+    """An mdev type: the most instances on an empty card, and the name, if it has one."""
 
     id: str
     most: int
@@ -67,7 +67,8 @@ class Sizes(Enum):
 
 @dataclass(slots=True)
 class Card:
-    """A card: its types share its room; ``vfs`` are its parents (none: the card itself is the parent).
+    """A card whose types share its capacity; ``vfs`` are the parents, or none if the card itself is the
+    parent.
 
     ``vgpu`` is the vendor-specific framework of VFIO: types are set on VFs, and there are no mdevs.
     """
@@ -77,11 +78,11 @@ class Card:
     vfs: tuple[str, ...] = ()
     sizes: Sizes = Sizes.EQUAL
     vgpu: bool = False
-    off: frozenset[str] = frozenset()  # types that say 0 available, whatever room there is
+    off: frozenset[str] = frozenset()  # types that report 0 available instances, regardless of capacity
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The functions on which instances are created."""
+        """Return the functions on which instances are created."""
         return self.vfs or (self.address,)
 
 
@@ -102,17 +103,20 @@ class Instance:
 
 @dataclass(slots=True)
 class MdevKernel:
-    """Cards, their instances by name, the open ones, and the writes that fail."""
+    """The cards, their instances by name, the open instances, and the writes that fail."""
 
     cards: list[Card]
     errors: dict[tuple[str, str], int] = field(default_factory=dict)  # (card, type) → errno of its writes
     held: set[str] = field(default_factory=set)
-    stillborn: bool = False  # no driver takes new instances
+    stillborn: bool = False  # no driver binds new instances
     made: dict[str, Instance] = field(default_factory=dict, init=False)
     _next_group: int = field(default=100, init=False)
 
     def create(self, parent: str, type_id: str, text: str) -> None:
-        """Write a UUID to ``create`` of a type of a parent. :raises KernelRefused: as Linux."""
+        """Write a UUID to ``create`` of a type of a parent.
+
+        :raises KernelRefused: with the kernel's errno.
+        """
         card = self.card(parent)
         mdev_type = _type(card, parent, type_id)
         uuid = mdev_uuid(text)
@@ -126,7 +130,7 @@ class MdevKernel:
         self._add(uuid, parent, mdev_type)
 
     def remove(self, uuid: str) -> bool:
-        """Write 1 to ``remove`` of an instance; False if that blocks until ``release``."""
+        """Write 1 to ``remove`` of an instance; return False if that blocks until ``release``."""
         made = self.made.get(uuid)
         if made is None or made.leaving:
             raise _refused(errno.ENOENT, f"{uuid}/remove")
@@ -153,26 +157,26 @@ class MdevKernel:
         self._add(vf, vf, vgpu_type)
 
     def hold(self, instance: str) -> None:
-        """A process opens an instance."""
+        """Simulate a process that opens an instance."""
         self.held.add(instance)
 
     def release(self, instance: str) -> None:
-        """The process closes it: a removal that waited ends."""
+        """Simulate that the process closes it, which completes a waiting removal."""
         self.held.discard(instance)
         if instance in self.made and self.made[instance].leaving:
             del self.made[instance]
 
     def switch_off(self, address: str, *type_ids: str) -> None:
-        """These types of a card, and no others, say that none is available."""
+        """Let exactly these types of a card report that no instance is available."""
         self.card(address).off = frozenset(type_ids)
 
     @property
     def instances(self) -> Mapping[str, tuple[str, str]]:
-        """Instance → (parent, type), in the order of their creation; without those that are leaving."""
+        """Return (parent, type) by instance in the order of creation, without those being removed."""
         return {name: (made.parent, made.type.id) for name, made in self.made.items() if not made.leaving}
 
     def available(self, card: Card, parent: str, mdev_type: Type) -> int:
-        """Room of the card for the type; a VF takes one instance at most."""
+        """Return the number of instances of the type that still fit on the card; a VF has at most one."""
         here = [made for made in self.made.values() if made.parent in card.parents and not made.dead]
         if mdev_type.id in card.off:
             return 0
@@ -187,7 +191,7 @@ class MdevKernel:
         return min(room, 1) if card.vfs else room
 
     def card(self, parent: str) -> Card:
-        """The card that has this address or this parent. :raises KernelRefused: if there is none."""
+        """Return the card with this address or parent. :raises KernelRefused: if there is none."""
         for card in self.cards:
             if parent in (card.address, *card.parents):
                 return card
@@ -233,9 +237,10 @@ def _refused(number: int, path: str) -> KernelRefused:
 
 
 class SimulatedCards:
-    """The cards of one host, whose PCI functions exist already.
+    """The cards of one host, whose PCI functions already exist.
 
-    ``writes`` counts writes to their files; ``last_bind`` is when an instance last became ready (monotonic).
+    ``writes`` counts writes to their files; ``last_bind`` is the monotonic time when an instance last
+    became ready.
     """
 
     def __init__(self, host: SimulatedHost, kernel: MdevKernel, watcher: DirectoryWatcher) -> None:
@@ -246,8 +251,8 @@ class SimulatedCards:
         self._watcher = watcher
         self._watched: set[str] = set()  # host paths of directories
         self._real: dict[str, str] = {}  # parent of mdevs → host path of its real directory
-        self._parents: set[str] = set()  # those whose driver is loaded
-        self._vfs: dict[str, str] = {}  # VF that takes a type → host path of its directory nvidia
+        self._parents: set[str] = set()  # cards whose driver is loaded
+        self._vfs: dict[str, str] = {}  # VF that supports a type → host path of its directory nvidia
         self._shown: dict[str, Instance] = {}  # mdevs with a directory and a group
         self._listed: set[str] = set()  # mdevs on the bus
         self._texts: dict[str, str] = {}  # VF, or parent and type → the text shown
@@ -258,7 +263,7 @@ class SimulatedCards:
                 self.load(card.address)
 
     def load(self, address: str) -> None:
-        """The parent driver of a card is loaded: its types appear."""
+        """Load the parent driver of a card, which adds its types."""
         card = self.kernel.card(address)
         for parent in card.parents:
             real = self.host.tree.real(f"{BUS}/{parent}")
@@ -274,7 +279,7 @@ class SimulatedCards:
             self.host.tree.link(f"{_PARENTS}/{parent}", self._real[parent])
 
     def unload(self, address: str) -> None:
-        """The parent driver of a card with mdevs is unloaded: it takes the idle instances with it."""
+        """Unload the parent driver of a card with mdevs, which removes the idle instances."""
         card = self.kernel.card(address)
         for uuid, (parent, _) in self.instances.items():
             if parent in card.parents:
@@ -289,42 +294,43 @@ class SimulatedCards:
         self._watch()
 
     def hold(self, instance: str) -> None:
-        """A process opens an mdev, or a VF with a type."""
+        """Simulate a process that opens an mdev, or a VF with a type."""
         self.kernel.hold(instance)
         group = self._group(instance)
         self.host.tree.link(f"{_OPEN_FILES}/{group}", f"/dev/vfio/{group}")
 
     def release(self, instance: str) -> None:
-        """The process closes it; a removal that waited ends."""
+        """Simulate that the process closes it, which completes a waiting removal."""
         self.host.tree.remove(f"{_OPEN_FILES}/{self._group(instance)}")
         self.kernel.release(instance)
         self.show()
 
     def switch_off(self, address: str, *type_ids: str) -> None:
-        """These types of a card, and no others, have no room."""
+        """Let exactly these types of a card report that no instance is available."""
         self.kernel.switch_off(address, *type_ids)
         self.show()
 
     def create(self, parent: str, type_id: str, uuid: str) -> None:
-        """Another program creates an instance. :raises KernelRefused: as the kernel would."""
+        """Create an instance as another program would. :raises KernelRefused: as the kernel would."""
         self.kernel.create(parent, type_id, uuid)
         self.show()
 
     @property
     def instances(self) -> dict[str, tuple[str, str]]:
-        """Instance → (parent, type)."""
+        """Return (parent, type) by instance."""
         return dict(self.kernel.instances)
 
     def types_on(self, address: str) -> list[str]:
-        """The types of the instances on a card, without order."""
+        """Return the types of the instances on a card, unsorted."""
         parents = self.kernel.card(address).parents
         return sorted(type_id for parent, type_id in self.instances.values() if parent in parents)
 
     def show(self, vgpu: str = "") -> None:
-        """Bring the files in step with the rules; those of the VF ``vgpu`` also if nothing has changed.
+        """Update the files to match the rules; those of the VF ``vgpu`` even if nothing has changed.
 
-        The end of a group and the start of an instance come last: a reader of these sees the room as it is.
-        The link on the mdev bus, which announces an instance, comes when its files can be written.
+        The removal of a group and the start of an instance come last, so that a reader of them sees the
+        final capacity. The link on the mdev bus, which announces an instance, is created when its files can
+        be written.
         """
         made = {name: one for name, one in self.kernel.made.items() if mdev_uuid(name) is not None}
         listed = [name for name, one in made.items() if not one.leaving]
@@ -375,7 +381,9 @@ class SimulatedCards:
             tree.link(f"{real}/driver", _DRIVER)
 
     def _remove_from_bus(self, uuid: str) -> None:
-        """A removal that waits leaves the bus at once; group, node and directory stay until its end."""
+        """Remove an mdev from the bus when its removal starts; group, node and directory stay until it
+        ends.
+        """
         self.host.tree.remove(f"{_MDEVS}/{uuid}")
         for name in ("driver", "mdev_type", "remove"):
             self.host.tree.remove(f"{self._directory(uuid)}/{name}")
@@ -388,7 +396,7 @@ class SimulatedCards:
         files.remove_tree(tree.path(f"{GROUPS}/{group}"))
 
     def _show_vgpu(self, vf: str, base: str, *, even_if_same: bool) -> None:
-        """A VF shows its type, or the types that it may become; its VFIO device comes with its type."""
+        """Show the type of a VF, or the types that it can have; a VF with a type has a VFIO device."""
         card, made = self.kernel.card(vf), self.kernel.made.get(vf)
         room = [one for one in card.types if made is None and self.kernel.available(card, vf, one)]
         creatable = "".join(f"{one.id:<5} : {one.name or ''}\n" for one in room)
@@ -400,10 +408,10 @@ class SimulatedCards:
             (self.host.tree.ensure_node if made else self.host.remove_node)(f"/dev/vfio/{group}")
         files.write(self.host.path(f"{base}/creatable_vgpu_types"), f"ID    : vGPU Name\n{creatable}")
         files.write(self.host.path(f"{base}/current_vgpu_type"), f"{current}\n")
-        self.host.write(vf, "enable", "1")  # announces it
+        self.host.write(vf, "enable", "1")  # the kernel would send an event
 
     def _directory(self, uuid: str) -> str:
-        """The host path of the directory of an mdev."""
+        """Return the host path of the directory of an mdev."""
         parent = self.kernel.made[uuid].parent if uuid in self.kernel.made else self._shown[uuid].parent
         return f"{self._real[parent]}/{uuid}"
 
@@ -412,7 +420,7 @@ class SimulatedCards:
         return group_of_vf or str(self._shown[instance].group)
 
     def _watch(self) -> None:
-        """Listen to the files that can be written now."""
+        """Watch the files that can be written now."""
         writable = {*self._vfs.values(), *(self._directory(uuid) for uuid in self._listed)}
         for parent in self._parents:
             types = _types_directory(self._real[parent])
@@ -424,7 +432,7 @@ class SimulatedCards:
         self._watched = writable
 
     def _written(self, change: Change) -> None:
-        """A write that the rules refuse counts, without effect; one that asks for nothing does not count."""
+        """Apply a write to a file. A write that the rules reject is counted but has no effect."""
         text = _written_text(f"{change.directory}/{change.name}")
         *_, parent, _, name = change.directory.split("/")  # of a type, an mdev, or VF/nvidia
         vf = change.directory.split("/")[-2]
@@ -448,7 +456,7 @@ def _types_directory(real: str) -> str:
 
 
 def _written_text(path: str) -> str:
-    """The text in a file; "" if the file was made to fail or to hang."""
+    """Return the text in a file; "" if the file was made to fail or to hang."""
     try:
         return files.read(path).decode().strip() if stat.S_ISREG(os.lstat(path).st_mode) else ""
     except OSError:
@@ -457,7 +465,7 @@ def _written_text(path: str) -> str:
 
 @asynccontextmanager
 async def simulated_cards(host: SimulatedHost, kernel: MdevKernel) -> AsyncIterator[SimulatedCards]:
-    """The cards of a host, which answer to writes until the end of the block."""
+    """Provide the cards of a host, which react to writes within the ``async with`` block."""
     watcher = DirectoryWatcher()
     try:
         async with anyio.create_task_group() as group:
@@ -469,7 +477,7 @@ async def simulated_cards(host: SimulatedHost, kernel: MdevKernel) -> AsyncItera
 
 
 def add_card(host: SimulatedHost, card: Card, group: int, *, device: str = "1eb8", numa: int = -1) -> None:
-    """Put the functions of a card on a host: on the driver nvidia, VFs in groups of their own."""
+    """Add the functions of a card to a host, bound to the driver nvidia; VFs are in groups of their own."""
     for number, address in enumerate((card.address, *card.vfs)):
         host.add_function(
             address,
@@ -486,19 +494,19 @@ def add_card(host: SimulatedHost, card: Card, group: int, *, device: str = "1eb8
 
 
 def create_file(host: SimulatedHost, parent: str, type_id: str) -> str:
-    """The path in this process of the file ``create`` of a type."""
+    """Return the path for this process of the ``create`` file of a type."""
     return host.path(f"{_types_directory(host.tree.real(f'{BUS}/{parent}'))}/{type_id}/create")
 
 
 def fail_create(host: SimulatedHost, parent: str, type_id: str, number: int) -> None:
-    """From now on each write to ``create`` of this type fails with this errno, one of ``FAILING``."""
+    """Let each write to ``create`` of this type fail with this errno, one of ``FAILING``."""
     path = create_file(host, parent, type_id)
     files.remove(path)
     files.link(path, FAILING[number])
 
 
 def mend_create(host: SimulatedHost, parent: str, type_id: str) -> None:
-    """The file ``create`` works again."""
+    """Let the ``create`` file work again."""
     path = create_file(host, parent, type_id)
     files.remove(path)
     files.write(path, "")

@@ -34,10 +34,11 @@ _CARDS = (("3b", 0, 10), ("5e", 0, 11), ("86", 1, 12), ("af", 1, 13))
 
 
 def demo_node(directory: str | os.PathLike[str], *, mknod: bool = False) -> SimulatedHost:
-    """The documentation's node.
+    """Create the node that the documentation describes.
 
-    Four GeForce RTX 2060 Rev. A, each with its audio, USB and UCSI functions in one group, on vfio-pci;
-    an NVMe disk on its host driver; a Tesla T4 whose group a network card keeps from being viable; /dev/kvm.
+    It has four GeForce RTX 2060 Rev. A on vfio-pci, each with its audio, USB and UCSI functions in one
+    group; an NVMe disk on its host driver; a Tesla T4 whose group is not viable because of a network card;
+    and /dev/kvm.
     """
     host = SimulatedHost(directory, mknod=mknod, numa_nodes=(0, 1))
     for bus, numa, group in _CARDS:
@@ -87,12 +88,12 @@ def _other_cards(host: SimulatedHost) -> None:
 
 
 def vgpu_cards() -> list[Card]:
-    """Three Tesla T4 with types of NVIDIA's vGPU documentation, and how many of each a card holds."""
+    """Return three Tesla T4 with types of NVIDIA's vGPU documentation and their maximum per card."""
     return [Card(f"0000:{bus}:00.0", _T4_TYPES) for bus in ("3b", "5e", "86")]
 
 
 def vgpu_node(directory: str | os.PathLike[str]) -> SimulatedHost:
-    """A node with the three Tesla T4 on the host's driver; they are split by ``mdev.SimulatedCards``."""
+    """Create a node with the three Tesla T4 on the host driver; ``mdev.SimulatedCards`` splits them."""
     host = SimulatedHost(directory, numa_nodes=(0, 1))
     for number, card in enumerate(vgpu_cards()):
         add_card(host, card, 10 + number, numa=number // 2)

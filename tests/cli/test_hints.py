@@ -55,7 +55,7 @@ FILE = {  # what is wrong with a file → how it comes, who asks, what is to be 
     "root itself may not read it": (secret, as_confined_root, CONFINED),
     "it is not there": (nothing, as_oneself, "path"),
     "it is a directory": (Path.mkdir, as_oneself, "a directory"),
-    "it is a circle of links": (circle, as_oneself, "circle"),
+    "it is a circle of links": (circle, as_oneself, "loop"),
 }
 ASKED = {  # who is given a file
     "a saved host": ("explain", ONE, "--host"),
