@@ -40,7 +40,7 @@ Finding = tuple[Verdict, str, str]
 
 
 class Node(NamedTuple):
-    """The node that is checked. Paths are host paths, by the settings in force.
+    """The node to check. Paths are host paths, according to the settings in force.
 
     ``snapshot``: the daemon's, or the one that a daemon with the settings of this command would have.
     ``saved``: the host comes from a file; then ``root`` is an empty tree. ``daemon``: its Status, or why

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the kubelet's two sockets, and what KubeVirt needs on the node besides devices.
 
-The directory of device plugins is the same for every kubelet; PodResources is below its ``--root-dir``.
+Every kubelet has the same directory of device plugins; PodResources is below the kubelet's ``--root-dir``.
 """
 
 from __future__ import annotations

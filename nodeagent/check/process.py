@@ -127,7 +127,7 @@ def check_usb_nodes(node: Node) -> Finding | None:
 
 
 def check_inotify(node: Node) -> Finding:
-    """Does the kernel allow the daemon to watch files?"""
+    """Does the kernel allow the daemon another inotify instance?"""
     if node.root.is_host and (refusal := _inotify_refusal()):
         return wrong(f"the kernel refuses an instance: {refusal}", diagnose.MORE_INSTANCES)
     instances = _read_limit("max_user_instances", node.root)
@@ -182,7 +182,7 @@ def check_kernel_version(node: Node) -> Finding:
 
 
 def check_kubelet_version(_: Node) -> Finding:
-    """The kubelet's sockets do not report its version."""
+    """Report that the kubelet's sockets do not contain its version."""
     return unseen("its sockets do not report it", "kubectl get node -o wide")
 
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _Check(NamedTuple):
-    """One line of the report, or none if ``judge`` returns None.
+    """One check of the report; ``judge`` returns None if the check does not apply.
 
     ``of_saved``: the check only needs the host, so it also runs for a saved host.
     """
@@ -84,7 +84,7 @@ async def run(node: Node) -> tuple[ReadinessLine, ...]:
 
 
 async def _run(check: _Check, node: Node) -> AsyncIterator[ReadinessLine]:
-    """Yield the line of a check, if it has one."""
+    """Yield the report line of a check, if the check applies."""
     finding: Finding | str | None = "not in the saved host"
     if check.of_saved or not node.saved:
         finding = await _in_time(partial(check.judge, node), node)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fake API server: real HTTP on loopback, with the semantics of lists, watches and patches."""
+"""A fake API server: real HTTP on the loopback interface, with lists, watches and patches."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to the fake API server: their parts, refusals in the words of the real one, and reviews.
+"""Requests to the fake API server: parsed paths, errors in the words of the real one, and access reviews.
 
-Reviews and discovery (authorization.k8s.io/v1, authentication.k8s.io/v1) say which kinds the server has, who
-asks, and which verbs are allowed: that is a set of denials, for one user.
+Access reviews and discovery (authorization.k8s.io/v1, authentication.k8s.io/v1) report the available kinds,
+the user of the request, and the allowed verbs. Permissions are a set of denials for one user.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REASONS = {
 
 
 class ApiError(Exception):
-    """Raised when a request is refused; ``after`` goes into Retry-After."""
+    """Raised when a request is rejected; ``after`` is sent as Retry-After."""
 
     def __init__(self, code: int, message: str = "", after: int = 0) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class ApiError(Exception):
 
     @property
     def status(self) -> Object:
-        """The Status object."""
+        """Return the Status object."""
         return {
             "kind": "Status",
             "apiVersion": "v1",
@@ -66,7 +66,7 @@ class ApiRequest(NamedTuple):
 
     @staticmethod
     def parse(path: str, query: Mapping[str, str]) -> ApiRequest:
-        """:raises ApiError: if there is nothing at that path."""
+        """Parse a path and its query. :raises ApiError: if the path does not exist."""
         found = _PATH.fullmatch(path)
         kind = KINDS.get((found["root"], found["plural"])) if found else None
         if found is None or kind is None or (found["namespace"] and not kind.namespaced):
@@ -74,7 +74,7 @@ class ApiRequest(NamedTuple):
         return ApiRequest(kind, found["namespace"] or "", found["name"] or "", bool(found["status"]), query)
 
     def verb_and_resource(self, method: str) -> tuple[str, str]:
-        """Verb and resource, as rules of RBAC name them ("nodes/status")."""
+        """Return verb and resource as in RBAC rules ("nodes/status")."""
         if method == "GET":
             verb = "get" if self.name else "watch" if self.query.get("watch") == "true" else "list"
         else:
@@ -82,7 +82,7 @@ class ApiRequest(NamedTuple):
         return verb, self.kind.plural + ("/status" if self.of_status else "")
 
     def selects(self, given: Object) -> bool:
-        """True if the object is in that namespace and has the values of the field selector."""
+        """Return True if the object is in the namespace and matches the field selector."""
         namespace = given["metadata"].get("namespace", "")
         pairs = (pair.split("=", 1) for pair in self.query.get("fieldSelector", "").split(",") if pair)
         return self.namespace in ("", namespace) and all(
@@ -98,12 +98,12 @@ def _field(given: Object, path: str) -> object:
 
 
 def line(type_: str, given: Object) -> bytes:
-    """An event of a watch."""
+    """Return one line of a watch stream."""
     return json.dumps({"type": type_, "object": given}, separators=(",", ":")).encode() + b"\n"
 
 
 def bookmark(kind: Kind, version: int) -> bytes:
-    """An event with a version alone."""
+    """Return a watch event that contains only a version."""
     metadata = {"resourceVersion": str(version)}
     return line("BOOKMARK", {"kind": kind.name, "apiVersion": kind.api, "metadata": metadata})
 
@@ -118,9 +118,9 @@ _USER = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 def answer_about_server(
     method: str, path: str, body: Any, denied: Collection[Denied], absent: Collection[str]
 ) -> Object | None:
-    """The answer; None if the path asks for something else. ``absent``: groups that are not installed.
+    """Return the response to a review or discovery; None for other paths. ``absent``: uninstalled API groups.
 
-    :raises ApiError: if there is no such group.
+    :raises ApiError: if the API group does not exist.
     """
     if (method, path) == ("POST", _ACCESS):
         return {**body, "status": _review(body["spec"]["resourceAttributes"], denied)}
@@ -133,7 +133,7 @@ def answer_about_server(
 
 
 def is_absent(kind: Kind, absent: Collection[str]) -> bool:
-    """True if the group of this kind is not installed."""
+    """Return True if the API group of this kind is not installed."""
     return kind.api.partition("/")[0] in absent
 
 

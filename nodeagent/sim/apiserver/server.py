@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fake API server for the tests and the demo: real HTTP or HTTPS on a port of loopback.
+"""A fake API server for the tests and the demo: real HTTP or HTTPS on a loopback port.
 
-It lists, watches, gets, patches and creates objects of a few kinds as the real one does, asks for a token if
-it has some, records the requests, and misbehaves on demand (``faults``). Tests and the demo change objects by
-the methods of ``store``. The order of a request is that of the real one: authentication, authorization, the
-answer.
+It lists, watches, gets, patches and creates objects of a few kinds as the real one does, requires a token
+if any is configured, records the requests, and can misbehave (``faults``). Tests and the demo change
+objects with the methods of ``store``. A request is processed in the real order: authentication,
+authorization, response.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from nodeagent.sim.apiserver.store import (
 )
 from nodeagent.sim.faults import Faults
 
-_END = 0.05  # seconds that handlers get when it stops: it is killed rather than ended
-BOOKMARKS = 60.0  # seconds between two of a watch
-_LAST = 2.0  # seconds before the end for the last one
+_END = 0.05  # seconds that request handlers get at a stop
+BOOKMARKS = 60.0  # seconds between two bookmarks of a watch
+_LAST = 2.0  # seconds between the last bookmark and the end of a watch
 _LONGEST = 1800.0
 _PATCHES: dict[str, Callable[[Object, object], Object]] = {
     "application/json-patch+json": apply_json_patch,
@@ -53,7 +53,7 @@ _PATCHES: dict[str, Callable[[Object, object], Object]] = {
 
 
 class RequestRecord(NamedTuple):
-    """One request; ``when`` is the loop's time, ``query`` is as it was sent."""
+    """One request; ``when`` is on the loop's clock, ``query`` is as it was sent."""
 
     when: float
     method: str
@@ -63,24 +63,24 @@ class RequestRecord(NamedTuple):
 
     @property
     def watches(self) -> bool:
-        """True for a watch."""
+        """Return True for a watch."""
         return "watch=true" in self.query
 
 
 @dataclass(slots=True)
 class Statistics:
-    """The requests since the object was made, over all restarts."""
+    """The requests since the object was created, over all restarts."""
 
     requests: list[RequestRecord] = field(default_factory=list)
-    streams: int = 0  # open now
-    sent: int = 0  # bytes of bodies
+    streams: int = 0  # currently open watches
+    sent: int = 0  # bytes of response bodies
 
 
 @dataclass(slots=True)
 class Refusal:
-    """The fault ``status``: that code for the next requests, with Retry-After if it has seconds.
+    """The fault ``status``: an HTTP status for the next requests, with Retry-After if ``seconds`` is set.
 
-    ``method``, ``namespace``: only for requests of that method, or there; ``message``: of the Status.
+    ``method``, ``namespace``: only for matching requests; ``message``: the text in the Status.
     """
 
     code: int
@@ -91,20 +91,20 @@ class Refusal:
     message: str = ""
 
     def meets(self, method: str, namespace: str) -> bool:
-        """True if it is for such a request, and not for more of them already."""
+        """Return True if the fault applies to such a request, and its number of requests is not used up."""
         return self.times > 0 and self.method in ("", method) and self.namespace in ("", namespace)
 
 
 class FakeApiServer:
-    """An async context manager that listens from entry to exit.
+    """A fake API server, used as an async context manager that starts and stops it.
 
-    ``tokens``: those that are accepted; all are if it is empty. ``denied``: verbs and resources that none of
-    them may use ("patch", "nodes/status"). ``absent``: groups of the API that are not installed.
+    ``tokens``: the accepted tokens; if empty, any. ``denied``: verbs and resources that all users are
+    denied ("patch", "nodes/status"). ``absent``: API groups that are not installed.
 
-    ``faults`` are switched on and off, each for all kinds (``name``) or for one (``name:plural``): ``status``
-    (a ``Refusal``), ``garbage``, ``drop`` (the connection closes without an answer), ``slow`` (seconds before
-    each answer); of watches alone: ``eof`` (at once), ``half-line``, ``expired`` (an ERROR event of 410),
-    ``hang`` (nothing more is said); of reviews: ``review`` (fields that replace those of the answer).
+    A fault affects all kinds (``name``) or one (``name:plural``): ``status`` (a ``Refusal``), ``garbage``,
+    ``drop`` (close the connection without a response), ``slow`` (seconds before each response); for watches
+    only: ``eof`` (at once), ``half-line``, ``expired`` (an ERROR event of 410), ``hang`` (send nothing
+    more); for reviews: ``review`` (fields that replace those of the response).
     """
 
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
@@ -133,11 +133,11 @@ class FakeApiServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, also after a restart."""
+        """Return the URL, which stays the same after a restart."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Listen; on the same port as before, if there was one."""
+        """Listen, after a restart on the same port."""
         server = web.Server(self._handle, access_log=None, handler_cancellation=True)
         self._runner = web.ServerRunner(server, shutdown_timeout=_END)
         await self._runner.setup()
@@ -146,13 +146,15 @@ class FakeApiServer:
         self._port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """Break all connections and listen no more; objects and versions stay."""
+        """Close all connections and stop listening; objects and versions are kept."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
 
     def kubeconfig(self, path: Path, token: str = "", authority: str = "") -> str:
-        """Write a kubeconfig for it; ``authority`` is the path of the certificate to trust. Its path."""
+        """Write a kubeconfig for this server and return its path; ``authority`` is the trusted
+        certificate's path.
+        """
         cluster = {"server": self.url} | ({"certificate-authority": authority} if authority else {})
         config = {
             "apiVersion": "v1",
@@ -166,7 +168,10 @@ class FakeApiServer:
         return str(path)
 
     async def until(self, predicate: Callable[[], bool], timeout: float = 5.0) -> None:  # noqa: ASYNC109 (as FakeKubelet.until)
-        """Wait until it holds, looked at after each request and change. :raises TimeoutError: in the end."""
+        """Wait until the predicate holds; it is evaluated after each request or change.
+
+        :raises TimeoutError: after ``timeout`` seconds.
+        """
         with anyio.fail_after(timeout):
             while True:
                 seen = self.store.changes.version
@@ -181,7 +186,7 @@ class FakeApiServer:
                 anyio.current_time(), request.method, request.path, request.query_string, authorization
             )
         )
-        self.store.changes.touch()  # wakes the waiters of until
+        self.store.changes.touch()  # wakes the tasks that wait in ``until``
         try:
             return await self._answer(request, authorization)
         except ApiError as refused:
@@ -285,14 +290,14 @@ class FakeApiServer:
         except Unpatchable as error:
             raise ApiError(422, str(error)) from error
         if target.of_status:
-            new = old | {"status": new.get("status", {})}  # nothing else can be changed there
+            new = old | {"status": new.get("status", {})}  # the status subresource changes nothing else
         return self.store.put(target.kind, new)
 
 
 class _Watch:
-    """Events from a version on, and bookmarks: one a minute and one right before the end, as the real one.
+    """Sends watch events from a version on, with bookmarks: one a minute, and one just before the end.
 
-    ``sent`` counts the bytes of its events.
+    ``sent`` counts the bytes of the events.
     """
 
     def __init__(
@@ -319,7 +324,9 @@ class _Watch:
         await self._follow()
 
     async def _begin(self) -> bool:
-        """Without a version, send all objects. False if the events since the version are forgotten."""
+        """Send all objects if no version was requested; return False if the events since the version are
+        compacted.
+        """
         version = int(self._target.query.get("resourceVersion") or 0)
         self._version = version or self._store.version
         if not version:

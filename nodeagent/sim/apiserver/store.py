@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of the fake API server: a few kinds, one version for all, recent events, and patches.
+"""The objects of the fake API server: a few kinds, one version counter, recent events, and patches.
 
-Versions rise by one with each change, as those of etcd do. Old events can be forgotten (``compact``): a watch
-from before that has to list again.
+The version increases with each change, as in etcd. Old events can be removed (``compact``): a watch that
+starts before them must list again.
 
-Patches are JSON Patch (RFC 6902), JSON Merge Patch (RFC 7396) and the strategic one, as far as clients use
-them here. Of JSON Patch: add, remove, replace and test on objects. Of strategic merge patches: lists of
-conditions, which are merged by type. Knows no HTTP.
+Supported patches: JSON Patch (RFC 6902) with add, remove, replace and test on objects; JSON Merge Patch
+(RFC 7396); and strategic merge patches for lists of conditions, which are merged by type. This module does
+not use HTTP.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Lists = Mapping[str, Callable[[list[Object], list[Object]], list[Object]]]
 
 
 class Kind(NamedTuple):
-    """``api`` is group and version as objects name them; ``plural`` is the word of the path."""
+    """A kind of object. ``api`` is group and version as in objects; ``plural`` is the word in the path."""
 
     api: str
     name: str
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
     @property
     def root(self) -> str:
-        """Below which its paths are."""
+        """Return the path prefix of the API group."""
         return f"/apis/{self.api}" if "/" in self.api else f"/api/{self.api}"
 
 
@@ -47,7 +47,7 @@ KINDS: Mapping[tuple[str, str], Kind] = {
 
 
 class Change(NamedTuple):
-    """One event of a watch: ``type`` is ADDED, MODIFIED or DELETED."""
+    """A watch event: ``type`` is ADDED, MODIFIED or DELETED."""
 
     version: int
     kind: Kind
@@ -56,17 +56,17 @@ class Change(NamedTuple):
 
 
 class Store:
-    """All objects by kind, namespace and name. Returned objects must not be changed."""
+    """All objects by kind, namespace and name. Callers must not change returned objects."""
 
     def __init__(self) -> None:
-        self.changes: Latest[int] = Latest(0)  # touched when anything differs, the faults included
+        self.changes: Latest[int] = Latest(0)  # touched at any change, also of faults
         self.version = 1
         self._objects: dict[tuple[Kind, str, str], Object] = {}
         self._history: list[Change] = []
         self._forgotten = 0  # events up to this version
 
     def put(self, kind: Kind, given: Object) -> Object:
-        """Make an object, or replace the one of that name; the object as it is kept."""
+        """Create or replace an object; return it as stored."""
         metadata = given["metadata"]
         place = (kind, metadata.get("namespace", ""), metadata["name"])
         old = self._objects.get(place)
@@ -79,30 +79,30 @@ class Store:
         return made
 
     def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Remove an object. :raises KeyError: if there is none."""
+        """Delete an object. :raises KeyError: if it does not exist."""
         gone = copy.deepcopy(self._objects.pop((kind, namespace, name)))
         self.version += 1
         gone["metadata"]["resourceVersion"] = str(self.version)
         self._changed(kind, "DELETED", gone)
 
     def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        """The object, or None."""
+        """Return the object; None if it does not exist."""
         return self._objects.get((kind, namespace, name))
 
     def all(self, kind: Kind, namespace: str = "") -> Iterator[Object]:
-        """All objects of a kind, of one namespace or of all."""
+        """Yield all objects of a kind, in one namespace or in all."""
         for (each, within, _), found in sorted(self._objects.items(), key=lambda item: item[0]):
             if each == kind and namespace in ("", within):
                 yield found
 
     def since(self, kind: Kind, version: int) -> list[Change] | None:
-        """What has changed after a version; None if that is forgotten."""
+        """Return the events after a version; None if they are compacted."""
         if version < self._forgotten:
             return None
         return [change for change in self._history if change.kind == kind and change.version > version]
 
     def compact(self) -> None:
-        """Forget all events so far."""
+        """Remove all events so far."""
         self._history.clear()
         self._forgotten = self.version
 
@@ -112,11 +112,11 @@ class Store:
 
 
 class Unpatchable(Exception):
-    """Raised when a patch does not fit the object, or is none."""
+    """Raised when a patch is invalid or does not apply to the object."""
 
 
 def apply_merge_patch(target: Any, patch: Any, lists: Lists | None = None) -> Any:
-    """The target with the patch in it; null removes. Of ``lists``, by key, the elements are merged, too."""
+    """Return the target with the patch applied; null removes. The items of ``lists`` are merged by key."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -131,7 +131,7 @@ def apply_merge_patch(target: Any, patch: Any, lists: Lists | None = None) -> An
 
 
 def apply_strategic_patch(target: Any, patch: Any) -> Any:
-    """The target with the patch in it; of a list of conditions only those of the patch are others."""
+    """Return the target with the patch applied; only conditions of the types in the patch change."""
     return apply_merge_patch(target, patch, {"conditions": _conditions})
 
 
@@ -146,7 +146,7 @@ def _conditions(before: list[Object], patch: list[Object]) -> list[Object]:
 
 
 def apply_json_patch(target: Object, operations: Any) -> Object:
-    """The target after all operations. :raises Unpatchable: if one fails; all have failed then."""
+    """Return the target after all operations. :raises Unpatchable: if one fails; then none is applied."""
     made = copy.deepcopy(target)
     for operation in operations if isinstance(operations, list) else [operations]:
         try:
@@ -176,5 +176,5 @@ def _operate(made: Any, operation: Any) -> None:
 
 
 def _word(text: str) -> str:
-    """RFC 6901, section 4."""
+    """Return a decoded JSON pointer component (RFC 6901, section 4)."""
     return text.replace("~1", "/").replace("~0", "~")

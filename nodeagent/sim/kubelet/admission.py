@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fake kubelet's admission: choosing devices, calling Allocate, and the result of each container.
+"""Admission of pods in the fake kubelet: choose devices, call Allocate, and record the result per container.
 
-Follows Allocate, devicesToAllocate and allocateContainerResources in pkg/kubelet/cm/devicemanager/manager.go
-of Kubernetes 1.36, with their texts. One pod after the other, init containers first, one Allocate per
-container and resource, ids in random order, the checkpoint after a container's last; a failure is final for
-the pod.
+The code follows Allocate, devicesToAllocate and allocateContainerResources in
+pkg/kubelet/cm/devicemanager/manager.go of Kubernetes 1.36, with their error texts. Pods are admitted one
+after the other, init containers first, with one Allocate per container and resource and ids in random
+order. The checkpoint is written after the last Allocate of a container. A failure is final for the pod.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from nodeagent.sim.kubelet.state import (
 )
 
 PRE_START_LIMIT = 30.0
-WRITING = 0.0025  # seconds from the answer to a container's last resource to the new checkpoint
+WRITING = 0.0025  # seconds from the response for a container's last resource to the new checkpoint
 
 
 class Rejected(Exception):
-    """Raised when a pod cannot be admitted; the text is the kubelet's."""
+    """Raised when a pod cannot be admitted; the text is that of the real kubelet."""
 
 
 class Admission:
-    """Pods of one run of the kubelet."""
+    """Admits the pods of one run of the kubelet."""
 
     def __init__(self, state: State, clients: Clients) -> None:
         self._state = state
@@ -45,7 +45,7 @@ class Admission:
         self._one_at_a_time = anyio.Lock()
 
     async def admit(self, pod: Pod) -> Pod:
-        """Bring the pod to Running or Failed; the same object is returned."""
+        """Admit the pod, and return the same object in phase Running or Failed."""
         state = self._state
         async with self._one_at_a_time:
             self.free_devices_of_gone_pods()
@@ -62,9 +62,10 @@ class Admission:
         return pod
 
     async def start_again(self, pod: Pod) -> Pod:
-        """Start the containers of an admitted pod; devices that it has not got are requested now.
+        """Start the containers of an admitted pod; request devices that the pod does not have yet.
 
-        GetDeviceRunContainerOptions: a worker of the pod does so, during admissions of other pods too.
+        The kubelet does this in GetDeviceRunContainerOptions from a worker per pod, also while it admits
+        other pods.
         """
         try:
             await self._allocate(pod)
@@ -77,7 +78,8 @@ class Admission:
         return pod
 
     def free_devices_of_gone_pods(self) -> None:
-        """Lazily, at the next admission or PodResources List: UpdateAllocatedDevices.
+        """Free devices of deleted pods, as UpdateAllocatedDevices does at the next admission or
+        PodResources List.
 
         Nothing is freed before all sources of pods have been read.
         """
@@ -89,10 +91,12 @@ class Admission:
         pod.message = f"Pod was rejected: Allocate failed due to {text}, which is unexpected"
 
     async def _allocate(self, pod: Pod) -> None:
-        """Init containers first; devices of plain ones may be used again, those of sidecars may not."""
+        """Allocate devices, init containers first; devices of plain init containers are reused, those of
+        sidecars not.
+        """
         reusable: dict[str, set[str]] = {}
         for role, name, limits in _containers(pod):
-            # a resource that no plugin ever listed: the pod runs without, as with nodeName set
+            # a resource that no plugin ever listed: the pod runs without it, as with nodeName set
             wishes = [wish for wish in limits.items() if self._state.table.is_known(wish[0])]
             self._state.random.shuffle(wishes)
             if wishes:
@@ -117,7 +121,7 @@ class Admission:
         return ids
 
     async def _choose(self, resource: str, count: int, reusable: set[str]) -> tuple[str, ...]:
-        """The ids for one container, in random order. :raises Rejected: if there are not enough."""
+        """Return the ids for one container in random order. :raises Rejected: if there are not enough."""
         table = self._state.table
         healthy = table.healthy.get(resource)
         if healthy is None:
@@ -140,7 +144,9 @@ class Admission:
         return tuple(chosen)
 
     async def _preferred(self, resource: str, free: set[str], must: list[str], count: int) -> list[str]:
-        """The free ids to take: those that the plugin prefers, then any; never more than needed."""
+        """Return the free ids to allocate: those that the plugin prefers, then others, at most as many as
+        needed.
+        """
         wanted: list[str] = []
         endpoint = self._clients.endpoints[resource]
         if endpoint.options.get_preferred_allocation_available:
@@ -150,7 +156,7 @@ class Admission:
         return usable[: count - len(must)]
 
     async def _call(self, resource: str, ids: tuple[str, ...]) -> v1beta1.ContainerAllocateResponse:
-        """One Allocate. :raises Rejected: with the plugin's text."""
+        """Call Allocate once. :raises Rejected: with the plugin's error text."""
         state = self._state
         request = v1beta1.AllocateRequest([v1beta1.ContainerAllocateRequest(list(ids))])
         error: str | None = None
@@ -187,7 +193,7 @@ class Admission:
 
     async def _pre_start(self, resource: str, ids: tuple[str, ...]) -> str | None:
         endpoint = self._clients.endpoints.get(resource)
-        if endpoint is None:  # after a restart, its plugin has not come again yet
+        if endpoint is None:  # after a restart of the kubelet, the plugin has not registered again yet
             return f"endpoint not found in cache for a registered resource: {resource}"
         if not endpoint.options.pre_start_required:
             return None
@@ -200,7 +206,7 @@ class Admission:
 
 
 def _shuffled(state: State, ids: set[str]) -> list[str]:
-    """In random order, as sets.UnsortedList gives them."""
+    """Return the ids in random order, as sets.UnsortedList does."""
     names = sorted(ids)
     state.random.shuffle(names)
     return names
@@ -218,7 +224,7 @@ async def _ask_preference(endpoint: Client, available: list[str], must: list[str
 
 
 def _look_up(state: State, resource: str, ids: tuple[str, ...]) -> None:
-    """manager.go of 1.36 reads the topology of each id without asking whether it is still listed."""
+    """Crash if an id is no longer listed: manager.go of 1.36 does not check that."""
     missing = [name for name in ids if name not in state.table.devices.get(resource, {})]
     if missing:
         state.crash(f"{resource} dropped {missing} while their Allocate was running")
@@ -226,7 +232,7 @@ def _look_up(state: State, resource: str, ids: tuple[str, ...]) -> None:
 
 
 def _result(state: State, pod: Pod, name: str) -> ContainerResult:
-    """Merge the answers of all resources: of equal names and paths the first wins."""
+    """Return the merged responses for all resources; the first of equal names or paths is used."""
     result = ContainerResult(name)
     for held in state.table.held:
         if (held.pod_uid, held.container) == (pod.uid, name):
@@ -255,7 +261,7 @@ def _merge(result: ContainerResult, answer: v1beta1.ContainerAllocateResponse) -
 
 
 def _containers(pod: Pod) -> Iterator[tuple[str, str, dict[str, int]]]:
-    """Role, name and limits of each container, in the order of admission."""
+    """Yield role, name and limits of each container in the order of admission."""
     first = [("init", "init", pod.init_containers), ("sidecar", "sidecar", pod.sidecars)]
     for role, prefix, many in (
         *(reversed(first) if isinstance(pod, SidecarsFirst) else first),

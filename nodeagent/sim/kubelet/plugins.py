@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fake kubelet as the client of plugins: registration checks, dialling back, reading lists.
+"""The fake kubelet as a client of device plugins: checks registrations, connects back, and reads lists.
 
 ``Clients`` follows pkg/kubelet/cm/devicemanager/plugin/v1beta1 (server.go, handler.go, client.go) of
-Kubernetes 1.36: one client per resource name, a new one overwrites the old before it is dialled, and the end
-of any stream of a resource disconnects its current client, whichever that is.
+Kubernetes 1.36: there is one client per resource name; a new client replaces the old one before it
+connects; and the end of any stream of a resource disconnects the resource's current client, even if the
+stream is older.
 
-``PluginWatcher`` follows pkg/kubelet/pluginmanager, only faster: a socket in plugins_registry whose name has
-no dot in front is asked GetInfo, used like a registered plugin and notified of the outcome; when the file
-goes the plugin goes; a failure is retried. A stream that ends while the file stays is not registered again.
+``PluginWatcher`` follows pkg/kubelet/pluginmanager, only faster. It calls GetInfo on each socket in
+plugins_registry whose name has no leading dot, uses the plugin like a registered one, and notifies it of
+the result. It removes the plugin with its file, and retries failures. A plugin whose stream ends while the
+file remains is not registered again.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from nodeagent.kubelet.grpc import RPC_ERRORS, SocketChannel, in_own_task
 from nodeagent.sim.kubelet.state import ListedDevice, Registration, State
 
 LIST_AND_WATCH = "/v1beta1.DevicePlugin/ListAndWatch"
-RECEIVE_LIMIT = 4 * 1024 * 1024  # grpc-go's default
+RECEIVE_LIMIT = 4 * 1024 * 1024  # the default of grpc-go
 DIAL_LIMIT = 10.0
-RECONCILE = 0.1  # seconds between two looks at plugins_registry; the real one takes 1
+RECONCILE = 0.1  # seconds between two scans of plugins_registry; the real interval is 1
 INFO_LIMIT = 1.0
 NOTIFY_LIMIT = 5.0
 FIRST_RETRY = 0.5
@@ -43,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 def is_extended_resource_name(name: str) -> bool:
-    """True for the names that v1helper.IsExtendedResourceName accepts; no others may register."""
+    """Return True for names that v1helper.IsExtendedResourceName accepts; only these may register."""
     domain, slash, rest = name.partition("/")
     if not slash or "kubernetes.io/" in name or name.startswith("requests."):
         return False
@@ -52,7 +54,7 @@ def is_extended_resource_name(name: str) -> bool:
 
 
 def go_text(error: BaseException) -> str:
-    """An RPC error in the words of grpc-go."""
+    """Return an RPC error in the words of grpc-go."""
     if isinstance(error, GRPCError):
         code = error.status.name.title().replace("_", "").replace("Cancelled", "Canceled")
         return f"rpc error: code = {code} desc = {error.message or ''}"
@@ -62,14 +64,14 @@ def go_text(error: BaseException) -> str:
 
 
 class _LimitedCodec(ProtoCodec):
-    """Refuses messages above grpc-go's limit, and keeps the size of the last one."""
+    """A codec that rejects messages above grpc-go's limit, and keeps the size of the last one."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.size = 0
 
     def decode(self, data: bytes, message_type: Any) -> Any:
-        """As ProtoCodec, within the limit."""
+        """Decode a message as ProtoCodec does, up to the limit."""
         self.size = len(data)
         if self.size > self._limit:
             text = f"grpc: received message larger than max ({self.size} vs. {self._limit})"
@@ -89,12 +91,12 @@ class Client:
 
     @property
     def stub(self) -> v1beta1.DevicePluginStub:
-        """The plugin's methods."""
+        """Return the stub for the plugin's methods."""
         return v1beta1.DevicePluginStub(self.channel)
 
 
 class Clients:
-    """The registered plugins of one run of the kubelet."""
+    """The registered plugins in one run of the kubelet."""
 
     def __init__(self, state: State, tasks: TaskGroup) -> None:
         self._state = state
@@ -102,10 +104,10 @@ class Clients:
         self._all: set[Client] = set()
         self._current: dict[str, Client] = {}
         self._closed = False
-        self.endpoints: dict[str, Client] = {}  # of which Allocate is called
+        self.endpoints: dict[str, Client] = {}  # the clients that receive Allocate calls
 
     async def register(self, request: v1beta1.RegisterRequest, deadline: Deadline | None) -> None:
-        """All of Register but the transport. :raises GRPCError: UNKNOWN, with the real one's text."""
+        """Handle a Register call. :raises GRPCError: UNKNOWN, with the real kubelet's text."""
         name = request.resource_name
         seen = Registration(name, request.endpoint, anyio.current_time())
         try:
@@ -120,7 +122,7 @@ class Clients:
             self._state.changed()
 
     def _check(self, request: v1beta1.RegisterRequest) -> None:
-        """The checks in their order: an injected refusal, the version, the name."""
+        """Check a registration in the kubelet's order: an injected refusal, the version, the name."""
         refusal = self._state.faults.get("refuse-register", request.resource_name)
         if refusal is not None:
             raise GRPCError(Status.UNKNOWN, str(refusal))
@@ -131,14 +133,17 @@ class Clients:
             raise GRPCError(Status.UNKNOWN, f'the ResourceName "{request.resource_name}" is invalid')
 
     async def connect(self, resource: str, path: Path, deadline: Deadline | None = None) -> None:
-        """Dial, ask for the options, start to read lists. :raises GRPCError: UNKNOWN, if that fails."""
+        """Connect, request the options, and start to read lists.
+
+        :raises GRPCError: UNKNOWN, if that fails.
+        """
         codec = _LimitedCodec(self._state.faults.get("receive-limit", resource) or RECEIVE_LIMIT)
         channel = SocketChannel(path, codec=codec)
         try:
             await _dial(channel)
             options = await self._options(channel, deadline)
         except BaseException:
-            self._current.pop(resource, None)  # a failure forgets the plugin that was there before
+            self._current.pop(resource, None)  # a failure also removes the previous plugin
             channel.close()
             raise
         if self._closed:  # the process has ended meanwhile
@@ -162,7 +167,7 @@ class Clients:
             raise GRPCError(Status.UNKNOWN, text) from error
 
     async def _read(self, client: Client) -> None:
-        """Read lists until the stream ends; then disconnect the current client, as the real one does."""
+        """Read lists until the stream ends; then disconnect the current client, as the real kubelet does."""
         streams = self._state.statistics.streams
         try:
             with client.reading:
@@ -190,7 +195,7 @@ class Clients:
                         return
                     state.receive_list(resource, client.codec.size, _seen(message))
         except RPC_ERRORS:
-            return  # every end of a stream is the same to the kubelet
+            return  # the kubelet treats every end of a stream in the same way
 
     async def _while_stalled(self, resource: str) -> None:
         if self._state.faults.get("stalled-reader", resource):
@@ -199,9 +204,9 @@ class Clients:
             )
 
     def disconnect(self, resource: str) -> None:
-        """Forget the current client of the resource, close its connection, all devices unhealthy.
+        """Remove the current client of the resource, close its connection, and mark all devices Unhealthy.
 
-        Nothing happens if there is none: after a failed Register the devices stay as they are.
+        Does nothing if there is no client: after a failed Register the devices stay unchanged.
         """
         client = self._current.pop(resource, None)
         if client is None:
@@ -212,13 +217,13 @@ class Clients:
         self._state.changed()
 
     def end_stream(self, resource: str) -> None:
-        """Let the stream of the current client end, as after an error on the way."""
+        """End the stream of the current client, as after a network error."""
         client = self._current.get(resource)
         if client is not None:
             client.reading.cancel()
 
     def close(self) -> None:
-        """The process ends: all connections close, nothing is marked."""
+        """Close all connections, as when the process ends; devices are not marked."""
         self._closed = True
         for client in self._all:
             client.reading.cancel()
@@ -226,7 +231,7 @@ class Clients:
 
 
 async def _dial(channel: SocketChannel) -> None:
-    """Connect within ten seconds, trying again after about 1 s, 1.6 s, … as grpc-go does."""
+    """Connect within ten seconds, retrying after about 1 s, 1.6 s, … as grpc-go does."""
     pause = 1.0
     with anyio.move_on_after(DIAL_LIMIT):
         while True:
@@ -251,13 +256,14 @@ def _nodes(topology: v1beta1.TopologyInfo | None) -> tuple[int, ...] | None:
 
 
 class PluginWatcher:
-    """What one run of the kubelet knows of the directory."""
+    """Watches the plugins_registry directory in one run of the kubelet."""
 
     def __init__(self, state: State, clients: Clients) -> None:
         self._state = state
         self._clients = clients
         self._used: dict[Path, tuple[tuple[int, int], str]] = {}  # file → identity, resource
-        self._failed: dict[Path, tuple[float, float]] = {}  # file → next try (the loop's time), pause
+        # file → time of the next attempt on the loop's clock, pause
+        self._failed: dict[Path, tuple[float, float]] = {}
 
     async def run(self) -> None:
         """Reconcile for ever."""
@@ -266,7 +272,7 @@ class PluginWatcher:
             await anyio.sleep(RECONCILE)
 
     async def one_turn(self) -> None:
-        """Drop plugins whose socket has gone or was replaced, then try new sockets."""
+        """Remove plugins whose socket was removed or replaced, then try new sockets."""
         sockets = _sockets(self._state.paths.registry)
         for path, (identity, resource) in tuple(self._used.items()):
             if sockets.get(path) != identity:
@@ -293,7 +299,10 @@ class PluginWatcher:
     async def _handshake(
         self, path: Path, identity: tuple[int, int], stub: pluginregistration.RegistrationStub
     ) -> None:
-        """GetInfo, connect, tell. :raises ConnectionError: if the plugin is not taken."""
+        """Call GetInfo, connect, and notify the plugin.
+
+        :raises ConnectionError: if the plugin is rejected.
+        """
         info = await in_own_task(stub.get_info(timeout=INFO_LIMIT))
         seen = Registration(info.name, info.endpoint or str(path), anyio.current_time())
         self._state.statistics.registrations.append(seen)
@@ -311,7 +320,7 @@ class PluginWatcher:
 
 
 def _check(info: pluginregistration.PluginInfo) -> None:
-    """The checks of the device manager. :raises ValueError: if it would not take the plugin."""
+    """Check the plugin info as the device manager does. :raises ValueError: if it would reject the plugin."""
     if info.type != "DevicePlugin":
         raise ValueError(f"no handler registered for plugin type: {info.type}")
     if "v1beta1" not in info.supported_versions:
@@ -321,13 +330,13 @@ def _check(info: pluginregistration.PluginInfo) -> None:
 
 
 def _sockets(directory: Path) -> dict[Path, tuple[int, int]]:
-    """Sockets without a dot in front, with inode and time: a new one under an old name differs."""
+    """Return the sockets without a leading dot, with inode and time, which tell a replaced socket apart."""
     sockets = {}
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         try:
             status = path.lstat()
         except FileNotFoundError:
-            continue  # it went after it was listed
+            continue  # the file was removed after it was listed
         if stat.S_ISSOCK(status.st_mode) and not path.name.startswith("."):
             sockets[path] = (status.st_ino, status.st_mtime_ns)
     return sockets

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fake kubelet: real gRPC on real sockets, with the device manager's semantics of Kubernetes 1.36.
+"""A fake kubelet: real gRPC on real sockets, with the device manager's behaviour of Kubernetes 1.36.
 
-For the demo, the tests and the benchmark. It registers plugins as the real one does, reads their lists,
-admits pods, keeps its checkpoint, answers PodResources, watches plugins_registry, restarts like the real one,
-and misbehaves on demand (``faults``). It runs no containers: the result of a pod has the devices, variables
-and mounts that they would get. ``plugins`` has the connections to plugins, ``admission`` the pods, ``state``
-the device tables.
+The demo, the tests and the benchmark use it. It registers plugins as the real kubelet does, reads their
+lists, admits pods, writes its checkpoint, serves PodResources, watches plugins_registry, and can restart
+and misbehave (``faults``). It runs no containers: the result of a pod lists the devices, variables and
+mounts of its containers. ``plugins`` has the connections to plugins, ``admission`` the pods, ``state`` the
+device tables.
 """
 
 from __future__ import annotations
@@ -38,23 +38,22 @@ REGISTER = "/v1beta1.Registration/Register"
 
 
 class KubeletStopped(Exception):
-    """Raised when something is asked of a kubelet that does not run."""
+    """Raised when a call needs a running kubelet, but it is stopped."""
 
 
 class FakeKubelet:
-    """An async context manager that starts on entry and stops on exit.
+    """A fake kubelet, used as an async context manager that starts and stops it.
 
-    ``root`` is the path prefix, ``seed`` steers the order of device ids, ``topology_policy`` is the kubelet's
-    (``none`` or any other). On entry it has run for ``age`` seconds, by the time of its sockets; each later
-    start makes it new. ``faults`` are switched on and off, each for all resources (``name``) or for one
-    (``name:resource``): ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``,
-    ``stalled-reader`` (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and listen),
-    ``plugins-late`` (seconds between PodResources and the socket for plugins, see ``_Run``),
-    ``pod-resources-absent``, ``pod-resources-exhausted`` (true), ``pod-resources-delay`` (seconds),
-    ``pod-resources-late`` (a list: the seconds that each of the next answers is on its way),
-    ``pod-resources-empty`` (seconds after a start in which no pod is named), ``pod-resources-unnamed``
-    (seconds after a start in which the pods from before it are not named, or the keys of pods that are never
-    named).
+    ``root`` is the path prefix, ``seed`` determines the order of device ids, ``topology_policy`` is the
+    kubelet's (``none`` or any other). At the first start, the sockets look ``age`` seconds old; each later
+    start makes new ones. A fault affects all resources (``name``) or one (``name:resource``):
+    ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``, ``stalled-reader``
+    (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and listen), ``plugins-late``
+    (seconds between PodResources and the socket for plugins, see ``_Run``), ``pod-resources-absent``,
+    ``pod-resources-exhausted`` (true), ``pod-resources-delay`` (seconds), ``pod-resources-late`` (a list:
+    the delay in seconds of each of the next responses), ``pod-resources-empty`` (seconds after a start in
+    which no pod is listed), ``pod-resources-unnamed`` (seconds after a start in which older pods are not
+    listed, or the keys of pods that are never listed).
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class FakeKubelet:
     ) -> None:
         self.state = State(Path(root), seed, topology_policy)
         self.paths = self.state.paths
-        self.socket = self.paths.plugins / "kubelet.sock"  # where plugins register
+        self.socket = self.paths.plugins / "kubelet.sock"  # the directory where plugins register
         self.faults = self.state.faults
         self.statistics = self.state.statistics
         self.life = self.state.life
@@ -88,20 +87,22 @@ class FakeKubelet:
         return await self._outer.__aexit__(error_type, error, trace)
 
     async def start(self) -> None:
-        """Wipe the plugin directory's sockets, bind, listen; pods keep the allocations of the checkpoint."""
+        """Remove the sockets in the plugin directory, bind, listen; pods keep the allocations in the
+        checkpoint.
+        """
         if self._run is None:
             age, self._age = self._age, 0.0
             self._run = _Run(self.state, self._outer)
             await self._run.start(age)
 
     async def stop(self) -> None:
-        """End as a killed process does: connections close, every socket file stays."""
+        """Stop like a killed process: connections close, every socket file stays."""
         run, self._run = self._run, None
         if run is not None:
             await run.stop()
 
     async def restart(self, listen_delay: float = 0.0, away: float = 0.0) -> None:
-        """Stop, stay ``away`` seconds, start with ``listen_delay`` seconds between bind and listen."""
+        """Stop, wait ``away`` seconds, and start with ``listen_delay`` seconds between bind and listen."""
         await self.stop()
         await anyio.sleep(away)
         self.faults.set("listen-delay", listen_delay)
@@ -111,32 +112,35 @@ class FakeKubelet:
             self.faults.clear("listen-delay")
 
     async def admit(self, pod: Pod, *, again: bool = False) -> Pod:
-        """Admit the pod, or reject it; see its phase, message and results.
+        """Admit or reject the pod, and return it with its phase, message and results.
 
-        ``again``: it was admitted; its containers are started once more, during admissions of other pods too.
+        ``again``: start the containers of an admitted pod once more, also while other pods are admitted.
         """
         admission = _alive(self._run).admission
         return await (admission.start_again(pod) if again else admission.admit(pod))
 
     def delete(self, pod: Pod) -> None:
-        """The pod is forgotten: no List names it any more, and the next pod may get its devices.
+        """Remove the pod: it is no longer listed, and another pod may get its devices.
 
-        Its containers are the host's business: of a graceful end they are closed before, of a forced
-        deletion seconds later.
+        The caller simulates its containers: in a graceful deletion they close their devices before this
+        call, in a forced deletion seconds later.
         """
         self.state.pods.pop(pod.key, None)
         self.state.changed()
 
     def end_stream(self, resource: str) -> None:
-        """End the ListAndWatch stream of the resource's current plugin from our side."""
+        """End the ListAndWatch stream of the resource's current plugin."""
         _alive(self._run).clients.end_stream(resource)
 
     def capacity(self, resource: str) -> tuple[int, int]:
-        """Capacity and allocatable, as the Node object would show them."""
+        """Return capacity and allocatable of the resource, as the Node object would show them."""
         return self.state.table.capacity(resource), self.state.table.allocatable(resource)
 
     async def until(self, predicate: Callable[[], bool], timeout: float = 5.0) -> None:  # noqa: ASYNC109
-        """Wait until the predicate holds, looked at after each change. :raises TimeoutError: in the end."""
+        """Wait until the predicate holds; it is evaluated after each change.
+
+        :raises TimeoutError: after ``timeout``.
+        """
         await self.state.until(predicate, timeout)
 
     async def until_listed(self, resource: str, devices: int, timeout: float = 5.0) -> None:  # noqa: ASYNC109
@@ -158,10 +162,11 @@ async def _die_of_crashes(kubelet: FakeKubelet) -> None:
 
 
 class _Run:
-    """One life of the kubelet: the state that a restart throws away.
+    """One run of the kubelet, with the state that a restart discards.
 
-    The real one serves PodResources at once (``startKubelet`` in cmd/kubelet/app/server.go), and plugins when
-    the container runtime is up (``initializeRuntimeDependentModules`` in pkg/kubelet/kubelet.go).
+    The real kubelet serves PodResources at once (``startKubelet`` in cmd/kubelet/app/server.go), but
+    plugins only when the container runtime is up (``initializeRuntimeDependentModules`` in
+    pkg/kubelet/kubelet.go).
     """
 
     def __init__(self, state: State, outer: TaskGroup) -> None:
@@ -237,7 +242,7 @@ def _alive(run: _Run | None) -> _Run:
 
 
 class _Registration:
-    """The Registration service, with the raw stream: a fault may drop the connection."""
+    """The Registration service with direct access to the stream: a fault may drop the connection."""
 
     def __init__(self, state: State, clients: Clients) -> None:
         self._state = state
@@ -259,7 +264,7 @@ class _Registration:
         self._state.changed()
         if hangs:
             await anyio.sleep_forever()
-        stream._stream._transport.abort()  # grpclib has no public way to drop a connection
+        stream._stream._transport.abort()  # grpclib has no public method to drop a connection
         raise GRPCError(Status.UNAVAILABLE, "dropped")
 
     def __mapping__(self) -> dict[str, Handler]:
@@ -268,10 +273,10 @@ class _Registration:
 
 
 class PodResources(v1.PodResourcesListerBase):
-    """The PodResources service (v1), as pkg/kubelet/apis/podresources of Kubernetes 1.36 has it.
+    """The PodResources service (v1), as pkg/kubelet/apis/podresources of Kubernetes 1.36 implements it.
 
-    Active pods only, plain init containers left out, one entry per device and NUMA node, and a List frees the
-    devices of pods that are gone.
+    It lists active pods only, without plain init containers, with one entry per device and NUMA node. A
+    List call frees the devices of deleted pods.
     """
 
     def __init__(self, state: State, admission: Admission) -> None:
@@ -279,7 +284,7 @@ class PodResources(v1.PodResourcesListerBase):
         self._admission = admission
 
     async def list(self, message: v1.ListPodResourcesRequest) -> v1.ListPodResourcesResponse:
-        """All active pods of the sources that have been read."""
+        """Return all active pods of the sources that have been read."""
         await self._faults()
         self._admission.free_devices_of_gone_pods()
         held = self._held()
@@ -291,7 +296,7 @@ class PodResources(v1.PodResourcesListerBase):
     async def get_allocatable_resources(
         self, message: v1.AllocatableResourcesRequest
     ) -> v1.AllocatableResourcesResponse:
-        """All healthy devices, allocated or not."""
+        """Return all healthy devices, allocated or not."""
         await self._faults()
         table = self._state.table
         return v1.AllocatableResourcesResponse(
@@ -303,7 +308,7 @@ class PodResources(v1.PodResourcesListerBase):
         )
 
     async def get(self, message: v1.GetPodResourcesRequest) -> v1.GetPodResourcesResponse:
-        """One pod; an unknown one is an error without a code of its own."""
+        """Return one pod; for an unknown pod, raise an error without a status code of its own."""
         await self._faults()
         pod = self._state.pods.get(f"{message.pod_namespace}/{message.pod_name}")
         if pod is None:
@@ -317,7 +322,7 @@ class PodResources(v1.PodResourcesListerBase):
         await anyio.sleep(self._state.faults.get("pod-resources-delay") or 0)
 
     def _held(self) -> Mapping[tuple[str, str], Sequence[ContainerDevices]]:
-        """What each container has, by the uid of its pod and its name."""
+        """Return the devices of each container, by the uid of its pod and the container's name."""
         held: dict[tuple[str, str], list[ContainerDevices]] = {}
         for each in self._state.table.held:
             held.setdefault((each.pod_uid, each.container), []).append(each)
@@ -351,15 +356,15 @@ class PodResources(v1.PodResourcesListerBase):
 
 
 def _make_older(path: Path, age: float) -> None:
-    """Set back the time of a socket, unless it is to be new."""
+    """Set the time of a socket back, unless ``age`` is 0."""
     if age:
         born = time.time() - age
         os.utime(path, (born, born))
 
 
 def _remove_sockets(directory: Path) -> None:
-    """Remove every socket directly in the directory, also of others (CleanupPluginDirectory)."""
+    """Remove every socket directly in the directory, also of other programs (CleanupPluginDirectory)."""
     for path in sorted(directory.iterdir()):
-        with contextlib.suppress(FileNotFoundError):  # its owner was quicker
+        with contextlib.suppress(FileNotFoundError):  # the owner has already removed it
             if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the fake kubelet: its device tables with their checkpoint, its pods, faults and statistics.
+"""The state of the fake kubelet: device tables with the checkpoint, pods, faults and statistics.
 
-The tables follow pkg/kubelet/cm/devicemanager/manager.go of Kubernetes 1.36: a list replaces the whole table
-of its resource, only ``Healthy`` is healthy, a lost plugin makes all unhealthy at once and is forgotten five
-minutes later, and allocations survive a restart in ``kubelet_internal_checkpoint``. That file is written
-after each list and after each container that got devices, and only then.
+The tables follow pkg/kubelet/cm/devicemanager/manager.go of Kubernetes 1.36: a list replaces the whole
+table of its resource; only ``Healthy`` counts as healthy; a lost plugin makes all its devices unhealthy at
+once, and the resource is removed five minutes later; allocations survive a restart in
+``kubelet_internal_checkpoint``. That file is written only after each list and after each container with
+devices.
 
-Every change wakes the waiters of ``until``; nothing polls. Knows no gRPC.
+Every change wakes the tasks that wait in ``until``; nothing polls. This module does not use gRPC.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STOP_GRACE = 300.0  # seconds that a resource without a plugin keeps its capacit
 
 @dataclass(frozen=True, slots=True)
 class ListedDevice:
-    """One entry of a list as it came: ``nodes`` are NUMA ids, None without topology."""
+    """One device of a list, as received: ``nodes`` are NUMA ids, None without topology."""
 
     id: str
     health: str
@@ -41,13 +42,13 @@ class ListedDevice:
 
     @property
     def healthy(self) -> bool:
-        """Only this spelling counts."""
+        """Return True if the health is spelled exactly ``Healthy``."""
         return self.health == "Healthy"
 
 
 @dataclass(slots=True)
 class ContainerDevices:
-    """What one container of one pod holds of one resource, with the raw answer to its Allocate."""
+    """The devices of one resource in one container, with the raw response to the Allocate call."""
 
     pod_uid: str
     container: str
@@ -57,7 +58,7 @@ class ContainerDevices:
 
 
 class DeviceTable:
-    """All resources that ever registered since the start, or that pods hold."""
+    """All resources that have registered since the start, or that pods use."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -67,15 +68,16 @@ class DeviceTable:
         self.unhealthy: dict[str, set[str]] = {}
         self.stopped: dict[str, float] = {}
         self.held: list[ContainerDevices] = []
-        self.allocated: dict[str, set[str]] = {}  # ids that are not free, under an Allocate too
-        self.full = False  # the disk: the checkpoint stays as it is
+        # ids that are not free, including those in a running Allocate
+        self.allocated: dict[str, set[str]] = {}
+        self.full = False  # simulates a full disk: the checkpoint is not written
 
     def mark_connected(self, resource: str) -> None:
-        """A plugin has registered; its devices come with the first list."""
+        """Record that a plugin has registered; its devices come with the first list."""
         self.stopped.pop(resource, None)
 
     def update(self, resource: str, devices: Iterable[ListedDevice]) -> None:
-        """Replace the table of the resource, and write the checkpoint; of equal ids the last wins."""
+        """Replace the table of the resource and write the checkpoint; the last of equal ids is used."""
         table = {device.id: device for device in devices}
         self.devices[resource] = table
         self.healthy[resource] = {name for name, device in table.items() if device.healthy}
@@ -83,45 +85,49 @@ class DeviceTable:
         self.save()
 
     def mark_lost(self, resource: str) -> None:
-        """The plugin has gone: all its devices are unhealthy from now on."""
+        """Record that the plugin is gone, and mark all its devices unhealthy."""
         self.unhealthy.setdefault(resource, set()).update(self.healthy.get(resource, ()))
         self.healthy[resource] = set()
         self.stopped[resource] = anyio.current_time()
 
     def is_known(self, resource: str) -> bool:
-        """True if the resource has sent a list or a pod holds some of it."""
+        """Return True if the resource has sent a list or a pod uses one of its devices."""
         return resource in self.healthy or any(held.resource == resource for held in self.held)
 
     def capacity(self, resource: str) -> int:
-        """All listed devices; 0 once the plugin has been away for five minutes."""
+        """Return the number of listed devices; 0 once the plugin has been gone for five minutes."""
         stopped = self.stopped.get(resource)
         if stopped is not None and anyio.current_time() - stopped >= STOP_GRACE:
             return 0
         return len(self.healthy.get(resource, ())) + len(self.unhealthy.get(resource, ()))
 
     def allocatable(self, resource: str) -> int:
-        """The healthy ones."""
+        """Return the number of healthy devices."""
         return len(self.healthy.get(resource, ()))
 
     def recount_allocated(self) -> None:
-        """Free all ids but the allocated ones: those under an Allocate are forgotten, as in the real one."""
+        """Free all ids that are not allocated; as in the real kubelet, this includes ids in a running
+        Allocate.
+        """
         self.allocated = {}
         for held in self.held:
             self.allocated.setdefault(held.resource, set()).update(held.ids)
 
     def in_use(self, resource: str) -> set[str]:
-        """Ids that some container holds."""
+        """Return the ids that containers use."""
         return {name for held in self.held if held.resource == resource for name in held.ids}
 
     def release_all_but(self, uids: set[str]) -> None:
-        """Free the devices of all other pods; the checkpoint names them until its next write."""
+        """Free the devices of all other pods; the checkpoint lists them until its next write."""
         left = [held for held in self.held if held.pod_uid in uids]
         if len(left) < len(self.held):
             self.held = left
             self.recount_allocated()
 
     def save(self) -> bool:
-        """Write the checkpoint: a temporary ``.NNN`` beside it, then rename; False if the disk is full."""
+        """Write the checkpoint to a temporary file ``.NNN`` and rename it; return False if the disk is
+        full.
+        """
         if self.full:
             return False
         data = {
@@ -138,7 +144,7 @@ class DeviceTable:
         return True
 
     def load(self) -> None:
-        """Begin with the checkpoint: allocations stay, resources are empty until they register."""
+        """Load the checkpoint: allocations are kept; resources are empty until their plugins register."""
         self.devices, self.healthy, self.unhealthy, self.stopped, self.held = {}, {}, {}, {}, []
         self.allocated = {}
         path = self._directory / CHECKPOINT
@@ -152,21 +158,21 @@ class DeviceTable:
 
 
 def ids_of(table: DeviceTable, pod_uid: str, container: str, resource: str) -> tuple[str, ...]:
-    """What this container has of the resource."""
+    """Return the ids of the resource that this container uses."""
     wanted = (pod_uid, container, resource)
     found = (each.ids for each in table.held if (each.pod_uid, each.container, each.resource) == wanted)
     return next(found, ())
 
 
 def has_topology(table: DeviceTable, resource: str) -> bool:
-    """True if some device of the resource says where it sits."""
+    """Return True if a device of the resource was listed with a NUMA node."""
     return any(device.nodes for device in table.devices.get(resource, {}).values())
 
 
 def health_of(table: DeviceTable, pod_uid: str) -> dict[str, str]:
-    """Device id → Healthy or Unhealthy in the pod's status (KEP-4680).
+    """Return Healthy or Unhealthy by device id for the pod's status (KEP-4680).
 
-    The last list counts, also after the plugin's death; an id that is not listed is Healthy.
+    The last list counts, also after the plugin is gone; an id that is not listed is Healthy.
     """
     seen: dict[str, str] = {}
     for held in table.held:
@@ -206,7 +212,7 @@ def _held(entry: dict[str, Any]) -> ContainerDevices:
 
 @dataclass(slots=True)
 class Registration:
-    """One call of Register, or one plugin found in plugins_registry; ``refusal`` None if accepted."""
+    """A Register call, or a plugin found in plugins_registry; ``refusal`` is None if it was accepted."""
 
     resource: str
     endpoint: str
@@ -216,7 +222,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class DeviceList:
-    """One message of a ListAndWatch stream; ``when`` is the loop's time, ``size`` in bytes."""
+    """One message of a ListAndWatch stream; ``when`` is on the loop's clock, ``size`` in bytes."""
 
     when: float
     size: int
@@ -224,7 +230,7 @@ class DeviceList:
 
     @property
     def health(self) -> dict[str, str]:
-        """Id → health."""
+        """Return the health by device id."""
         return {device.id: device.health for device in self.devices}
 
 
@@ -241,22 +247,22 @@ class AllocateCall:
 
 @dataclass(slots=True)
 class Statistics:
-    """What happened since the object was made, over all restarts."""
+    """The recorded calls and messages since the object was created, over all restarts."""
 
     registrations: list[Registration] = field(default_factory=list)
     lists: dict[str, deque[DeviceList]] = field(default_factory=dict)
     lists_total: int = 0
     allocations: list[AllocateCall] = field(default_factory=list)
-    streams: dict[str, int] = field(default_factory=dict)  # open now, per resource
+    streams: dict[str, int] = field(default_factory=dict)  # currently open streams per resource
 
     def accepted(self, resource: str) -> list[Registration]:
-        """The registrations of a resource that succeeded."""
+        """Return the successful registrations of a resource."""
         return [r for r in self.registrations if r.resource == resource and r.refusal is None]
 
 
 @dataclass(slots=True)
 class ContainerResult:
-    """What one container was started with."""
+    """The devices, variables and mounts of one started container."""
 
     name: str
     ids: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
@@ -274,7 +280,7 @@ class ContainerResult:
 
 @dataclass(slots=True)
 class Pod:
-    """A pod: its requests (resource → count, per container), and the outcome of its admission."""
+    """A pod: its requests (resource → count, per container), and the result of its admission."""
 
     namespace: str
     name: str
@@ -289,21 +295,21 @@ class Pod:
 
     @property
     def key(self) -> str:
-        """``namespace/name``."""
+        """Return ``namespace/name``."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def result(self) -> ContainerResult:
-        """The result of the first app container."""
+        """Return the result of the first app container."""
         return self.results["c0"]
 
 
 class SidecarsFirst(Pod):
-    """One whose plain init containers come after its sidecars."""
+    """A pod whose plain init containers come after its sidecars."""
 
 
 class Paths(NamedTuple):
-    """The root of the node, and the kubelet's directories in it."""
+    """The root of the node, and the kubelet's directories below it."""
 
     root: Path
     plugins: Path
@@ -313,7 +319,7 @@ class Paths(NamedTuple):
 
     @staticmethod
     def below(root: Path) -> Paths:
-        """As the kubelet has them."""
+        """Return the kubelet's default paths below a root."""
         base = root / "var/lib/kubelet"
         return Paths(
             root, base / "device-plugins", base / "pod-resources", base / "plugins_registry", base / "pods"
@@ -322,9 +328,10 @@ class Paths(NamedTuple):
 
 @dataclass(slots=True)
 class Life:
-    """Whether the kubelet runs, since when (the loop's time), and why the real one would have died, if so.
+    """Whether the kubelet runs, since when (on the loop's clock), and why the real one would have crashed.
 
-    ``inherited``: the UIDs of the pods that were there when it started; it hears of them from the API server.
+    ``inherited``: the UIDs of the pods that existed at the start; the kubelet learns of them from the API
+    server.
     """
 
     running: bool = field(default=False, init=False)
@@ -334,7 +341,7 @@ class Life:
 
 
 class State:
-    """The node as the kubelet sees it."""
+    """The state of the node as the kubelet knows it."""
 
     def __init__(self, root: Path, seed: int, topology_policy: str) -> None:
         self.paths = Paths.below(root)
@@ -344,12 +351,12 @@ class State:
         self.statistics = Statistics()
         self.table = DeviceTable(self.paths.plugins)
         self.pods: dict[str, Pod] = {}
-        self.allocating: set[str] = set()  # ids under an Allocate
+        self.allocating: set[str] = set()  # ids in a running Allocate
         self._changes = Latest(0)
         self.faults = Faults(self._changes)
 
     def changed(self) -> None:
-        """Wake the waiters of ``until``."""
+        """Wake the tasks that wait in ``until``."""
         self._changes.touch()
 
     async def until(self, predicate: Callable[[], bool], timeout: float = 5.0) -> None:  # noqa: ASYNC109 (tests read well so)
@@ -362,7 +369,9 @@ class State:
                 await self._changes.newer(seen)
 
     def receive_list(self, resource: str, size: int, devices: tuple[ListedDevice, ...]) -> None:
-        """Record a list, replace the table of the resource, and crash where the real one does."""
+        """Record a list, replace the table of the resource, and crash in the cases in which the real
+        kubelet does.
+        """
         seen = DeviceList(anyio.current_time(), size, devices)
         self.statistics.lists.setdefault(resource, deque(maxlen=REMEMBERED)).append(seen)
         self.statistics.lists_total += 1
@@ -373,14 +382,14 @@ class State:
         self.changed()
 
     def crash(self, text: str) -> None:
-        """The real kubelet would have ended by SIGSEGV here; the fake one stops."""
+        """Stop the fake kubelet at a point where the real one would crash with SIGSEGV."""
         self.life.crashed = self.life.crashed or text
         self.changed()
 
     def _readmit(self, resource: str) -> None:
-        """Topology hints for pods that hold devices, on the first list after a start.
+        """Compute topology hints for pods with devices at the first list after a start.
 
-        topology_hints.go of 1.36 looks each held id up in the new list, without asking whether it is there.
+        topology_hints.go of 1.36 looks up each allocated id in the new list, and crashes if it is missing.
         """
         if self.topology_policy == "none" or not has_topology(self.table, resource):
             return
@@ -389,15 +398,16 @@ class State:
             self.crash(f"topology hints: {resource} no longer lists {sorted(missing)}, held by a pod")
 
     def active_pods(self) -> list[Pod]:
-        """All pods of the node but those that were rejected."""
+        """Return all pods of the node except rejected ones."""
         return [pod for pod in self.pods.values() if pod.phase != "Failed"]
 
     def named_pods(self) -> list[Pod]:
-        """The active pods that PodResources names.
+        """Return the active pods that PodResources lists.
 
-        After a start the kubelet knows its static pods first, and those of the API server only when that has
-        answered: a second later, or minutes later while it is away. Until then it does not name the others,
-        keeps their devices, and frees nothing at all (measured on 1.36.3; ``sourcesReady`` in manager.go).
+        After a start the kubelet knows its static pods first, and other pods only when the API server has
+        answered: after a second, or minutes later if that is unreachable. Until then it does not list the
+        other pods, but keeps their devices and frees nothing (measured on 1.36.3; ``sourcesReady`` in
+        manager.go).
         """
         if self._is_young(self.faults.get("pod-resources-empty")):
             return []
@@ -405,7 +415,7 @@ class State:
         return [pod for pod in self.active_pods() if pod.key not in unnamed]
 
     def has_read_all_pods(self) -> bool:
-        """False while the API server has not answered: see ``named_pods``."""
+        """Return False until the API server has answered: see ``named_pods``."""
         unnamed = self.faults.get("pod-resources-unnamed")
         waits = bool(unnamed) if isinstance(unnamed, Collection) else self._is_young(unnamed)
         return not (waits or self._is_young(self.faults.get("pod-resources-empty")))
@@ -418,5 +428,5 @@ class State:
         return [pod.key for pod in self.pods.values() if pod.uid in inherited]
 
     def _is_young(self, seconds: float | None) -> bool:
-        """True if the kubelet was started less than that many seconds ago."""
+        """Return True if the kubelet was started less than that many seconds ago."""
         return seconds is not None and anyio.current_time() - self.life.started < seconds
