@@ -197,7 +197,9 @@ class Timeouts(NamedTuple):
         except ValueError:
             factor = math.nan
         if not 0.0 < factor < math.inf:
-            raise ConfigError(f"{SCALE}: {text!r} is not a positive number", "unset it, or write such as 0.3")
+            raise ConfigError(
+                f"{SCALE}: {text!r} is not a positive number", "unset it, or set it to a number such as 0.3"
+            )
         return cls().scaled(factor)
 
 

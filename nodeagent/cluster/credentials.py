@@ -64,7 +64,7 @@ class Credentials(NamedTuple):
             with anyio.fail_after(limit):
                 await self._read(kubernetes, configuration)
         except TimeoutError as error:
-            raise self._unusable(f"its program did not end within {limit:g} s") from error
+            raise self._unusable(f"its exec plugin did not end within {limit:g} s") from error
         except OSError as error:
             raise self._unusable(hints.strerror(error), hints.for_errno(error, "read")) from error
         # the library raises many types for invalid files: KeyError, TypeError, YAMLError, …

@@ -18,7 +18,7 @@ from nodeagent.model.problem import Problem, misconfigured
 LONGEST = 317  # characters: 253 of a domain, "/" and 63 of a name; types and labels are shorter
 _SHOWN = 60  # characters of an untrusted value in a message
 _WORDS = {dict: "a table", list: "a list", bool: "a truth value", int: "a number", float: "a number"}
-_CONTROLS = "remove blanks at line ends and signs that cannot be printed"
+_CONTROLS = "remove trailing blanks and unprintable characters"
 
 
 class Notes:
@@ -66,7 +66,7 @@ def text(entry: dict[Any, Any], key: str, wanted: str, place: str, notes: Notes)
     elif len(value) > LONGEST:
         notes.add(place, f"{key} is too long: {shown(value)}", f"use at most {LONGEST} characters")
     elif not value.isprintable():
-        notes.add(place, f"{key} holds signs that cannot be printed: {shown(value)}", _CONTROLS)
+        notes.add(place, f"{key} contains unprintable characters: {shown(value)}", _CONTROLS)
     else:
         return value
     return None

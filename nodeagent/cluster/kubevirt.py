@@ -265,7 +265,7 @@ def _node(place: str, entry: dict[Any, Any], notes: Notes) -> NodeTypes | None:
         notes.add_mistyped(f"{place}.nodeSelector", selector, "a table of texts", hint)
         return None
     if not all(each.isprintable() for each in texts):
-        notes.add(place, "nodeSelector holds signs that cannot be printed", hint)
+        notes.add(place, "nodeSelector contains unprintable characters", hint)
         return None
     return NodeTypes(tuple(labels), _types(entry, place, notes))
 

@@ -274,7 +274,7 @@ def from_text(shape: Shape, text: str, place: str) -> Entry:
         members: dict[str, Member] = {}
         for member in (_pair(part, place) for part in parts):
             if members.setdefault(member.key, member) is not member:
-                raise Invalid(f'the key "{member.key}" is here a second time', "keep one of them")
+                raise Invalid(f'the key "{member.key}" is written twice', "keep one of them")
         return Table(tuple(members.values()), place)
     return Scalar(text, place)
 

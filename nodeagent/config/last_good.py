@@ -37,7 +37,7 @@ SECTION: Section[dict[str, Any]] = Section(
     {},
     _checked,
     lambda content: content,
-    "without it a daemon does not start while a file is wrong",
+    "without it, no daemon can start while a configuration file is invalid",
 )
 
 

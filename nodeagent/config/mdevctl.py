@@ -62,7 +62,7 @@ def parse(parent: str, uuid: str, text: str) -> MdevDefinition | None:
     except (ValueError, RecursionError) as error:
         raise Invalid(f"it is not valid JSON: {error}", "define it again with: mdevctl define") from error
     if not isinstance(data, Mapping):
-        raise Invalid("it holds no JSON object", "define it again with: mdevctl define")
+        raise Invalid("it contains no JSON object", "define it again with: mdevctl define")
     return _definition(uuid, parent, data)
 
 

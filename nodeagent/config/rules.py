@@ -108,7 +108,7 @@ def _check_node(written: Mapping[str, Any]) -> None:
         raise Invalid("perPath has no effect with one path", "write paths, with a pattern as the first")
     if per_path and not is_pattern(paths[0]["path"]):
         raise Invalid(
-            f"with perPath the first path must be a pattern, and {paths[0]['path']} is none",
+            f"with perPath the first path must be one, and {paths[0]['path']} is no pattern",
             "write the pattern first whose every match is a device of its own",
         )
     for number, each in enumerate(paths):
@@ -120,7 +120,7 @@ def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> Non
     if is_pattern(path) and not inside.endswith("/") and not leads:
         raise Invalid(
             f"all matches of {path} would be {inside} in a container",
-            f"let mountPath end with a slash: {inside}/",
+            f"end mountPath with a slash: {inside}/",
         )
     if "limit" in written and not may_limit:
         raise Invalid(

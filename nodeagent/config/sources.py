@@ -112,7 +112,7 @@ def read_values_of_shell(shown: Iterable[Value], warnings: list[str]) -> Iterato
     found = [(value, [_is_of_shell(place) for place in value.source.split(", ")]) for value in shown]
     for value, places in found:
         if any(places) and not all(places):
-            warnings.append(f"{value.key} is from {value.source}: of these only files count in this answer")
+            warnings.append(f"{value.key} is from {value.source}: only settings from files are used here")
     return read_values(value for value, places in found if all(places))
 
 

@@ -64,7 +64,7 @@ def parse(content: bytes, path: str) -> Table:
             return Table((), _Walk(path).place(0))
         return _top(_Walk(path).entry(node, 0), path)
     except RecursionError as error:
-        raise ConfigError(f"{path}: too many brackets inside each other", _SYNTAX_HINT) from error
+        raise ConfigError(f"{path}: too many nested brackets", _SYNTAX_HINT) from error
 
 
 def _composed(text: str, path: str) -> yaml.Node | None:
@@ -136,7 +136,7 @@ def _indented(error: yaml.MarkedYAMLError, text: str, path: str) -> ConfigError 
     if first is None or not first[1].startswith(" "):
         return None
     return ConfigError(
-        f"{path}:{first[0]}: begins with a blank, and a line below it with none",
+        f"{path}:{first[0]}: is indented, but a line below it is not",
         "begin all keys of one level in the same column",
     )
 
@@ -180,7 +180,7 @@ class _Walk:
         place = self.place(node.start_mark.line)
         self._bounds(place, depth)
         if node.tag not in _PLAIN_TAGS:
-            raise ConfigError(f"{place}: the tag {node.tag} is not read", "remove the tag")
+            raise ConfigError(f"{place}: the tag {node.tag} is not supported", "remove the tag")
         if isinstance(node, yaml.SequenceNode):
             return Items(tuple(self.entry(item, depth + 1) for item in node.value), place)
         if isinstance(node, yaml.MappingNode):
@@ -194,7 +194,7 @@ class _Walk:
             member = self._member(key_node, value_node, depth)
             first = members.setdefault(member.key, member)
             if first is not member:
-                what = f'{member.place}: the key "{member.key}" is here a second time'
+                what = f'{member.place}: the key "{member.key}" is written twice'
                 raise ConfigError(what, f"keep this or the one at {first.place.rpartition('/')[2]}")
         return Table(tuple(members.values()), place)
 
@@ -203,11 +203,11 @@ class _Walk:
         if not isinstance(key_node, yaml.ScalarNode):
             raise ConfigError(f"{place}: a key must be a word", "write 'key: value'")
         if key_node.value == "<<" and key_node.style is None:
-            raise ConfigError(f"{place}: merge keys are not read", "write the keys out")
+            raise ConfigError(f"{place}: merge keys are not supported", "write the keys out")
         return Member(key_node.value, place, self.entry(value_node, depth + 1))
 
     def _bounds(self, place: str, depth: int) -> None:
         self._left -= 1
         if self._left < 0 or depth > MAX_DEPTH:
             what = f"{place}: too many values, or too deep"
-            raise ConfigError(what, "write aliases out; an alias must not hold itself")
+            raise ConfigError(what, "write aliases out; an alias must not contain itself")

@@ -31,7 +31,7 @@ MOST_IDS = 4096  # most ids in one request, or the length of the list if that is
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
 
-_LEAVING = Reason(ReasonCode.GONE, "it vanished while it was being allocated", "try the pod again")
+_LEAVING = Reason(ReasonCode.GONE, "it disappeared during the Allocate call", "create the pod again")
 
 
 class DeviceList:
@@ -234,11 +234,11 @@ class DevicePlugin(v1beta1.DevicePluginBase):
         """Reject unknown ids before they are looked up, logged and reported."""
         longest = max(map(len, device_ids), default=0)
         if longest > LONGEST_ID:
-            what = f"an id of {longest} characters is not that of a device of this node"
+            what = f"no device of this node has an id of {longest} characters"
             raise GRPCError(Status.INVALID_ARGUMENT, what)
         here = len(self._devices.cell.get())
         if len(device_ids) > max(MOST_IDS, here):
-            what = f"{len(device_ids)} devices are asked for; this node has {here} of them"
+            what = f"{len(device_ids)} devices are requested; this node has {here} of them"
             raise GRPCError(Status.INVALID_ARGUMENT, what)
 
 

@@ -110,7 +110,7 @@ def refusal(path: str, text: str) -> tuple[str, str]:
     known = text if _NAME.fullmatch(text) else ""  # the owner may be starting, or an older version
     kind, _, name = known.rpartition(" ")
     what = f"another nodeagent serves {path} already" + (f": {known}" if known else "")
-    return f"{what}; it goes on undisturbed", _HINTS[kind].format(name=name)
+    return f"{what}; it continues to run", _HINTS[kind].format(name=name)
 
 
 def owner(environ: Mapping[str, str], control_groups: str, host_pids: bool) -> str:

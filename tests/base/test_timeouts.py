@@ -60,7 +60,7 @@ def test_a_scale_that_is_no_positive_number_is_refused(text: str) -> None:
         Timeouts.from_environ({SCALE: text})
     assert refused.value.lines().splitlines() == [
         f"{SCALE}: {text!r} is not a positive number",
-        "unset it, or write such as 0.3",
+        "unset it, or set it to a number such as 0.3",
     ]
 
 

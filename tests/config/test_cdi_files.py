@@ -67,8 +67,8 @@ def test_all_nodes_that_have_to_be_there_are_found(
             "devices[0].containerEdits.deviceNodes[0].path",
         ),
         (f"{HEAD}devices: [", "3: not valid YAML"),
-        ("{" * 5000, "too many brackets"),
-        ("[" * 5000, "too many brackets"),
+        ("{" * 5000, "too many nested brackets"),
+        ("[" * 5000, "too many nested brackets"),
         (
             f"{HEAD}x: &x [1]\ny: &y [*x, *x]\nz: &z [{'*y, ' * 9000}*y]\ndevices: [*z, *z]",
             "too many",
