@@ -240,19 +240,20 @@ class Daemon:
         self.changes = components[0]
         self.requests = requests.ManualRequests(self.core, self.changes.runner)
         self._keep(components, group)
-        self.core.snapshots.touch()  # for ``_reply``
+        self.core.snapshots.touch()  # wakes ``_reply``
 
     async def _reply(self, question: bytes, asker: int) -> dict[str, Any]:
         """Return the response to a manual request of process ``asker``, once the code for it is loaded."""
         self._requested = True
-        self.core.snapshots.touch()  # for ``_change_host``
+        self.core.snapshots.touch()  # wakes ``_change_host``
         while self.requests is None:
             await self.core.snapshots.newer(self.core.snapshots.version)
         return await self.requests.reply(question, asker)
 
     async def _prepare_usb(self, group: TaskGroup) -> None:
         prefix, snapshots = self.core.root.prefix, self.core.snapshots
-        if not await threads.call(state.USB.exists, prefix):  # else there may be nodes to return
+        # else there may be device nodes to return to root
+        if not await threads.call(state.USB.exists, prefix):
             await snapshots.until(lambda spec: NODES in spec.node_paths)
         await _load("nodeagent.agent.usb")
         from nodeagent.agent import usb

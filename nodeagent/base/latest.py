@@ -20,7 +20,7 @@ class Latest(Generic[T]):
     """The newest value of type ``T`` and its version (0 for the initial value)."""
 
     def __init__(self, value: T) -> None:
-        self.version = 0  # of the present value; readers do not change it
+        self.version = 0  # the version of the current value; only this class changes it
         self._value = value
         self._changed: anyio.Event | None = None  # None: no reader waits
 
@@ -37,14 +37,14 @@ class Latest(Generic[T]):
         return True
 
     def touch(self) -> None:
-        """Wake all readers although the value may be the same."""
+        """Wake all readers even if the value is unchanged."""
         self.version += 1
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
     async def newer(self, seen: int) -> tuple[int, T]:
-        """Wait until the version differs from ``seen``; return the present version and value."""
+        """Wait until the version differs from ``seen``; return the current version and value."""
         while self.version == seen:
             if self._changed is None:
                 self._changed = anyio.Event()

@@ -102,18 +102,18 @@ class Supervisor:
         self.changed: Latest[None] = Latest(None)  # touched when ``failures`` changes
 
     async def run(self, component: Component) -> None:
-        """Keep a component running under its own name.
+        """Run a component, and restart it after a failure.
 
         :raises FatalError: as ``keep`` does.
         """
         await self.keep(component.name, component.run, may_end=False)
 
     async def keep(self, name: str, run: Callable[[], Awaitable[None]], *, may_end: bool = True) -> None:
-        """Run until it returns; after a failure run it again, later each time.
+        """Call ``run`` until it returns; after each failure, call it again after a longer pause.
 
-        Unless it ``may_end``, a return is a failure: a library has cancelled a task of it.
+        Unless ``run`` ``may_end``, a return counts as a failure: a library has cancelled one of its tasks.
 
-        :raises FatalError: if that is the failure, or if it failed after an upgrade has removed our code.
+        :raises FatalError: if ``run`` raises it, or fails because an upgrade has removed the code.
         """
         attempt = 0
         while True:
@@ -134,7 +134,7 @@ class Supervisor:
                 try:
                     await anyio.sleep(pause)
                 finally:
-                    self._say(name, "")  # also when it is ended: nothing is wrong with it any more
+                    self._say(name, "")  # cancellation also clears the failure
 
     def _say(self, name: str, text: str) -> None:
         self.failures[name] = text

@@ -92,7 +92,7 @@ def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
 
 
 def _count_groups(host: Host) -> Finding:
-    """Count the groups and their functions; functions without a group are named."""
+    """Return the number of groups and of functions, and name the functions without a group."""
     if not host.groups:
         return unseen("there are none without an IOMMU")
     without = [each.address for each in host.functions.values() if each.group is None]
@@ -114,7 +114,7 @@ def _is_ready_alone(group: Group, node: Node) -> bool:
 
 
 def _find_reason(function: PciFunction, unit: Unit) -> Reason | None:
-    """Return why the function is Unhealthy; None if it is not, or if it only waits for a pod to end."""
+    """Return why the function is Unhealthy; None if it is Healthy or only waits for the end of a pod."""
     reason = health.check_function(function, unit, _ALONE)
     if reason is not None and waits(reason.code, held=function.address in unit.holders):
         return None

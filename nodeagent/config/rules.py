@@ -58,7 +58,7 @@ def fields(record: type, section: str = "") -> tuple[Field, ...]:
 
 
 def table(record: type) -> Record:
-    """Return the shape of a record."""
+    """Return the shape of a table that sets the fields of a record."""
     name = re.sub(r"(?<!^)(?=[A-Z])", " ", record.__name__).lower()  # PassthroughRule: passthrough rule
     check = partial(_check_selector, record) if record in _SELECTORS.values() else None
     placed = any(field.name == "place" for field in plain.fields_of(record))
@@ -130,7 +130,7 @@ def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> Non
 
 
 def _find_selectors() -> dict[str, type]:
-    """Return the key of each kind of device → its record of selectors."""
+    """Return the record type of the selectors of each kind of device, by the key of the kind."""
     fields = (each for rule in get_args(DeviceRule) for each in plain.fields_of(rule))
     return {
         field.written.name: get_args(field.type)[0]
@@ -146,7 +146,7 @@ _KINDS: Mapping[str, type[Rule]] = {
     "cdiDevices": CdiRule,
 }
 _SHORT = frozenset({NodePath, WantedType})
-"""Records of which a word alone is the value of the first key."""
+"""Records for which a single word is accepted as the value of the first key."""
 
 
 def _rule(**written: Any) -> Rule:
@@ -182,7 +182,7 @@ def _keys(rule: type[Rule]) -> frozenset[str]:
 
 
 def _resource() -> Record:
-    """Return the table of a resource: the keys of all kinds of rules, and tables for nodes and CDI."""
+    """Return the shape of a ``resources`` entry: the keys of every kind of rule in one table."""
     of_node = {field.key: field for field in fields(NodeRule)}
     node_keys = ("path", "paths", "count", "permissions", "perPath")
     node = Record("device node", tuple(of_node[key] for key in node_keys), dict, _check_node)
@@ -192,7 +192,7 @@ def _resource() -> Record:
         Field("node", "node", node, "shares of device nodes", None),
         Field("cdiDevices", "cdiDevices", cdi, "devices that CDI files on the host define", None),
     )
-    options = (  # those of one kind alone have no default, as they are refused for other kinds
+    options = (  # keys of one kind of rule have no default here: the check rejects them for other kinds
         _FLAT[key] if len(_find_kinds_with(key)) > 1 else _FLAT[key]._replace(default=None)
         for key in _OPTIONS
     )

@@ -97,9 +97,11 @@ class CheckpointFile:
 
     def _read(self) -> Checkpoint:
         with Path(self._path).open("rb") as file:
-            status = os.fstat(file.fileno())  # of this file: the kubelet may put another one in its place
+            # stat the opened file, because the kubelet may replace it meanwhile
+            status = os.fstat(file.fileno())
             stamp = status.st_ino, status.st_mtime_ns, status.st_size
-            if stamp == self._last.stamp and status.st_mtime_ns % 10**9:  # whole seconds are too coarse
+            # file systems with timestamps in whole seconds cannot show every change
+            if stamp == self._last.stamp and status.st_mtime_ns % 10**9:
                 return self._last
             entries, readable, registered = _entries(file)
         found = Checkpoint(stamp, entries, readable, registered=registered)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulates cards with mdevs or vendor-specific vGPUs: the kernel's rules, and the files that show its state.
 
-``MdevKernel`` decides, without files. The errors of ``create`` and ``remove``, that the types of a parent
-share their instances, and that a blocked removal leaves the bus but keeps its UUID and its room, were
-measured with the sample drivers mtty and mbochs on Linux 6.1 and 6.12. Which vGPUs fit beside each other is
-NVIDIA's documentation (``Sizes``).
+``MdevKernel`` implements the rules without files. These facts were measured with the sample drivers mtty
+and mbochs on Linux 6.1 and 6.12: the errors of ``create`` and ``remove``; that the types of a parent share
+its instances; that an mdev whose removal is blocked leaves the bus, but keeps its UUID and its instance.
+Which vGPUs may share a card is from NVIDIA's documentation (``Sizes``).
 
 ``SimulatedCards`` shows that state in a tree of files, and applies writes to them. It notices writes
 through inotify. So a write takes effect a moment later, and a write that breaks a rule has no effect
@@ -53,11 +53,11 @@ class Type:
 
 
 class Sizes(Enum):
-    """Which types may be on a card at once.
+    """The types that may be on a card at the same time.
 
-    NVIDIA's driver takes vGPUs of one frame buffer size (``EQUAL``), or in mixed-size mode those of several
-    (``MIXED``): each begins at a multiple of its size, so free memory may be in pieces that are too small.
-    Instances of the sample drivers share the room of their parent without places (``ANY``).
+    NVIDIA's driver accepts vGPUs of one frame buffer size (``EQUAL``), or of several in mixed-size mode
+    (``MIXED``): each starts at a multiple of its size, so free memory may be split into pieces that are too
+    small. Instances of the sample drivers share the capacity of their parent without places (``ANY``).
     """
 
     EQUAL = auto()
@@ -88,9 +88,9 @@ class Card:
 
 @dataclass(slots=True)
 class Instance:
-    """An mdev, or the type of a VF. ``dead``: no driver. ``leaving``: its removal waits for a holder.
+    """An mdev, or a VF with a type. ``dead``: no driver. ``leaving``: the removal waits until it is closed.
 
-    ``place`` is where its part of a card of mixed sizes begins, as a multiple of its size.
+    ``place`` is the start of its part of a card with mixed sizes, as a multiple of its size.
     """
 
     parent: str
@@ -211,7 +211,7 @@ class MdevKernel:
 
 
 def _free_places(mdev_type: Type, here: Iterable[Instance]) -> list[int]:
-    """The places of a card on which an instance of the type fits beside those that are there."""
+    """Return the places of a card at which an instance of the type fits beside the existing instances."""
     taken = [
         (Fraction(made.place, made.type.most), Fraction(made.place + 1, made.type.most))
         for made in here

@@ -236,13 +236,13 @@ class DeviceList:
 
 @dataclass(frozen=True, slots=True)
 class AllocateCall:
-    """One Allocate: the ids in the order asked; ``when`` it ended, after so many ``seconds``."""
+    """One Allocate call: the ids in request order, ``when`` it ended, and its duration in ``seconds``."""
 
     resource: str
     ids: tuple[str, ...]
     when: float
     seconds: float
-    error: str | None = None  # None: granted
+    error: str | None = None  # None: the call succeeded
 
 
 @dataclass(slots=True)
