@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One turn: from the last Decision and the newest Snapshot to the next Decision. Pure.
 
-Only units (IOMMU groups) and ids with changes are decided again. The result equals a decision from scratch,
-with two exceptions: a device that was offered remains listed while it exists, and a resource that was listed
-remains, with an empty list if necessary. Both end when the operator changes the configuration; then only
-devices in use remain listed, until they are released.
+Only units (IOMMU groups) and ids with changes are decided again, and only resources with changes are built
+again from their offers. The result equals a decision from scratch, with two exceptions: a device that was
+offered remains listed while it exists, and a resource that was listed remains, with an empty list if
+necessary. Both end when the operator changes the configuration; then only devices in use remain listed,
+until they are released.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import NamedTuple
 
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import ReasonCode, Resource, Resources
+from nodeagent.model.resource import Device, ReasonCode, Resource, Resources
 from nodeagent.model.snapshot import Snapshot
-from nodeagent.model.spec import DirectRule
-from nodeagent.policy.offer import changes, not_offered, resources, units
+from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, Rule
+from nodeagent.policy.offer import changes, not_offered, units
 from nodeagent.policy.offer.changes import Changed
 from nodeagent.policy.offer.matches import Match
 from nodeagent.policy.offer.not_offered import NotOffered
-from nodeagent.policy.offer.resources import ByUnit, Change, ResourceParts
-from nodeagent.policy.offer.units import Offer
+from nodeagent.policy.offer.units import Offer, UnitId
 
 _ENDS_BY_RELEASE = frozenset(
     {
@@ -35,6 +36,15 @@ _ENDS_BY_RELEASE = frozenset(
         ReasonCode.RE_ENUMERATED,
     }
 )
+ByUnit = Mapping[UnitId, tuple[Offer, ...]]
+
+
+class Change(NamedTuple):
+    """A unit whose offers differ from those of the turn before."""
+
+    unit: UnitId
+    old: tuple[Offer, ...]
+    new: tuple[Offer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +94,13 @@ def decide_next(before: Decision, snapshot: Snapshot) -> Decision:
         touched = _find_direct_changes(before, snapshot) if before.resources else _all_names(before, snapshot)
     changed = changes.find_changes(before.snapshot, snapshot)
     differing = _find_changes(before, snapshot, matched, changed)
-    by_resource, names = resources.group_offers(before.by_resource, differing)
+    by_resource, names = _group_offers(before.by_resource, differing)
     matched = _update_matches(before.matched, differing)
     decision = Decision(snapshot, _update_offers(before.offers, differing), by_resource, matched)
     lost = _find_not_offered(before, decision, changed, touched)
     touched |= names | _find_differing(before.not_offered, lost)
-    served = ResourceParts(by_resource, lost)
-    return replace(
-        decision,
-        not_offered=lost,
-        resources=resources.update_resources(before.resources, served, touched, snapshot),
-    )
+    decision = replace(decision, not_offered=lost)
+    return replace(decision, resources=_update_resources(before.resources, decision, touched))
 
 
 def _empty_snapshot(snapshot: Snapshot) -> Snapshot:
@@ -209,7 +215,7 @@ def _find_not_offered(
             return True  # the resource of another plugin
         if isinstance(rule, DirectRule):
             if name not in made:
-                made[name] = resources.build_direct_resource(rule, now.snapshot)
+                made[name] = _build_direct_resource(rule, now.snapshot)
             return made[name].device(device_id) is not None
         offer = now.offer_of(device_id)
         return offer is not None and offer.match.resource == name
@@ -247,6 +253,82 @@ def _find_differing(before: NotOffered, now: NotOffered) -> dict[ResourceName, N
     if before is now:
         return {}
     return {name: None for name in (*before, *now) if before.get(name) != now.get(name)}
+
+
+def _group_offers(
+    before: Mapping[ResourceName, ByUnit], differing: Iterable[Change]
+) -> tuple[Mapping[ResourceName, ByUnit], dict[ResourceName, None]]:
+    """The offers by resource after these changes, and the names of the changed resources."""
+    touched: dict[ResourceName, dict[UnitId, tuple[Offer, ...]]] = {}
+    for change in differing:
+        for name in dict.fromkeys(offer.match.resource for offer in (*change.old, *change.new)):
+            if name not in touched:
+                touched[name] = dict(before.get(name, {}))
+            by_unit = touched[name]
+            by_unit.pop(change.unit, None)
+            mine = tuple(offer for offer in change.new if offer.match.resource == name)
+            if mine:
+                by_unit[change.unit] = mine
+    return ({**before, **touched} if touched else before), dict.fromkeys(touched)
+
+
+def _update_resources(before: Resources, now: Decision, touched: Collection[ResourceName]) -> Resources:
+    """All resources; only ``touched`` ones may have changed, and equal ones are the same objects.
+
+    A resource that was listed only for a device in use is dropped when that is released. A resource of the
+    KubeVirt CR, which is for all nodes, is listed here from its first device on.
+    """
+    if not touched:
+        return before
+    rules = {ResourceName(rule.name): rule for rule in reversed(now.snapshot.spec.rules)}
+    ours = {name for name, rule in rules.items() if name in before or not _is_of_cr(rule)}
+    result = dict(before)
+    for name in touched:
+        if name in ours or name in now.by_resource or name in now.not_offered:
+            fresh = _build_resource(name, rules.get(name), before.get(name), now)
+            result[name] = before[name] if before.get(name) == fresh else fresh
+        else:
+            result.pop(name, None)
+    return result
+
+
+def _is_of_cr(rule: Rule) -> bool:
+    return not isinstance(rule, DirectRule) and rule.permitted
+
+
+def _build_resource(name: ResourceName, rule: Rule | None, old: Resource | None, now: Decision) -> Resource:
+    held = now.not_offered.get(name, ())
+    if isinstance(rule, DirectRule):
+        found = _build_direct_resource(rule, now.snapshot)
+        found = replace(found, devices=(*found.devices, *held)) if held else found
+    else:
+        empty = Resource(name, Kind.PCI if old is None else old.kind)
+        found = _build_device_resource(empty, rule, now.by_resource.get(name, {}), held)
+    if rule is None or rule.topology:
+        return found
+    return replace(found, devices=tuple(device._replace(numa=None) for device in found.devices))
+
+
+def _build_direct_resource(rule: DirectRule, snapshot: Snapshot) -> Resource:
+    """The resource of a rule for nodes or CDI devices; few nodes have one, so its module is imported here."""
+    if isinstance(rule, CdiRule):
+        from nodeagent.policy.offer import cdi_rules
+
+        return cdi_rules.resource(rule, snapshot)
+    from nodeagent.policy.offer import node_rules
+
+    return node_rules.resource(rule, snapshot)
+
+
+def _build_device_resource(
+    empty: Resource, rule: DeviceRule | None, by_unit: ByUnit, held: tuple[Device, ...]
+) -> Resource:
+    offers = [offer for each in by_unit.values() for offer in each]
+    rule = offers[0].match.rule if offers else rule
+    devices = units.sort_devices([*held, *(offer.device for offer in offers)])
+    if rule is None:
+        return replace(empty, devices=devices)
+    return Resource(empty.name, rule.kind, devices, rule.isolation, rule.iommufd, rule.cdi)
 
 
 def find_awaited(decision: Decision) -> frozenset[str]:

@@ -30,8 +30,7 @@ from nodeagent.model.spec import (
     Spec,
 )
 from nodeagent.policy.offer import turn
-from nodeagent.policy.offer.resources import ByUnit
-from nodeagent.policy.offer.turn import Decision
+from nodeagent.policy.offer.turn import ByUnit, Decision
 from tests.policy.samples import NODES, function, mdev
 
 ADDRESSES = tuple(PciAddress(f"0000:6{number}:00.0") for number in range(5))
