@@ -57,7 +57,7 @@ class OutcomeAnswer(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--driver``, ``--at-boot`` and the names."""
-    parser.add_argument("--driver", metavar="NAME", default=VFIO_PCI, help="a variant of vfio-pci instead")
+    parser.add_argument("--driver", metavar="NAME", default=VFIO_PCI, help="use this variant of vfio-pci")
     parser.add_argument(
         "--at-boot", action="store_true", help="write files for the next boot; bind nothing now"
     )

@@ -43,7 +43,7 @@ class Readiness(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--host``."""
-    parser.add_argument("--host", metavar="FILE", help=f"judge {args.SAVED}")
+    parser.add_argument("--host", metavar="FILE", help=f"check {args.SAVED}")
     args.add_common(parser)
 
 

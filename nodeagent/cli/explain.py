@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="after vmi: a YAML or JSON file, or NAMESPACE/NAME in the cluster",
     )
     parser.add_argument("--cr", metavar="FILE", help="after vmi: a KubeVirt CR or HyperConverged")
-    parser.add_argument("--host", metavar="FILE", help=f"go by {args.SAVED}")
+    parser.add_argument("--host", metavar="FILE", help=f"use {args.SAVED}")
     args.add_common(parser)
 
 
@@ -346,7 +346,7 @@ def device_text(explanation: DeviceExplanation) -> str:
             (each.address, each.driver or "-", role_text(each.role, own=each.address == explanation.id))
             for each in explanation.members
         ]
-        lines.append(table(("MEMBER", "DRIVER", "MEANS"), rows, indent="          "))
+        lines.append(table(("MEMBER", "DRIVER", "EFFECT"), rows, indent="          "))
     if explanation.split is not None:
         lines += ["", "  card", *(f"          {line}".rstrip() for line in _card_lines(explanation.split))]
     lines += ["", "  rules"] + [f"          {rule}: {says}" for rule, says in explanation.rules]
@@ -450,7 +450,7 @@ def group_text(found: GroupExplanation) -> str:
         for each in found.members
     ]
     head = f"IOMMU group {found.number}  {viable}; {node}"
-    return "\n".join([head, "", table(("DEVICE", "MEANS", "RESOURCE / REASON"), rows, indent="  ")])
+    return "\n".join([head, "", table(("DEVICE", "EFFECT", "RESOURCE / REASON"), rows, indent="  ")])
 
 
 def resource_text(explanation: ResourceExplanation) -> str:

@@ -100,7 +100,7 @@ COMMANDS = (
         (
             "explain 3b:00.0 --host host.json",
             "explain config.yaml:12",
-            "explain vmi machine.yaml --cr kubevirt.yaml",
+            "explain vmi vm.yaml --cr kubevirt.yaml",
         ),
         more=", or whether a VM can start on this node",
     ),

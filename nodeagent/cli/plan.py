@@ -90,11 +90,11 @@ class PlanAnswer(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--config``, ``--host`` and ``--machine-id``."""
     parser.add_argument(
-        "--config", metavar="FILE", help="what would change if this were config.yaml (- is stdin)"
+        "--config", metavar="FILE", help="show the changes if FILE were config.yaml (- is stdin)"
     )
     parser.add_argument("--host", metavar="FILE", help=f"plan for {args.SAVED}")
     parser.add_argument(
-        "--machine-id", metavar="ID", help="of that host; default: /etc/machine-id of this one"
+        "--machine-id", metavar="ID", help="machine id of that host; default: /etc/machine-id of this one"
     )
     args.add_common(parser)
 

@@ -142,7 +142,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "nodeagent_registrations_total",
         "counter",
-        "Registrations that the kubelet accepted; each kubelet restart needs a new one.",
+        "Registrations that the kubelet accepted; each kubelet restart requires one more.",
         _each(lambda resource: resource.registrations),
         ("resource",),
     ),
@@ -171,7 +171,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "nodeagent_event_losses_total",
         "counter",
-        "Times that events were lost in a burst; everything is scanned again then.",
+        "How often events were lost in a burst; then everything is scanned again.",
         _by_source(lambda status: status.host.events.lost),
         ("source",),
     ),
@@ -182,7 +182,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "nodeagent_unwatched_directories",
-        "Directories whose changes are seen late because the kernel gives no more watches.",
+        "Directories whose changes are seen late because the kernel refuses more inotify watches.",
         lambda status: status.host.events.unwatched,
     ),
     _histogram(
@@ -192,14 +192,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "nodeagent_unreadable_devices",
-        "Parts of the host that cannot be read.",
+        "Devices and directories of the host that cannot be read.",
         lambda status: len(status.host.not_readable),
     ),
     _gauge("nodeagent_pci_functions", "PCI functions of the host.", lambda status: status.host.functions),
     Metric(
         "nodeagent_mdevs",
         "gauge",
-        "Mediated devices and vGPUs by type id; dead ones have no driver, leaving ones wait for a holder.",
+        "Mediated devices and vGPUs by type id; dead: without a driver; leaving: removed, but still open.",
         _mdevs,
         ("type", "state"),
     ),
@@ -262,7 +262,7 @@ METRICS: tuple[Metric, ...] = (
         "Time at which nodeagent_cluster_reachable changed last.",
         lambda status: status.cluster.since,
     ),
-    _gauge("process_start_time_seconds", "When the process began.", lambda status: status.process.started),
+    _gauge("process_start_time_seconds", "Start time of the process.", lambda status: status.process.started),
     _counter(
         "process_cpu_seconds_total",
         "Time on a CPU, in user and kernel mode.",
@@ -270,12 +270,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gauge(
         "process_resident_memory_bytes",
-        "Memory that is resident.",
+        "Resident memory.",
         lambda status: status.process.resident_bytes,
     ),
     _gauge("process_open_fds", "Open file descriptors.", lambda status: status.process.open_files),
     _gauge(
-        "process_max_fds", "How many file descriptors may be open.", lambda status: status.process.most_files
+        "process_max_fds", "The limit of open file descriptors.", lambda status: status.process.most_files
     ),
     _gauge("process_threads", "Threads.", lambda status: status.process.threads),
 )
