@@ -21,6 +21,7 @@ from nodeagent.policy import naming
 _TIME_SLICED = re.compile(r"[A-Z0-9]+(-[a-zA-Z]+)*-(0|[1-9][0-9]*)[ABCQ]")
 _MIG = re.compile(r"[A-Z0-9]+-[1-9]-(0|[1-9][0-9]*)[ABCQ]((NO)?ME|MEALL|GFX)?")
 _FILTER = re.compile(r"0x([0-9a-f]{4})([0-9a-f]{4})(?::0x([0-9a-f]{4})([0-9a-f]{4}))?")
+_TEXT_OF_CONFIG_MAP = "kubectl get configmap NAME -o jsonpath='{.data.config\\.yaml}' prints the file"
 _KEYS = ("devices", "device-filter", "vgpu-devices")
 
 
@@ -40,6 +41,8 @@ def parse(table: Table) -> tuple[VgpuConfiguration, ...]:
 
     :raises ConfigError: with file and line of the first error.
     """
+    if any(member.key == "kind" for member in table.members):
+        raise _error(table, "it is a Kubernetes object, not the file in it", _TEXT_OF_CONFIG_MAP)
     top = _members(table, ("version", "vgpu-configs"), table)
     version = top.get("version")
     if not isinstance(version, Scalar) or version.text != "v1":

@@ -167,7 +167,8 @@ def _pci_checks(selector: PciSelector, function: PciFunction, names: Names) -> I
     yield "classes", selector.classes, function.pci_class, is_in_classes(selector.classes, function)
     yield "drivers", selector.drivers, function.driver, function.driver in selector.drivers
     yield "addresses", selector.addresses, function.address, _is_at(selector, function)
-    yield "pfs", selector.pfs, groups.describe_pf(function), _is_of_pf(selector, function)
+    pf = groups.describe_pf(function) or "no PF (it is not a VF)"
+    yield "pfs", selector.pfs, pf, _is_of_pf(selector, function)
     yield "numaNodes", selector.numa_nodes, function.numa_node, function.numa_node in selector.numa_nodes
     yield "iommuGroups", selector.iommu_groups, function.group, function.group in selector.iommu_groups
     number = groups.find_vgpu_type(function)

@@ -464,3 +464,22 @@ async def test_types_of_nodes_in_the_wrong_section_are_not_dropped_in_silence(no
     rules, notes = await translate(node, json.dumps({"permittedHostDevices": section}))
     assert [rule["name"] for rule in rules] == ["nvidia.com/GRID_P40-1Q"]
     names(notes, "permittedHostDevices.nodeMediatedDeviceTypes", "mediatedDevicesConfiguration")
+
+
+async def test_a_config_map_of_vgpu_device_manager_is_not_its_file(node: Node) -> None:
+    files.write(
+        f"{node.root}/etc/nvidia-vgpu/config.yaml",
+        json.dumps({"kind": "ConfigMap", "data": {"config.yaml": ""}}),
+    )
+    node.configure("mdevs: {manage: true, vgpuConfigFile: /etc/nvidia-vgpu/config.yaml, vgpuConfig: default}")
+    done = await node.command("plan")
+    assert done.returncode == 2
+    names(done.stderr, "config.yaml:1", "Kubernetes", "jsonpath")
+
+
+async def test_a_pf_that_a_rule_for_its_vfs_names_is_none_of_them(node: Node) -> None:
+    add_ports(node)
+    node.host.bind("0000:5e:00.1", "vfio-pci")
+    node.configure("resources: [{name: a.b/c, pci: [{vendors: ['15b3'], pfs: ['0000:5e:00.1']}]}]")
+    told = (await node.command("explain", "0000:5e:00.1")).stdout
+    names(told, "pfs", "not a VF", "0000:5e:00.1")
