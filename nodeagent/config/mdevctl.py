@@ -41,7 +41,12 @@ def read(directory: str, warnings: list[str]) -> MdevctlDefinitions:
                 warnings.append(f"{path} is not used: {invalid.what}; {invalid.hint}")
                 reserved.add(parent)
                 continue
-            if definition is not None:
+            first = next((each for each in wanted if each.uuid == uuid), None)
+            if definition is not None and first is not None:
+                text = f"{uuid} starts on {first.parent}, too, and can exist once; undefine one of them"
+                warnings.append(f"{path} is not used: {text}")
+                reserved.add(parent)
+            elif definition is not None:
                 wanted.append(definition)
     return MdevctlDefinitions(tuple(wanted), frozenset(uuids), frozenset(reserved))
 

@@ -129,6 +129,20 @@ async def test_what_mdevctl_defines_is_made_under_its_own_uuid(node: Node) -> No
         assert DEFINED in made.instances
 
 
+async def test_a_uuid_that_mdevctl_starts_on_two_cards_is_created_once(node: Node) -> None:
+    """mdevctl keeps a definition for each parent; the kernel has each UUID once."""
+    for parent, start in ((FIRST, "manual"), (SECOND, "auto"), ("0000:86:00.0", "auto")):
+        definition = {"mdev_type": "nvidia-222", "start": start, "attrs": []}
+        files.write(f"{node.root}/etc/mdevctl.d/{parent}/{DEFINED}", json.dumps(definition))
+    node.configure(MDEVCTL)
+    async with two_cards(node):
+        plan = await node.command("plan", "-o", "json")
+    assert [step["action"] for step in json.loads(plan.stdout)["steps"]] == [
+        f"create mdev {DEFINED} of type nvidia-222 on {SECOND}"
+    ]
+    names(plan.stderr, DEFINED, SECOND, f"0000:86:00.0/{DEFINED}")
+
+
 async def test_what_a_machine_got_from_virt_handler_is_given_to_nobody_else(node: Node) -> None:
     """Its ids are numbers of IOMMU groups: to the kubelet the address of the same device is free."""
     first, second = node.add_gpus(2)
