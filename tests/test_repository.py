@@ -208,7 +208,7 @@ def test_the_development_lock_agrees_with_the_runtime_lock() -> None:
 def test_vfio_pci_is_loaded_at_boot_since_the_unit_may_load_no_module_later() -> None:
     listed = (ROOT / "packaging/modules-load.conf").read_text().splitlines()
     assert [line for line in listed if not line.startswith("#")] == ["vfio-pci"]
-    assert '"/usr/lib/modules-load.d/nodeagent.conf"' in (ROOT / "packaging/builder/recipes.py").read_text()
+    assert " /usr/lib/modules-load.d/nodeagent.conf," in (ROOT / "packaging/nodeagent.yaml").read_text()
     unit = (ROOT / "packaging/nodeagent.service").read_text().splitlines()
     assert "ExecStartPre=+-/sbin/modprobe -qa vfio-pci" in unit
     assert "ProtectKernelModules=yes" in unit

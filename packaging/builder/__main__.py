@@ -13,11 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from builder import payload, recipes, release, sbom, source, texts, vendored
+from builder import payload, release, sbom, source, texts, vendored
 from builder.payload import Payload
 
 BYTE_CODE = {
@@ -49,17 +52,43 @@ def build(stage: Path, target: Path, key: Path | None = None) -> list[Path]:
     """Build all packages; ``stage`` is an empty directory. ``key`` is a file with the key that signs them."""
     laid_out = payload.lay_out(stage)
     texts.write(stage / "texts")
-    (stage / "notices.gz").write_bytes(texts.compressed(laid_out.notices))
-    bill = sbom.write(stage / sbom.SHIPPED_AS, vendored.parts())
+    documents = (stage / "texts" / texts.DOCUMENTATION).rename(stage / "documents")
+    shutil.rmtree(documents / "schemas")
+    (documents / "third-party-notices.gz").write_bytes(texts.compressed(laid_out.notices))
+    shutil.copyfile(source.PACKAGING / "copyright", documents / "copyright")
+    bill = sbom.write(documents / sbom.SHIPPED_AS, vendored.parts())
     _fill_in(laid_out, stage)
     _settle(stage)
     made = [Path(shutil.copyfile(bill, target / f"nodeagent-{source.version()}.packages.cdx.json"))]
-    for plain in (recipes.daemon(laid_out, stage), recipes.demo(laid_out, stage)):
-        recipe = recipes.signed(plain, key) if key else plain
-        written = stage / f"{recipe['name']}.yaml"
+    for name in ("nodeagent", "nodeagent-demo"):
+        recipe = _read_recipe(name, stage)
+        if key:
+            recipe["deb"]["signature"] = {"method": "debsign", "type": "origin", "key_file": str(key)}
+            recipe["rpm"]["signature"] = {"key_file": str(key)}
+        written = stage / f"{name}.yaml"
         written.write_text(yaml.safe_dump(recipe, sort_keys=False))
         made += [_pack(written, kind, target / _named(recipe, kind)) for kind in ("deb", "rpm")]
     return made
+
+
+def _read_recipe(name: str, stage: Path) -> dict[str, Any]:
+    """The recipe of a package for nfpm, with the version, the time and the places of this build."""
+    now = datetime.fromtimestamp(source.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    template = (source.PACKAGING / f"{name}.yaml").read_text()
+    places = {"stage": str(stage), "packaging": str(source.PACKAGING)}
+    recipe: dict[str, Any] = yaml.safe_load(_filled(template, version=source.version(), time=now, **places))
+    recipe["contents"] = [each for entry in recipe["contents"] for each in _expand(entry)]
+    return recipe
+
+
+def _expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """An entry for each file of a pattern: nfpm knows no patterns for files of type doc."""
+    folder, pattern = os.path.split(entry.get("src", ""))
+    if pattern != "*":
+        yield entry
+        return
+    for path in sorted(Path(folder).iterdir()):
+        yield entry | {"src": str(path), "dst": f"{entry['dst']}/{path.name}"}
 
 
 def _fill_in(laid_out: Payload, stage: Path) -> None:
@@ -89,7 +118,7 @@ def _settle(stage: Path) -> None:
         os.utime(path, (now, now))
 
 
-def _named(recipe: recipes.Recipe, kind: str) -> str:
+def _named(recipe: dict[str, Any], kind: str) -> str:
     name, version, release = recipe["name"], recipe["version"], recipe["release"]
     if kind == "deb":
         return f"{name}_{version}-{release}_all.deb"
