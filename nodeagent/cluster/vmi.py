@@ -39,6 +39,11 @@ def parse(document: Any) -> VirtualMachine | None:
         tuple(_devices(devices, f"{place}.domain.devices", notes)),
         tuple(notes.findings),
         _name(named, "name"),
+        tuple(
+            _name(entry, "name")
+            for _, entry in fields.tables(devices, "interfaces", place, Notes())
+            if entry.get("sriov") is not None
+        ),
     )
 
 

@@ -121,7 +121,8 @@ class VirtualMachine:
     """The devices of a VirtualMachineInstance, or of a VirtualMachine's template.
 
     ``refused`` are entries that ask for nothing that can be understood. ``instancetype`` is the name of one
-    that may add devices, "" if none is named.
+    that may add devices, "" if none is named. ``interfaces`` are the names of those of type sriov: the
+    resource of each is in its NetworkAttachmentDefinition.
     """
 
     KINDS: ClassVar[tuple[str, ...]] = ("VirtualMachineInstance", "VirtualMachine")
@@ -132,6 +133,7 @@ class VirtualMachine:
     devices: tuple[VmDevice, ...] = ()
     refused: tuple[Problem, ...] = ()
     instancetype: str = ""
+    interfaces: tuple[str, ...] = ()
 
 
 class ClusterConfig(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.blackbox.harness import T4, Node, pod
-from tests.facts import names
+from tests.facts import contains, names
 
 CR = """
 apiVersion: kubevirt.io/v1
@@ -88,6 +88,16 @@ async def test_a_running_daemon_tells_who_has_what_the_machine_waits_for(node: N
     counts, held = asked["messages"]
     names(counts, "2", "1")
     names(held, first, "ns/blue")
+
+
+async def test_an_sriov_interface_is_not_passed_over(node: Node) -> None:
+    """Multus adds its resource to the pod: the VM itself does not name it."""
+    machine = node.root / "fast.yaml"
+    devices = "devices: {interfaces: [{name: lan, masquerade: {}}, {name: fast, sriov: {}}]}"
+    machine.write_text(f"{{kind: VirtualMachineInstance, spec: {{domain: {{{devices}}}}}}}")
+    done = await node.command("explain", "vmi", str(machine), *files(node)[1:])
+    names(done.stdout, "fast", "NetworkAttachmentDefinition")
+    assert not contains(done.stdout, "lan")
 
 
 async def test_a_saved_host_is_enough(node: Node) -> None:

@@ -125,6 +125,11 @@ def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -
             yield f"{device.name or 'a device'} comes from a ResourceClaim; no device plugin is asked for it"
     if machine.instancetype:
         yield f"the instancetype {machine.instancetype} may add devices: explain the VirtualMachineInstance"
+    for name in machine.interfaces:
+        yield (
+            f"the interface {name} is of type sriov: its NetworkAttachmentDefinition names the resource, "
+            "which nodeagent explain NAMESPACE/POD shows for the running pod"
+        )
     if not machine.devices:
         return
     if cr is None:
