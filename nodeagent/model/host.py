@@ -248,6 +248,7 @@ class PciFunction(NamedTuple):
     pf_interfaces: tuple[str, ...] = ()  # names of the PF's network interfaces; of a PF its own
     vf_number: int | None = None  # 2: the PF lists it as virtfn2
     vfs: tuple[PciAddress, ...] = ()
+    vf_numbers: tuple[int, ...] = ()  # of its VFs; () if they are 0, 1, 2, …: s390 adds VFs one by one
     left_behind: bool = False  # a VF whose PF has gone, or came back and does not list it
     sriov_capable: bool = False
     total_vfs: int | None = None  # how many it can have, as its driver lets it

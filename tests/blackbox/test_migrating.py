@@ -304,6 +304,19 @@ async def test_vfs_that_are_selected_by_their_pf_are_taken_by_the_rules(node: No
         names(told, "pfs", "0000:5e:00.0", "ens1f0", "VF 2", "ens1f0#0-1")
 
 
+async def test_a_vf_keeps_its_number_when_a_vf_before_it_is_gone(node: Node) -> None:
+    """On s390 the VFs come and go one by one, so the links virtfnN of their PF have gaps."""
+    physical, vfs = "0000:5e:00.0", [f"0000:5e:00.{number}" for number in (2, 3, 4)]
+    nic: dict[str, Any] = {"vendor": "8086", "device": "1592", "pci_class": "020000"}
+    node.host.add_function(physical, **nic, driver="ice", group=20, sriov=8)
+    for number, vf in enumerate(vfs):
+        node.host.add_function(vf, **nic, driver="vfio-pci", group=30 + number, physfn=physical)
+    node.host.unplug(vfs[0])
+    node.configure(f'resources: [{{name: a.b/c, pci: [{{pfs: ["{physical}#1-2"]}}]}}]')
+    async with node.running(listed={"a.b/c": 2}) as (_, kubelet):
+        assert sorted(health(kubelet, "a.b/c")) == vfs[1:]
+
+
 @pytest.mark.parametrize(
     "written", ["", "a b", "ens1f0#", "ens1f0#3-1", "ens1f0#x", "0000:5e:00.0#1,", "a/b"]
 )

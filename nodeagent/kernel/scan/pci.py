@@ -128,6 +128,7 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     vgpu, vgpu_type = (False, None) if driver in _NO_VGPU_DRIVERS else nvidia.read_vgpu_type(at)
     physfn = _address(at.link("physfn"))
     awake = vfio and opens and power == _AWAKE
+    vfs = _vfs(at) if sriov else {}
     return PciFunction(
         address=address,
         vendor=vendor,
@@ -144,7 +145,8 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
         physfn=physfn,
         pf_driver=None if physfn is None else _intern(at.link(_PF_DRIVER)),
         pf_interfaces=() if physfn is None and not sriov else _interfaces(at, physfn is not None),
-        vfs=_vfs(at) if sriov else (),
+        vfs=tuple(vfs.values()),
+        vf_numbers=() if list(vfs) == list(range(len(vfs))) else tuple(vfs),
         sriov_capable=sriov,
         total_vfs=natural(total),
         vf_device=hexadecimal(vf_device and f"0x{vf_device}", 4),
@@ -200,11 +202,11 @@ def has_cdev(root: Root, at: Directory, name: str) -> bool:
     return at.exists(f"vfio-dev/{name}/dev") and root.exists(f"{VFIO_DEVICES}/{name}")
 
 
-def _vfs(at: Directory) -> tuple[PciAddress, ...]:
-    """The VFs in the order of their links virtfn0, virtfn1, …"""
-    links = (name for name in at.names() if name[:6] == "virtfn" and _VF.fullmatch(name))
-    addresses = (_address(at.link(name)) for name in sorted(links, key=lambda name: int(name[6:])))
-    return tuple(address for address in addresses if address is not None)
+def _vfs(at: Directory) -> dict[int, PciAddress]:
+    """The VFs by the numbers of their links virtfn0, virtfn1, …"""
+    numbers = sorted(int(name[6:]) for name in at.names() if name[:6] == "virtfn" and _VF.fullmatch(name))
+    addresses = ((number, _address(at.link(f"virtfn{number}"))) for number in numbers)
+    return {number: address for number, address in addresses if address is not None}
 
 
 def _interfaces(at: Directory, virtual: bool) -> tuple[str, ...]:
@@ -273,7 +275,10 @@ def number_vfs(read: dict[PciAddress, PciFunction | None], known: Mapping[PciAdd
         if vf is not None and vf.physfn is not None:
             physical = read[vf.physfn] if vf.physfn in read else known.get(vf.physfn)
             if physical is not None and address in physical.vfs:
-                read[address] = vf._replace(vf_number=physical.vfs.index(address))
+                place = physical.vfs.index(address)
+                read[address] = vf._replace(
+                    vf_number=physical.vf_numbers[place] if physical.vf_numbers else place
+                )
             elif physical is None or (physical.sriov_capable and physical.unreadable is None):
                 read[address] = vf._replace(left_behind=True)
 

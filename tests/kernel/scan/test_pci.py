@@ -146,6 +146,8 @@ def test_a_vf_has_its_number_and_the_interfaces_of_its_pf(tmp_path: Path) -> Non
     after = looks.refresh(before, frozenset({A}))
     assert [after.functions[each].pf_interfaces for each in vfs] == [("ens1f0",)] * 2
     assert [after.functions[each].vf_number for each in vfs] == [0, 1]
+    host.unplug(vfs[0])
+    assert looks.full().functions[vfs[1]].vf_number == 1, "it is still virtfn1"
 
 
 async def test_a_function_that_goes_while_it_is_read_is_not_there(tmp_path: Path) -> None:
