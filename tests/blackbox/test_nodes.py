@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from grpclib.exceptions import GRPCError
 
-from tests.blackbox.harness import Node, allocate, eventually, health, pod, until_health
+from tests.blackbox.harness import PATIENCE, Node, allocate, eventually, health, pod, until_health
 from tests.sim import devnodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
@@ -219,6 +219,30 @@ resources:
         node.host.remove_node("/dev/snd/controlC1")
         await until_health(kubelet, SERIAL, "snd_controlC1-0", "Unhealthy")
         assert "/dev/snd/controlC1" in (await node.command("explain", SERIAL)).stdout
+
+
+@pytest.mark.parametrize("shared_first", [False, True])
+async def test_each_rule_of_a_name_decides_whether_its_nodes_are_shared(
+    node: Node, shared_first: bool
+) -> None:
+    """A camera that a pod has as another resource is allocated to no second pod; other nodes have shares."""
+    devnodes.add(node.host, "/dev/video0", (81, 0))
+    devnodes.add(node.host, "/dev/ttyACM0", (240, 0))
+    node.configure("resources: [{name: example.com/first, node: {paths: ['/dev/video*'], perPath: true}}]")
+    rules = [
+        f"{{name: {CAMERA}, node: {{paths: ['/dev/video*'], perPath: true}}}}",
+        f"{{name: {CAMERA}, node: {{paths: ['/dev/ttyACM*'], perPath: true, count: 2}}}}",
+    ]
+    async with node.running(listed={"example.com/first": 1}) as (_, kubelet):
+        await kubelet.admit(pod("vm", {"example.com/first": 1}))
+        node.configure(f"resources: [{', '.join(reversed(rules) if shared_first else rules)}]")
+        await kubelet.until_listed(CAMERA, 3, PATIENCE)
+        for share in ("ttyACM0", "ttyACM0-1"):
+            assert devices(await allocate(kubelet, CAMERA, [share])) == [
+                ("/dev/ttyACM0", "/dev/ttyACM0", "rw")
+            ]
+        with pytest.raises(GRPCError, match="ns/vm"):
+            await allocate(kubelet, CAMERA, ["video0"])
 
 
 async def test_a_path_that_two_rules_of_one_name_lead_with_is_refused(node: Node) -> None:

@@ -16,7 +16,7 @@ from nodeagent.model.allocation import Holder, Pods, ResourceDevice, listed_devi
 from nodeagent.model.host import HostDevice, Kind, PciFunction, UsbDevice
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Isolation, Resource
-from nodeagent.model.spec import CdiRule
+from nodeagent.model.spec import NodeRule
 from nodeagent.policy import groups
 from nodeagent.policy.offer import grants, units
 from nodeagent.policy.offer.turn import Decision
@@ -54,10 +54,15 @@ def find_owners(pods: Pods, allocated: Collection[ResourceDevice]) -> tuple[str,
 
 
 def is_shared(request: Request) -> bool:
-    """True if the devices are shares of device nodes, so several pods may use the same node."""
-    resource = request.resource
-    rule = grants.find_direct_rule(resource, request.decision)
-    return resource.direct and not isinstance(rule, CdiRule) and (rule is None or rule.count > 1)
+    """True if all devices are shares of device nodes, so several pods may use the same node."""
+    if not request.resource.direct:
+        return False
+    rule = grants.find_direct_rule(request.resource, request.decision)
+    if not isinstance(rule, NodeRule):
+        return rule is None
+    from nodeagent.policy.offer import node_rules  # here: few nodes have rules for such
+
+    return node_rules.are_shared(rule, request.device_ids, request.decision.snapshot)
 
 
 def is_contended(request: Request) -> bool:

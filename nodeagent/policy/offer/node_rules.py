@@ -88,6 +88,11 @@ def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Gran
     return Grant(nodes=tuple(plain))
 
 
+def are_shared(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> bool:
+    """True if each of these devices is one of several shares; rules of one name may differ in that."""
+    return all(each.count > 1 for each, _ in _find_units(rule, device_ids, snapshot))
+
+
 def _container_path(node: DevNode, entry: NodePath) -> str:
     """The path of a node in the container."""
     if entry.mount_path.endswith("/"):
