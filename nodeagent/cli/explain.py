@@ -292,6 +292,9 @@ def _describe_no_pod(subject: _Subject) -> NodeagentError:
 def _describe_no_name(subject: _Subject) -> NodeagentError:
     """Return the error for an unknown name, with a suggestion or with the nearest known names."""
     name, decision = subject.name, subject.decision
+    for problem in () if subject.status is None else subject.status.found:
+        if f'"{name}"' in problem.message:  # an entry of the KubeVirt CR that cannot be used, for example
+            return NodeagentError(f"{name} is not offered here: {problem.message}", problem.hint)
     possible = suggestions(name, decision.snapshot)
     if possible:
         more = f" (and {len(possible) - 1} more)" if possible[1:] else ""

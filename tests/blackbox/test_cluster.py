@@ -18,6 +18,7 @@ from tests.blackbox import foreign
 from tests.blackbox.harness import EXEC, LASTING, PATIENCE, T4, Daemon, Node, eventually, pod, until_health
 from tests.blackbox.test_splitting import FIRST, two_cards
 from tests.cluster import crs
+from tests.facts import names
 
 GPU, OTHER, SOUND = "example.com/gpu", "example.com/other", "example.com/sound"
 NAME = "node1"
@@ -155,6 +156,18 @@ async def test_one_entry_that_cannot_be_used_is_told_and_the_others_count(
         await kubelet.until_listed(GPU, 1, PATIENCE)
         told = await node.until_told(lambda told: of(told, "refused"))
         assert told["problems"][0].startswith("KubeVirt CR: permittedHostDevices.pciHostDevices[0]")
+
+
+async def test_the_resource_of_an_entry_that_cannot_be_used_is_explained_by_its_entry(
+    node: Node, server: FakeApiServer
+) -> None:
+    put(server, ENTRY | {"pciVendorSelector": "10DX:20B0", "resourceName": OTHER}, ENTRY)
+    async with followed(node) as (_, kubelet):
+        await kubelet.until_listed(GPU, 1, PATIENCE)
+        await node.until_told(lambda told: of(told, "refused"))
+        done = await node.command("explain", OTHER)
+    assert done.returncode == 1
+    names(done.stderr, OTHER, "10DX:20B0", "permittedHostDevices.pciHostDevices[0]", "10DE:1EB8")
 
 
 async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers(

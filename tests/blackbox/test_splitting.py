@@ -24,7 +24,8 @@ from nodeagent.sim.mdev import (
     simulated_cards,
 )
 from tests.blackbox.boards import named, stays
-from tests.blackbox.harness import Node, eventually, health, pod, within
+from tests.blackbox.harness import PATIENCE, Node, eventually, health, pod, within
+from tests.facts import names
 from tests.sim import fifos
 
 TYPES = (Type("nvidia-222", 16, "GRID T4-1B"), Type("nvidia-228", 2, "GRID T4-8A"))
@@ -52,6 +53,22 @@ async def two_cards(node: Node) -> AsyncIterator[SimulatedCards]:
 
 def listed(kubelet: FakeKubelet, resource: str) -> int:
     return list(health(kubelet, resource).values()).count("Healthy")
+
+
+async def test_a_type_that_comes_back_when_no_card_is_free_is_reported_with_the_way_out(node: Node) -> None:
+    configure(node, "nvidia-228", "nvidia-222")
+    async with two_cards(node), node.kubelet() as kubelet, node.daemon():
+        await kubelet.until(lambda: (listed(kubelet, SMALL), listed(kubelet, LARGE)) == (16, 2), PATIENCE)
+        configure(node, "nvidia-228")
+        await kubelet.until(lambda: (listed(kubelet, SMALL), listed(kubelet, LARGE)) == (0, 4), PATIENCE)
+        configure(node, "nvidia-228", "nvidia-222")
+        await node.until_told(lambda told: "no-card" in str(told.get("findings")))
+        for command in ("plan", "status"):
+            names((await node.command(command)).stdout, "nvidia-222", FIRST, SECOND, "mdevs.nodes")
+        configure(node)
+        await kubelet.until(lambda: (listed(kubelet, SMALL), listed(kubelet, LARGE)) == (0, 0), PATIENCE)
+        configure(node, "nvidia-228", "nvidia-222")
+        await kubelet.until(lambda: (listed(kubelet, SMALL), listed(kubelet, LARGE)) == (16, 2), PATIENCE)
 
 
 async def test_the_list_is_complete_after_the_last_instance_without_a_second_trigger(node: Node) -> None:
