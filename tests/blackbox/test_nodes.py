@@ -235,6 +235,7 @@ async def test_each_rule_of_a_name_decides_whether_its_nodes_are_shared(
     ]
     async with node.running(listed={"example.com/first": 1}) as (_, kubelet):
         await kubelet.admit(pod("vm", {"example.com/first": 1}))
+        await node.until_told(lambda told: "ns/vm" in str(told.get("holders")))
         node.configure(f"resources: [{', '.join(reversed(rules) if shared_first else rules)}]")
         await kubelet.until_listed(CAMERA, 3, PATIENCE)
         for share in ("ttyACM0", "ttyACM0-1"):
