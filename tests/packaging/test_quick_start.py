@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.facts import names
 from tests.packaging import machine, systems
@@ -65,6 +67,20 @@ def test_the_demo_needs_the_prerequisites_and_prints_what_readme_shows(system: M
     follow(system, prerequisites)
     titles = re.findall(r"^\d+\. .*", printed(r"```text\n((?:\d+\. .*\n)+)```"), re.M)
     assert re.findall(r"^\d+\. .*", follow(system, demo).stdout, re.M) == titles
+
+
+def test_each_command_of_getting_started_runs_where_the_package_is_installed(shared: Machine) -> None:
+    config, permitted, vm = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    cr = {"kind": "KubeVirt", "spec": {"configuration": yaml.safe_load(permitted)}}
+    for name, text in (("new.yaml", config), ("first.yaml", vm), ("cr.yaml", json.dumps(cr))):
+        shared.write(f"/srv/{name}", text)
+    page = (ROOT / "docs/getting-started.md").read_text()
+    commands = re.findall(r"^ {4}(?:sudo )?(nodeagent [^#\n]+)", page, re.M)
+    assert len(commands) > 5
+    for command in commands:
+        done = shared.run(f"cd /srv && {command}", check=False)
+        assert done.returncode in (0, 3), f"{command}: {done.stderr}"
+        assert done.stdout, command
 
 
 @pytest.mark.timeout(900)
