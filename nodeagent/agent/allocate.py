@@ -10,7 +10,7 @@ allocated happen without an await in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import anyio
@@ -26,7 +26,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel import open_files
 from nodeagent.kernel.root import Root
-from nodeagent.model.allocation import Grant, Holder, listed_devices
+from nodeagent.model.allocation import Grant, ResourceDevice, listed_devices, unnamed
 from nodeagent.model.host import Kind, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
 from nodeagent.model.resource import Isolation
@@ -108,7 +108,7 @@ class Allocator:
             if allocating.is_shared(request):
                 request = await self._reread(request)
                 grant = grants.grant(*request)
-                self._mark(request, admission, {})
+                self._mark(request, admission, ())
                 return grant
             if allocating.is_contended(request):
                 admission = self._reservations.identify(await self._usage.request_in_allocate())
@@ -218,20 +218,21 @@ class Allocator:
         """Check for the last time, and mark the ids as allocated, with no await in between."""
         grant = grants.grant(*request)
         allocating.check_unused(request, admission.owned, admission.pods)
-        allocating.check_usb_nodes(request)
-        listed = listed_devices(admission.pods or {})
-        self._mark(request, admission, allocating.pending_holders(request, listed))
+        if request.resource.kind is Kind.USB:
+            allocating.check_usb_nodes(request)
+        listed, name = listed_devices(admission.pods or {}), request.resource.name
+        self._mark(request, admission, [each for each in request.device_ids if (name, each) not in listed])
         return grant
 
-    def _mark(self, request: Request, admission: Admission, holders: Mapping[str, Holder]) -> None:
-        """Mark the ids as allocated.
-
-        ``holders``: device id → the requesting pod, for ids that PodResources does not list with that pod.
-        """
-        functions, name = allocating.find_host_functions(request), request.resource.name
-        self._reservations.allocate(
-            admission, {(name, each): Pending(holders.get(each), functions) for each in request.device_ids}
-        )
+    def _mark(self, request: Request, admission: Admission, unlisted: Collection[str]) -> None:
+        """Mark the ids as allocated; PodResources does not list the ``unlisted`` ones yet."""
+        resource, functions = request.resource, allocating.find_host_functions(request)
+        pending: dict[ResourceDevice, Pending] = {}
+        for device_id in request.device_ids:
+            device = resource.device(device_id)
+            holder = unnamed(resource.name, device.numa if device is not None else None)
+            pending[resource.name, device_id] = Pending(holder if device_id in unlisted else None, functions)
+        self._reservations.allocate(admission, pending)
 
     # GetPreferredAllocation
 

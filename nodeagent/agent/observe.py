@@ -140,7 +140,7 @@ class Observer:
             if (error := self.scanned.get().error) is not None:
                 raise error
         with anyio.move_on_after(self._timeouts.device_read):  # a scan that began before may lack them
-            while any(_is_unanswered(self._snapshots.now.host, key) for key in keys):
+            while any(each.unreadable == NOT_READABLE for each in self._snapshots.now.host.devices_of(keys)):
                 await self.scanned.newer(self.scanned.version)
 
     async def refresh(self, ids: Collection[str]) -> None:
@@ -191,11 +191,6 @@ class Observer:
         self.heartbeat.turned()
 
 
-def _is_unanswered(host: Host, key: str) -> bool:
-    host_device = host.device(key)
-    return host_device is not None and host_device.unreadable == NOT_READABLE
-
-
 async def warn_of_old_errors(root: Root, snapshots: Snapshots, limit: float) -> None:
     """Log fatal PCI errors that were counted before the start, if they can be read within ``limit``
     seconds.
@@ -239,19 +234,14 @@ class Gathering:
         Requests for single devices do not delay that: a release may be polled every two seconds, for days.
         """
         began = anyio.current_time()
-        await self._wait_for_first(self._everything + slow - began)
+        remaining = max(self._everything + slow - began, 0)
+        if not remaining or not self._scan_requests.due:
+            with anyio.move_on_after(remaining) as wait:
+                await self._scan_requests.newer(self._scan_requests.version)
+            if wait.cancelled_caught:
+                self._scan_requests.add(None)
         if anyio.current_time() - began < self._timeouts.event_burst_gap:
             await self._gather()
-
-    async def _wait_for_first(self, remaining: float) -> None:
-        """Wait for the first request, or until a scan of everything is due."""
-        seen = self._scan_requests.version
-        if remaining > 0 and self._scan_requests.due:
-            return
-        with anyio.move_on_after(max(remaining, 0)):
-            await self._scan_requests.newer(seen)
-            return
-        self._scan_requests.add(None)
 
     async def _gather(self) -> None:
         """Wait until no request has come for a moment, with an upper bound."""
@@ -315,11 +305,9 @@ class ReadReports:
 
         The path in an error counts as one more key that does not answer.
         """
-        path = error.path if error is not None else None
-        self._report_hanging(frozenset(hanging) | ({path} if path else set()))
-        self._report_host(None if path else error)
-
-    def _report_hanging(self, now: frozenset[str]) -> None:
+        now = frozenset(hanging)
+        if error is not None and error.path:
+            now, error = now | {error.path}, None
         before, self._hanging = self._hanging, now
         for key in sorted(now - before):
             seconds = str(self._deadline)
@@ -332,12 +320,10 @@ class ReadReports:
             )
         for key in sorted(before - now):
             log.event(log.HOST_READ_RECOVERED, object=key, device=_device(key), pci_address=pci_address(key))
-
-    def _report_host(self, error: KernelRefused | None) -> None:
-        before, self.unreadable = self.unreadable, None if error is None else error.what
-        if error is not None and before is None:
+        was_unreadable, self.unreadable = self.unreadable, None if error is None else error.what
+        if error is not None and was_unreadable is None:
             log.event(log.HOST_READ_FAILED, error=error.what, hint=error.hint)
-        elif error is None and before is not None:
+        elif error is None and was_unreadable is not None:
             log.event(log.HOST_READ_RECOVERED, object=_HOST)
 
 

@@ -36,7 +36,7 @@ def start(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asynci
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     # asyncio reports an error that was never retrieved
-    future.add_done_callback(lambda ended: ended.exception())
+    future.add_done_callback(asyncio.Future.exception)
 
     def run() -> None:
         settle: Callable[[], None]

@@ -101,19 +101,25 @@ class KernelEvents:
         """Wait, but not long, until no change can be missed; report it where the kernel sends no events."""
         with anyio.move_on_after(self._timeouts.event_source_start):
             await self.armed.wait()
-        if self.statistics.source == "poll":
+        if self._polls:
             error = "a user namespace of its own gets no kernel events"
             seconds = f"{self.resync_interval(resync):g}"
             log.event(log.EVENTS_UNAVAILABLE, source="the kernel", seconds=seconds, error=error)
 
     def resync_interval(self, resync: float) -> float:
         """Seconds between scans without an event; fewer than ``resync`` where the kernel sends none."""
-        return min(resync, self._timeouts.host_poll) if self.statistics.source == "poll" else resync
+        return min(resync, self._timeouts.host_poll) if self._polls else resync
+
+    @property
+    def _polls(self) -> bool:
+        """True where the kernel sends no events."""
+        return self._root.is_host and self._reader is None
 
     def log_losses(self) -> None:
         """Report that events were lost, if that is new."""
-        if self.statistics.lost > self._reported_losses:
-            self._reported_losses = self.statistics.lost
+        lost = self._lost + self._watcher.overflows
+        if lost > self._reported_losses:
+            self._reported_losses = lost
             log.event(log.EVENTS_LOST, source=self.statistics.source)
 
     async def _read_uevents(self) -> None:

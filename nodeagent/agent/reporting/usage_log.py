@@ -8,7 +8,7 @@ as the user until there is a name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import anyio
@@ -31,15 +31,6 @@ class ResourceDevice(NamedTuple):
 
     resource: ResourceName
     pod: str
-
-
-class _Line(NamedTuple):
-    """The contents of a log line besides the resource."""
-
-    text: str
-    device: tuple[str, ...]
-    group: tuple[str, ...]
-    pod: tuple[str, ...]
 
 
 Held = Mapping[str, ResourceDevice]
@@ -72,21 +63,10 @@ class UsageLog:
         if self._seen is not None and self._seen[0] is now.allocations and self._seen[1] is served:
             return
         before, self._logged = self._logged, held(self._logged, now.allocations, served)
-        _log(_lines("no longer uses", _only(before, self._logged), self._before), held=False)
-        _log(_lines("uses", _only(self._logged, before), now), held=True)
+        if self._logged != before:
+            _log(_only(before, self._logged), self._before, in_use=False)
+            _log(_only(self._logged, before), now, in_use=True)
         self._seen, self._before = (now.allocations, served), now
-
-
-def _log(lines: Iterable[tuple[ResourceName, _Line]], *, held: bool) -> None:
-    for resource, line in lines:
-        log.event(
-            log.DEVICE_IN_USE if held else log.DEVICE_RELEASED,
-            resource=resource,
-            text=line.text,
-            device=line.device,
-            group=line.group,
-            pod=line.pod,
-        )
 
 
 def held(before: Held, allocations: Allocations, served: Collection[str]) -> Held:
@@ -108,22 +88,22 @@ def _only(these: Held, others: Held) -> Held:
     return {each: possession for each, possession in these.items() if others.get(each) != possession}
 
 
-def _lines(verb: str, changed: Held, snapshot: Snapshot) -> Iterator[tuple[ResourceName, _Line]]:
-    """One line for each pod and resource; one line for several pods if there are many."""
+def _log(changed: Held, snapshot: Snapshot, *, in_use: bool) -> None:
+    """Log one line for each pod and resource; one line for several pods if there are many."""
     found: dict[ResourceName, dict[str, list[str]]] = {}
     for device_id, (resource, pod) in changed.items():
         found.setdefault(resource, {}).setdefault(pod, []).append(device_id)
+    verb = "uses" if in_use else "no longer uses"
     for resource, pods in found.items():
         for some in _parts(list(pods)):
             ids = [each for pod in some for each in pods[pod]]
-            yield (
-                resource,
-                _Line(
-                    "; ".join(f"{pod} {verb} {','.join(pods[pod])}" for pod in some),
-                    (*ids, *_brought(ids, snapshot.allocations)),
-                    device_log.groups_of(ids, snapshot),
-                    tuple(some),
-                ),
+            log.event(
+                log.DEVICE_IN_USE if in_use else log.DEVICE_RELEASED,
+                resource=resource,
+                text="; ".join(f"{pod} {verb} {','.join(pods[pod])}" for pod in some),
+                device=(*ids, *_brought(ids, snapshot.allocations)),
+                group=device_log.groups_of(ids, snapshot),
+                pod=tuple(some),
             )
 
 

@@ -27,20 +27,19 @@ def group(root: Root, number: GroupNumber) -> Group | None:
     except OSError as error:
         raise_if_out_of_resources(error)
         return None if is_gone(error) else Group(number)
-    return _group(root, number, path, members)
-
-
-def _group(root: Root, number: GroupNumber, path: str, members: list[str]) -> Group:
     domain = root.text(f"{path}/type")
     name = _group_name(root, path, members) if domain in (None, "unknown") else None
     own = _own_node(root, f"noiommu-{number}" if name == "vfio-noiommu" else f"{number}")
+    regions = root.text(f"{path}/reserved_regions") or ""
     return Group(
         number=number,
         members=tuple(members if len(members) < 2 else sorted(members, key=pci_order)),
         kind=domain,
         name=name,
         node=own is True,
-        direct=_direct(root.text(f"{path}/reserved_regions") or ""),
+        # a line has begin, end and type; direct-relaxable (Linux 5.3) is for regions that only the drivers of
+        # the firmware use: display, USB (Documentation/ABI/testing/sysfs-kernel-iommu_groups)
+        direct=" direct\n" in f"{regions}\n",
         stale=own is False,
     )
 
@@ -59,15 +58,6 @@ def _own_node(root: Root, name: str) -> bool | None:
         return True
     number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
     return root.text(f"{_CLASS}/{name}/dev") in (None, number)
-
-
-def _direct(regions: str) -> bool:
-    """True if a region is mapped 1:1 and has to stay so; each line has begin, end and type.
-
-    The type direct-relaxable (Linux 5.3) is for what only the firmware's own drivers use: display, USB
-    (Documentation/ABI/testing/sysfs-kernel-iommu_groups).
-    """
-    return " direct\n" in f"{regions}\n"
 
 
 def _group_name(root: Root, path: str, members: Iterable[str]) -> str | None:

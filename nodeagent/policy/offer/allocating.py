@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from nodeagent.base.errors import AllocationRefused
-from nodeagent.model.allocation import Holder, Pods, ResourceDevice, listed_devices, unnamed
+from nodeagent.model.allocation import Holder, Pods, ResourceDevice, listed_devices
 from nodeagent.model.host import HostDevice, Kind, PciFunction, UsbDevice
 from nodeagent.model.ids import DeviceId, PciAddress, ResourceName, pci_address
 from nodeagent.model.resource import Isolation, Resource
@@ -70,7 +70,14 @@ def is_contended(request: Request) -> bool:
 
     A pod has one of these devices or a part of their groups, or another resource offers a part of them.
     """
-    return is_part_in_use(request) or any(_is_offered_elsewhere(each, request) for each in request.device_ids)
+    if is_part_in_use(request):
+        return True
+    if request.resource.isolation is Isolation.NONE:
+        return False
+    host_devices = map(request.decision.snapshot.host.device, request.device_ids)
+    decided = {units.find_unit_id(each) for each in host_devices if each is not None}
+    offers = (offer for each in decided for offer in request.decision.offers.get(each, ()))
+    return any(offer.match.resource != request.resource.name for offer in offers)
 
 
 def is_part_in_use(request: Request) -> bool:
@@ -79,15 +86,6 @@ def is_part_in_use(request: Request) -> bool:
     if not (snapshot.allocations.table or snapshot.reservations.pending):
         return False
     return any(_find_users(each, request) for each in request.device_ids)
-
-
-def _is_offered_elsewhere(device_id: str, request: Request) -> bool:
-    """True if another resource offers a part of the device's group."""
-    host_device = request.decision.snapshot.host.device(device_id)
-    if host_device is None or request.resource.isolation is Isolation.NONE:
-        return False
-    offers = request.decision.offers.get(units.find_unit_id(host_device), ())
-    return any(offer.match.resource != request.resource.name for offer in offers)
 
 
 def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods | None) -> None:
@@ -232,7 +230,7 @@ def check_usb_nodes(request: Request) -> None:
     :raises AllocationRefused: for the first that is not.
     """
     resource, decision = request.resource, request.decision
-    for device_id in request.device_ids if resource.kind is Kind.USB else ():
+    for device_id in request.device_ids:
         loans = decision.snapshot.loans.get(DeviceId(device_id), ())
         devices = grants.find_host_devices(device_id, decision)
         now = [(each.id, each.place) for each in devices if isinstance(each, UsbDevice)]
@@ -254,14 +252,3 @@ def find_host_functions(request: Request) -> frozenset[PciAddress]:
     offers = (decision.offer_of(each) for each in request.device_ids if resource.kind is Kind.USB)
     found = (usb.get(each) for offer in offers if offer is not None for each in offer.host_devices)
     return frozenset(each.controller for each in found if each is not None and each.controller is not None)
-
-
-def pending_holders(request: Request, listed: frozenset[ResourceDevice]) -> dict[str, Holder]:
-    """The pending pod of each device that is not ``listed`` yet, by id."""
-    resource = request.resource
-    devices = ((each, resource.device(each)) for each in request.device_ids)
-    return {
-        each: unnamed(resource.name, None if device is None else device.numa)
-        for each, device in devices
-        if (resource.name, each) not in listed
-    }

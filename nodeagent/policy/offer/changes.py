@@ -7,7 +7,7 @@ changes itself (``changes_since``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -34,12 +34,6 @@ class Changed(NamedTuple):
     rebuilt: Mapping[UnitId, None]
     rechecked: Mapping[UnitId, None]
     held: frozenset[str]
-
-    @property
-    def units(self) -> Iterator[UnitId]:
-        """All units to decide again."""
-        yield from self.rebuilt
-        yield from self.rechecked
 
 
 def find_changes(before: Snapshot, now: Snapshot) -> Changed:

@@ -98,7 +98,8 @@ def decide_next(before: Decision, snapshot: Snapshot) -> Decision:
     matched = _update_matches(before.matched, differing)
     decision = Decision(snapshot, _update_offers(before.offers, differing), by_resource, matched)
     lost = _find_not_offered(before, decision, changed, touched)
-    touched |= names | _find_differing(before.not_offered, lost)
+    old = before.not_offered
+    touched |= names | {name: None for name in (*old, *lost) if old.get(name) != lost.get(name)}
     decision = replace(decision, not_offered=lost)
     return replace(decision, resources=_update_resources(before.resources, decision, touched))
 
@@ -240,19 +241,14 @@ def _find_ids_to_check(before: Decision, now: Decision, changed: Changed) -> fro
         return changed.held.union(holders, pending)
     old, new = before.snapshot.host, now.snapshot.host
     hosts = (new,) if old is new else (old, new)
-    inside = (each for unit in changed.units for host in hosts for each in units.find_ids(unit, host))
+    decided = (*changed.rebuilt, *changed.rechecked)
+    inside = (each for unit in decided for host in hosts for each in units.find_ids(unit, host))
     usb = now.snapshot.loans if old.usb != new.usb else ()
     return changed.held.union(
         each
         for each in chain(new.changes_since(old).devices, inside, usb)
         if each in holders or each in pending
     )
-
-
-def _find_differing(before: NotOffered, now: NotOffered) -> dict[ResourceName, None]:
-    if before is now:
-        return {}
-    return {name: None for name in (*before, *now) if before.get(name) != now.get(name)}
 
 
 def _group_offers(
