@@ -111,7 +111,8 @@ def run(options: argparse.Namespace) -> int:
     subject = _with_status(name, options, turn.decide_first(snapshot, basis.matched))
     found = _explain(subject)
     kind = type(found).__name__
-    return output.emit(options, kind, found, lambda: text(found), first_line, _describe_others(subject))
+    messages = (first_line, _describe_others(subject), *_list_rejected_entries(subject))
+    return output.emit(options, kind, found, lambda: text(found), *messages)
 
 
 def _complete_snapshot(
@@ -214,6 +215,12 @@ def _describe_others(subject: _Subject) -> str:
     return f"{path} is also offered as {', '.join(others)}" if others else ""
 
 
+def _list_rejected_entries(subject: _Subject) -> list[str]:
+    """The entries of the KubeVirt CR with this resource name that cannot be used, each with its fix."""
+    problems = () if subject.status is None else subject.status.cluster.refused
+    return [problem.line for problem in problems if f'"{subject.name}"' in problem.message]
+
+
 def _explain_group(number: int, subject: _Subject) -> GroupExplanation:
     explanation = groups.explain(number, subject.decision)
     if explanation is None:
@@ -292,9 +299,8 @@ def _describe_no_pod(subject: _Subject) -> NodeagentError:
 def _describe_no_name(subject: _Subject) -> NodeagentError:
     """Return the error for an unknown name, with a suggestion or with the nearest known names."""
     name, decision = subject.name, subject.decision
-    for problem in () if subject.status is None else subject.status.found:
-        if f'"{name}"' in problem.message:  # an entry of the KubeVirt CR that cannot be used, for example
-            return NodeagentError(f"{name} is not offered here: {problem.message}", problem.hint)
+    if rejected := _list_rejected_entries(subject):
+        return NodeagentError(f"{name} is not offered here: {rejected[0]}")
     possible = suggestions(name, decision.snapshot)
     if possible:
         more = f" (and {len(possible) - 1} more)" if possible[1:] else ""

@@ -161,13 +161,17 @@ async def test_one_entry_that_cannot_be_used_is_told_and_the_others_count(
 async def test_the_resource_of_an_entry_that_cannot_be_used_is_explained_by_its_entry(
     node: Node, server: FakeApiServer
 ) -> None:
-    put(server, ENTRY | {"pciVendorSelector": "10DX:20B0", "resourceName": OTHER}, ENTRY)
+    wrong = ENTRY | {"pciVendorSelector": "10DX:20B0"}
+    put(server, wrong | {"resourceName": OTHER}, ENTRY, wrong)
     async with followed(node) as (_, kubelet):
         await kubelet.until_listed(GPU, 1, PATIENCE)
         await node.until_told(lambda told: of(told, "refused"))
         done = await node.command("explain", OTHER)
-    assert done.returncode == 1
-    names(done.stderr, OTHER, "10DX:20B0", "permittedHostDevices.pciHostDevices[0]", "10DE:1EB8")
+        assert done.returncode == 1
+        names(done.stderr, OTHER, "10DX:20B0", "permittedHostDevices.pciHostDevices[0]", "10DE:1EB8")
+        done = await node.command("explain", GPU)
+        assert done.returncode == 0, "another entry gives it a device"
+        names(done.stderr, GPU, "10DX:20B0", "permittedHostDevices.pciHostDevices[2]", "10DE:1EB8")
 
 
 async def test_after_a_reboot_the_last_wishes_count_until_the_api_server_answers(
