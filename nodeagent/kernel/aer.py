@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI errors (Advanced Error Reporting): error counts and other hints of one function, and its binding.
+"""Reads PCI error counts (Advanced Error Reporting) and other hints for one function, and its binding.
 
-They are read on demand, for ``explain`` and a warning at the start, never by a scan, and never without a
-limit outside: a device may not answer. The counters exist where the kernel itself handles AER and the device
-has the capability; kernels before 7.2 leave ``aer_dev_fatal`` at zero after a failed recovery. The state of a
-recovery is not in sysfs; ``agent.recoveries`` saves it with the binding. May block: for a thread.
+They are read on demand for ``explain`` and for a warning at start, never by a scan, and always with a
+timeout: a device may not respond. The counters exist if the kernel itself handles AER and the device has
+the capability; kernels before 7.2 leave ``aer_dev_fatal`` at zero after a failed recovery. sysfs does not
+show the state of a recovery; ``agent.recoveries`` saves it with the binding. May block: call it in a
+thread.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _TOTAL = re.compile(r"^TOTAL_ERR_\S+\s+(\d{1,19})$", re.MULTILINE)
 
 
 def read_binding(root: Root, address: str) -> str | None:
-    """An identity of the device and its binding to the present driver; None if the device is not there.
+    """Return an identity of the device and its current driver binding; None if the device does not exist.
 
-    It has the inodes of the device's directory and of its ``vfio-dev``, which the kernel creates with each
-    binding.
+    It contains the inodes of the device's directory and of its ``vfio-dev``, which the kernel creates for
+    each binding.
     """
     path = f"{DEVICES}/{address}"
     try:
@@ -39,7 +40,7 @@ def read_binding(root: Root, address: str) -> str | None:
 
 
 def read_hints(root: Root, address: PciAddress) -> Hints:
-    """The hints of one function; unknown ones are None or ()."""
+    """Return the hints for one function; unknown values are None or ()."""
     path = f"{DEVICES}/{address}"
     return Hints(
         reset_methods=tuple((root.text(f"{path}/reset_method") or "").split()),
@@ -50,11 +51,11 @@ def read_hints(root: Root, address: PciAddress) -> Hints:
 
 
 def fatal_errors(root: Root, address: PciAddress) -> int | None:
-    """How many fatal errors the kernel has counted."""
+    """Return the number of fatal errors that the kernel has counted."""
     return _total(root.text(f"{DEVICES}/{address}/aer_dev_fatal"))
 
 
 def _total(text: str | None) -> int | None:
-    """The last line's count of an aer_dev_* file (``TOTAL_ERR_FATAL 0``)."""
+    """Return the count in the last line of an aer_dev_* file (``TOTAL_ERR_FATAL 0``)."""
     match = _TOTAL.search(text or "")
     return int(match[1]) if match else None

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that make a boot bind functions to VFIO drivers before drivers of the host can have them.
+"""Writes the files that bind functions to VFIO drivers at boot, before other drivers can bind them.
 
-modprobe.d has vfio-pci set ``driver_override`` of each address as it is loaded, if the same device is still
-there: addresses move when a card is added. ``options vfio-pci ids=`` would take all devices of an id. The
-initramfs has it loaded before udev loads anything else: dracut by ``force_drivers`` (rd.driver.pre, before
-its udev), initramfs-tools by a script that sorts before that of udev (dracut 059, initramfs-tools 0.142). The
-udev rule is for functions that are plugged in, or found again, later. Nothing is known but the content of the
-modprobe.d file. Each file has a checksum: one that was edited is neither replaced nor removed.
+The modprobe.d file sets ``driver_override`` of each address when vfio-pci is loaded, if the same device is
+still there: addresses change when a card is added. ``options vfio-pci ids=`` would bind all devices with an
+id. The initramfs loads vfio-pci before udev loads other modules: dracut with ``force_drivers``
+(rd.driver.pre, before its udev), initramfs-tools with a script that sorts before that of udev (dracut 059,
+initramfs-tools 0.142). The udev rule is for functions that are plugged in or rescanned later. The content
+of the modprobe.d file is the only record. Each file has a checksum: an edited file is neither replaced nor
+removed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ UDEV = "/etc/udev/rules.d/10-nodeagent-vfio.rules"
 DRACUT = "/etc/dracut.conf.d/90-nodeagent-vfio.conf"
 HOOK = "/etc/initramfs-tools/hooks/nodeagent-vfio"
 SCRIPT = "/etc/initramfs-tools/scripts/init-top/00-nodeagent-vfio"
-_KNOWN = (UDEV, DRACUT, HOOK, SCRIPT, MODPROBE)  # that which is read goes last
+_KNOWN = (UDEV, DRACUT, HOOK, SCRIPT, MODPROBE)  # the file that ``read`` reads is written last
 _DRACUT = ("/usr/bin/dracut", "/usr/sbin/dracut")
 _INITRAMFS_TOOLS = ("/usr/sbin/update-initramfs", "/sbin/update-initramfs")
 _MARK = "# made by nodeagent bind --at-boot, taken back by nodeagent release; sha256 of the other lines: "
@@ -35,15 +36,15 @@ _SHELL = "#!/bin/sh\n"
 
 
 def read(root: Root) -> tuple[AtBoot, ...]:
-    """The functions that the files name now. Blocks."""
+    """Return the functions that the files currently name. Blocks."""
     lines = (root.text(MODPROBE) or "").splitlines()
     return tuple(AtBoot(*found.groups()) for found in map(_ENTRY.fullmatch, lines) if found is not None)
 
 
 def changes(root: Root, entries: Sequence[AtBoot]) -> BootFiles:
-    """The files to write and to remove for these functions and no others. Blocks.
+    """Return the files to write and to remove for exactly these functions. Blocks.
 
-    :raises KernelRefused: if a file of that name is not ours, or was changed.
+    :raises KernelRefused: if a file with that name is not from nodeagent, or was edited.
     """
     wanted = dict(_make_texts(root, entries)) if entries else {}
     found: list[BootFile] = []
@@ -60,7 +61,7 @@ def changes(root: Root, entries: Sequence[AtBoot]) -> BootFiles:
 
 
 def put(root: Root, change: BootFiles) -> None:
-    """Write and remove. Blocks. :raises KernelRefused: if a file cannot be written or removed."""
+    """Write and remove the files. Blocks. :raises KernelRefused: if a file cannot be written or removed."""
     for file in change.files:
         if file.status is FileFate.WRITTEN:
             files.put(
@@ -111,7 +112,7 @@ def _checksum(text: str) -> str:
 
 
 def _is_unchanged(text: str) -> bool:
-    """True if it is a file of ours as it was written."""
+    """Return True if the file is from nodeagent and unchanged."""
     before, mark, rest = text.partition(_MARK)
     checksum, _, after = rest.partition("\n")
     return bool(mark) and checksum == _checksum(before + after)
@@ -145,7 +146,7 @@ def _udev(entries: Sequence[AtBoot]) -> str:
 
 
 def _dracut(entries: Sequence[AtBoot]) -> str:
-    """One line for each driver: dracut 059 mends the name of one alone in each."""
+    """Return one line per driver: dracut 059 corrects the name only if it is alone on the line."""
     forced = "".join(f'force_drivers+=" {driver.replace("-", "_")} "\n' for driver in _drivers(entries))
     return f'{forced}install_items+=" {MODPROBE} {UDEV} "\n'
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sources of events: each asks for a scan of one device, or of everything; none says what has changed.
+"""The sources of kernel events: each event requests a scan of one device or of everything.
 
-On the running kernel they are uevents, which ``uevents`` reads, and inotify for what programs do: udev and
-devtmpfs create device nodes with ordinary system calls. inotify watches the same directories on every root:
-those of device nodes, the lists of devices and drivers in sysfs, and each driver's own. The kernel raises no
-inotify event in sysfs for changes of its own. In a simulated host every change is made by a program, so there
-inotify reports them all, and a simulated attribute is announced by a renewal of the device's link.
-Where neither can report a change the slow timer finds it. Bursts are gathered by the observer.
+On the running kernel these are uevents, read by ``uevents``, and inotify for changes by programs: udev and
+devtmpfs create device nodes with ordinary system calls. inotify watches the same directories below every
+root: those of device nodes, the lists of devices and drivers in sysfs, and each driver's directory. For its
+own changes in sysfs, the kernel raises no inotify event. In a simulated host, programs make all changes, so
+inotify reports them; replacing a device's link announces a changed attribute. A slow timer finds changes
+that neither reports. The observer merges bursts.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _DRIVERS = "/sys/bus/pci/drivers"
 _DEVICE_LISTS = (pci.DEVICES, mdevs.DEVICES, mdevs.PARENTS)
 _COMMON_NODES = frozenset({"/dev/iommu"})
 _COMMON_DIRECTORIES = frozenset({"/dev", pci.VFIO, pci.VFIO_DEVICES})
-_LINK_DIRECTORIES = ("/by-id", "/by-path")  # of udev's links to device nodes
+_LINK_DIRECTORIES = ("/by-id", "/by-path")  # directories of udev's links to device nodes
 
 
 class KernelEvents:
-    """The component that watches the host below one root and asks for scans."""
+    """The component that watches the host below one root and requests scans."""
 
     name = "kernel events"
 
@@ -53,28 +53,30 @@ class KernelEvents:
         self._cdi_nodes: frozenset[str] = frozenset()
         self._reader: Reader | None = None
         self._events = 0
-        self._lost = 0  # by readers
+        self._lost = 0  # by readers of the sockets
         self._reported_losses = 0
-        self.armed = anyio.Event()  # set when no change can be missed any more: scan after that
+        self.armed = anyio.Event()  # set when no change can be missed; scan after that
         self._watch_nodes()
 
     def watch_rule_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for the device nodes that rules name from now on; scan after this call.
+        """Watch for the device nodes that rules name; scan after this call.
 
-        With the directory of their nodes USB devices are watched.
+        USB devices are watched if the directory of their nodes is among these.
         """
         self._rule_nodes = frozenset(paths)
         self._watch_nodes()
         self._watch({usb.DEVICES} if NODES in self._rule_nodes else (), self._usb_changed)
 
     def watch_cdi_nodes(self, paths: Iterable[str]) -> None:
-        """Watch for the device nodes that CDI files name from now on; scan after this call."""
+        """Watch for the device nodes that CDI files name; scan after this call."""
         self._cdi_nodes = frozenset(paths)
         self._watch_nodes()
 
     @property
     def statistics(self) -> EventsStatus:
-        """The counts of now; the source is "uevents", "tree" (inotify on a simulated host) or "poll"."""
+        """Return the current counts; the source is "uevents", "tree" (inotify on a simulated host) or
+        "poll".
+        """
         source = "poll" if self._reader is None else "uevents"
         return EventsStatus(
             source=source if self._root.is_host else "tree",
@@ -90,7 +92,7 @@ class KernelEvents:
         self._watch((_DRIVERS,), self._driver_listed)
         self._watch_drivers()
         if self._root.is_host:
-            from nodeagent.kernel import uevents  # here: a simulated host has no use for it
+            from nodeagent.kernel import uevents  # imported here because a simulated host does not need it
 
             if uevents.are_received(self._root):
                 await self._read_uevents()
@@ -98,7 +100,7 @@ class KernelEvents:
         await anyio.sleep_forever()
 
     async def wait_until_listening(self, resync: float) -> None:
-        """Wait, but not long, until no change can be missed; report it where the kernel sends no events."""
+        """Wait for a limited time until no change can be missed; report if the kernel sends no events."""
         with anyio.move_on_after(self._timeouts.event_source_start):
             await self.armed.wait()
         if self._polls:
@@ -127,7 +129,7 @@ class KernelEvents:
 
         with uevents.open_socket() as sock:
             reader = self._reader = uevents.Reader(sock, uevents.from_kernel)
-            self._set_armed()  # the socket listens from here on
+            self._set_armed()  # the socket receives events from here on
             try:
                 while True:
                     for event in await reader.receive():
@@ -145,7 +147,7 @@ class KernelEvents:
         self._request_scan(None)
 
     def _watch(self, directories: Iterable[str], on_change: OnChange) -> None:
-        """Call ``on_change`` for changes in these directories of the host, and in no others."""
+        """Call ``on_change`` for changes in exactly these directories of the host."""
         self._watcher.watch_only(map(self._root.path, directories), on_change)
 
     def _watch_drivers(self) -> None:
@@ -154,7 +156,8 @@ class KernelEvents:
     def _watch_nodes(self) -> None:
         directories = set(_COMMON_DIRECTORIES)
         if nodes := self._rule_nodes | self._cdi_nodes:
-            from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for device nodes
+            # imported here because few nodes have rules for device nodes
+            from nodeagent.kernel.scan import devnodes
 
             directories.update(place for path in nodes for place in devnodes.watched_directories(path))
         self._watch(directories, self._node_changed)
@@ -163,11 +166,11 @@ class KernelEvents:
         self._events += 1
         self._scan_requests.add(key)
 
-    # What a change of a directory requests
+    # The scans that a change in a directory requests
 
     def _device_listed(self, change: Change) -> None:
         directory, name = self._root.host_path(change.directory), change.name
-        if name is None or directory == mdevs.PARENTS:  # no key names the parent of mdevs
+        if name is None or directory == mdevs.PARENTS:  # the event does not name the parent of the mdevs
             self._request_scan(None)
         elif pci_address(name) or mdev_uuid(name):
             self._request_scan(name)
@@ -183,7 +186,7 @@ class KernelEvents:
     def _usb_changed(self, change: Change) -> None:
         if change.name is None:
             self._request_scan(None)
-        elif ":" not in change.name:  # interfaces are listed beside the devices
+        elif ":" not in change.name:  # the directory also lists USB interfaces
             self._request_scan(usb.scan_key(change.name))
 
     def _node_changed(self, change: Change) -> None:
@@ -194,7 +197,7 @@ class KernelEvents:
             self._request_scan(path)
 
     def _concerns(self, path: str) -> bool:
-        """True for one of the nodes, and for any name in a directory of links to device nodes."""
+        """Return True for one of the nodes, and for any name in a directory of links to device nodes."""
         if path.rpartition("/")[0].endswith(_LINK_DIRECTORIES):
             return True
         return any(fits(path, node) for node in self._rule_nodes | self._cdi_nodes)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open files: which processes have mdevs, functions and other devices open, by one look at /proc.
+"""Finds the processes that have mdevs, functions and other devices open, by scanning /proc.
 
-Open files below a ``/dev`` are compared by device number, since a container may have a node under a path of
-its own. Nothing is opened to find out: an open group node alone makes a starting VM fail with EBUSY. Closing
-has no event, so the answer is good for a moment only; a process that is ending shows no open file while the
-kernel closes what it had. Before a change of the host (``find_in_use``) unknown counts as open. Pods are not
-known here. May block: for a thread.
+Open files below a ``/dev`` are compared by device number, since a container may have a node under another
+path. The scan never opens a device: an open group node alone makes a starting VM fail with EBUSY. Closing a
+device sends no event, so a result is valid only for a moment; a process that is ending lists no open files
+while the kernel still closes its devices. Before a change of the host (``find_in_use``), unknown counts as
+open. This module does not know pods. May block: call it in a thread.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ from nodeagent.kernel.scan import mdevs, pci
 from nodeagent.model.host import Host, PciFunction, Sight
 from nodeagent.model.ids import PciAddress, mdev_uuid
 
-_NVIDIA = "nvidia"  # a driver that makes nothing of a VF but vGPUs
-_REPLACE = "replace"  # names are bytes, of which the kernel keeps 15: the last character may be half of one
+_NVIDIA = "nvidia"  # this driver makes only vGPUs of a VF
+_REPLACE = "replace"  # names are bytes, of which the kernel keeps 15: the last character may be cut
 
 Node = tuple[int, int, int]  # file type and device number, else file system and inode
-Nodes = Mapping[str, Collection[Node]]  # by id: the nodes through which it would be open
+Nodes = Mapping[str, Collection[Node]]  # by id: the nodes through which a process could open the device
 
 
 class OpenFiles(NamedTuple):
-    """The result of one look at all processes."""
+    """The result of one scan of all processes."""
 
-    openers: Mapping[str, str]  # by id: a process that has it open, as "process 4711 (qemu-system-x86)"
-    whole: bool  # every process could be seen
-    processes: int  # how many there are; a simulated host may have none, which proves nothing of a count
+    # by id: a process that has the device open, such as "process 4711 (qemu-system-x86)"
+    openers: Mapping[str, str]
+    whole: bool  # True if every process could be inspected
+    processes: int  # number of processes; a simulated host may have none, which proves nothing about a count
 
     @property
     def decisive(self) -> bool:
-        """True if a device that no process has open is closed, even if its open count is not zero."""
+        """Return True if a device without an open file is closed even when its open count is not zero."""
         return self.whole and self.processes > 0
 
 
 def find_in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
-    """Those of the mdevs (by UUID) and VFs (by address) that are open, or of which that is not known.
+    """Return the mdevs (by UUID) and VFs (by address) that are open or may be open.
 
     An id that does not exist is not open.
     """
@@ -67,9 +68,10 @@ def find_in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
 
 
 def find_openers(root: Root, ids: Iterable[str], by_group: Collection[str] = ()) -> OpenFiles:
-    """The processes that have these mdevs (by UUID) and functions (by address) open.
+    """Return the processes that have these mdevs (by UUID) and functions (by address) open.
 
-    Of those ``by_group`` only the node of the group counts, which one process opens: their own any may open.
+    Of functions in ``by_group``, only the node of the group counts, which one process at a time can open;
+    their own nodes may be opened by any process.
     """
     searched: dict[str, tuple[Node, ...]] = {}
     for each in ids:
@@ -80,7 +82,7 @@ def find_openers(root: Root, ids: Iterable[str], by_group: Collection[str] = ())
 
 
 def find_open(root: Root, searched: Nodes) -> OpenFiles:
-    """The processes that have one of these nodes open; in a tree of files without processes none is seen."""
+    """Return the processes that have one of these nodes open; in a simulated host without processes, none."""
     ids_of: dict[Node, list[str]] = {}
     for each, nodes in searched.items():
         for node in nodes:
@@ -99,29 +101,30 @@ def find_open(root: Root, searched: Nodes) -> OpenFiles:
 
 
 def character_device(number: str) -> tuple[Node, ...]:
-    """The node of a character device ``226:0``, which a container may have without showing it below /dev."""
+    """Return the node of a character device ``226:0``, even if a container does not show it below /dev."""
     return _numbered(stat.S_IFCHR, number)
 
 
 def block_device(root: Root, name: str) -> tuple[Node, ...]:
-    """The node of a block device ``sda1``."""
+    """Return the node of a block device such as ``sda1``."""
     node = _node(root.path(f"/dev/{name}"))
     return (node,) if node else _numbered(stat.S_IFBLK, root.text(f"/sys/class/block/{name}/dev") or "")
 
 
 def sees_all_processes(root: Root) -> bool:
-    """False in a namespace of processes that is not the host's, and where those of others are hidden.
+    """Return False in a PID namespace other than the host's, and if other users' processes are hidden.
 
-    With ``hidepid=invisible`` (proc(5)) a process that may not trace process 1, and has not the group of that
-    option, does not see it, nor most others.
+    With ``hidepid=invisible`` (proc(5)), a process without permission to trace process 1 and outside the
+    group of that option does not see process 1 and most others.
     """
     return not root.is_host or (has_host_pids() and root.exists("/proc/1"))
 
 
 def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
-    """False: not open; True: taken for open; else the nodes through which it would be.
+    """Return False if the mdev is closed, True if it counts as open, else the nodes through which it could
+    be open.
 
-    The use count of the parent driver's module is the number of its open instances (Linux 6.1 and 6.12).
+    The use count of the parent driver's module is the number of open instances (Linux 6.1 and 6.12).
     """
     path = f"{mdevs.DEVICES}/{uuid}"
     if not root.exists(path):
@@ -129,20 +132,21 @@ def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
     module = root.link(f"{path}/driver/module")
     if module is not None and _use_count(root, module) == 0:
         return False
-    alive = root.exists(f"{path}/driver")  # without a driver and a node it cannot be opened
+    alive = root.exists(f"{path}/driver")  # without a driver and a node, it cannot be opened
     return _nodes(root, path) or alive
 
 
 def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...] | None:
-    """The same of a function; None: by its count it is open, unless a driver before has left that.
+    """Return the same for a function; None: open according to its count, unless a previous driver left that
+    count.
 
-    Without a driver it is open only while its group has a node: an unbind waits for the holder, who may have
-    a node of the device's own that is gone already (``vfio_unregister_group_dev`` since Linux 6.6).
-    A VF on a driver of the host may be in use in ways that are not seen here: a network interface, a disk.
+    A function without a driver is open only while its group has a node: an unbind waits for the process,
+    whose own device node may already be removed (``vfio_unregister_group_dev`` since Linux 6.6). A VF on a
+    host driver may be in use in ways that are not visible here: as a network interface or a disk.
 
-    Not so on NVIDIA's: there it is for vGPUs alone, and not in use while it is none and has no mdev.
-    A VF with a vendor's vGPU type is open through its group's node; without a type it cannot be. It has
-    a VFIO device, but its driver is one of the host, where ``enable`` says nothing (usually 1).
+    This is different on NVIDIA's driver, whose VFs are for vGPUs only: a VF without a vGPU type and mdev is
+    not in use. A VF with a vendor's vGPU type is open through the node of its group. Although it has a VFIO
+    device, it is bound to a host driver, for which ``enable`` says nothing (usually 1).
     """
     function, device = pci.function(root, address), f"{pci.DEVICES}/{address}"
     if function is None:
@@ -163,19 +167,19 @@ def _has_mdevs(root: Root, address: str) -> bool:
 
 
 def _use_count(root: Root, module: str) -> int | None:
-    """The third column of the module's line in /proc/modules."""
+    """Return the third column of the module's line in /proc/modules."""
     lines = (line.split() for line in (root.text("/proc/modules") or "").splitlines())
     return next((int(words[2]) for words in lines if len(words) > 2 and words[0] == module), None)
 
 
 def _nodes(root: Root, device: str, *, own: bool = True) -> tuple[Node, ...]:
-    """The nodes of a device that exist: its group's, and its ``own``."""
+    """Return the existing nodes of a device: that of its group, and its ``own``."""
     nodes = (_node(root.path(path)) for path in _paths(root, device, own=own))
     return tuple(node for node in nodes if node is not None)
 
 
 def _paths(root: Root, device: str, *, own: bool = True) -> list[str]:
-    """Where on the host these nodes would be."""
+    """Return the host paths of these nodes, existing or not."""
     group = root.link(f"{device}/iommu_group")
     paths = [] if group is None else [f"{pci.VFIO}/{group}", f"{pci.VFIO}/noiommu-{group}"]
     if own:
@@ -184,13 +188,13 @@ def _paths(root: Root, device: str, *, own: bool = True) -> list[str]:
 
 
 def _node(path: str) -> Node | None:
-    """By number, not by name: a holder in a container has the node under a path of its own."""
+    """Return the node by number: a process in a container may have it under another path."""
     try:
         status = os.stat(path)  # noqa: PTH116 - text, not a Path
     except OSError:
         return None
     if status.st_rdev:
-        return stat.S_IFMT(status.st_mode), status.st_rdev, 0  # block devices have numbers of their own
+        return stat.S_IFMT(status.st_mode), status.st_rdev, 0  # block device numbers are a separate range
     return 0, status.st_dev, status.st_ino
 
 
@@ -202,10 +206,10 @@ def _numbered(kind: int, number: str) -> tuple[Node, ...]:
 
 
 def _opened_by(root: Root, process: str) -> set[Node | None] | None:
-    """The device nodes that one process has open; None if that may not be seen. One that has ended has none.
+    """Return the device nodes that one process has open; None without permission; an ended process has none.
 
-    To list open files takes less than to see their names, which takes CAP_SYS_PTRACE. Only files with
-    ``/dev/`` in their path are looked at: stat(2) of another may hang (FUSE, NFS).
+    Listing open files needs fewer permissions than reading their names, which needs CAP_SYS_PTRACE. Only
+    files with ``/dev/`` in their path are inspected, because stat(2) of other files may hang (FUSE, NFS).
     """
     directory = root.path(f"/proc/{process}/fd")
     try:
@@ -219,7 +223,7 @@ def _opened_by(root: Root, process: str) -> set[Node | None] | None:
 
 
 def _read_target(path: str) -> str:
-    """The name of an open file; "" if it was closed meanwhile. :raises PermissionError: if that is hidden."""
+    """Return the name of an open file; "" if it was closed. :raises PermissionError: if it is hidden."""
     try:
         return os.readlink(path)  # noqa: PTH115 - thousands of them, and a Path costs five times more
     except PermissionError:
@@ -231,12 +235,12 @@ def _read_target(path: str) -> str:
 async def add_openers(
     host: Host, read: Collection[str], root: Root, looks: threads.OneByOne, limit: float
 ) -> Host:
-    """The Host with the openers of functions, of which those in ``read`` were read just now; maybe the same.
+    """Return the Host with the processes that have functions open; functions in ``read`` were just scanned.
 
-    The count alone proves nothing: i915 and radeon leave it above zero when they are unbound, for they never
-    call pci_disable_device. One look at all processes is good for as long as the count stays what it is;
-    where the count may be one that was left, it is repeated whenever the function is read. ``limit``: seconds
-    for the look; one that takes longer tells nothing.
+    The open count alone proves nothing: i915 and radeon leave it above zero when they are unbound, because
+    they never call pci_disable_device. The result of a process scan is valid while the count is unchanged.
+    If the count may be left by a previous driver, the scan is repeated whenever the function is read.
+    ``limit`` is the timeout of the scan in seconds, after which the result is unknown.
     """
     wanted = [
         each
@@ -263,6 +267,6 @@ def _is_unknown(function: PciFunction) -> bool:
 
 
 def _is_doubtful(function: PciFunction) -> bool:
-    """True if a process had it open, and the count does not tell whether that is over."""
+    """Return True if a process had the function open, and its count does not show whether it is closed."""
     seen = function.sight is not None and function.sight.process is not None
     return seen and function.enable == function.idle

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names from the PCI ID database (pci.ids), for the few ids that a host has.
+"""Looks up names in the PCI ID database (pci.ids) for the few ids of a host.
 
-Each id has its text from the first file that knows it: the one that the operator chose, then the bundled
-copy, so that all nodes of a fleet agree, then the host's own. A device's line belongs to the vendor line
-above it: the same number below another vendor is another device. A file is searched, not parsed: nothing
-but the wanted lines is decoded or kept. A broken or partial file gives no names, never an error. Format:
-the comment at the head of pci.ids.
+The name of an id comes from the first file that contains it: the file that the operator configured, the
+bundled copy, so that all nodes of a cluster agree, then the host's own. A device line belongs to the vendor
+line above it: the same number below another vendor is another device. Files are searched, not parsed: only
+the requested lines are decoded. A broken file yields no names instead of an error. Format: the comment at
+the beginning of pci.ids.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from nodeagent.kernel.root import Root, raise_if_out_of_resources
 
 HOST_FILES = ("/usr/share/hwdata/pci.ids", "/usr/share/misc/pci.ids")
 BUNDLED = Path(__file__).parent.parent / "data" / "pci.ids"
-_HEAD = 1024  # bytes: the comment at the head of the file is shorter
+_HEAD = 1024  # bytes; the comment at the beginning of the file is shorter
 _DATE = re.compile(rb"^#\s+Date:\s+(\d{4}-\d\d-\d\d)", re.MULTILINE)
 _ID = re.compile(r"[0-9a-f]{4}")
 _VENDOR = re.compile(rb"\n[^\t#\n\r]")
 _BLANKS = (b" ", b"\t")
-_LONGEST = 1024  # bytes of a name; the longest in use has 150
+_LONGEST = 1024  # bytes of a name; the longest existing one has 150
 
 
 def names(root: Root, wanted: Iterable[tuple[str, str]], chosen: str = "") -> dict[str, str]:
-    """The names of (vendor, device) pairs, four lower-case hexadecimal digits each: "10de", "10de:1eb8".
+    """Return the names of (vendor, device) pairs, four lower-case hexadecimal digits each: "10de",
+    "10de:1eb8".
 
-    ``chosen`` is the host path of the operator's own file, "" for none.
+    ``chosen`` is the host path of the configured file, "" for none.
     """
     own = (chosen,) if chosen else ()
     files = (*map(root.path, own), str(BUNDLED), *map(root.path, HOST_FILES))
@@ -44,7 +45,7 @@ def names(root: Root, wanted: Iterable[tuple[str, str]], chosen: str = "") -> di
 
 
 def bundled_date() -> str:
-    """The day of the bundled copy, "2026-10-24"; "" if it does not say."""
+    """Return the date of the bundled copy, "2026-10-24"; "" if the file has none."""
     with BUNDLED.open("rb") as file:
         found = _DATE.search(file.read(_HEAD))
     return found[1].decode() if found else ""
@@ -54,10 +55,10 @@ def _search(path: str, wanted: frozenset[tuple[str, str]]) -> dict[str, str]:
     try:
         with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return {key: text for key, text in _names(data, wanted).items() if text}
-    except OSError as error:  # absent or unreadable
+    except OSError as error:  # missing or unreadable
         raise_if_out_of_resources(error)
         return {}
-    except ValueError:  # empty
+    except ValueError:  # empty file
         return {}
 
 
@@ -77,7 +78,9 @@ def _names(data: mmap.mmap, wanted: frozenset[tuple[str, str]]) -> dict[str, str
 
 
 def _find(data: mmap.mmap, number: bytes, start: int, end: int) -> int | None:
-    """Where in the file the name begins on the line that starts with ``number`` as a whole word."""
+    """Return the offset of the name on the line that starts with ``number`` as a whole word; None if not
+    found.
+    """
     size = len(number)
     if start == 0 and data[:size] == number and data[size : size + 1] in _BLANKS:
         return size
@@ -89,12 +92,12 @@ def _find(data: mmap.mmap, number: bytes, start: int, end: int) -> int | None:
 
 
 def _name(data: mmap.mmap, start: int) -> str:
-    """The rest of the line, as far as a name can go."""
+    """Return the rest of the line, up to the maximum length of a name."""
     end = data.find(b"\n", start, start + _LONGEST)
     return data[start : end if end >= 0 else start + _LONGEST].decode("utf-8", "replace").strip()
 
 
 def _end_of_vendor(data: mmap.mmap, start: int) -> int:
-    """Where the next line begins that is neither indented nor a comment nor empty."""
+    """Return the offset of the next line that is not indented, empty or a comment."""
     following = _VENDOR.search(data, start)
     return len(data) if following is None else following.start() + 1

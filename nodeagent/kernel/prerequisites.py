@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a host has no active IOMMU or no vfio-pci, and what to do about it on this host.
+"""Explains why a host has no active IOMMU or no vfio-pci driver, with the fix for this host.
 
-The scanner puts the answers into the Host, so that all pages show the same; ``nodeagent check`` uses parts.
-The IOMMUs of AMD and Arm are active wherever the firmware describes them; Intel's depends on how the kernel
-was built (CONFIG_INTEL_IOMMU_DEFAULT_ON). The firmware describes an IOMMU by an ACPI table: DMAR (Intel),
-IVRS (AMD), IORT (Arm). Parameters are those of the kernel's Documentation/admin-guide/kernel-parameters.rst,
-tools those of the boot loaders' manuals. No ACPI table is read but its name.
+The scanner stores the result in the Host, so that all outputs agree; ``nodeagent check`` uses parts. The
+IOMMUs of AMD and Arm are active whenever the firmware describes them; for Intel this depends on the kernel
+build (CONFIG_INTEL_IOMMU_DEFAULT_ON). The firmware describes an IOMMU in an ACPI table: DMAR (Intel), IVRS
+(AMD), IORT (Arm). Kernel parameters are from Documentation/admin-guide/kernel-parameters.rst, tools from
+the boot loaders' manuals. Only the names of ACPI tables are read.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _INSTALL = (
 
 class _Vendor(NamedTuple):
     table: str
-    switch: str  # its name in the firmware's setup
-    log: str  # a word of its lines in the kernel's log
+    switch: str  # its name in the setup of the firmware
+    log: str  # a word in its lines of the kernel log
 
 
 _INTEL, _AMD = _Vendor("DMAR", "VT-d", "DMAR"), _Vendor("IVRS", "AMD-Vi (IOMMU)", "AMD-Vi")
@@ -53,7 +53,7 @@ VENDORS = {
 
 
 def explain_iommu_off(root: Root) -> Missing:
-    """Return why no IOMMU is active, and what to do."""
+    """Return why no IOMMU is active, and the fix."""
     words, tables = read_command_line(root), root.names(_TABLES)
     vendor = _iommu_vendor(root, tables)
     if off := find_iommu_off(words):
@@ -62,7 +62,7 @@ def explain_iommu_off(root: Root) -> Missing:
         return NO_IOMMU
     asked = any(word.startswith("intel_iommu=on") for word in words)
     in_firmware = _BY_HYPERVISOR if is_vm(root) else f"switch {vendor.switch} on {IN_SETUP}"
-    if not tables:  # a container may not see them
+    if not tables:  # a container may not see ACPI tables
         also = "" if is_vm(root) or vendor is not _INTEL or asked else "; intel_iommu=on is needed, too"
         return Missing(f"{NO_IOMMU.message}; ACPI tables cannot be seen", in_firmware + also)
     if vendor.table not in tables:
@@ -74,7 +74,7 @@ def explain_iommu_off(root: Root) -> Missing:
 
 
 def _iommu_vendor(root: Root, tables: Iterable[str]) -> _Vendor | None:
-    """Return the vendor by the ACPI table, or else by the processor.
+    """Return the vendor according to the ACPI table, or else the processor.
 
     A VM may have the processor of one vendor and the IOMMU of another.
     """
@@ -83,7 +83,7 @@ def _iommu_vendor(root: Root, tables: Iterable[str]) -> _Vendor | None:
 
 
 def explain_vfio_missing(root: Root, release: str | None) -> Missing:
-    """Return why the driver vfio-pci is not there, and what to do."""
+    """Return why the vfio-pci driver is missing, and the fix."""
     available = _find_modules(root, release)
     if available and "vfio_pci" not in available:
         return Missing(f"no vfio-pci in /lib/modules/{release}, and none is loaded", _INSTALL)
@@ -91,14 +91,14 @@ def explain_vfio_missing(root: Root, release: str | None) -> Missing:
 
 
 def _find_modules(root: Root, release: str | None) -> frozenset[str]:
-    """Return the modules that modprobe can load or the kernel has built in, named as in /sys/module."""
+    """Return the modules that modprobe can load or that are built in, named as in /sys/module."""
     paths = (f"/lib/modules/{release}/{name}" for name in ("modules.dep", "modules.builtin"))
     texts = (root.text(path, _MOST) or "" for path in paths)
     return frozenset(name.replace("-", "_") for text in texts for name in _MODULE.findall(text))
 
 
 def cpu_flags(root: Root) -> frozenset[str] | None:
-    """Return the flags of the first processor; None where /proc/cpuinfo has none (Arm)."""
+    """Return the flags of the first processor; None if /proc/cpuinfo has none (Arm)."""
     found = _FLAGS.search(root.text("/proc/cpuinfo", _MOST) or "")
     return None if found is None else frozenset(found[1].split())
 
@@ -120,14 +120,17 @@ def read_command_line(root: Root) -> list[str]:
 
 
 def find_iommu_off(words: Iterable[str]) -> str:
-    """Return the parameter that switches the IOMMU off, or "". The last one of a name counts."""
+    """Return the parameter that disables the IOMMU, or "".
+
+    The last parameter with the same name is effective.
+    """
     last = dict(word.partition("=")[::2] for word in words)
     values = ((name, last.get(name, "")) for name in ("iommu", "amd_iommu", "intel_iommu"))
     return next((f"{name}={value}" for name, value in values if "off" in value.split(",")), "")
 
 
 def _edit(file: str, *tool: str) -> tuple[str, str]:
-    """Return how a parameter is added to a file and taken out of it."""
+    """Return instructions for adding a parameter to a file and for removing it."""
     return "; ".join((f"add {{0}} to {file}", *tool)), "; ".join((f"take {{0}} out of {file}", *tool))
 
 
@@ -150,16 +153,16 @@ _LOADERS: tuple[tuple[tuple[str, ...], tuple[str, str]], ...] = (
     ((_KERNEL,), _edit(_KERNEL, "kernel-install for the running kernel")),
     ((), _edit("the command line of the kernel in its boot loader")),
 )
-"""Files that exist where a boot loader is in use, and how it adds and removes a parameter."""
+"""Files that show which boot loader is in use, with instructions for adding and removing a parameter."""
 
 
 def add_word(word: str, root: Root) -> str:
-    """Return how a parameter is added to the command line on this host."""
+    """Return the instruction for adding a parameter to the kernel command line of this host."""
     return _change_command_line(word, root)[0]
 
 
 def remove_word(word: str, root: Root) -> str:
-    """Return how a parameter is removed from the command line on this host."""
+    """Return the instruction for removing a parameter from the kernel command line of this host."""
     return _change_command_line(word, root)[1]
 
 

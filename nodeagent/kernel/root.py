@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The root of all host paths, and how they are read.
+"""The root of all host paths, and functions to read them.
 
-The only place that turns a path like ``/sys/bus/pci/devices`` into one of this process: with a prefix the
-whole agent works on a tree of files. Reading never raises for a thing that is absent, vanishes or refuses:
-in sysfs that is no error but a change under way, and the answer is None or (). Without a descriptor
-or memory nothing can be read at all, and then every read raises KernelRefused: a device that could not be
-read must not count as gone. Plain ``os`` calls, since a scan makes ten of them per device. Every call here
-may block; none belongs on the event loop except on a path that cannot hang (``/proc`` of the own process,
-directories of the agent).
+This is the only module that converts a host path such as ``/sys/bus/pci/devices`` into a path of this
+process: with a prefix, the whole agent uses a tree of files. A read of a missing or vanishing file returns
+None or (), because in sysfs that is not an error but a change in progress. But without a free file
+descriptor or memory nothing can be read, and every read raises KernelRefused: a device that could not be
+read must not count as removed. Plain ``os`` calls are used, since a scan makes ten of them per device.
+Every call may block; call these on the event loop only for paths that cannot hang (``/proc`` of this
+process, directories of the agent).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from nodeagent.base.errors import KernelRefused
 T = TypeVar("T")
 
 _ATTRIBUTE = 256  # bytes; nearly all attributes are shorter, and small buffers are cheap
-MOST = 1 << 20  # bytes: an attribute has a page at most, but /proc/modules has no such bound
+MOST = 1 << 20  # bytes; an attribute has at most one page, but /proc/modules can be longer
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ENXIO)
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-# Seconds; a read takes microseconds. Not in the record of time limits: the readers of the host's tables take
-# the root alone, and nothing waits for it unless a device hangs.
+# Seconds; a read takes microseconds. Not in the record of time limits: readers of the host's tables receive
+# only the root, and nothing waits this long unless a device hangs.
 _READ_TIMEOUT = 0.1
 
 
 class Directory:
-    """An open directory: reads of its entries need no walk from the root. Close it, or use ``with``."""
+    """An open directory: its entries are read without resolving the whole path. Close it, or use ``with``."""
 
     __slots__ = ("_fd", "_path")
 
@@ -54,11 +54,11 @@ class Directory:
 
     @property
     def inode(self) -> int:
-        """The number of the directory itself: another one means another device."""
+        """Return the inode of the directory; a different one means a different device."""
         return os.fstat(self._fd).st_ino
 
     def names(self) -> list[str]:
-        """The entries, in no order. :raises OSError: if the directory cannot be listed."""
+        """Return the entries, unsorted. :raises OSError: if the directory cannot be listed."""
         try:
             return os.listdir(self._path)
         except OSError as error:
@@ -66,11 +66,11 @@ class Directory:
             raise
 
     def text(self, name: str) -> str | None:
-        """The content of an attribute without surrounding blanks; None if it cannot be had."""
+        """Return the content of an attribute without surrounding whitespace; None if it cannot be read."""
         return _text(name, self._fd)
 
     def data(self, name: str, size: int) -> bytes | None:
-        """The first bytes of a file; None if they cannot be had."""
+        """Return the first bytes of a file; None if it cannot be read."""
         try:
             fd = os.open(name, os.O_RDONLY, dir_fd=self._fd)
         except OSError as error:
@@ -84,19 +84,19 @@ class Directory:
             os.close(fd)
 
     def texts(self, names: Sequence[str]) -> list[str | None]:
-        """The contents of several attributes, in their order."""
+        """Return the contents of several attributes, in the given order."""
         fd = self._fd
         return [_text(name, fd) for name in names]
 
     def link(self, name: str) -> str | None:
-        """The last component of a link's target, or None."""
+        """Return the last component of a link's target, or None."""
         try:
             return os.readlink(name, dir_fd=self._fd).rpartition("/")[2]
         except OSError:
             return None
 
     def inodes(self, name: str) -> tuple[tuple[str, int], ...] | None:
-        """The names in a sub-directory with their inode numbers, in no order; None if it is not there."""
+        """Return the names in a subdirectory with their inodes, unsorted; None if it does not exist."""
         try:
             with os.scandir(f"{self._path}/{name}") as entries:
                 return tuple([(entry.name, entry.inode()) for entry in entries])
@@ -105,8 +105,9 @@ class Directory:
             return None
 
     def exists(self, name: str) -> bool:
-        """True if the entry, after following links, exists."""
-        return os.access(name, os.F_OK, dir_fd=self._fd)  # raises nothing, which takes longer
+        """Return True if the entry, after following links, exists."""
+        # this call raises no exception, which would take longer
+        return os.access(name, os.F_OK, dir_fd=self._fd)
 
 
 class Root:
@@ -122,48 +123,48 @@ class Root:
 
     @property
     def prefix(self) -> str:
-        """The directory that stands for ``/``."""
+        """Return the directory that is the host's ``/``."""
         return self._prefix or "/"
 
     @property
     def is_host(self) -> bool:
-        """True for the real root: the paths are those of the running kernel, which sends uevents."""
+        """Return True for the real root: the paths are those of the running kernel, which sends uevents."""
         return not self._prefix
 
     def path(self, path: str) -> str:
-        """The path in this process of the host path ``path`` (absolute)."""
+        """Return the path for this process of the absolute host path ``path``."""
         return self._prefix + path
 
     def host_path(self, path: str) -> str:
-        """The host path of a path in this process; the opposite of ``path``."""
+        """Return the host path of a path of this process; the inverse of ``path``."""
         return path.removeprefix(self._prefix)
 
     def directory(self, path: str) -> Directory:
-        """Open a directory. :raises OSError: if it is not there or refuses."""
+        """Open a directory. :raises OSError: if it does not exist or cannot be opened."""
         return Directory(self._prefix + path)
 
     def text(self, path: str, most: int = MOST, errors: str = "strict") -> str | None:
-        """The content without surrounding blanks; None if it cannot be read or is not UTF-8.
+        """Return the content without surrounding whitespace; None if it cannot be read or is not UTF-8.
 
-        A file of more than ``most`` bytes counts as none: half of it would be taken for the whole.
-        ``errors`` as in ``bytes.decode``: names that users have chosen may have any bytes.
+        The result is also None for a file of more than ``most`` bytes, whose first part could be mistaken
+        for the whole. ``errors`` as in ``bytes.decode``: names that users choose may contain any bytes.
         """
         return _text(self._prefix + path, most=most, errors=errors)
 
     def target(self, path: str) -> str | None:
-        """The whole target of a link as the kernel has it (relative), or None."""
+        """Return the complete target of a link as the kernel stores it (relative), or None."""
         try:
             return os.readlink(self._prefix + path)  # noqa: PTH115 - a Path costs five times more
         except OSError:
             return None
 
     def link(self, path: str) -> str | None:
-        """The last component of a link's target, or None."""
+        """Return the last component of a link's target, or None."""
         target = self.target(path)
         return None if target is None else target.rpartition("/")[2]
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The sorted names in a directory; () if it cannot be listed."""
+        """Return the sorted names in a directory; () if it cannot be listed."""
         try:
             return tuple(sorted(os.listdir(self._prefix + path)))
         except OSError as error:
@@ -171,19 +172,19 @@ class Root:
             return ()
 
     def exists(self, path: str) -> bool:
-        """True if the path, after following links, exists."""
+        """Return True if the path, after following links, exists."""
         return os.access(self._prefix + path, os.F_OK)
 
 
 def is_gone(error: OSError) -> bool:
-    """True if the error says that the thing is not there (any more)."""
+    """Return True if the error means that the file does not exist or no longer exists."""
     return error.errno in _GONE
 
 
 def raise_if_out_of_resources(error: OSError) -> None:
-    """Return if the error says something of the thing that was looked at.
+    """Return if the error concerns the file that was read.
 
-    :raises KernelRefused: if it says something of this process or the machine only.
+    :raises KernelRefused: if the error concerns only this process or node.
     """
     if error.errno in _OUT_OF_RESOURCES:
         raise KernelRefused(
@@ -194,14 +195,16 @@ def raise_if_out_of_resources(error: OSError) -> None:
 
 
 def read_with_timeout(name: str, read: Callable[[], T]) -> list[T]:
-    """The value, alone in a list that is empty if there is no answer at once: the thread is left behind then.
+    """Return a list with the value, or an empty list if there is no answer in time; the thread is then
+    abandoned.
 
-    ``name``: of the thread. Nothing is read again under that name before the thread has come back.
+    ``name`` is the name of the thread. Until that thread has returned, nothing is read under this name
+    again.
     """
     values: list[T] = []
     if all(each.name != name for each in threading.enumerate()):
         thread = threading.Thread(target=lambda: values.append(read()), name=name, daemon=True)
-        with suppress(RuntimeError):  # no thread can be had
+        with suppress(RuntimeError):  # no thread can be started
             thread.start()
             thread.join(_READ_TIMEOUT)
     return values[:1]
@@ -227,7 +230,7 @@ def _text(path: str, dir_fd: int | None = None, most: int = MOST, errors: str = 
 
 
 def _rest(fd: int, most: int) -> bytes:
-    """The rest of a file that is longer than an attribute; one part more than ``most`` at the most."""
+    """Return the rest of a file that is longer than an attribute; at most one block more than ``most``."""
     parts, size = [], 0
     while size <= most and (data := os.read(fd, 1 << 16)):
         parts.append(data)

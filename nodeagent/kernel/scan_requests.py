@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scan requests: the parts of the host that are to be scanned again, and verdicts after PCI errors.
+"""Scan requests: the parts of the host to scan again, and the results of PCI error recoveries.
 
-The cell between the sources of events and the scanner: neither knows the other. A request names a part of
-the host and says nothing about it. Verdicts on PCI errors are the exception, since sysfs does not show them:
-one is kept here until the device is removed, bound again, or proves well. So are the contents of CDI files,
-which another component reads. For the event loop only.
+This cell connects the sources of events and the scanner, which do not know each other. A request names a
+part of the host and says nothing about it. Results of PCI error recovery are an exception, because sysfs
+does not show them: a result is kept here until the device is removed, bound again, or proves to work. The
+contents of CDI files, which another component reads, are also kept here. For use on the event loop only.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from nodeagent.model.nodes import CdiFile
 
 
 class ScanRequests(Latest[None]):
-    """At the start everything is due. Each request makes a new version of the cell."""
+    """The pending scan requests; at first everything is to be scanned. Each request increases the version."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        self._due: set[str] | None = None  # None: everything
+        self._due: set[str] | None = None  # None: scan everything
         self.verdicts: Latest[Mapping[PciAddress, Recovery]] = Latest(MappingProxyType({}))
-        self._lowest: dict[PciAddress, int] = {}  # count of opens that was seen since the verdict
-        self.specs: Mapping[str, CdiFile] = MappingProxyType({})  # what is known of CDI files, by path
+        self._lowest: dict[PciAddress, int] = {}  # the open count that was read since the result
+        self.specs: Mapping[str, CdiFile] = MappingProxyType({})  # the known contents of CDI files by path
 
     @property
     def due(self) -> bool:
-        """True if there is something to scan."""
+        """Return True if a scan is pending."""
         return self._due is None or bool(self._due)
 
     @property
     def recoveries(self) -> Mapping[PciAddress, Recovery]:
-        """The verdict on each function, as far as that is not settled."""
+        """Return the recovery result of each function for which it still holds."""
         return self.verdicts.get()
 
     def add(self, key: str | None) -> None:
-        """Ask for a scan of what the key names (see ``scanner.resolve``); None: of everything."""
+        """Request a scan of the part that the key names (see ``scanner.resolve``); None: of everything."""
         if key is None:
             self._due = None
         elif self._due is not None:
@@ -47,18 +47,18 @@ class ScanRequests(Latest[None]):
         self.touch()
 
     def recovery(self, address: PciAddress, recovery: Recovery | None) -> None:
-        """Note a verdict, None if nothing is wrong any more, and ask for a scan."""
+        """Store a recovery result, or None after a success, and request a scan."""
         self._lowest.pop(address, None)
         verdicts = {key: verdict for key, verdict in self.recoveries.items() if key != address}
         self.verdicts.set(verdicts if recovery is None else {**verdicts, address: recovery})
         self.add(address)
 
     def settle(self, host: Host) -> None:
-        """Forget the verdicts on functions that are gone or unbound, or have proved well.
+        """Remove the results of functions that were removed or unbound, or that proved to work.
 
-        The former start with a clean slate. One that was opened after its verdict, and answers while it is
-        open, works: VFIO enables and resets a device when it is opened. A count that rises tells of that,
-        whatever a driver before has left of it.
+        A function that is opened after its failed recovery, and answers while it is open, works: VFIO
+        enables and resets a device when it is opened. A rising open count shows this, regardless of a count
+        left by a previous driver.
         """
         for address, verdict in tuple(self.recoveries.items()):
             function = host.functions.get(address)
@@ -71,11 +71,11 @@ class ScanRequests(Latest[None]):
                     self.recovery(address, None)
 
     def take(self) -> frozenset[str] | None:
-        """Return the keys that are due, None for everything; nothing is due afterwards."""
+        """Return the pending keys, None for everything; nothing is pending afterwards."""
         due, self._due = self._due, set()
         return None if due is None else frozenset(due)
 
 
 def _well(function: PciFunction, verdict: Recovery, opened: bool) -> bool:
-    """``opened``: it was seen to be opened since the verdict."""
+    """Return True if the function works; ``opened``: it was opened since the recovery result."""
     return function.answers is True and (opened or verdict is Recovery.FALLEN)

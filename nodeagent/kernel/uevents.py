@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kernel's uevents: one netlink socket, and the device that each message names.
 
-A message is a scan request by the name of what has changed; lost and doubled ones do no harm.
-What it carries beyond that and exists nowhere else is the course of an AER recovery. Group 1 is the
-kernel's own multicast group (udev's is 2 and is absent in a container). Messages of other senders are
-dropped and counted. Formats: lib/kobject_uevent.c, drivers/pci/pci-driver.c (6.1 to 7.2).
+A message is a scan request for the device that has changed; lost and repeated messages are harmless. Only
+the progress of an AER recovery is taken from messages, because it is not in sysfs. Group 1 is the kernel's
+own multicast group (udev's is group 2 and is missing in a container). Messages of other senders are dropped
+and counted. Formats: lib/kobject_uevent.c, drivers/pci/pci-driver.c (6.1 to 7.2).
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from nodeagent.model.ids import PciAddress, mdev_uuid, pci_address
 _NETLINK_KOBJECT_UEVENT = 15
 _KERNEL_GROUP = 1
 _SO_RCVBUFFORCE = 33
-BUFFER = 8 << 20  # took a burst of 2,000 events; the default held about 200
+BUFFER = 8 << 20  # held a burst of 2,000 events; the default size held about 200
 _MESSAGE = 16384
 _CREDENTIALS = struct.Struct("3i")
-_BURST = 256  # messages between two turns of the event loop
+_BURST = 256  # messages between two iterations of the event loop
 
 _SUBSYSTEMS = frozenset({"pci", "vfio", "vfio-dev", "mdev"})
 _MODULES = frozenset({"drivers", "module", "class", "bus"})
 _MISC = frozenset({"vfio/vfio", "iommu"})
 _VFIO_DEVICE = re.compile(r"vfio\d+")
-_OF_USB = frozenset({"usb", "input"})  # a keyboard is the console's once its input device is there
+_OF_USB = frozenset({"usb", "input"})  # a keyboard belongs to the console once its input device exists
 _USB_DEVICE = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
-_ASKED_FOR = "SYNTH_UUID"  # of events that were requested by a write to a file uevent: nothing has happened
+# in events that a program requested by writing to a uevent file; nothing has changed
+_ASKED_FOR = "SYNTH_UUID"
 
 Ancillary = Sequence[tuple[int, int, bytes]]
 
 
 class Uevent(NamedTuple):
-    """One message: what happened (``add``, ``bind``, …), to what below /sys, and the keys in order."""
+    """One message: the action (``add``, ``bind``, …), the path below /sys, and the keys in order."""
 
     action: str
     devpath: str
@@ -55,12 +56,12 @@ class Uevent(NamedTuple):
 
     @property
     def subsystem(self) -> str:
-        """The kernel's subsystem, "" if it has none."""
+        """Return the kernel's subsystem; "" if there is none."""
         return self.keys.get("SUBSYSTEM", "")
 
 
 def parse(datagram: bytes) -> Uevent | None:
-    """The message of a datagram, or None if it is none of the kernel's (udev's begin with libudev)."""
+    """Return the message of a datagram; None if it is not from the kernel (udev's begin with libudev)."""
     header, *pairs = datagram.decode("utf-8", "replace").split("\0")
     action, at, devpath = header.partition("@")
     if not at or not action or not devpath.startswith("/"):
@@ -69,7 +70,7 @@ def parse(datagram: bytes) -> Uevent | None:
 
 
 def affects_scan(event: Uevent) -> bool:
-    """True if the event may change what a scan sees; network, block and queue events do not."""
+    """Return True if the event may change the result of a scan; network, block and queue events do not."""
     if event.subsystem in _SUBSYSTEMS or "MDEV_STATE" in event.keys:
         return True
     if event.subsystem == "misc":
@@ -79,7 +80,9 @@ def affects_scan(event: Uevent) -> bool:
 
 
 def find_usb_device(event: Uevent) -> str | None:
-    """The USB device that it is about, or about a part of which; None for all else, as root hubs."""
+    """Return the USB device that the event or its parent device concerns; None for other events and root
+    hubs.
+    """
     if event.subsystem not in _OF_USB:
         return None
     parts = event.devpath.split("/")[::-1]
@@ -87,7 +90,7 @@ def find_usb_device(event: Uevent) -> str | None:
 
 
 def device_key(event: Uevent) -> str | None:
-    """The key to scan: an address, a UUID, a device node or a VFIO device; None: everything."""
+    """Return the key to scan: an address, a UUID, a device node or a VFIO device; None: everything."""
     if "PCI_SLOT_NAME" in event.keys:
         return event.keys["PCI_SLOT_NAME"]
     if event.subsystem in ("vfio", "misc") and "DEVNAME" in event.keys:
@@ -98,10 +101,10 @@ def device_key(event: Uevent) -> str | None:
 
 
 def parse_recovery(event: Uevent) -> tuple[PciAddress, Recovery | None] | None:
-    """The function and its verdict, if the event has one after a PCI error; None if it has none.
+    """Return the function and its recovery result, if the event reports one; else None.
 
-    The verdict None: nothing is wrong with the function any more. Removal and a new binding end a verdict; an
-    event that was requested by a write to a file ``uevent`` (SYNTH_UUID) does not.
+    A result of None means that the function works. Removal and a new binding clear a result; an event that
+    a program requested by writing to a ``uevent`` file (SYNTH_UUID) does not.
     """
     address = pci_address(event.keys.get("PCI_SLOT_NAME", ""))
     if address is None or _ASKED_FOR in event.keys:
@@ -116,10 +119,10 @@ def parse_recovery(event: Uevent) -> tuple[PciAddress, Recovery | None] | None:
 
 
 def request_scans(event: Uevent, scan_requests: ScanRequests, *, usb: bool = False) -> None:
-    """Ask for a scan of the device that the event names, and note its verdict.
+    """Request a scan of the device that the event names, and store its recovery result.
 
-    ``udevadm trigger`` makes one event for each device of the machine: they are gathered to one scan.
-    ``usb``: a rule asks for USB devices.
+    ``udevadm trigger`` causes one event for each device of the node: these are merged into one scan.
+    ``usb``: a rule matches USB devices.
     """
     verdict = parse_recovery(event)
     if verdict is not None:
@@ -131,16 +134,16 @@ def request_scans(event: Uevent, scan_requests: ScanRequests, *, usb: bool = Fal
 
 
 def are_received(root: Root) -> bool:
-    """True if the kernel sends uevents to this process.
+    """Return True if the kernel sends uevents to this process.
 
-    It sends them to the network namespaces of the initial user namespace only; in another one
-    (``hostUsers: false``) nothing ever comes.
+    It sends them only to network namespaces of the initial user namespace; in another one (``hostUsers:
+    false``) none arrive.
     """
     return (root.text("/proc/self/uid_map") or "").split() == ["0", "0", "4294967295"]
 
 
 def open_socket() -> socket.socket:
-    """A bound socket. Scan after this call, not before. :raises KernelRefused: if there is none."""
+    """Return a bound socket. Scan after this call, not before. :raises KernelRefused: if that fails."""
     flags = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
     try:
         sock = socket.socket(socket.AF_NETLINK, flags, _NETLINK_KOBJECT_UEVENT)
@@ -165,7 +168,7 @@ def _refused(error: OSError) -> KernelRefused:
 
 
 def _enlarge(sock: socket.socket) -> None:
-    """A large buffer: beyond the limit with CAP_NET_ADMIN, up to the limit without."""
+    """Enlarge the receive buffer: with CAP_NET_ADMIN beyond the system limit, without it up to the limit."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER)
     except PermissionError:
@@ -173,7 +176,7 @@ def _enlarge(sock: socket.socket) -> None:
 
 
 def from_kernel(address: object, ancillary: Ancillary) -> bool:
-    """True if the kernel itself sent the message: netlink port 0 and the credentials (0, 0, 0)."""
+    """Return True if the kernel itself sent the message: netlink port 0 and the credentials (0, 0, 0)."""
     if not isinstance(address, tuple) or address[0] != 0:
         return False
     return any(
@@ -185,9 +188,9 @@ def from_kernel(address: object, ancillary: Ancillary) -> bool:
 
 
 class Reader:
-    """Reads a socket of ``open_socket``; counts the messages of other senders (``foreign``).
+    """Reads messages from a socket of ``open_socket``; counts the messages of other senders (``foreign``).
 
-    ``trusted`` decides by a message's sender address and ancillary data whether it is the kernel's.
+    ``trusted`` decides from the sender's address and ancillary data whether a message is from the kernel.
     """
 
     def __init__(self, sock: socket.socket, trusted: Callable[[object, Ancillary], bool]) -> None:
@@ -196,7 +199,7 @@ class Reader:
         self.foreign = 0
 
     async def receive(self) -> list[Uevent | None]:
-        """Wait for messages; those that are there, but not endlessly many. None: some were lost.
+        """Wait for messages, and return those that are available, up to a limit. None: messages were lost.
 
         :raises KernelRefused: if the socket fails.
         """
@@ -209,10 +212,10 @@ class Reader:
         except KernelRefused:
             if not events:
                 raise
-        return events  # what was read counts; the next call meets the failure
+        return events  # return the messages read so far; the next call reports the failure
 
     def _read_into(self, events: list[Uevent | None]) -> bool:
-        """Read one message; False if there is none."""
+        """Read one message; return False if there is none."""
         room = socket.CMSG_SPACE(_CREDENTIALS.size)
         try:
             data, ancillary, _, address = self._socket.recvmsg(_MESSAGE, room)

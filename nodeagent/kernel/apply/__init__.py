@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only writes to sysfs: each change is written once, and verified."""
+"""The only code that writes to sysfs: each change is written once and verified."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apply: makes one change of the host, and sees that it is made.
+"""Applies one change to the host, and verifies it.
 
-A value that is there already is not written again. Every call may sleep in the kernel for as long as a
-virtual machine runs, and belongs in a thread that can be left behind. Decides nothing: the caller finds out
-before whether a process uses the device (``open_files``).
+A value that is already set is not written again. Every call may sleep in the kernel for as long as a VM
+runs, so callers use a thread that can be abandoned. The caller checks before whether a process uses the
+device (``open_files``).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from nodeagent.model.change import Action, ActionKind
 
 
 def apply(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Make the change and see that it is made; at once if it is made already. May block for long.
+    """Apply the change and verify it; return immediately if it is already in effect. May block for long.
 
-    A tree of files needs time for the effect to show, the kernel does not.
+    In a simulated host the effect takes time to appear; in the kernel it does not.
 
-    :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
+    :raises KernelRefused: with the errno (0: no error, but no effect) and the path.
     """
     _APPLIERS[action.kind](root, action, timeouts)
 
 
 def _create_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Ready is what a driver has: the link exists when ``bind`` is announced.
+    """Create an mdev; it is ready when it has a driver: the link exists when ``bind`` is announced.
 
-    :raises KernelRefused: as ``write_verified``; at once if the id exists or no room is said.
+    :raises KernelRefused: as ``write_verified``; immediately if the id exists or no instance is available.
     """
     instance = f"{mdevs.DEVICES}/{action.uuid}"
     mdev_type = f"{mdevs.PARENTS}/{action.parent}/mdev_supported_types/{action.type_id}"
     path = f"{mdev_type}/create"
     if root.exists(f"{mdevs.PARENTS}/{action.parent}/{action.uuid}"):
         raise write.refusal(errno.EEXIST, path)
-    if root.text(f"{mdev_type}/available_instances") == "0":  # parents of one card share their room
+    if root.text(f"{mdev_type}/available_instances") == "0":  # the parents of one card share its capacity
         raise write.refusal(errno.ENOSPC, path)
 
     def is_ready() -> bool:
@@ -49,7 +49,7 @@ def _create_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def _remove_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Blocks for as long as a process has it open; does nothing if it is gone already.
+    """Remove an mdev; does nothing if it does not exist. Blocks while a process has it open.
 
     :raises KernelRefused: as ``write_verified``.
     """
@@ -62,11 +62,11 @@ def _remove_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def _set_vgpu_type(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Set or clear the type of a VF; nothing if it is as it should be.
+    """Set or clear the vGPU type of a VF; does nothing if it is already as requested.
 
-    The driver returns EINVAL both for a type that it does not know and for one without room.
+    The driver returns EINVAL both for an unknown type and for one without capacity.
 
-    :raises KernelRefused: as ``write_verified``; at once if the VF does not offer the type now.
+    :raises KernelRefused: as ``write_verified``; immediately if the VF does not offer the type now.
     """
     address = action.address
     type_id = nvidia.NO_VGPU if action.kind is ActionKind.CLEAR_VGPU_TYPE else action.type_id or ""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes the drivers of functions of one IOMMU group: of all of them, or of none.
 
-First all are released: for each function ``driver_override`` comes first, then ``unbind`` from the present
-driver. Then all are probed: ``drivers_probe`` says nothing of a probe that has failed, so the link to the
-driver is read back. If one is refused, the others are rolled back, in reverse order. Before the first write
-the host's use of all of them is read once more, and of each again when its turn comes: the one before may
-have waited in the kernel for hours. ``new_id`` is never used, since it also binds functions
-that are plugged later; nor is a function removed and rescanned, as that would lose the override (Linux 6.1
-to 7.2).
+First all functions are released: for each function, ``driver_override`` is written, then ``unbind`` of the
+current driver. Then all are probed: ``drivers_probe`` does not report a failed probe, so the driver link is
+read back. If one step fails, the others are rolled back in reverse order. The host's use of all functions
+is read again before the first write, and for each function before its own write, because the previous write
+may have blocked in the kernel for hours. ``new_id`` is never used, since it also binds functions that are
+plugged in later. Functions are not removed and rescanned, as that would clear the override (Linux 6.1 to
+7.2).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeagent.model.ids import PciAddress, vfio_driver
 
 _DRIVERS = "/sys/bus/pci/drivers"
 _PROBE = "/sys/bus/pci/drivers_probe"
-_NONE = ("", "(null)")  # what driver_override says where none is set
+_NONE = ("", "(null)")  # content of driver_override when none is set
 _HINTS = {
     errno.ENODEV: "it is gone, or its driver has changed: the next look at the host shows which",
     errno.EINVAL: "another function of its IOMMU group is in use: it may not get a driver of the host now",
@@ -34,10 +34,10 @@ _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.con
 
 
 def change_drivers(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Make all moves; what is as it should be is not written. Blocks for as long as a function is in use.
+    """Make all moves; a value that is already set is not written. Blocks as long as a function is in use.
 
-    :raises KernelRefused: if a move cannot be made. Then, too, all functions are what they were
-        (``Move.back``), or the text says of which that is not so.
+    :raises KernelRefused: if a move fails. All functions are then back in their previous state
+        (``Move.back``), or the message names those that are not.
     """
     arrived = [move for move in action.moves if _is_done(root, move.address, move.to)]
     moves = [move for move in action.moves if move not in arrived]
@@ -63,20 +63,20 @@ def _is_done(root: Root, address: str, driver: str | None) -> bool:
 
 
 def _is_taken_away(root: Root, move: Move) -> bool:
-    """True if the function has lost a driver of the host by the attempt."""
+    """Return True if the attempt has unbound the function from a host driver."""
     working = move.now is not None and not vfio_driver(move.now)
     return working and _driver(root, move.address) != move.now
 
 
 def _override_for(driver: str | None) -> str | None:
-    """The override that goes with a driver: those of the host need none."""
+    """Return the override for a driver: host drivers need none."""
     return driver if vfio_driver(driver) else None
 
 
 def _check_allowed(root: Root, move: Move, forced: bool) -> None:
-    """Right before the first write.
+    """Check a move just before the first write.
 
-    :raises KernelRefused: if the function is another than was planned for, or is used by the host.
+    :raises KernelRefused: if the function has changed since the plan, or is used by the host.
     """
     device = f"{pci.DEVICES}/{move.address}"
     if not root.exists(device):
@@ -95,7 +95,10 @@ def _check_allowed(root: Root, move: Move, forced: bool) -> None:
 
 
 def _check_unused(root: Root, move: Move, forced: bool) -> None:
-    """:raises KernelRefused: if the host uses it, its use is unknown, or it has VFs, mdevs or a vGPU."""
+    """Check that the host does not use the function.
+
+    :raises KernelRefused: if the host uses it, its use is unknown, or it has VFs, mdevs or a vGPU type.
+    """
     address = PciAddress(move.address)
     children = [name for name in root.names(f"{pci.DEVICES}/{address}") if name.startswith("virtfn")]
     if children or mdevs.instances_on(root, (address,)):
@@ -121,9 +124,9 @@ def _refusal(move: Move, why: str, hint: str) -> KernelRefused:
 
 
 def _release(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
-    """One function from the driver that it has, if that is another than it is to have; None: none.
+    """Unbind one function from its current driver, unless that is the requested one; ``driver`` None: none.
 
-    :raises KernelRefused: with the write after which it did not become so.
+    :raises KernelRefused: with the write that had no effect.
     """
     _set_override(root, address, _override_for(driver), timeouts)
     if _driver(root, address) != driver:
@@ -131,7 +134,7 @@ def _release(root: Root, address: str, driver: str | None, timeouts: Timeouts) -
 
 
 def _probe(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
-    """One function, let go of, to the driver that it is to have.
+    """Bind one released function to the requested driver.
 
     :raises KernelRefused: as ``_release``.
     """
@@ -151,7 +154,10 @@ def _set_override(root: Root, address: str, driver: str | None, timeouts: Timeou
 
 
 def _unbind(root: Root, address: str, timeouts: Timeouts) -> None:
-    """Blocks for as long as a process has a VFIO device open: to find that out before is the caller's."""
+    """Unbind a function.
+
+    Blocks as long as a process has its VFIO device open, which the caller checks before.
+    """
     driver = _driver(root, address)
     if driver is None:
         return
@@ -160,7 +166,9 @@ def _unbind(root: Root, address: str, timeouts: Timeouts) -> None:
 
 
 def _roll_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
-    """The refusal, after these moves were taken back in this order; with what could not be."""
+    """Roll back these moves in this order; return the error, extended by the moves that could not be rolled
+    back.
+    """
     stuck = [text for move in moves if (text := _restore(root, move, timeouts)) is not None]
     if not stuck:
         return error
@@ -171,7 +179,7 @@ def _roll_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts
 
 
 def _restore(root: Root, move: Move, timeouts: Timeouts) -> str | None:
-    """Take a function back to where it goes without its group; why it cannot, if so."""
+    """Return a function to its previous driver; return the reason if that fails."""
     try:
         _release(root, move.address, move.back, timeouts)
         _probe(root, move.address, move.back, timeouts)
@@ -185,9 +193,9 @@ def _driver(root: Root, address: str) -> str | None:
 
 
 def _override(root: Root, address: str) -> str | None:
-    """The driver_override that is set, or None.
+    """Return the driver_override of the function, or None.
 
-    The read may hang while the function is taken from a holder (Linux 6.1).
+    The read may hang while the function is being unbound (Linux 6.1).
     """
     text = root.text(f"{pci.DEVICES}/{address}/driver_override")
     return None if text is None or text in _NONE else text

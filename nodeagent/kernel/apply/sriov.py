@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many VFs a function has, and whether drivers of the host are asked about new ones.
+"""Sets the number of VFs of a function, and whether the kernel probes host drivers for new VFs.
 
-``sriov_drivers_autoprobe`` counts where the kernel makes a VF, and wherever a driver is looked for later,
-but for a VF with a ``driver_override`` (pci_device_can_probe in drivers/pci/pci-driver.c). So it stays off
-until no rule asks for that: a driver that is loaded meanwhile, as udev does for new VFs, gets none.
+``sriov_drivers_autoprobe`` applies when the kernel creates a VF, and at each later search for a driver,
+except to a VF with a ``driver_override`` (pci_device_can_probe in drivers/pci/pci-driver.c). So it stays
+disabled as long as a rule requires that: a host driver that udev loads for new VFs then binds none.
 
-NVIDIA's sriov-manage is the one way to VFs of its GPUs: their driver takes no ``sriov_numvfs``. It takes the
-GPU from its driver, makes all VFs or removes them, and gives it back; what was set up on it for MIG or for
-vGPUs of several sizes is lost (read from the tool; not seen on hardware). It refuses a GPU that is open. It
-is never ended half-way, for then the GPU would have no driver: it may take as long as it likes, and outlives
-a daemon that ends meanwhile. So its output goes to memory of its own: a pipe without a reader would end
-it at its next word.
+Only NVIDIA's sriov-manage can create the VFs of its GPUs, since their driver does not support
+``sriov_numvfs``. The tool unbinds the GPU, creates or removes all VFs, and binds it again; a configuration
+for MIG or for vGPUs of several sizes is lost (according to the tool's source; not seen on hardware). It
+rejects a GPU that is open. The tool is never interrupted, because the GPU would be left without a driver:
+it has no timeout and outlives a daemon that ends. So its output goes to a memory file: it would be killed
+by a pipe without a reader.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _TOOL_HINT = (
 
 
 def set_number(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Make or remove the VFs; nothing if there are as many already.
+    """Create or remove VFs; does nothing if their number is already as requested.
 
-    :raises KernelRefused: as ``write_verified``, and then the switch says what it said before, or the text
-        that it does not; at once if VFs of the function were left behind.
+    :raises KernelRefused: as ``write_verified``, after restoring the autoprobe setting, or with a message
+        that it was not restored; immediately if VFs of the function were left behind.
     """
     address, count = action.address, action.count or 0
     path = f"{pci.DEVICES}/{address}/sriov_numvfs"
@@ -66,12 +66,12 @@ def set_number(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def probed(root: Root, address: str) -> bool:
-    """True if drivers of the host are asked about new VFs of a function now, and that can be changed."""
+    """Return True if the kernel probes host drivers for new VFs of a function, and that can be changed."""
     return root.text(f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}") == _ON
 
 
 def restore_autoprobe(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Drivers of the host are asked about VFs again; nothing is written if they are.
+    """Let the kernel probe host drivers for VFs again; writes nothing if it does.
 
     :raises KernelRefused: as ``write_verified``.
     """
@@ -79,7 +79,7 @@ def restore_autoprobe(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def _set_autoprobe(root: Root, address: str, wanted: str, timeouts: Timeouts) -> bool:
-    """Have drivers asked about VFs, or not; False if that is so already, or there is no such switch."""
+    """Enable or disable probing; return False if that is already set, or the attribute does not exist."""
     path = f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}"
     if (now := root.text(path)) in (None, wanted):
         return False
@@ -88,7 +88,7 @@ def _set_autoprobe(root: Root, address: str, wanted: str, timeouts: Timeouts) ->
 
 
 def _restore_switch(root: Root, address: str, error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
-    """The refusal of the number of VFs, after the switch says again what it said."""
+    """Restore the autoprobe setting, and return the error, which names a failure of that too."""
     try:
         _set_autoprobe(root, address, _ON, timeouts)
     except KernelRefused as second:
@@ -98,9 +98,9 @@ def _restore_switch(root: Root, address: str, error: KernelRefused, timeouts: Ti
 
 
 def run_sriov_manage(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Have the tool make or remove the VFs; nothing if there are as many already.
+    """Run the tool to create or remove the VFs; does nothing if their number is already as requested.
 
-    :raises KernelRefused: as ``run_tool``, and if there is another number of VFs afterwards.
+    :raises KernelRefused: as ``run_tool``, and if the number of VFs differs afterwards.
     """
     address, count = action.address, action.count or 0
     path = nvidia.SRIOV_MANAGE
@@ -112,9 +112,9 @@ def run_sriov_manage(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def _is_done(root: Root, address: str, count: int, path: str) -> bool:
-    """True if there are as many VFs.
+    """Return True if the function has this number of VFs.
 
-    :raises KernelRefused: if some were left behind: then ``path`` must not be used.
+    :raises KernelRefused: if VFs were left behind, in which case ``path`` must not be used.
     """
     vfs = _vfs(root, address)
     lost = pci.find_vfs_of(root, address).difference(vfs)
@@ -125,16 +125,16 @@ def _is_done(root: Root, address: str, count: int, path: str) -> bool:
 
 
 def _vfs(root: Root, address: str) -> tuple[str, ...]:
-    """The VFs that a function lists."""
+    """Return the VFs that a function lists."""
     device = f"{pci.DEVICES}/{address}"
     links = (name for name in root.names(device) if name.startswith("virtfn"))
     return tuple(root.link(f"{device}/{name}") or name for name in links)
 
 
 def run_tool(root: Root, address: str, *, make: bool) -> None:
-    """Make all VFs of a GPU, or remove them. Blocks until the tool has ended.
+    """Create all VFs of a GPU, or remove them. Blocks until the tool has ended.
 
-    :raises KernelRefused: if it cannot be run, or says that it failed; at once if MIG is set up on the GPU.
+    :raises KernelRefused: if the tool cannot be run or fails; immediately if the GPU is configured for MIG.
     """
     if _has_gpu_instances(root, address):
         raise KernelRefused(
@@ -155,8 +155,8 @@ def run_tool(root: Root, address: str, *, make: bool) -> None:
 
 
 def _run(command: list[str]) -> tuple[int, str]:
-    """The exit code of a command, and what it said. :raises OSError: if it cannot be run."""
-    import subprocess  # rarely needed
+    """Return the exit code and the output of a command. :raises OSError: if it cannot be run."""
+    import subprocess  # imported here because it is rarely needed
 
     with os.fdopen(os.memfd_create("sriov-manage"), "w+b") as output:
         done = subprocess.run(
@@ -165,7 +165,7 @@ def _run(command: list[str]) -> tuple[int, str]:
             stdout=output,
             stderr=subprocess.STDOUT,
             env=_ENVIRONMENT,
-            start_new_session=True,  # Ctrl-C is meant for the daemon
+            start_new_session=True,  # Ctrl-C must reach only the daemon
             check=False,
         )
         output.seek(0)
@@ -173,6 +173,6 @@ def _run(command: list[str]) -> tuple[int, str]:
 
 
 def _has_gpu_instances(root: Root, address: str) -> bool:
-    """True if the GPU is divided by MIG (NVIDIA, MIG User Guide: device nodes and capabilities)."""
+    """Return True if the GPU is divided by MIG (NVIDIA, MIG User Guide: device nodes and capabilities)."""
     number = nvidia.read_minor(root, address)
     return any(name.startswith("gi") for name in root.names(f"{_CAPABILITIES}/gpu{number}/mig"))

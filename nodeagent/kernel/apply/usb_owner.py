@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The owner of the node of a USB device: QEMU for as long as a pod has the device, then the former one.
+"""Changes the owner of a USB device node: QEMU's user while a pod has the device, then the former owner.
 
-A container gets a node of its own with the owner that the host's node has then, so that is changed before.
-The kernel creates the node again, and root's, whenever the device gets another number. May block.
+A container gets its own device node with the owner that the host's node has at that time, so the owner is
+changed before. The kernel creates the node again, owned by root, whenever the device gets another number.
+May block.
 """
 
 from __future__ import annotations
@@ -21,30 +22,39 @@ _MAJOR = 189  # USB_DEVICE_MAJOR in the kernel: 128 numbers to a bus
 
 
 def read_owner(root: Root, loan: Loan) -> Loan:
-    """The loan with the present owner of the node. :raises KernelRefused: if there is no node."""
+    """Return the loan with the current owner of the node.
+
+    :raises KernelRefused: if the node does not exist.
+    """
     status = _read_status(root, loan)
     return loan._replace(user=status.st_uid, group=status.st_gid)
 
 
 def assign_to_qemu(root: Root, loan: Loan) -> None:
-    """Make QEMU the owner. :raises KernelRefused: if it is not there, or the kernel refuses."""
+    """Make QEMU's user the owner.
+
+    :raises KernelRefused: if the node does not exist, or the kernel refuses.
+    """
     status = _read_status(root, loan)
     if (status.st_uid, status.st_gid) != (QEMU, QEMU):
         _own(root, loan, QEMU, QEMU)
 
 
 def return_to_owner(root: Root, loan: Loan) -> None:
-    """Restore the former owner if the same node is still QEMU's. :raises KernelRefused: if refused."""
+    """Restore the former owner if the same node still belongs to QEMU.
+
+    :raises KernelRefused: if that fails.
+    """
     try:
         status = _read_status(root, loan)
     except KernelRefused:
-        return  # the number is that of another device, or of none
+        return  # the number now belongs to another device, or to none
     if (status.st_uid, status.st_gid) == (QEMU, QEMU):
         _own(root, loan, loan.user, loan.group)
 
 
 def device_number(place: str) -> tuple[int, int]:
-    """Major and minor number of the node of ``bus:number``."""
+    """Return the major and minor number of the node of ``bus:number``."""
     bus, _, device = place.partition(":")
     return _MAJOR, (int(bus) - 1) * 128 + int(device) - 1
 
@@ -65,7 +75,7 @@ def _own(root: Root, loan: Loan, user: int, group: int) -> None:
         os.chown(root.path(loan.node), user, group, follow_symlinks=False)
     except OSError as error:
         if not root.is_host and error.errno == errno.EPERM:
-            return  # a tree of files that is a user's own
+            return  # a simulated host that belongs to an ordinary user
         raise _refused(error, loan.node) from error
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One write to sysfs, verified: written once, then the effect is waited for, or it counts as a refusal.
+"""Verified writes to sysfs: a value is written once, and counts as refused if its effect does not appear.
 
-A write that returns without an error proves nothing (Linux ignores "0" in the file ``remove`` of an mdev).
-The only module that writes to sysfs.
+Success of write(2) proves nothing (Linux ignores "0" in the file ``remove`` of an mdev). No other module
+writes to sysfs.
 
-``unbind``, ``remove``, ``sriov_numvfs`` and the vGPU types of vendors block for as long as a VM has the
-device open (``vfio_unregister_group_dev`` in the kernel); other writes to the device wait for its lock
-meanwhile. SIGKILL does not end such a writer: a daemon with such a thread would keep its sockets and its lock
-until the VM ends. So the writer is a process of its own (``write_file.py``) without any descriptor of the
-daemon, and may outlive it.
+``unbind``, ``remove``, ``sriov_numvfs`` and the vGPU types of vendors block as long as a VM has the device
+open (``vfio_unregister_group_dev`` in the kernel); other writes to the device then wait for its lock.
+SIGKILL does not end such a writer: a daemon with such a thread would keep its sockets and its lock until
+the VM ends. So the write is made by a separate process (``write_file.py``) that inherits no descriptor of
+the daemon and may outlive it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HINTS = {
     errno.ENOMEM: f"the driver got no memory, or no addresses on the bus; {LOG}",
 }
 _NO_HINTS: Mapping[int, str] = {}
-# ``create`` of an mdev takes no lock that a held device keeps, and is written hundreds of times in a row.
+# ``create`` of an mdev takes no lock that an open device keeps, and is written hundreds of times in a row.
 _NEVER_BLOCK = frozenset({"create"})
 
 
@@ -52,11 +52,12 @@ def write_verified(
     otherwise: str,
     special: Mapping[int, str] = _NO_HINTS,
 ) -> None:
-    """Write once, since the kernel takes one value per write; then wait until ``is_done``.
+    """Write once, since the kernel takes one value per write, then wait until ``is_done``.
 
-    ``otherwise`` says that the effect is not there; ``special`` hints, by errno, go before the general ones.
+    ``otherwise`` describes the missing effect in messages; ``special`` hints by errno precede the general
+    ones.
 
-    :raises KernelRefused: with the errno (0: no error, and no effect) and the path.
+    :raises KernelRefused: with the errno (0: no error, but no effect) and the path.
     """
     file = root.path(path)
     if path.rpartition("/")[2] in _NEVER_BLOCK:
@@ -70,10 +71,11 @@ def write_verified(
 
 
 def wait_for_effect(is_done: Callable[[], bool], timeouts: Timeouts) -> bool:
-    """Wait, but not longer than ``write_effect``; False if the effect is not there by then."""
+    """Wait up to ``write_effect`` seconds for the effect; return False if it does not appear."""
     end = time.monotonic() + timeouts.write_effect
     while True:
-        with contextlib.suppress(KernelRefused):  # no descriptors left for the moment: the write was made
+        # no free file descriptor at the moment; the write itself was made
+        with contextlib.suppress(KernelRefused):
             if is_done():
                 return True
         if time.monotonic() >= end:
@@ -82,7 +84,7 @@ def wait_for_effect(is_done: Callable[[], bool], timeouts: Timeouts) -> bool:
 
 
 def refusal(number: int, path: str, special: Mapping[int, str] = _NO_HINTS) -> KernelRefused:
-    """The refusal of a write with this errno; ``special`` hints go before the general ones."""
+    """Return the error for a write with this errno; ``special`` hints precede the general ones."""
     error = OSError(number, os.strerror(number))
     known = special.get(number) or _HINTS.get(number) or hints.for_errno(error, "write") or LOG
     text = f"the kernel refused to write {path}: {error.strerror}"
@@ -90,11 +92,11 @@ def refusal(number: int, path: str, special: Mapping[int, str] = _NO_HINTS) -> K
 
 
 def _run_writer(path: str, file: str, value: str) -> int:
-    """Write to the ``file`` of a host path in a process of its own; return the errno, 0 after success.
+    """Write to the ``file`` of a host path in a separate process; return the errno, 0 after success.
 
     Blocks until that process ends.
 
-    :raises KernelRefused: if the process does not start, or ends without an answer.
+    :raises KernelRefused: if the process does not start, or ends without reporting a result.
     """
     try:
         done = subprocess.run(
@@ -104,7 +106,7 @@ def _run_writer(path: str, file: str, value: str) -> int:
             text=True,
             errors="replace",
             env={},
-            start_new_session=True,  # Ctrl-C is meant for the daemon
+            start_new_session=True,  # Ctrl-C must reach only the daemon
             check=False,
         )
     except OSError as error:
@@ -118,7 +120,7 @@ def _run_writer(path: str, file: str, value: str) -> int:
 
 
 def _writer() -> tuple[str, ...]:
-    """The command that writes; PATH and VALUE follow."""
+    """Return the command that writes; PATH and VALUE are appended."""
     if getattr(sys, "frozen", False):  # PyInstaller: sys.executable is nodeagent itself
         return sys.executable, write_file.NAME
     return sys.executable, "-I", "-S", write_file.__file__

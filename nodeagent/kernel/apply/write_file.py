@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes one value to one file; also the program that ``write.py`` runs for each write that may block.
 
-As a program it is ``python -I -S write_file.py PATH VALUE``. It loads the interpreter and nothing else of
+It runs as ``python -I -S write_file.py PATH VALUE``. It loads only the interpreter and no other module of
 nodeagent, so it starts in 7 ms. It prints the errno of the write, 0 after success.
 """
 
@@ -14,7 +14,7 @@ NAME = "write-file"  # selects this program in the executable of ``make binary``
 
 
 def write_file(path: str, value: str) -> int:
-    """Write the value and a newline in one call, as sysfs wants it; return the errno, 0 after success."""
+    """Write the value and a newline in one call, as sysfs requires; return the errno, 0 after success."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
@@ -27,7 +27,7 @@ def write_file(path: str, value: str) -> int:
 
 
 def main() -> None:
-    """Write as the last two arguments say."""
+    """Write the last argument to the path before it."""
     path, value = sys.argv[-2:]
     sys.stdout.write(str(write_file(path, value)))
 
