@@ -53,8 +53,8 @@ def changes(root: Root, entries: Sequence[AtBoot]) -> BootFiles:
         if present == text:
             continue
         if present is not None and not _is_unchanged(present):
-            what = f"{path} is not as nodeagent has written it, and is left as it is"
-            raise KernelRefused(what, "look what is in it, move it away, and ask again", path=path)
+            what = f"{path} was not written by nodeagent, or was edited; it is not changed"
+            raise KernelRefused(what, "check its content, move it away, and try again", path=path)
         fate = FileFate.REMOVED if text is None else FileFate.WRITTEN
         found.append(BootFile(path, fate, text or "", runs=path in (HOOK, SCRIPT)))
     return BootFiles(tuple(found), _find_initramfs_command(root) if found else "")
@@ -82,7 +82,7 @@ def _read(root: Root, path: str) -> str | None:
         return None
     except OSError as error:
         what = f"{path} cannot be read: {error.strerror}"
-        raise KernelRefused(what, "look what is there", path=path) from error
+        raise KernelRefused(what, "check that path", path=path) from error
 
 
 def _find_initramfs_command(root: Root) -> str:

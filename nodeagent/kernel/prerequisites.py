@@ -61,16 +61,16 @@ def explain_iommu_off(root: Root) -> Missing:
     if vendor is None:
         return NO_IOMMU
     asked = any(word.startswith("intel_iommu=on") for word in words)
-    in_firmware = _BY_HYPERVISOR if is_vm(root) else f"switch {vendor.switch} on {IN_SETUP}"
+    in_firmware = _BY_HYPERVISOR if is_vm(root) else f"enable {vendor.switch} {IN_SETUP}"
     if not tables:  # a container may not see ACPI tables
-        also = "" if is_vm(root) or vendor is not _INTEL or asked else "; intel_iommu=on is needed, too"
+        also = "" if is_vm(root) or vendor is not _INTEL or asked else "; intel_iommu=on is also needed"
         return Missing(f"{NO_IOMMU.message}; ACPI tables cannot be seen", in_firmware + also)
     if vendor.table not in tables:
         return Missing(f"no IOMMU: the firmware has no {vendor.table} in {_TABLES}", in_firmware)
-    seen = f"no IOMMU is active, though the firmware has a {vendor.table} in {_TABLES}"
+    seen = f"no IOMMU is active, although the firmware has a {vendor.table} in {_TABLES}"
     if vendor is _INTEL and not asked:
         return Missing(f"{seen}; no intel_iommu=on in /proc/cmdline", add_word("intel_iommu=on", root))
-    return Missing(seen, f"see why: dmesg | grep {vendor.log}; a kernel may be built without its driver")
+    return Missing(seen, f"see dmesg | grep {vendor.log}; the kernel may be built without its driver")
 
 
 def _iommu_vendor(root: Root, tables: Iterable[str]) -> _Vendor | None:

@@ -188,8 +188,8 @@ def raise_if_out_of_resources(error: OSError) -> None:
     """
     if error.errno in _OUT_OF_RESOURCES:
         raise KernelRefused(
-            f"the host cannot be looked at: {hints.strerror(error)}",
-            hints.for_errno(error, "read", "what was seen last counts until then"),
+            f"the host cannot be read: {hints.strerror(error)}",
+            hints.for_errno(error, "read", "the last scan stays valid until then"),
             errno=error.errno,
         ) from error
 

@@ -162,7 +162,7 @@ def open_socket() -> socket.socket:
 def _refused(error: OSError) -> KernelRefused:
     return KernelRefused(
         f"no socket for the kernel's uevents: {hints.strerror(error)}",
-        hints.for_errno(error, "listen", "without it changes are seen by polling only"),
+        hints.for_errno(error, "listen", "without it, changes are only found by polling"),
         errno=error.errno or 0,
     )
 

@@ -45,7 +45,7 @@ def _create_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
     def is_ready() -> bool:
         return root.exists(f"{instance}/driver") and root.link(f"{instance}/mdev_type") == action.type_id
 
-    write_verified(root, timeouts, path, action.uuid, is_ready, f"no driver has taken {action.uuid}")
+    write_verified(root, timeouts, path, action.uuid, is_ready, f"no driver has bound {action.uuid}")
 
 
 def _remove_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
@@ -55,7 +55,7 @@ def _remove_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
     """
     instance = f"{mdevs.DEVICES}/{action.uuid}"
     if root.exists(instance):
-        otherwise = f"{action.uuid} is still there"
+        otherwise = f"{action.uuid} still exists"
         write_verified(
             root, timeouts, f"{instance}/remove", "1", lambda: not root.exists(instance), otherwise
         )
@@ -77,7 +77,7 @@ def _set_vgpu_type(root: Root, action: Action, timeouts: Timeouts) -> None:
     listed = dict(nvidia.parse_vgpu_types(root.text(f"{device}/{nvidia.VGPU_TYPES}") or ""))
     if type_id not in (nvidia.NO_VGPU, *listed):
         raise write.refusal(errno.ENOSPC, path)
-    otherwise = f"the type of {address} is another"
+    otherwise = f"{address} has another type"
     write_verified(root, timeouts, path, type_id, lambda: root.text(path) == type_id, otherwise)
 
 

@@ -27,8 +27,8 @@ _DRIVERS = "/sys/bus/pci/drivers"
 _PROBE = "/sys/bus/pci/drivers_probe"
 _NONE = ("", "(null)")  # content of driver_override when none is set
 _HINTS = {
-    errno.ENODEV: "it is gone, or its driver has changed: the next look at the host shows which",
-    errno.EINVAL: "another function of its IOMMU group is in use: it may not get a driver of the host now",
+    errno.ENODEV: "it was removed, or its driver has changed: the next scan shows which",
+    errno.EINVAL: "another function of its IOMMU group is in use: no host driver may be bound now",
 }
 _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.conf for each boot"
 
@@ -83,12 +83,12 @@ def _check_allowed(root: Root, move: Move, forced: bool) -> None:
         raise _refusal(move, "it is no longer on the host", "re-plug it, or remove it from the rule")
     if (now := _driver(root, move.address)) != move.now:
         what = f"it was on {move.now or 'no driver'} a moment ago, and is on {now or 'no driver'}"
-        raise _refusal(move, what, "the next look at the host shows what it is now")
+        raise _refusal(move, what, "the next scan shows its current driver")
     if move.to is not None and not root.exists(f"{_DRIVERS}/{move.to}"):
         raise _refusal(move, f"the driver {move.to} is not loaded", _MODULE.format(move.to))
     override = _override(root, move.address)
     if override is not None and not vfio_driver(override):
-        hint = "find out who has set it (driverctl list-overrides), and have it unset there"
+        hint = "find the tool that has set it (driverctl list-overrides), and unset it there"
         raise _refusal(move, f"its driver_override says {override}", hint)
     if vfio_driver(move.to) and not vfio_driver(now):
         _check_unused(root, move, forced)
@@ -139,7 +139,7 @@ def _probe(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> 
     :raises KernelRefused: as ``_release``.
     """
     if driver is not None and _driver(root, address) != driver:
-        otherwise = f"{driver} has not taken {address}"
+        otherwise = f"{driver} has not bound {address}"
         write_verified(
             root, timeouts, _PROBE, address, lambda: _driver(root, address) == driver, otherwise, _HINTS
         )
@@ -161,7 +161,7 @@ def _unbind(root: Root, address: str, timeouts: Timeouts) -> None:
     driver = _driver(root, address)
     if driver is None:
         return
-    path, otherwise = f"{_DRIVERS}/{driver}/unbind", f"{driver} has not let go of {address}"
+    path, otherwise = f"{_DRIVERS}/{driver}/unbind", f"{driver} has not released {address}"
     write_verified(root, timeouts, path, address, lambda: _driver(root, address) is None, otherwise, _HINTS)
 
 
@@ -172,7 +172,7 @@ def _roll_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts
     stuck = [text for move in moves if (text := _restore(root, move, timeouts)) is not None]
     if not stuck:
         return error
-    what = f"{error.what}; and what was done before cannot be taken back: {'; '.join(stuck)}"
+    what = f"{error.what}; and earlier steps cannot be undone: {'; '.join(stuck)}"
     return KernelRefused(
         what, error.hint, errno=error.errno, path=error.path, interrupting=error.interrupting
     )

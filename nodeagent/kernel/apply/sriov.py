@@ -28,7 +28,7 @@ from nodeagent.kernel.scan import nvidia, pci
 from nodeagent.model.change import Action
 
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
-    errno.ENOENT: "its driver makes no VFs (vfio-pci does not), or it has none, or the function is gone",
+    errno.ENOENT: "its driver supports no VFs (like vfio-pci), it has no driver, or it was removed",
     errno.ERANGE: "the function cannot have so many VFs: see sriov_totalvfs beside it",
     errno.ENOMEM: "the firmware has reserved no addresses (MMIO, bus numbers) for the VFs, see dmesg: switch "
     "SR-IOV on in its setup, or try pci=realloc in the kernel parameters",
@@ -38,7 +38,7 @@ _OFF, _ON = "0", "1"
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _TOOL_HINT = (
-    "run it by hand on the host to see more; it needs lspci, setpci, the module pci-pf-stub, and a GPU that "
+    "run it by hand on the host for details; it needs lspci, setpci, the module pci-pf-stub, and a GPU that "
     "is not open"
 )
 
@@ -92,7 +92,7 @@ def _restore_switch(root: Root, address: str, error: KernelRefused, timeouts: Ti
     try:
         _set_autoprobe(root, address, _ON, timeouts)
     except KernelRefused as second:
-        what = f"{error.what}; and what was done before cannot be taken back: {second.what}"
+        what = f"{error.what}; and earlier steps cannot be undone: {second.what}"
         return KernelRefused(what, error.hint, errno=error.errno, path=error.path)
     return error
 
@@ -119,7 +119,7 @@ def _is_done(root: Root, address: str, count: int, path: str) -> bool:
     vfs = _vfs(root, address)
     lost = pci.find_vfs_of(root, address).difference(vfs)
     if len(vfs) != count and lost:
-        what = f"{path} is not used: {min(lost)} was left behind when {address} was removed"
+        what = f"{path} is not used: {min(lost)} remained when {address} was removed"
         raise KernelRefused(what, _LEFT_BEHIND, path=path)
     return len(vfs) == count
 
@@ -138,8 +138,8 @@ def run_tool(root: Root, address: str, *, make: bool) -> None:
     """
     if _has_gpu_instances(root, address):
         raise KernelRefused(
-            f"{nvidia.SRIOV_MANAGE} is not run: {address} has GPU instances of MIG, which it would take away",
-            "remove them first if nobody needs them, or make the VFs by hand before MIG is set up",
+            f"{nvidia.SRIOV_MANAGE} is not run: {address} has GPU instances of MIG, which it would delete",
+            "delete them first if they are not needed, or create the VFs manually before MIG is set up",
             path=nvidia.SRIOV_MANAGE,
         )
     order = "-e" if make else "-d"
@@ -150,7 +150,7 @@ def run_tool(root: Root, address: str, *, make: bool) -> None:
         raise KernelRefused(what, hints.for_errno(error, "run"), path=nvidia.SRIOV_MANAGE) from error
     if code:
         last = output.strip().rpartition("\n")[2][:200]
-        what = f"{nvidia.SRIOV_MANAGE} {order} {address} ended with {code}: {last or 'no word'}"
+        what = f"{nvidia.SRIOV_MANAGE} {order} {address} ended with {code}: {last or 'no output'}"
         raise KernelRefused(what, _TOOL_HINT, path=nvidia.SRIOV_MANAGE)
 
 

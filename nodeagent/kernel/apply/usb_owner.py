@@ -80,9 +80,9 @@ def _own(root: Root, loan: Loan, user: int, group: int) -> None:
 
 
 def _refused(error: OSError, node: str) -> KernelRefused:
-    hint = "plug the device in again, or look at the kernel log"
+    hint = "plug the device in again, or see the kernel log"
     if error.errno in (errno.EPERM, errno.EROFS):
-        hint = "let nodeagent have CAP_CHOWN, and /dev/bus/usb to write to: see docs/usb.md"
+        hint = "give nodeagent CAP_CHOWN and a writable /dev/bus/usb: see docs/usb.md"
     return KernelRefused(
         f"{node} cannot be made QEMU's: {hints.strerror(error)}",
         hint,

@@ -29,12 +29,12 @@ from nodeagent.kernel.root import Root
 
 LOG = "the kernel log of the host (dmesg there) may say why"
 _HINTS = {
-    errno.ENOSPC: "the card says that it has no room for another instance",
+    errno.ENOSPC: "the card reports no room for another instance",
     errno.EEXIST: "an instance with this id exists, or its removal waits while a process has it open",
-    errno.ENOENT: "it is gone: the parent driver may have been unloaded",
-    errno.ENODEV: "it is gone: the device or its driver went away",
-    errno.EINVAL: f"the driver does not take this value; {LOG}",
-    errno.EBUSY: "something uses the device",
+    errno.ENOENT: "the file no longer exists: the parent driver may have been unloaded",
+    errno.ENODEV: "the file no longer exists: the device or its driver was removed",
+    errno.EINVAL: f"the driver rejects this value; {LOG}",
+    errno.EBUSY: "the device is in use",
     errno.EIO: f"the driver failed; {LOG}",
     errno.ENOMEM: f"the driver got no memory, or no addresses on the bus; {LOG}",
 }
@@ -114,7 +114,7 @@ def _run_writer(path: str, file: str, value: str) -> int:
         raise KernelRefused(what, hints.for_errno(error, "run"), path=path) from error
     if not done.stdout.isdecimal():
         output = done.stderr.strip().rpartition("\n")[2][:200] or "no output"
-        what = f"{path} may not be written: its process ended with {done.returncode}: {output}"
+        what = f"{path} may not have been written: the writing process ended with {done.returncode}: {output}"
         raise KernelRefused(what, LOG, path=path)
     return int(done.stdout)
 

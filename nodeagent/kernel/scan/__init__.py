@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the host: one reader for each kind of thing, and a runner that no hanging device can stop."""
+"""Reads the host: one reader for each kind of object, and a scanner that no hanging device can block."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins what a scan has read with the Host before it. Pure; called by ``scanner`` at the end of each scan.
+"""Merges the result of a scan with the previous Host. Does no I/O; ``scanner`` calls it after each scan.
 
-A value that is equal to before stays the same object, on which all that follows a scan depends: a comparison
-of two Hosts is one of identities. Facts that sysfs does not show are added here: verdicts on PCI errors, the
-lowest counts of opens, host uses of functions, numbers of VFs, and VFs that their PF has left behind.
+A value that equals the previous one stays the same object, so two Hosts are compared by identity. Facts
+that sysfs does not show are added here: results of PCI error recoveries, the lowest open counts, uses of
+functions by the host, numbers of VFs, and VFs that remained after their PF was removed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def assemble(
     *,
     whole: bool,
 ) -> Host:
-    """The Host of what was found, by table and key; None for what is not there any more.
+    """Return the Host of the values found, by table and key; None means that the object no longer exists.
 
-    ``frame``: a Host with the plain facts; ``whole``: everything was read.
+    ``frame`` is a Host with the simple facts; ``whole``: everything was read.
     """
     read: dict[str, Any] = {table: dict(values) for table, values in found.items()}
     add_unseen_facts(read["functions"], previous.functions, recoveries)
@@ -54,9 +54,9 @@ def merge(
     whole: bool,
     order: Callable[[Any], SupportsRichComparison] | None,
 ) -> Mapping[K, V]:
-    """``old`` with what was read: all that there is (``whole``), or only some keys.
+    """Return ``old`` updated by the values that were read: all of them (``whole``), or only some keys.
 
-    ``order`` gives the sort key of the table, which is in order always; None: its keys themselves.
+    ``order`` returns the sort key of a table that is always sorted; None: the table is sorted by its keys.
     """
     present = {key: _keep(old, key, value) for key, value in read.items() if value is not None}
     if whole:
@@ -75,7 +75,7 @@ def merge(
 
 
 def keep_equal(old: Mapping[K, V], new: Mapping[K, V]) -> Mapping[K, V]:
-    """``old`` itself if nothing differs, else the new table with the objects of the old one where equal."""
+    """Return ``old`` itself if it equals ``new``, else ``new`` with the equal values of ``old``."""
     return old if old == new else {key: _keep(old, key, value) for key, value in new.items()}
 
 
@@ -93,7 +93,9 @@ def add_unseen_facts(
     known: Mapping[PciAddress, PciFunction],
     recoveries: Mapping[PciAddress, Recovery],
 ) -> None:
-    """Complete the functions with AER verdicts, and with facts of the Host before that still hold."""
+    """Complete the functions with AER recovery results, and with facts of the previous Host that are still
+    valid.
+    """
     for address, function in functions.items():
         if function is None:
             continue
@@ -105,16 +107,17 @@ def add_unseen_facts(
 
 
 def _with_uses(before: PciFunction, function: PciFunction) -> PciFunction:
-    """With what the host was seen to use of it, while it is as it was then."""
+    """Return the function with the host uses found earlier, if the function is unchanged."""
     same = (function.driver, function.inode) == (before.driver, before.inode)
     return function._replace(uses=before.uses) if same and before.uses and function.usable else function
 
 
 def _with_counts(before: PciFunction, function: PciFunction) -> PciFunction:
-    """With what was seen of its counts of opens before, as long as that holds.
+    """Return the function with the facts about its open count that are still valid.
 
-    On a VFIO driver: the lowest count of this binding, and who was seen at the same one. Without a driver:
-    the count that a host driver has left, since no process has it open, or the lowest under the VFIO driver.
+    On a VFIO driver these are the lowest count in this binding, and the process found at the same count.
+    Without a driver: the count that a host driver has left, since no process has the function open, or the
+    lowest count under the VFIO driver.
     """
     if function.driver is None and before.inode == function.inode:
         left = before.idle if before.driver is None else function.enable
@@ -129,14 +132,14 @@ def _with_counts(before: PciFunction, function: PciFunction) -> PciFunction:
 
 
 def _binding(function: PciFunction) -> tuple[object, ...]:
-    """Differs when a driver has taken the function since, also if it is the same one again."""
+    """Return a value that changes with each new binding, even of the same driver."""
     return function.inode, function.driver, function.vfio_inode
 
 
 def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
-    """``previous`` itself if no part differs, else ``host`` with what leads to it from ``previous``.
+    """Return ``previous`` itself if nothing differs, else ``host`` with indexes reused from ``previous``.
 
-    ``read`` has the keys that were read, by table, if that was not everything: nothing else can differ.
+    ``read`` has the keys that were read, by table, unless that was everything; other values cannot differ.
     """
     if all(_unchanged(previous, host, part.name) for part in fields(Host) if part.compare):
         return previous

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the device nodes that rules and CDI files name: which there are, and the hardware behind each.
+"""Reads the device nodes that rules and CDI files name, and the hardware behind each.
 
-Links below /dev are followed inside /dev alone: one that leads elsewhere is no node. The kernel lists the
-device of each number (/sys/dev); NVIDIA's driver lists those of its own nodes in /proc. A node that was made
-by hand may stay when its device has gone: then nothing is behind it. udev's links give lasting names; by-id
-is not taken for a USB device without a serial number, since its twins would share that name.
+Links below /dev are followed inside /dev only: a link that leads elsewhere is not a device node. The kernel
+lists the device of each device number (/sys/dev); NVIDIA's driver lists those of its own nodes in /proc. A
+node that was created manually may remain after its device was removed; then it has no hardware. udev's
+links give persistent names; by-id links are not used for USB devices without a serial number, because two
+such devices would share a name.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from nodeagent.model.ids import PciAddress, pci_address
 from nodeagent.model.nodes import DevNode, fits, is_pattern
 
 DEV = "/dev"
-LASTING = ("by-id", "by-path")  # directories of links that udev makes, the better one first
-CLASSES = {"ttyUSB": "serial", "ttyACM": "serial", "video": "v4l"}  # names in /dev → where their links are
-_VFIO = {"vfio": "/dev/vfio", "vfio-dev": "/dev/vfio/devices"}  # directories in sysfs → of their nodes
+LASTING = ("by-id", "by-path")  # directories of links that udev creates, in the order of preference
+CLASSES = {"ttyUSB": "serial", "ttyACM": "serial", "video": "v4l"}  # names in /dev → directory of their links
+# directories in sysfs → directory of their nodes
+_VFIO = {"vfio": "/dev/vfio", "vfio-dev": "/dev/vfio/devices"}
 _LINKS = 40  # as many as the kernel follows
-_NVIDIA_SHARED = 254  # from here on the minor numbers are those of the driver itself
+_NVIDIA_SHARED = 254  # minor numbers from here on belong to the driver itself
 # nvme_init_subsystem in drivers/nvme/host/core.c: links to the controllers beside the disks
 _SUBSYSTEM, _CONTROLLER = re.compile(r"/sys/.*/nvme-subsystem/[^/]+"), re.compile(r"nvme\d+")
 _CLASSES, _USB_DEVICES, _USB = "/sys/class", "/sys/bus/usb/devices", f"{DEV}/bus/usb"
 
 
 def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
-    """Path → node, of all paths and all that patterns match. May block."""
-    paths: dict[str, bool] = {}  # → whether only a pattern means it
+    """Return the nodes by path, for all paths and all matches of patterns. May block."""
+    paths: dict[str, bool] = {}  # → True if only a pattern matches the path
     for each in wanted:
         if is_pattern(each):
             for path in _find_matches(root, each):
@@ -46,7 +48,7 @@ def read(root: Root, wanted: Iterable[str]) -> dict[str, DevNode]:
 
 
 def watched_directories(wanted: str) -> tuple[str, ...]:
-    """The directories in which a change concerns these nodes or their lasting names."""
+    """Return the directories in which a change affects these nodes or their persistent names."""
     directory, _, name = wanted.rpartition("/")
     if not is_pattern(wanted):
         return (directory,)
@@ -65,7 +67,7 @@ def _find_matches(root: Root, pattern: str) -> Iterator[str]:
 
 
 def _resolve_in_dev(root: Root, path: str) -> str | None:
-    """Where the links of a path below /dev lead; None if that is outside, or nowhere in the end."""
+    """Return the target of the links of a path below /dev; None if that is outside or does not exist."""
     left, at = path.split("/")[2:], DEV
     for _ in range(_LINKS + len(left)):
         if not left:
@@ -91,15 +93,16 @@ def _resolve_in_dev(root: Root, path: str) -> str | None:
 
 
 class _NodeReader:
-    """One look at some nodes; what all of them share is read once, when it is first wanted."""
+    """Reads some nodes; facts that they share are read once, when they are first needed."""
 
     def __init__(self, root: Root) -> None:
         self._root = root
 
     def node(self, path: str, *, by_pattern: bool = False) -> DevNode | None:
-        """The node of a path; None if there is none.
+        """Return the node of a path; None if it does not exist.
 
-        ``by_pattern``: a pattern means it. Such are no directories, and need a name that lasts.
+        ``by_pattern``: the path matches a pattern, so it must not be a directory and needs a persistent
+        name.
         """
         real = _resolve_in_dev(self._root, path) if path.startswith(f"{DEV}/") else path
         if real is None:
@@ -116,9 +119,9 @@ class _NodeReader:
         return found._replace(path=path, target="" if real == path else real, alias=alias)
 
     def _find_vfio_node(self, status: os.stat_result) -> str | None:
-        """The kernel's own node of an IOMMU group, or of a VFIO device, that has this number.
+        """Return the kernel's own node of an IOMMU group or VFIO device with this device number.
 
-        A node that was made by hand under another name is the same one.
+        A node that was created manually under another name is the same device.
         """
         if not stat.S_ISCHR(status.st_mode):
             return None
@@ -128,29 +131,32 @@ class _NodeReader:
         return directory and f"{directory}/{name}"
 
     def _find_hardware(self, status: os.stat_result) -> DevNode:
-        """The hardware behind a node of this number; it has no path yet."""
+        """Return the hardware behind a device number; the path is still empty."""
         kind = "char" if stat.S_ISCHR(status.st_mode) else "block" if stat.S_ISBLK(status.st_mode) else None
         if kind is None:
             return DevNode("")
         major, low = os.major(status.st_rdev), os.minor(status.st_rdev)
         if kind == "char" and major == nvidia.MAJOR:
             if low < _NVIDIA_SHARED and not self._nvidia and self._is_registered(major):
-                return DevNode("", guessed=True)  # its driver lists no GPU here
+                return DevNode("", guessed=True)  # NVIDIA's driver lists no GPU here
             return _find_nvidia_hardware(low, self._nvidia)
         return self._read_sysfs(f"/sys/dev/{kind}/{major}:{low}")
 
     def _is_registered(self, major: int) -> bool:
-        """True if a driver has registered this major number for character devices (register_chrdev)."""
+        """Return True if a driver has registered this major number (register_chrdev)."""
         characters, _, _ = (self._root.text("/proc/devices") or "").partition("Block devices:")
         return any(line.split()[:1] == [str(major)] for line in characters.splitlines())
 
     def _read_sysfs(self, at: str) -> DevNode:
-        """The device of this entry in sysfs, and the PCI functions above that."""
-        parent = self._device(f"{at}/device")  # what is itself on a bus has no such link: a USB device
+        """Return the device of this sysfs entry, and the PCI functions that contain it."""
+        # a device that is itself on a bus has no such link: a USB device
+        parent = self._device(f"{at}/device")
         return _node_of(self._functions(parent or self._device(at)))._replace(parent=parent)
 
     def _functions(self, real: str | None) -> tuple[PciAddress, ...]:
-        """Those on the way to a device; of an NVMe subsystem, which is on none of them, its controllers."""
+        """Return the PCI functions above a device; for an NVMe subsystem, which is below none, its
+        controllers.
+        """
         subsystem = _SUBSYSTEM.match(real or "")
         places = [real]
         if subsystem is not None:
@@ -173,7 +179,9 @@ class _NodeReader:
         return ""
 
     def _is_unique(self, link: str, parent: str | None) -> bool:
-        """True if no other device can have this by-id link: a USB device's has its serial number in it."""
+        """Return True if no other device can have this by-id link: for USB, if it contains the serial
+        number.
+        """
         parts = (parent or "").split("/")
         for length in range(len(parts), 3, -1):
             above = "/".join(parts[:length])
@@ -184,7 +192,7 @@ class _NodeReader:
 
     @cached_property
     def _lasting_names(self) -> dict[str, list[tuple[str, str]]]:
-        """Node → its lasting names, and where they stand, the best first."""
+        """Return the persistent names of each node with their directories, in the order of preference."""
         found: dict[str, list[tuple[str, str]]] = {}
         for kind in LASTING:
             for place in self._root.names(DEV):
@@ -196,7 +204,7 @@ class _NodeReader:
 
     @cached_property
     def _nvidia(self) -> dict[PciAddress, list[str | None]]:
-        """The GPUs that its driver has → their numbers; empty for one that does not answer."""
+        """Return the numbers of the GPUs that NVIDIA's driver lists; empty for one that does not answer."""
         gpus = [PciAddress(name) for name in self._root.names(nvidia.GPUS)]
         return {
             gpu: read_with_timeout(f"number of {gpu}", partial(nvidia.read_minor, self._root, gpu))
@@ -205,9 +213,9 @@ class _NodeReader:
 
 
 def _find_nvidia_hardware(number: int, known: Mapping[PciAddress, list[str | None]]) -> DevNode:
-    """The hardware behind a node of NVIDIA's: a GPU, or none for a node of the driver itself.
+    """Return the hardware behind a node of NVIDIA's: a GPU, or none for a node of the driver itself.
 
-    If it is no GPU's that tells its number, it may be that of each that does not.
+    A number that no GPU reports may belong to any GPU that reports none.
     """
     if number >= _NVIDIA_SHARED:
         return DevNode("")
@@ -222,11 +230,11 @@ def _node_of(functions: tuple[PciAddress, ...]) -> DevNode:
 
 
 def _last_function(parent: str | None) -> PciAddress | None:
-    """The last PCI address on the way to a device."""
+    """Return the last PCI address in the path of a device."""
     parts = reversed((parent or "").split("/"))
     return next((PciAddress(part) for part in parts if pci_address(part) == part), None)
 
 
 def _replace_as_udev(text: str) -> str:
-    """Without what udev replaces in names of links."""
+    """Return the text with the characters that udev replaces in names of links."""
     return "".join(letter if letter.isalnum() else "_" for letter in text.strip())

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which block devices this host uses: mounted, swapped on, or below md, LVM and other device mappers.
+"""Finds the block devices that the host uses: mounted, used as swap, or part of md, LVM or device mapper.
 
-Mounts are those of the process 1 of the host, by device number, and by name where a file system has numbers
-of its own (btrfs). A container sees others: what it sees mounted is mounted, and of the rest nothing is known
-but what some file systems show in ``/sys/fs`` whichever namespace they are mounted in. Swap is the same for
-all. Whether a process has a disk open is asked of all processes, so on demand only. Which disks a pool of ZFS
-is on does not show, but that there is one does.
+Mounts are those of the host's process 1, compared by device number, or by name for file systems with their
+own numbers (btrfs). In a container these are not visible: mounts that are visible count, and beyond them
+only the mounts that some file systems show in ``/sys/fs`` for every namespace. Swap is visible in all
+namespaces. To find the processes that have a disk open, all processes are searched, so only on demand. The
+disks of a ZFS pool are not visible, but the pool itself is.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from nodeagent.model.host import HostUse, HostUses, UseKind
 
 BLOCKS = "/sys/class/block"
 MOUNTS = "/proc/1/mountinfo"
-_POOLS = "/proc/spl/kstat/zfs"  # a directory with a file ``state`` for each pool that is imported
-_FILE_SYSTEMS = ("ext4", "xfs", "f2fs")  # /sys/fs/<name>/<block device> while one is mounted
+_POOLS = "/proc/spl/kstat/zfs"  # contains a file ``state`` for each imported pool
+_FILE_SYSTEMS = ("ext4", "xfs", "f2fs")  # /sys/fs/<name>/<block device> exists while one is mounted
 _BTRFS = "/sys/fs/btrfs"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 _PATH_OF_HEAD = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
 
 class Storage(NamedTuple):
-    """Device number or name → where it is mounted; names that are swap; whether all mounts are seen.
+    """Mount points by device number or name, names of swap devices, and whether all mounts are visible.
 
-    ``loops``: loop device → the block device that it is on. ``pools``: those of ZFS.
+    ``loops``: loop device → the block device below it. ``pools``: names of ZFS pools.
     """
 
     mounted: Mapping[str, str]
@@ -41,7 +41,7 @@ class Storage(NamedTuple):
 
 
 def read_storage(root: Root) -> Storage:
-    """The mounts and the swap devices."""
+    """Return the mounts and the swap devices."""
     text = root.text(MOUNTS, errors="replace")  # paths are bytes
     mounted = {key: point for keys, point in _parse_mounts(text or "") for key in keys if key}
     btrfs = (name for each in root.names(_BTRFS) for name in root.names(f"{_BTRFS}/{each}/devices"))
@@ -58,7 +58,7 @@ def read_storage(root: Root) -> Storage:
 
 
 def _loops(root: Root) -> Iterator[tuple[str, str]]:
-    """Those on a block device itself, which does not name them as its holders."""
+    """Yield the loop devices directly on a block device, which does not list them as its holders."""
     for name in root.names(BLOCKS):
         path = root.text(f"{BLOCKS}/{name}/loop/backing_file") if name.startswith("loop") else None
         if path is not None and path.startswith("/dev/"):
@@ -66,7 +66,7 @@ def _loops(root: Root) -> Iterator[tuple[str, str]]:
 
 
 def find_uses(root: Root, names: Iterable[str], storage: Storage) -> HostUses:
-    """The uses that the host makes of these block devices."""
+    """Return the uses of these block devices by the host."""
     names = tuple(names)
     found = tuple(use for name in names for use in _uses_of_disk(root, name, storage))
     if not names or found:
@@ -80,7 +80,7 @@ def find_uses(root: Root, names: Iterable[str], storage: Storage) -> HostUses:
 
 
 def find_open(root: Root, names: Iterable[str], storage: Storage) -> HostUses:
-    """Which of these block devices, or of what is on them, a process has open, a VM's for example. Costly."""
+    """Return the uses of these block devices, and of the devices on them, by processes. Slow."""
     names = tuple(dict.fromkeys(above for name in names for above in _stack_above(root, name, storage)))
     files = open_files.find_open(root, {name: open_files.block_device(root, name) for name in names})
     found = tuple(HostUse(UseKind.OPEN, name, f"open by {who}") for name, who in files.openers.items())
@@ -88,7 +88,7 @@ def find_open(root: Root, names: Iterable[str], storage: Storage) -> HostUses:
 
 
 def add_multipath_heads(names: Iterable[str], targets: Mapping[str, str]) -> tuple[str, ...]:
-    """The names, and for a path of a multipath NVMe namespace its disk, with the partitions of that."""
+    """Return the names; for a path of a multipath NVMe namespace, also its disk with its partitions."""
     result = dict.fromkeys(names)
     for match in [match for name in result if (match := _PATH_OF_HEAD.fullmatch(name))]:
         head = match[1] + match[2]
@@ -119,7 +119,7 @@ def _direct_use(root: Root, name: str, storage: Storage) -> tuple[UseKind, str] 
 
 
 def _stack_above(root: Root, name: str, storage: Storage, depth: int = 8) -> Iterator[str]:
-    """The device and what is stacked on it."""
+    """Yield the device and the devices stacked on it."""
     yield name
     if depth:
         for holder in _holders(root, name, storage):
@@ -132,7 +132,7 @@ def _holders(root: Root, name: str, storage: Storage) -> tuple[str, ...]:
 
 
 def _parse_mounts(text: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """Of mountinfo(5): device number and name of the source, and the mount point. The first one counts."""
+    """Yield the device number and name of the source, and the mount point, from mountinfo(5)."""
     for line in reversed(text.splitlines()):
         words, _, rest = line.partition(" - ")
         fields, source = words.split(), rest.split()

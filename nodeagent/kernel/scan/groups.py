@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one IOMMU group: its members, its type, and whether VFIO has made a node for it."""
+"""Reads one IOMMU group: its members, its type, and whether VFIO has created its device node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED = re.compile(r"(?:/dev/vfio/(?:noiommu-)?|/sys/kernel/iommu_groups/)(\d+)
 
 
 def group(root: Root, number: GroupNumber) -> Group | None:
-    """The group with its members in address order; None if it is not there."""
+    """Return the group with its members in address order; None if it does not exist."""
     path = f"{GROUPS}/{number}"
     try:
         members = os.listdir(root.path(f"{path}/devices"))
@@ -45,10 +45,11 @@ def group(root: Root, number: GroupNumber) -> Group | None:
 
 
 def _own_node(root: Root, name: str) -> bool | None:
-    """True for the group's own node; False for one with another number; None without one.
+    """Return True for the group's own node, False for a node with another device number, None without a node.
 
-    The kernel neither removes nor replaces a node that it has not made (drivers/base/devtmpfs.c): one that
-    somebody has made stays when VFIO gives the group another number, and then it is another group's.
+    The kernel neither removes nor replaces a node that it has not created (drivers/base/devtmpfs.c). A node
+    that was created manually remains when VFIO gives the group another number; it then belongs to another
+    group.
     """
     try:
         status = os.stat(root.path(f"{VFIO}/{name}"))  # noqa: PTH116 - text, not a Path
@@ -61,9 +62,9 @@ def _own_node(root: Root, name: str) -> bool | None:
 
 
 def _group_name(root: Root, path: str, members: Iterable[str]) -> str | None:
-    """The name of a group without default domain; others have none.
+    """Return the name of a group without default domain; other groups have none.
 
-    VFIO makes groups named vfio-noiommu for PCI functions without an IOMMU, and of the same name for
+    VFIO creates groups named vfio-noiommu for PCI functions without an IOMMU, and with the same name for
     mdevs, which need none (vfio_noiommu_group_alloc in drivers/vfio/group.c): only the former count.
     """
     return None if any(mdev_uuid(member) for member in members) else root.text(f"{path}/name")
@@ -83,9 +84,10 @@ def _unanswered(number: GroupNumber, previous: Host) -> Group:
 
 
 def _follow(number: GroupNumber, now: Group | None, previous: Host) -> Iterable[Item]:
-    """All parents, where an mdev has left its group: room has no event, and its parent is known no more.
+    """Return all mdev parents if an mdev has left the group: their free capacity changes without an event.
 
-    A removal that waits for a holder takes the mdev off its bus first, and gives its room back at the end.
+    The parent of the removed mdev is no longer known. A removal that waits for a process first removes the
+    mdev from its bus, and frees its capacity at the end.
     """
     before = previous.groups.get(number)
     members = () if now is None else now.members

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The use that this host itself makes of its functions: evidence, before a function gets another driver.
+"""Finds the uses of functions by the host itself: evidence before a function gets another driver.
 
-One look lists the interfaces and disks of the whole machine and finds the function above each on its real
-path, through virtio, USB and SCSI alike; only then a few attributes of each are read. Never part of reading
-one function: it costs as much for one as for all. May block: for a thread, with a limit outside.
+One pass lists the interfaces and disks of the whole node, and finds the function above each from its sysfs
+path, through virtio, USB and SCSI alike; then a few attributes of each are read. This is never part of
+reading one function, because it takes the same time for one as for all. May block: call it in a thread with
+a timeout.
 
-The console of the kernel is on the first framebuffer and on the serial ports that the command line names. A
-driver's framebuffer has no process that has it open while nothing but the console shows there, and neither
-has a serial port without a login. Which function they are below is said by their paths.
+The kernel console uses the first framebuffer and the serial ports that the command line names. No process
+has a driver's framebuffer open while only the console uses it; the same is true for a serial port without a
+login. Their sysfs paths show the function.
 
-A host driver lets go of its function only when the character devices below it are closed (a display, a sound
-card, a keyboard, a GPU), or takes them away from the processes that have them open. They are the directories
-below the function that have a number in ``dev``; NVIDIA's driver makes its own nodes, and lists their numbers
-in /proc. Their openers are searched in all processes, so on demand only.
+A host driver releases its function only when the character devices below the function are closed (a
+display, a sound card, a keyboard, a GPU), or it removes them from the processes that have them open. These
+devices are the directories below the function with a file ``dev``; NVIDIA's driver creates its own nodes,
+and lists their numbers in /proc. The processes that have them open are searched on demand only.
 
-Of USB devices the same evidence counts, for what is below one device on its real path: QEMU takes a device
-from its drivers at once: a mounted file system is lost then, and a keyboard is dead.
+The same evidence is used for USB devices, from the entries below one device: QEMU detaches a device from
+its drivers immediately, so that a mounted file system is lost and a keyboard no longer works.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _BOOT_VGA = HostUse(UseKind.DISPLAY, "boot display", "its firmware and console s
 def find_uses(
     root: Root, addresses: Iterable[PciAddress], *, closely: bool = False
 ) -> dict[PciAddress, HostUses]:
-    """The uses of each of the functions; ``closely``: which processes have devices of theirs open, too."""
+    """Return the uses of each function; ``closely``: also the processes that have its devices open."""
     interfaces, blocks = _targets(root, netdevs.INTERFACES), _targets(root, disks.BLOCKS)
     nets, disks_of = _by_function(interfaces), _by_function(blocks)
     networks, storage = netdevs.read_networks(root), disks.read_storage(root)
@@ -71,10 +72,10 @@ def _targets(root: Root, directory: str) -> dict[str, str]:
 
 
 def _by_function(targets: Mapping[str, str]) -> dict[PciAddress, list[str]]:
-    """All PCI addresses on the path of each; a device without one is virtual.
+    """Return the devices below each PCI address; a device without an address in its path is virtual.
 
-    Above a function are bridges, which are never bound, and where Intel's VMD has disks behind it in a PCI
-    domain of its own, that controller, with which they go.
+    Above a function are bridges, which are never bound. If Intel's VMD has disks in its own PCI domain, its
+    controller is also above them, and the disks belong to it.
     """
     result: dict[PciAddress, list[str]] = {}
     for name, target in targets.items():
@@ -96,13 +97,13 @@ def _join(*parts: HostUses) -> HostUses:
 
 
 def _console_devices(root: Root) -> dict[str, str]:
-    """Name → where it is, of each device that the console is on."""
+    """Return the devices that the console uses, with their paths."""
     both = ((path.rpartition("/")[2], root.target(path)) for path in _console_paths(root))
     return {name: target for name, target in both if target is not None}
 
 
 def _console_use(name: str) -> HostUse:
-    """The use of a device that the console is on."""
+    """Return the use of a device by the console."""
     how = "the console shows there" if name == _FIRST else "the console of the kernel"
     return HostUse(UseKind.DISPLAY, name, how)
 
@@ -115,7 +116,7 @@ def _console_paths(root: Root) -> Iterator[str]:
 
 
 def open_character_devices(root: Root, address: str) -> HostUses:
-    """The character devices of the function that are open, and by which process."""
+    """Return the open character devices of the function, and the processes that have them open."""
     nodes = dict(_character_devices(root, address))
     if not nodes:
         return HostUses()
@@ -129,7 +130,7 @@ def open_character_devices(root: Root, address: str) -> HostUses:
 
 
 def _character_devices(root: Root, address: str) -> Iterator[tuple[str, str]]:
-    """Name and number (``226:0``) of each."""
+    """Yield name and number (``226:0``) of each character device of the function."""
     number = nvidia.read_minor(root, address)
     if number is not None and number.isdecimal():
         yield f"nvidia{number}", f"{nvidia.MAJOR}:{number}"
@@ -143,7 +144,7 @@ def _character_devices(root: Root, address: str) -> Iterator[tuple[str, str]]:
 
 
 def find_usb_uses(root: Root, device: UsbDevice) -> HostUses:
-    """The uses of one USB device, and what of them cannot be seen from here."""
+    """Return the uses of one USB device, and the uses that cannot be seen from here."""
     blocks, interfaces = (tuple(_below(root, device, place)) for place in (disks.BLOCKS, netdevs.INTERFACES))
     return _join(
         disks.find_uses(root, blocks, disks.read_storage(root)) if blocks else HostUses(),
@@ -154,7 +155,10 @@ def find_usb_uses(root: Root, device: UsbDevice) -> HostUses:
 
 
 def find_open_usb_disks(root: Root, device: UsbDevice) -> HostUses:
-    """Which of its disks, or of what is on them, a process has open. Asked of all processes."""
+    """Return the disks of the USB device, or devices on them, that processes have open.
+
+    Searches all processes.
+    """
     blocks = tuple(_below(root, device, disks.BLOCKS))
     return disks.find_open(root, blocks, disks.read_storage(root)) if blocks else HostUses()
 
@@ -169,7 +173,7 @@ def _console_uses(root: Root, device: UsbDevice) -> HostUses:
 
 
 def _keyboard_use(root: Root, device: UsbDevice) -> HostUses:
-    """Whether its keys go to the console."""
+    """Return whether the keys of the device go to the console."""
     text = root.text(_INPUT)
     if text is None:
         return HostUses((), (f"whether the console reads its keys: {_INPUT} cannot be read",))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads mediated device instances and the parents that offer types.
+"""Reads mediated device instances and the parents that offer types; also the machine id.
 
-An instance whose removal is blocked by its user has left the bus and is seen in its group only. One
-without a driver is dead, and kept: deciding is the business of ``policy``. Without the module mdev the
-directories are absent, which is no error. Also systemd's machine id (machine-id(5)), from which the UUIDs of
-mdevs are derived: the same over reboots, another one on each machine.
+An mdev whose removal waits for a process has left the bus and is only listed in its group. An mdev without
+a driver is kept as unusable, since ``policy`` makes the decisions. Without the module mdev the directories
+do not exist, which is not an error. The machine id of systemd (machine-id(5)), from which the UUIDs of
+mdevs are derived, is the same after each boot and different on each node.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from nodeagent.model.ids import GroupNumber, mdev_uuid
 
 DEVICES = "/sys/bus/mdev/devices"
 PARENTS = "/sys/class/mdev_bus"
-TYPES = "mdev_supported_types"  # in a parent's directory
+TYPES = "mdev_supported_types"  # in the directory of a parent
 _MACHINE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def instance(root: Root, uuid: str) -> Mdev | None:
-    """The instance as it is now; None if it is not on the mdev bus."""
+    """Return the current state of an mdev; None if it is not on the mdev bus."""
     try:
         with root.directory(f"{DEVICES}/{uuid}") as directory:
             return _instance(root, uuid, directory)
@@ -57,13 +57,13 @@ def _of_parent(root: Root, parent: str | None, name: str) -> str | None:
 
 
 def _parent(target: str | None) -> str | None:
-    """The directory above the instance on its real path."""
+    """Return the parent directory of the mdev in its sysfs path."""
     parts = target.split("/") if target is not None else []
     return parts[-2] if len(parts) > 1 and parts[-2] not in ("..", "devices") else None
 
 
 def types(root: Root, parent: str) -> tuple[MdevType, ...] | None:
-    """The types that a parent offers, by name; None if it is no parent (any more)."""
+    """Return the types that a parent offers, sorted by name; None if the device is not a parent."""
     path = f"{PARENTS}/{parent}/{TYPES}"
     if not root.exists(path):
         return None
@@ -79,19 +79,19 @@ def _type(root: Root, path: str, type_id: str) -> MdevType:
 
 
 def instances_on(root: Root, parents: Iterable[str]) -> frozenset[str]:
-    """The UUIDs of all instances below these parents now; cheaper than a scan."""
+    """Return the UUIDs of all mdevs below these parents; cheaper than a scan."""
     names = (name for parent in parents for name in root.names(f"{PARENTS}/{parent}"))
     return frozenset(name for name in names if mdev_uuid(name) == name)
 
 
 def read_machine_id(root: Root) -> str:
-    """Return its 32 hexadecimal digits; "" if there are none: a new system has none yet."""
+    """Return the machine id, 32 hexadecimal digits; "" if there is none, as on a new system."""
     text = (root.text("/etc/machine-id") or "").lower()
     return text if _MACHINE_ID.fullmatch(text) else ""
 
 
 def parse_machine_id(text: str) -> str:
-    """Return the machine id that an operator wrote, also with dashes or in upper case; "" if it is none."""
+    """Return a configured machine id without dashes and in lower case; "" if it is invalid."""
     digits = text.strip().replace("-", "").lower()
     return digits if _MACHINE_ID.fullmatch(digits) else ""
 
@@ -114,7 +114,7 @@ def _reads_as_known(root: Root, known: Mdev) -> bool:
 
 
 def _follow(uuid: str, now: Mdev | None, previous: Host) -> Iterable[Item]:
-    """The groups and the parents before and after."""
+    """Return the previous and the current group and parent of the mdev."""
     for mdev in (previous.device(uuid), now):
         if isinstance(mdev, Mdev):
             yield from group_of(mdev.group)

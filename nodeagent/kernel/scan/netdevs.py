@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which network interfaces this host uses: up with an address, with a route, or part of another interface.
+"""Finds the network interfaces that the host uses: with an address, with a route, or part of another
+interface.
 
-Interfaces are those of ``/sys/class/net``, which shows one network namespace: the one in which that sysfs was
-mounted. Addresses and routes are those of ``/proc/1/net``, and count only if it names the same interfaces: in
-a pod it may be another namespace's. The state of the link (``operstate``) says nothing of use. Of IPv4 the
-kernel shows there what routes lead to an interface, and which addresses there are, but not on which one
-each is; an address brings a route along, so an interface without any has none, but for the addresses that
-no route explains.
+Interfaces are those of ``/sys/class/net``, which shows the network namespace in which that sysfs was
+mounted. Addresses and routes are those of ``/proc/1/net``, and are used only if it lists the same
+interfaces: in a pod it may show another namespace. The link state (``operstate``) does not indicate use.
+For IPv4 the kernel shows the routes of each interface, and a list of addresses without their interfaces;
+since each address adds a route, an interface without routes has no address, except addresses that no route
+covers.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ _OWN_ADDRESS = re.compile(r"\|-- (\S+)\n\s+/32 host LOCAL")
 
 
 class Networks(NamedTuple):
-    """Interface → its route or address, in words; IPv4 addresses whose interface is unknown."""
+    """A route or address of each interface as text; IPv4 addresses whose interface is unknown."""
 
     used: Mapping[str, str]
     unassigned: tuple[str, ...]
 
 
 def read_networks(root: Root) -> Networks | None:
-    """The interfaces with addresses and routes; None if these are not those of sysfs."""
-    if not any(_same_namespace(root) for _ in range(2)):  # interfaces of pods come and go between two reads
+    """Return the interfaces with addresses and routes; None if sysfs shows another network namespace."""
+    # interfaces of pods are created and deleted between two reads
+    if not any(_same_namespace(root) for _ in range(2)):
         return None
     routes = tuple(_parse_ipv4_routes(root.text(f"{NET}/route") or ""))
     used: dict[str, str] = {}
@@ -61,7 +63,7 @@ def read_networks(root: Root) -> Networks | None:
 
 
 def find_uses(root: Root, names: Iterable[str], networks: Networks | None) -> HostUses:
-    """The uses that the host makes of these interfaces."""
+    """Return the uses of these interfaces by the host."""
     found: list[HostUse] = []
     unseen: list[str] = []
     for name in names:
@@ -78,13 +80,15 @@ def find_uses(root: Root, names: Iterable[str], networks: Networks | None) -> Ho
 
 
 def has_hidden_interface(root: Root, function: str) -> bool:
-    """True if the function has an interface that this sysfs does not show: it is in another namespace."""
+    """Return True if the function has an interface in another network namespace, which this sysfs does not
+    show.
+    """
     places = [function, *(f"{function}/{name}" for name in root.names(function) if name.startswith("virtio"))]
     return any(root.exists(f"{place}/net") and not root.names(f"{place}/net") for place in places)
 
 
 def _use_of(root: Root, name: str, networks: Networks | None) -> str | None:
-    """The use of an interface; a bridge or bond above it comes first, since that takes its addresses."""
+    """Return the use of an interface; a bridge or bond above it comes first, because it has the addresses."""
     used = networks.used if networks is not None else {}
     above = [each[6:] for each in root.names(f"{INTERFACES}/{name}") if each.startswith("upper_")]
     master = root.link(f"{INTERFACES}/{name}/master")
@@ -109,7 +113,7 @@ def _same_namespace(root: Root) -> bool:
 
 
 def _parse_ipv4_routes(text: str) -> Iterator[tuple[str, IPv4Network]]:
-    """Of /proc/net/route: name, destination, gateway, flags, …, the mask in place 7; hex, as in memory."""
+    """Yield routes of /proc/net/route: name, destination, gateway, flags, …, mask in column 7; in hex."""
 
     def route(words: Sequence[str]) -> tuple[str, IPv4Network] | None:
         network = IPv4Network((_ipv4(words[1]), str(IPv4Address(_ipv4(words[7])))), strict=False)
@@ -123,7 +127,7 @@ def _ipv4(text: str) -> bytes:
 
 
 def _parse_ipv6_routes(text: str) -> Iterator[tuple[str, IPv6Network]]:
-    """Of /proc/net/ipv6_route: destination and its length come first, flags and name last."""
+    """Yield routes of /proc/net/ipv6_route: destination and prefix length first, flags and name last."""
 
     def route(words: Sequence[str]) -> tuple[str, IPv6Network] | None:
         network = IPv6Network((bytes.fromhex(words[0]), int(words[1], 16)), strict=False)
@@ -134,7 +138,7 @@ def _parse_ipv6_routes(text: str) -> Iterator[tuple[str, IPv6Network]]:
 
 
 def _parse_ipv6_addresses(text: str) -> Iterator[tuple[str, IPv6Address]]:
-    """Of /proc/net/if_inet6; every interface that is up has a link-local one, so that says nothing."""
+    """Yield addresses of /proc/net/if_inet6, except link-local ones, which every active interface has."""
 
     def address_of(words: Sequence[str]) -> tuple[str, IPv6Address] | None:
         address = IPv6Address(bytes.fromhex(words[0]))
@@ -144,7 +148,7 @@ def _parse_ipv6_addresses(text: str) -> Iterator[tuple[str, IPv6Address]]:
 
 
 def _parse_lines(lines: Iterable[str], parse: Callable[[Sequence[str]], T | None]) -> Iterator[T]:
-    """The value of each line; a line of another form is left out."""
+    """Yield the value of each line; lines in another format are skipped."""
     for line in lines:
         try:
             said = parse(line.split())

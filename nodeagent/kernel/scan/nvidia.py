@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts of NVIDIA's drivers: types of vGPUs and their names, numbers of device nodes, Extended GPU Memory.
+"""Reads facts of NVIDIA's drivers: vGPU types and names, numbers of device nodes, Extended GPU Memory.
 
-With the vendor-specific VFIO framework a VF shows its type by number once one is set. Names have two sources:
-the list of creatable types of VFs that have none yet, and the file in which the vGPU manager describes all
-types (one element ``vgpuType`` with ``id`` and ``name`` each), on the host or below the root of NVIDIA's
-driver container. The file is searched, not parsed: it has some hundred kilobytes, and a broken one gives
-fewer names, never an error.
+With the vendor-specific VFIO framework, a VF with a type shows only the number of the type. Names come from
+two sources: the list of creatable types of VFs without a type, and the file in which the vGPU manager
+describes all types (an element ``vgpuType`` with ``id`` and ``name`` for each), on the host or in the root
+of NVIDIA's driver container. The file is searched, not parsed: it has some hundred kilobytes, and a broken
+file yields fewer names instead of an error.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from nodeagent.model.ids import PciAddress, pci_address, pci_order
 
 VGPU_TYPE = "nvidia/current_vgpu_type"  # below a function
 VGPU_TYPES = "nvidia/creatable_vgpu_types"
-NO_VGPU = "0"  # the content of VGPU_TYPE where no type is set
-SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # comes with the vGPU manager
+NO_VGPU = "0"  # the content of VGPU_TYPE if no type is set
+SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"  # installed with the vGPU manager
 MAJOR = 195  # NV_MAJOR_DEVICE_NUMBER in NVIDIA's kernel module
 GPUS = "/proc/driver/nvidia/gpus"
 _EGM = "/sys/class/egm"
 FILE = "/usr/share/nvidia/vgpu/vgpuConfig.xml"
-FILES = (FILE, f"/run/nvidia/driver{FILE}")  # the other where the GPU operator's container has the driver
-_MOST = 1 << 24  # bytes of it that are searched: it grows with each generation of cards
+# the second one is used if the driver runs in a container of the GPU operator
+FILES = (FILE, f"/run/nvidia/driver{FILE}")
+_MOST = 1 << 24  # bytes that are searched; the file grows with each generation of cards
 _TYPE = re.compile(r"<vgpuType\b([^<>]*)>")
 _ATTRIBUTE = re.compile(r"\b(id|name)\s*=\s*\"([^\"]*)\"")
 
 
 def read_vgpu_type(at: Directory) -> tuple[bool, str | None]:
-    """Whether it takes vGPU types, and the one that is set."""
+    """Return whether the VF supports vGPU types, and its current type."""
     text = at.text(VGPU_TYPE)
     return text is not None, None if text in ("", NO_VGPU) else text
 
 
 def parse_vgpu_types(text: str) -> tuple[tuple[str, str], ...]:
-    """(id, name) of each type that ``VGPU_TYPES`` lists.
+    """Return (id, name) of each type in the text of ``VGPU_TYPES``.
 
-    It has a headline and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
+    It has a header and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
     vendor-specific VFIO framework).
     """
     types = (_listed_type(line) for line in text.splitlines())
@@ -54,7 +55,7 @@ def _listed_type(line: str) -> tuple[str, str] | None:
 
 
 def find_vgpu_types(host: Host) -> dict[str, str]:
-    """Number → name of all types that VFs list or have; "" where only the number is known."""
+    """Return the names of all types that VFs list or have, by number; "" if only the number is known."""
     types: dict[str, str] = {}
     for function in host.functions.values():
         if function.vgpu_type is not None:
@@ -64,7 +65,7 @@ def find_vgpu_types(host: Host) -> dict[str, str]:
 
 
 def name_vgpu_types(root: Root, host: Host) -> dict[str, str]:
-    """Number → name of the types that are seen; what a VF lists wins over the file."""
+    """Return the names of existing types by number; the list of a VF has precedence over the file."""
     types = find_vgpu_types(host)
     described = _described(root) if "" in types.values() else {}
     return {number: name or described.get(number, "") for number, name in types.items()}
@@ -82,7 +83,9 @@ def _described(root: Root) -> dict[str, str]:
 
 
 def read_stamps(root: Root) -> tuple[tuple[int, ...], ...]:
-    """Differs after a file of types was changed, created or removed; the files are not read for it."""
+    """Return a value that changes when a file of types is changed, created or removed, without reading
+    files.
+    """
     return tuple(_stamp(root.path(file)) for file in FILES)
 
 
@@ -95,18 +98,18 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 def read_minor(root: Root, address: str) -> str | None:
-    """The number of NVIDIA's node for a GPU: 0 for /dev/nvidia0; None where its driver tells none."""
+    """Return the number of NVIDIA's node for a GPU: 0 for /dev/nvidia0; None if the driver reports none."""
     lines = (root.text(f"{GPUS}/{address}/information") or "").splitlines()
     pairs = (line.partition(":") for line in lines)
     return next((value.strip() for name, _, value in pairs if name.strip() == "Device Minor"), None)
 
 
 def find_egm_nodes(root: Root) -> tuple[tuple[str, tuple[PciAddress, ...]], ...]:
-    """The nodes of Extended GPU Memory (GH200 and GB200), each with the GPUs that share it, by name.
+    """Return the nodes of Extended GPU Memory (GH200 and GB200), each with the GPUs that share it, by name.
 
-    One node for each socket, made by nvgrace-egm. Its class directory has the GPUs in a file
-    ``gpu_devices`` (the driver that NVIDIA ships), or as links with their addresses as names (the one
-    proposed to Linux in 2026).
+    There is one node for each socket, created by nvgrace-egm. Its class directory lists the GPUs in a file
+    ``gpu_devices`` (the driver that NVIDIA ships), or as links named by address (the driver proposed to
+    Linux in 2026).
     """
     return tuple(_egm_nodes(root))
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads one PCI function.
 
-A regular scan keeps to attributes that neither hang while a device is being taken away (``uevent``,
+A regular scan reads only attributes that neither hang while a device is being unbound (``uevent``,
 ``driver_override``, ``sriov_numvfs`` and ``sriov_vf_total_msix`` do, on kernel 6.1 or on all) nor wake a
-sleeping device (``config``, ``*_link_speed``, ``*_link_width``): the configuration space is looked at where
-a device is open and awake, and right before an Allocate. Does not decide anything: half a device is kept
-with the attributes that could be read; only a device that is not there at all is None.
+sleeping device (``config``, ``*_link_speed``, ``*_link_width``). The configuration space is read only if a
+device is open and awake, and just before an Allocate. This module makes no decisions: a partly readable
+device is kept with the attributes that could be read; the result is None only if the device does not exist.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import GroupNumber, PciAddress, pci_address, pci_order
 
 DEVICES = "/sys/bus/pci/devices"
-AUTOPROBE = "sriov_drivers_autoprobe"  # of a PF: 0 keeps drivers from VFs that no driver_override names
-_HEADER = 64  # bytes of the configuration space; the first four of a VF's are ones always
-_DIGITS = 19  # a number of more is none of the kernel's
+# of a PF: with 0, drivers bind only VFs whose driver_override names them
+AUTOPROBE = "sriov_drivers_autoprobe"
+_HEADER = 64  # bytes of the configuration space; the first four of a VF are always ones
+_DIGITS = 19  # the kernel uses no larger number
 _BELOW_ZERO = 1 << 31
 VFIO = "/dev/vfio"
 VFIO_DEVICES = "/dev/vfio/devices"
@@ -35,7 +36,7 @@ _DENYLIST = {"8086": frozenset({"19e2", "19e3", "37c8", "37c9", "0435", "0443"})
 _FRAMEBUFFERS = re.compile("BOOTFB|simpledrm|simplefb|simple-framebuffer|efifb|vesafb|vesadrm|efidrm")
 
 _TEXTS = ("modalias", "numa_node", "enable", "power_state")
-# of modalias_show in drivers/pci/pci-sysfs.c, which takes no lock: one file has the content of five
+# modalias_show in drivers/pci/pci-sysfs.c takes no lock; this one file contains the ids of five
 _MODALIAS = re.compile(
     "pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})"
     "bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})"
@@ -43,7 +44,8 @@ _MODALIAS = re.compile(
 _ID_FILES = (("vendor", 4), ("device", 4), ("subsystem_vendor", 4), ("subsystem_device", 4), ("class", 6))
 _OF_PF = ("sriov_totalvfs", "sriov_vf_device", "sriov_offset", "sriov_stride", AUTOPROBE)
 _NO_PF: tuple[None, ...] = (None,) * len(_OF_PF)
-_NO_VGPU_DRIVERS = (None, "vfio-pci")  # the directory nvidia is made by NVIDIA's driver, and goes with it
+# NVIDIA's driver creates the directory nvidia, and removes it when it is unbound
+_NO_VGPU_DRIVERS = (None, "vfio-pci")
 _SWITCH = {"0": False, "1": True}
 _AWAKE = "D0"
 _PF_DRIVER = "physfn/driver"
@@ -54,12 +56,13 @@ _VFIO_DEVICE = re.compile(r"(?:/dev/vfio/devices/)?(vfio\d+)")
 
 
 def function(root: Root, address: PciAddress) -> PciFunction | None:
-    """The function as it is now, without its recovery; None if it is not there."""
+    """Return the current state of the function, without recovery results; None if it does not exist."""
     path = f"{DEVICES}/{address}"
     try:
         with root.directory(path) as directory:
             read = _function(root, address, directory)
-            halfway = read.vendor is None or read.group is None  # it may have gone while it was read
+            # the function may have been removed while it was read
+            halfway = read.vendor is None or read.group is None
             return None if halfway and not root.exists(path) else read
     except OSError as error:
         if is_gone(error):
@@ -68,16 +71,19 @@ def function(root: Root, address: PciAddress) -> PciFunction | None:
 
 
 def has_fallen_off_bus(root: Root, address: PciAddress) -> bool:
-    """True if its configuration space is all ones: it has fallen off the bus. Wakes it if it sleeps."""
+    """Return True if the configuration space reads as all ones: the function has fallen off the bus.
+
+    Wakes it.
+    """
     return _read_header(root, address) is False
 
 
 def config_space_answers(root: Root, address: PciAddress) -> bool | None:
-    """False if the configuration space reads as all ones; None if it cannot be read, or not without waiting.
+    """Return False if the configuration space reads as all ones; None if it cannot be read without waiting.
 
-    The kernel blocks reads while it resets a function (pci_cfg_access_lock in drivers/pci/access.c),
-    which takes a second for a bus, and up to a minute for one that is slow to come back; a VM resets its
-    function when it starts. A function that does not answer at once is no reason to call it unreadable.
+    The kernel blocks reads while it resets a function (pci_cfg_access_lock in drivers/pci/access.c), which
+    takes a second for a bus, and up to a minute for a device that is slow to return; a VM resets its
+    function when it starts. So a function that does not answer immediately is not considered unreadable.
     """
     answer = read_with_timeout(f"header of {address}", lambda: _read_header(root, address))
     return answer[0] if answer else None
@@ -93,7 +99,7 @@ def _read_header(root: Root, address: PciAddress) -> bool | None:
 
 
 def reads_as_known(root: Root, known: PciFunction) -> bool:
-    """True if all that can change while the device stays in its place reads as known; quicker than a scan."""
+    """Return True if every attribute that can change without a replug is unchanged; faster than a scan."""
     try:
         with root.directory(f"{DEVICES}/{known.address}") as at:
             return (
@@ -111,11 +117,11 @@ def reads_as_known(root: Root, known: PciFunction) -> bool:
 
 
 def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
-    """All attributes. Those that most functions lack are opened by name: to list the directory takes longer.
+    """Return all attributes. Rare attributes are opened by name, which is faster than listing the directory.
 
-    By which driver it is bound comes before the count of opens: one that was read before a new driver came
-    would be taken for the lowest under that one, and the device for open for ever. The other way round it is
-    of a binding that never comes again.
+    The driver is read before the open count: a count read before a new driver was bound would be taken for
+    the lowest count under that driver, so that the device would appear open for ever. In this order, the
+    count at worst belongs to a binding that never returns.
     """
     driver = _intern(at.link("driver"))
     vfio_devices = at.inodes("vfio-dev")
@@ -167,9 +173,9 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     )
 
 
-@functools.lru_cache(maxsize=1024)  # a thousand functions are of few models
+@functools.lru_cache(maxsize=1024)  # a thousand functions have few different models
 def _parse_modalias(text: str | None) -> tuple[str, ...] | None:
-    """Vendor, device, those of the subsystem, and class; None for a text of another form."""
+    """Return vendor, device, subsystem ids and class; None for a text in another format."""
     match = _MODALIAS.fullmatch(text or "")
     if match is None:
         return None
@@ -178,27 +184,31 @@ def _parse_modalias(text: str | None) -> tuple[str, ...] | None:
 
 
 def _read_ids(at: Directory) -> tuple[str | None, ...]:
-    """The same of a function without modalias: it is going away, or its host was saved without."""
+    """Return the same for a function without modalias: it is being removed, or its host was saved without
+    it.
+    """
     return tuple(hexadecimal(at.text(name), digits) for name, digits in _ID_FILES)
 
 
 def _vfio_bound(driver: str | None, has_vfio_dev: bool) -> bool:
-    """Every VFIO driver makes vfio-dev (kernel 6.1 and newer); 6.1 keeps it when the driver has let go."""
+    """Return True if a VFIO driver is bound: each creates vfio-dev (since 6.1); 6.1 keeps it after an
+    unbind.
+    """
     return driver == "vfio-pci" or (driver is not None and has_vfio_dev)
 
 
 def vfio_device(at: Directory) -> str | None:
-    """The name in ``vfio-dev``, such as vfio3, or None."""
+    """Return the name in ``vfio-dev``, such as vfio3, or None."""
     return _vfio_device(at.inodes("vfio-dev") or ())[0]
 
 
 def _vfio_device(entries: Collection[tuple[str, int]]) -> tuple[str, int] | tuple[None, None]:
-    """The name of a VFIO device in ``vfio-dev``, and its inode."""
+    """Return the name of a VFIO device in ``vfio-dev``, and its inode."""
     return next((entry for entry in entries if entry[0].startswith("vfio")), (None, None))
 
 
 def has_cdev(root: Root, at: Directory, name: str) -> bool:
-    """True if the VFIO device of that name has a node of its own, and says so."""
+    """Return True if the VFIO device of that name has its own device node."""
     return at.exists(f"vfio-dev/{name}/dev") and root.exists(f"{VFIO_DEVICES}/{name}")
 
 
@@ -210,12 +220,12 @@ def _vfs(at: Directory) -> dict[int, PciAddress]:
 
 
 def _interfaces(at: Directory, virtual: bool) -> tuple[str, ...]:
-    """The names of the network interfaces of a PF, or of the PF of a VF."""
+    """Return the names of the network interfaces of a PF, or of the PF of a VF."""
     return tuple(sorted(name for name, _ in at.inodes(_PF_INTERFACES if virtual else "net") or ()))
 
 
 def _ports(target: str | None) -> tuple[str, ...]:
-    """The names above a function on its real path, e.g. ../../../devices/pci0000:00/0000:00:10.0/…"""
+    """Return the names above a function in its sysfs path, e.g. ../../../devices/pci0000:00/0000:00:10.0/…"""
     parts = target.split("/") if target is not None else []
     return tuple(map(sys.intern, parts[parts.index("devices") + 1 : -1])) if "devices" in parts else ()
 
@@ -226,28 +236,28 @@ def _address(text: str | None) -> PciAddress | None:
 
 @functools.lru_cache(maxsize=1024)  # a thousand functions have few ids and classes
 def hexadecimal(text: str | None, digits: int) -> str | None:
-    """0x10de → 10de, with ``digits`` digits; None for anything else."""
+    """Return 0x10de as 10de, with ``digits`` digits; None for any other text."""
     if text is None or text[:2] != "0x" or not _HEX.issuperset(text[2:]):
         return None
     return sys.intern(text[2:].lower().zfill(digits))
 
 
 def _intern(word: str | None) -> str | None:
-    """The same object for equal words: a thousand functions have few drivers, vendors and classes."""
+    """Return one object for equal words: a thousand functions have few drivers, vendors, classes."""
     return None if word is None else sys.intern(word)
 
 
 def natural(text: str | None) -> int | None:
-    """A decimal number that is not negative: the kernel's -1 means unknown."""
+    """Return a decimal number; None if it is negative: the kernel's -1 means unknown."""
     if text is None or len(text) > _DIGITS or not text.isdecimal() or not text.isascii():
         return None
     return int(text)
 
 
 def _count(text: str | None) -> int | None:
-    """A signed number of 32 bits, which the kernel writes as one without a sign (``enable_show``).
+    """Return a signed 32-bit number, which the kernel writes as an unsigned one (``enable_show``).
 
-    It is below zero after a driver that disabled once too often (``pci_disable_device`` only warns).
+    It is negative after a driver has disabled the device too often (``pci_disable_device`` only warns).
     """
     number = natural(text)
     return number if number is None or number < _BELOW_ZERO else number - 2 * _BELOW_ZERO
@@ -259,17 +269,17 @@ def _group_number(text: str | None) -> GroupNumber | None:
 
 
 def find_vfs_of(root: Root, physical: str) -> frozenset[str]:
-    """The functions that name this one as their PF, whether it lists them or not."""
+    """Return the functions that name this one as their PF, even if it does not list them."""
     names = root.names(DEVICES)
     return frozenset(name for name in names if root.link(f"{DEVICES}/{name}/physfn") == physical)
 
 
 def number_vfs(read: dict[PciAddress, PciFunction | None], known: Mapping[PciAddress, PciFunction]) -> None:
-    """Number the VFs among those that were read, and mark those that were left behind.
+    """Set the number of each VF that was read, and mark VFs that remained after their PF was removed.
 
-    ``known`` are functions that were not read. Some drivers (nvme) do not take their VFs along when the PF is
-    removed. Found again, the PF is another device to the kernel: the old VFs still name it, and it lists none
-    (Linux 6.1, 6.12 and 7.2).
+    ``known`` are functions that were not read. Some drivers (nvme) do not remove their VFs with the PF.
+    When the PF is rescanned, it is another device to the kernel: the old VFs still name it, but it lists
+    none (Linux 6.1, 6.12 and 7.2).
     """
     for address, vf in read.items():
         if vf is not None and vf.physfn is not None:
@@ -284,10 +294,10 @@ def number_vfs(read: dict[PciAddress, PciFunction | None], known: Mapping[PciAdd
 
 
 def read_boot_framebuffers(root: Root) -> tuple[tuple[PciAddress, str], ...]:
-    """The functions with a framebuffer of the firmware in their memory, each with the names of its owners.
+    """Return the functions with a firmware framebuffer in their memory, each with the names of its owners.
 
-    /proc/iomem shows a region that is claimed in another one by more blanks before it. "BOOTFB" is claimed by
-    drivers/firmware/sysfb_simplefb.c, the others by their drivers.
+    /proc/iomem shows a region inside another one with more indentation. "BOOTFB" is claimed by
+    drivers/firmware/sysfb_simplefb.c, other regions by their drivers.
     """
     text = root.text("/proc/iomem") or ""
     found: dict[PciAddress, list[str]] = {}
@@ -309,7 +319,7 @@ def _list(root: Root) -> list[PciAddress]:
 
 
 def _named(key: str, previous: Host) -> tuple[PciAddress, ...] | None:
-    """The function of an address, or that which has a VFIO device."""
+    """Return the function with this address, or the function of this VFIO device."""
     address = pci_address(key)
     if address is not None:
         return (address,)
@@ -325,9 +335,9 @@ def _unanswered(address: PciAddress, previous: Host) -> PciFunction:
 
 
 def _follow(address: PciAddress, now: PciFunction | None, previous: Host) -> Iterable[Item]:
-    """The groups before and after, the PF, the VFs that came or went, and the types it may offer.
+    """Return the previous and current group, the PF, added and removed VFs, and the function as mdev parent.
 
-    A VF tells of its PF's driver and interfaces: all of them are read again after others.
+    The state of a VF includes its PF's driver and interfaces, so all VFs are read again after these change.
     """
     yield Item("mdev_parents", address)
     vfs: set[PciAddress] = set()
@@ -344,7 +354,7 @@ def _follow(address: PciAddress, now: PciFunction | None, previous: Host) -> Ite
 
 
 def _of_pf(physical: PciFunction) -> tuple[object, ...]:
-    """The facts of a PF that are facts of its VFs, too."""
+    """Return the facts of a PF that are also facts of its VFs."""
     return physical.driver, physical.pf_interfaces
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader: all that a scan has to know of one kind of thing. A new kind is one more row in
-``scanner.READERS``.
+"""Defines Reader, which describes how a scan reads one kind of object.
 
-A Reader fills one table of the Host. It lists what there is, reads one thing, says what stands for one that
-does not answer, and which others are touched when one was read: room and neighbours have no event of their
-own. Readers do not know each other: what else is to be read is named by table and key.
+A new kind is one more row in ``scanner.READERS``.
+
+A Reader fills one table of the Host. It lists the objects, reads one object, provides a value for an object
+that does not answer, and names other objects to read again: free capacity and group membership change
+without an event of their own. Readers do not call each other: they name further objects by table and key.
 """
 
 from __future__ import annotations
@@ -19,21 +20,25 @@ NOT_READABLE = "not readable: being removed?"
 
 
 class Item(NamedTuple):
-    """One thing to read: the table of the Host that it stands in, and its key there."""
+    """One object to read: its table in the Host, and its key there."""
 
     table: str
     key: Any
 
 
 class Reader(NamedTuple):
-    """How one table of the Host is filled. The functions that read may hang; those with a Host are pure.
+    """Describes how one table of the Host is filled.
 
-    ``list``: the keys of all things that exist.
-    ``read``: the value of one key; None: it does not exist.
-    ``unanswered``: stands for a thing that does not answer in time.
-    ``named``: the keys that an event's key names, () if none has it now; None: that key is another reader's.
-    ``follow``: what else is to be read after a value of a key, with the Host before, where not everything is.
-    ``recheck``: True if one still reads as known; for devices quicker than to read it.
+    Functions that read may hang; those with a Host do no I/O.
+
+    ``list``: returns the keys of all objects that exist.
+    ``read``: returns the value of one key; None: the object does not exist.
+    ``unanswered``: returns the value for an object that does not answer in time.
+    ``named``: returns the keys that an event's key refers to, () if there are none; None: another reader
+    handles it.
+    ``follow``: returns further objects to read after a value, from the previous Host, unless everything is
+    read.
+    ``recheck``: returns True if an object is unchanged; for devices this is faster than reading.
     """
 
     table: str
@@ -46,5 +51,5 @@ class Reader(NamedTuple):
 
 
 def group_of(number: int | None) -> tuple[Item, ...]:
-    """The IOMMU group of that number, as something to read."""
+    """Return the IOMMU group with that number as an item to read."""
     return () if number is None else (Item("groups", number),)

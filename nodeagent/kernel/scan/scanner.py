@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scans the host: everything, or only the devices that an event named.
 
-One thread reads the devices one after the other, each by the Reader of its table. Reading one may show that
-others have to be read as well (``follow``): the group that a function has left, the PF of a VF, the parents
-of an mdev. A read of sysfs sleeps for as long as the kernel holds a device, which no signal ends. So a thread
-that reads one device for longer than the deadline is replaced: the device is listed as unreadable as it was
-known last, another thread goes on with the rest, and the device is not read again before the first thread has
-come back. With k such devices a scan takes k deadlines once. Called by the observer and by commands; what
-was read is joined by ``assembly``.
+One thread reads the devices one after the other, each with the Reader of its table. A reader may name
+further objects to read (``follow``): the group that a function has left, the PF of a VF, the parents of an
+mdev. A read of sysfs sleeps as long as the kernel locks the device, and no signal ends it. So a thread that
+reads one device for longer than the deadline is replaced: the device is listed as unreadable with its last
+known state, another thread reads the other devices, and the device is not read again before the first
+thread has returned. With k such devices a scan takes k deadlines once. The observer and commands call this
+module; ``assembly`` merges the results.
 """
 
 from __future__ import annotations
@@ -42,16 +42,19 @@ READERS: Mapping[str, Reader] = {
     reader.table: reader
     for reader in (pci.READER, mdevs.READER, groups.READER, mdevs.PARENTS_READER, usb.READER)
 }
-_LISTS = Item("", "/sys")  # stands for the lists of devices
+_LISTS = Item("", "/sys")  # an item for the lists of devices
 
 
 class Scanner:
-    """Scans the host below one root, for the event loop."""
+    """Scans the host below one root; used on the event loop."""
 
     def __init__(
         self, root: Root, scan_requests: ScanRequests, timeouts: Timeouts, *, deadline: float
     ) -> None:
-        """``scan_requests`` get a device that can be read again; ``deadline``: seconds for one."""
+        """Create the scanner. When a stuck device can be read again, it is added to ``scan_requests``.
+
+        ``deadline``: seconds for one device.
+        """
         self._root = root
         self._scan_requests = scan_requests
         self._deadline = deadline
@@ -62,7 +65,7 @@ class Scanner:
 
     @property
     def stuck(self) -> tuple[str, ...]:
-        """The keys of the devices that a thread is still reading after a scan."""
+        """Return the keys of the devices that a thread is still reading after a scan."""
         return tuple(sorted(str(item.key) for item in self._stuck if item != _LISTS))
 
     async def scan(
@@ -73,11 +76,12 @@ class Scanner:
         recoveries: Mapping[PciAddress, Recovery],
         specs: Mapping[str, CdiFile] = NO_SPECS,
     ) -> Host:
-        """The Host of now: everything (``keys`` None), or only the devices that the keys name.
+        """Return the current Host: scan everything (``keys`` None), or only the devices that the keys name.
 
-        ``nodes``: device nodes to list, besides those of VFIO; ``recoveries``: what AER events said last.
-        ``specs``: what CDI files say; the nodes that they name are among ``nodes``.
-        :raises KernelRefused: if not even the list of devices can be had in time, or nothing can be read.
+        ``nodes``: device nodes to list besides those of VFIO; ``recoveries``: the latest results of AER
+        events. ``specs``: the contents of CDI files, whose nodes are among ``nodes``.
+
+        :raises KernelRefused: if the list of devices cannot be read in time, or nothing can be read.
         """
         reads = _Reads(self._root, keys, previous, nodes, recoveries, specs, frozenset(self._stuck))
         host = await self._scan_devices(reads)
@@ -88,10 +92,10 @@ class Scanner:
     async def recheck(
         self, ids: Sequence[str], host: Host, functions: Sequence[PciAddress] = ()
     ) -> tuple[bool, Sequence[PciAddress]]:
-        """True if these functions, mdevs and nodes, and the groups, still read as ``host`` has them.
+        """Return True if these functions, mdevs and nodes, and their groups, are unchanged since ``host``.
 
-        And those of the ``functions`` whose configuration space does not answer; reading it wakes a function
-        that sleeps. Waits without a limit.
+        The second result lists those of ``functions`` whose configuration space does not answer; reading it
+        wakes a sleeping function. Waits without a limit.
         """
 
         def read() -> tuple[bool, Sequence[PciAddress]]:
@@ -121,17 +125,19 @@ class Scanner:
                 return host
 
     def _forget(self, item: Item, _: object) -> None:
-        """The thread that was reading it has come back: it is read again."""
+        """Request a new scan of a stuck device when its thread has returned."""
         self._stuck[item] -= 1
         if self._stuck[item] <= 0:
             del self._stuck[item]
             self._scan_requests.add(None if item == _LISTS else str(item.key))
 
     async def _scan_host_use(self, host: Host, before: Host, read: Iterable[PciAddress] | None) -> Host:
-        """The Host with the uses of its functions by the host itself; ``read`` were scanned, None: all.
+        """Return the Host with the uses of functions by the host; ``read`` are the functions scanned, None:
+        all.
 
-        Of these, functions that have changed or are in use: the end of a use changes nothing else. A use that
-        is not found in time counts as before; a closer look comes before any driver change.
+        Only functions that have changed or are in use are examined, since the end of a use changes nothing
+        else. If the examination does not finish in time, the previous result is kept; each driver change is
+        preceded by a more detailed one.
         """
         if read is None:
             scope = list(host.functions.values())
@@ -148,9 +154,10 @@ class Scanner:
 
 
 class _Reads:
-    """The reads of one scan, by one thread at a time: ``run`` in a thread, the rest on the event loop.
+    """The reads of one scan, made by one thread at a time: ``run`` is for a thread, other methods for the
+    loop.
 
-    A thread that was replaced takes no further device, and what it reads late is dropped.
+    A thread that was replaced reads no further device, and its late result is dropped.
     """
 
     def __init__(
@@ -176,12 +183,12 @@ class _Reads:
         self._pending: deque[Item] = deque()
         self._known: set[Item] = set()
         self._lock = threading.Lock()
-        self._thread = 0  # the number of the one that reads
-        self._item: Item | None = None  # that it reads
+        self._thread = 0  # the number of the thread that reads
+        self._item: Item | None = None  # the device that it reads
         self._since = 0.0  # monotonic seconds
 
     def run(self) -> Host | None:
-        """Read all that is pending; the Host of it, or None if this thread was replaced meanwhile."""
+        """Read everything pending and return the Host; None if this thread was replaced meanwhile."""
         with self._lock:
             self._thread += 1
             number = self._thread
@@ -207,12 +214,14 @@ class _Reads:
         return assembly.assemble(self.found, self._frame, self._previous, self._recoveries, whole=self.whole)
 
     def remaining(self, deadline: float) -> float:
-        """Seconds until the device that is read now exceeds the deadline."""
+        """Return the seconds until the current read exceeds the deadline."""
         with self._lock:
             return deadline if self._item is None else self._since + deadline - time.monotonic()
 
     def replace_thread(self, deadline: float) -> Item | None:
-        """The device that it has been reading for that long, now listed as it was; None if there is none."""
+        """Replace the thread after the deadline; return the device that it reads, now listed as unreadable,
+        or None.
+        """
         with self._lock:
             item = self._item
             if item is None or time.monotonic() - self._since < deadline:
@@ -224,7 +233,9 @@ class _Reads:
             return item
 
     def _list(self, number: int) -> bool:
-        """Read the lists of devices, and the plain facts; False if this thread was replaced meanwhile."""
+        """Read the lists of devices and the simple facts; return False if this thread was replaced
+        meanwhile.
+        """
         frame = read_frame(self._root, self._previous, self._nodes, whole=self.whole)
         items = self._named if self._named is not None else tuple(list_devices(self._root, self._nodes))
         specs = self._previous.cdi if self._previous.cdi == self._specs else self._specs
@@ -238,7 +249,7 @@ class _Reads:
     def _put(self, item: Item, value: object) -> None:
         self.found[item.table][item.key] = value
         if self.whole:
-            return  # the rest is listed, and the parents of mdevs come last
+            return  # the other tables are listed; parents of mdevs come last
         if item.table == "mdev_parents":
             self._known.discard(item)
         self._add(READERS[item.table].follow(item.key, value, self._previous))
@@ -247,9 +258,9 @@ class _Reads:
         self.found[item.table][item.key] = READERS[item.table].unanswered(item.key, self._previous)
 
     def _add(self, items: Iterable[Item]) -> None:
-        """Each is read once, but for a parent of mdevs that is named again after it was read.
+        """Add items; each is read once, except an mdev parent that is named again after it was read.
 
-        Its room may have changed with what named it, and has no event of its own.
+        Its free capacity may have changed without an event.
         """
         for item in items:
             if item in self._known:
@@ -262,11 +273,11 @@ class _Reads:
 
 
 def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
-    """The devices that the keys of events name, each once; None if a key names none: then read everything.
+    """Return the devices that the keys of events name; None if a key names none: then everything must be
+    read.
 
-    A key is a PCI address, an mdev UUID, a VFIO device name (``vfio3``), a device node (``/dev/vfio/13``), a
-    USB device (``usb:1-1.2``, or its id) or an IOMMU group's directory. Asks the previous Host only and reads
-    nothing.
+    A key is a PCI address, an mdev UUID, a VFIO device name (``vfio3``), a device node (``/dev/vfio/13``),
+    a USB device (``usb:1-1.2``, or its id) or an IOMMU group's directory. Uses only the previous Host.
     """
     items: dict[str, dict[Item, None]] = {table: {} for table in READERS}
     for key in sorted(keys):
@@ -274,22 +285,22 @@ def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
         table, names = next(((t, n) for t, n in answers if n is not None), ("", None))
         if names is not None:
             items[table] |= {Item(table, name): None for name in names}
-        elif not key.startswith("/dev/"):  # nodes are listed each time
+        elif not key.startswith("/dev/"):  # nodes are listed in each scan
             return None
     return tuple(item for table in items.values() for item in table)
 
 
 def list_devices(root: Root, nodes: Sequence[str]) -> Iterable[Item]:
-    """All devices of all tables. May hang."""
+    """Return all devices of all tables. May hang."""
     for reader in READERS.values():
         if reader.table != "usb" or NODES in nodes:
             yield from (Item(reader.table, key) for key in reader.list(root))
 
 
 def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool) -> Host:
-    """A Host with the plain facts: device nodes, NUMA nodes, IOMMU, modules. May hang.
+    """Return a Host with the simple facts: device nodes, NUMA nodes, IOMMU, modules. May hang.
 
-    Those that stay while the machine runs are read with everything else only.
+    Facts that do not change until a reboot are read only by full scans.
     """
     dev_nodes = read_nodes(root, nodes)
     lasting = previous
@@ -322,8 +333,8 @@ def read_frame(root: Root, previous: Host, nodes: Sequence[str], *, whole: bool)
 
 
 def _with_missing(root: Root, host: Host, *, vfio_loaded: bool) -> Host:
-    """The Host with why it has no IOMMU or no vfio-pci."""
-    from nodeagent.kernel import prerequisites  # here: most nodes have both
+    """Return the Host with the reasons for a missing IOMMU or vfio-pci driver."""
+    from nodeagent.kernel import prerequisites  # imported here because most nodes have both
 
     return replace(
         host,
@@ -333,15 +344,15 @@ def _with_missing(root: Root, host: Host, *, vfio_loaded: bool) -> Host:
 
 
 def existing_nodes(root: Root, dev_nodes: Iterable[str]) -> frozenset[str]:
-    """These, and those of VFIO and iommufd that exist."""
+    """Return these nodes, and those of VFIO and iommufd, if they exist."""
     return frozenset((*dev_nodes, *(path for path in COMMON_NODES if root.exists(path))))
 
 
 def read_nodes(root: Root, wanted: Sequence[str]) -> Mapping[str, DevNode]:
-    """The device nodes of these paths and patterns."""
+    """Return the device nodes for these paths and patterns."""
     if not wanted:
         return {}
-    from nodeagent.kernel.scan import devnodes  # here: few nodes have rules for device nodes
+    from nodeagent.kernel.scan import devnodes  # imported here because few nodes have rules for device nodes
 
     return devnodes.read(root, wanted)
 
@@ -349,9 +360,9 @@ def read_nodes(root: Root, wanted: Sequence[str]) -> Mapping[str, DevNode]:
 def check_fallen(
     root: Root, functions: dict[str, PciFunction | None], recoveries: Mapping[PciAddress, Recovery]
 ) -> None:
-    """Look again at functions that have fallen off the bus: nothing else tells when they answer.
+    """Check functions that have fallen off the bus again, since no event reports that they answer.
 
-    This wakes a sleeping device, which no pod can have.
+    This wakes a sleeping device; no pod uses it.
     """
     for address, recovery in recoveries.items():
         function = functions.get(address)
@@ -361,7 +372,7 @@ def check_fallen(
 
 
 def _reads_as_known(root: Root, ids: Collection[str], host: Host) -> bool:
-    """True if these functions, mdevs and nodes, and the groups, read as ``host`` has them. May hang."""
+    """Return True if these functions, mdevs, nodes, and groups are unchanged since ``host``. May hang."""
     if existing_nodes(root, ()) != host.nodes.intersection(COMMON_NODES):
         return False
     paths = [path for path in ids if path.startswith("/")]
@@ -385,19 +396,20 @@ def _device_reads_as_known(root: Root, device_id: str, host: Host) -> bool:
 
 
 def _unnamed(dev_nodes: Mapping[str, DevNode]) -> dict[str, DevNode]:
-    """Without their lasting names, which are no part of what a container gets."""
+    """Return the nodes without their persistent names, which a container does not get."""
     return {path: node._replace(alias="") for path, node in dev_nodes.items()}
 
 
 def _no_list() -> KernelRefused:
     return KernelRefused(
         "the list of devices below /sys cannot be read: the kernel does not answer",
-        "look for blocked tasks in the kernel log of the host (dmesg there)",
+        "check for blocked tasks in the kernel log of the host (dmesg)",
         path="/sys",
     )
 
 
 def _read_host_uses(root: Root, addresses: Sequence[PciAddress]) -> dict[PciAddress, HostUses]:
-    from nodeagent.kernel.scan import host_use  # here: a node whose devices are all on VFIO has no use for it
+    # imported here because nodes with only VFIO drivers do not need it
+    from nodeagent.kernel.scan import host_use
 
     return host_use.find_uses(root, addresses)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one USB device, and identifies devices by facts that outlive their numbers.
+"""Reads one USB device, and assigns ids that survive replugging and renumbering.
 
-The kernel shows descriptors from its cache, so no device is woken; but a serial number is read under
-the lock of its device, which a reset may hold. Decides nothing: half a device is kept with what could be
-read. Devices are listed only while a rule asks for USB. Events name a device as ``usb:1-1.2``, or by its id.
+The kernel shows cached descriptors, so no device is woken; but reading a serial number takes the lock of
+its device, which a reset may hold. This module makes no decisions: a partly readable device is kept.
+Devices are listed only while a rule matches USB devices. Events name a device as ``usb:1-1.2``, or by its
+id.
 """
 
 from __future__ import annotations
@@ -32,17 +33,19 @@ _UNKNOWN = "its vendor and product cannot be read: being removed?"
 
 
 def scan_key(name: str) -> str:
-    """How an event names the device of that name in sysfs."""
+    """Return the scan key for the device with that name in sysfs."""
     return _KEY + name
 
 
 def list_names(root: Root) -> list[str]:
-    """All devices but root hubs; interfaces are listed beside them."""
+    """Return the names of all devices except root hubs; the directory also lists USB interfaces."""
     return [name for name in root.names(DEVICES) if _NAME.fullmatch(name)]
 
 
 def device(root: Root, name: str) -> UsbDevice | None:
-    """The device as it is now, with an id for now (see ``assign_ids``); None if it is not there."""
+    """Return the current state of the device with a preliminary id (see ``assign_ids``); None if it is
+    absent.
+    """
     try:
         with root.directory(f"{DEVICES}/{name}") as directory:
             found = _device(root, name, directory)
@@ -53,7 +56,7 @@ def device(root: Root, name: str) -> UsbDevice | None:
     found = found._replace(present=root.exists(found.node))
     if found.driver is None or found.hub:
         return found
-    from nodeagent.kernel.scan import host_use  # here: few nodes have rules for USB devices
+    from nodeagent.kernel.scan import host_use  # imported here because few nodes have rules for USB devices
 
     return found._replace(uses=host_use.find_usb_uses(root, found))
 
@@ -84,7 +87,9 @@ def _interface(at: Directory, name: str) -> UsbInterface:
 
 
 def _path(root: Root, name: str, bus: str | None) -> tuple[str | None, str]:
-    """The PCI controller above it, and where it sits: a controller has a root hub for each speed."""
+    """Return the PCI controller above the device, and its position: a controller has a root hub for each
+    speed.
+    """
     parts = (root.target(f"{DEVICES}/{name}") or "").split("/")
     at = next((place for place, part in enumerate(parts) if place and _BUS.fullmatch(part)), None)
     if at is None:
@@ -100,9 +105,9 @@ def _hexadecimal(text: str | None) -> str | None:
 
 
 def id_by_serial(found: UsbDevice) -> str | None:
-    """The id by its serial number; None without one.
+    """Return the id made of the serial number; None without one.
 
-    Characters that an id may not have are replaced, and a hash is added.
+    Characters that are not allowed in an id are replaced, and a hash is added.
     """
     if found.serial is None or found.vendor is None:
         return None
@@ -113,17 +118,17 @@ def id_by_serial(found: UsbDevice) -> str | None:
 
 
 def id_by_port(found: UsbDevice) -> str:
-    """The id by the port in which it sits."""
+    """Return the id made of the port of the device."""
     return f"{found.vendor}:{found.product}@{found.path}"
 
 
 def assign_ids(
     read: Mapping[str, UsbDevice | None], known: Mapping[str, UsbDevice], whole: bool
 ) -> dict[str, UsbDevice | None]:
-    """The devices that were read, by name, → the same by id, with None for ids that are gone; pure.
+    """Return the devices by id instead of by name, with None for ids that no longer exist. Does no I/O.
 
-    A device that stays in its port keeps its id. One whose serial number another one has already is known by
-    its port, and so are both if they come at once.
+    A device that stays in its port keeps its id. If another device already has the same serial number, the
+    id is made of the port; if both appear together, this applies to both.
     """
     before = {each.name: each for each in known.values()}
     now = {name: each for name, each in before.items() if not whole and name not in read}
@@ -143,7 +148,7 @@ def assign_ids(
 
 
 def _is_same_device(before: UsbDevice | None, now: UsbDevice) -> bool:
-    """True if it is the device that was there before, as far as is known."""
+    """Return True if it is, as far as is known, the same device as before."""
     if before is None:
         return False
     same = (before.vendor, before.product, before.serial) == (now.vendor, now.product, now.serial)
