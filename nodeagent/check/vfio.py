@@ -96,7 +96,7 @@ def _count_groups(host: Host) -> Finding:
     if not host.groups:
         return unseen("there are none without an IOMMU")
     without = [each.address for each in host.functions.values() if each.group is None]
-    seen = f"{len(host.groups)}, with {len(host.functions) - len(without)} PCI functions"
+    seen = f"{len(host.groups)}; PCI functions in them: {len(host.functions) - len(without)}"
     if not without:
         return ok(seen)
     missing = groups.find_missing_isolation(None, host.no_iommu)
