@@ -2,8 +2,7 @@
 """Imports a file of NVIDIA's vgpu-device-manager: named configurations, one of which applies to a node.
 
 The checks are those of the tool itself (api/spec/v1): version v1, no unknown keys, counts above 0, type
-names in the documented spelling. A device filter that cannot match is also an error. A second type for one
-card is accepted, because the file serves many nodes and tools; the plan rejects it for the matching cards.
+names in the documented spelling. A device filter that cannot match is also an error.
 """
 
 from __future__ import annotations
