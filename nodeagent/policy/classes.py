@@ -52,11 +52,11 @@ def describe_uses(function: PciFunction) -> str:
 
 
 def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str]]:
-    """Why the device ``name`` stays with the host, and the fix: one pair for each use of the host.
+    """Why the device ``name`` stays with the host, and the fix: one pair for each use by the host.
 
-    For functions to be bound and USB devices to be offered: mounted disks, interfaces that are up, and
-    keyboards stay with the host, unless the operator overrides that (``forced``). Uses that cannot be read
-    count as uses.
+    These are refusals for functions to bind and for USB devices to offer: mounted disks, interfaces that are
+    up, and keyboards stay with the host, unless the operator overrides that (``forced``). A use that cannot
+    be read counts as a use.
     """
     counting = uses.counting(forced)
     for use in counting.found:
@@ -78,12 +78,13 @@ LEAVE = "leave it out of the rule"
 
 
 def advise_bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEAVE) -> str:
-    """The advice to bind the function to vfio-pci: ``also`` is its last part, ``mdevs`` the number on it.
+    """The advice to bind the function to vfio-pci. ``also``: the last part of the advice; ``mdevs``: the
+    number on it.
 
-    A function in use by the host is never bound, nor one that vfio-pci refuses: ``leave`` is the advice
-    instead. A node may use a network,
-    storage, USB or unknown device in ways that are not visible, or a GPU on its own driver: then the advice
-    has an "if". Unbinding a driver removes its mdevs and VFs, so they have to be removed first.
+    A function that the host uses, or that vfio-pci refuses, is never bound: then ``leave`` is the advice. A
+    node may use a network, storage, USB or unknown device in ways that are not visible, or a GPU on its own
+    driver: then the advice has an "if". Unbinding a driver removes its mdevs and VFs, so they have to be
+    removed first.
     """
     if used := describe_uses(function):
         return f"{used}: {leave}"

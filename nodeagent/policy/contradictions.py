@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do rules, aliases and wishes for mdevs go together? Pure.
+"""Finds contradictions between rules, aliases and desired mdevs. Pure.
 
-One name must mean one thing: one kind, one set of options, one environment variable; a list of devices
-must fit into one message to the kubelet. What each value may be by itself is checked where it is read.
+Each resource name must have one kind, one set of options and one environment variable; a list of devices must
+fit into one message to the kubelet. Each single value is checked where it is read.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 MESSAGE_LIMIT = 3_670_016  # 3.5 MiB; at 4 MiB grpc-go in the kubelet cuts the stream for good
 DEVICE_FRAME = 13  # bytes of a Device on the wire beside its id: tags, lengths, "Unhealthy"
-ID_LIMIT = 63  # a longer id is no label value, which other parts of Kubernetes make of it
+ID_LIMIT = 63  # a longer id is no valid label value; other parts of Kubernetes use ids as label values
 
 
 def contradictions(configuration: Configuration) -> tuple[Problem, ...]:
-    """All that is wrong between rules, aliases and wishes for mdevs, in the order written."""
+    """All contradictions between rules, aliases and desired mdevs, in the order of the configuration."""
     rules, aliases = configuration.rules, configuration.aliases
     return (
         *_doubles(rules),
@@ -40,7 +40,7 @@ def contradictions(configuration: Configuration) -> tuple[Problem, ...]:
 
 
 def last_name(name: str, targets: Mapping[str, str]) -> str:
-    """Where a chain of aliases ends; a circle ends where it began."""
+    """The name at the end of a chain of aliases; a cycle ends where it began."""
     seen = {name}
     while name in targets and targets[name] not in seen:
         name = targets[name]
@@ -49,7 +49,7 @@ def last_name(name: str, targets: Mapping[str, str]) -> str:
 
 
 def _doubles(rules: Sequence[Rule]) -> Iterator[Problem]:
-    """Rules that share a name but not their kind or options."""
+    """Rules with the same name but different kinds or options."""
     first: dict[str, Rule] = {}
     for rule in rules:
         earlier = first.setdefault(rule.name, rule)
@@ -112,7 +112,7 @@ def _cycles(aliases: Sequence[Alias]) -> Iterator[Problem]:
     targets = {alias.name: alias.target for alias in aliases}
     for alias in aliases:
         if last_name(alias.name, targets) in targets:
-            what = f'the alias "{alias.name}" leads in a circle'
+            what = f'the alias "{alias.name}" is part of a cycle'
             yield misconfigured(alias.place, what, "let each chain of aliases end at a new name")
 
 
@@ -129,14 +129,14 @@ def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[
 
 
 def _plain(rule: Rule) -> bool:
-    """True if its devices are offered as discovered ones are."""
+    """True if the devices of the rule are offered like discovered ones."""
     return any(_difference(rule, plain(rule.name)) is None for plain in (PciRule, MdevRule))
 
 
 def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Problem]:
-    """Names whose devices would come in one environment variable; the kubelet takes the first.
+    """Names whose devices would share one environment variable; the kubelet uses the first.
 
-    What an alias renames may be of either kind, unless it leads to a rule.
+    A name that an alias introduces may be of either kind, unless a rule has it.
     """
     kinds = {rule.name: (rule.kind,) for rule in rules if not isinstance(rule, DirectRule)}
     named = [(rule.name, rule.place) for rule in rules if rule.name in kinds]
@@ -150,9 +150,9 @@ def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterat
 
 
 def claim_variable(owners: dict[str, str], kind: Kind, name: str, place: str) -> Problem | None:
-    """Enter the resource as the owner of its environment variable; a Problem if another one has it.
+    """Record the resource as the owner of its environment variable; a Problem if another resource has it.
 
-    KubeVirt makes one variable of names that differ in case, or in '.', '/' and '_' alone.
+    KubeVirt uses the same variable for names that differ only in case, or in '.', '/' and '_'.
     """
     variable = naming.env_key(kind, name)
     first = owners.setdefault(variable, name)
@@ -163,12 +163,12 @@ def claim_variable(owners: dict[str, str], kind: Kind, name: str, place: str) ->
 
 
 def _excluded(mdevs: Mdevs) -> Iterator[Problem]:
-    """Types that are both wanted and excluded, as far as they are written alike."""
+    """Types that are both desired and excluded, in the same spelling."""
     excluded = {naming.normalize_type(name) for name in mdevs.exclude}
     wanted = (*mdevs.types, *(wanted for node in mdevs.nodes for wanted in node.types))
     names = dict.fromkeys(wanted_type.name for wanted_type in wanted)
     for name in (name for name in names if naming.normalize_type(name) in excluded):
-        yield misconfigured("mdevs.exclude", f'"{name}" is both wanted and excluded', "keep one of the two")
+        yield misconfigured("mdevs.exclude", f'"{name}" is both desired and excluded', "keep one of the two")
 
 
 def _at(rule: Rule) -> str:

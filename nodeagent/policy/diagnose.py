@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the problems and notes of a Status, each with its hint. Pure.
 
-``agent.reporting.status`` puts them into the Status, from which all pages show them. Those of the daemon come
-before those of its devices.
+``agent.reporting.status`` puts them into the Status, and all commands and pages show them from there. The
+problems of the daemon come before those of its devices.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nodeagent.model.resource import waits
 from nodeagent.model.status import ANSWERS, RUNNING_AGAIN, DeviceStatus, ResourceStatus, Status
 from nodeagent.policy import naming
 
-_KUBELET_LOG = "look for its reason in the kubelet's log, on the host: journalctl -u kubelet --since -10min"
+_KUBELET_LOG = "find the cause in the kubelet's log, on the host: journalctl -u kubelet --since -10min"
 _NOT_ASKED = (
     "see that the kubelet runs and that kubelet.podResources names its socket;"
     " devices that were in use last count as in use"
@@ -23,7 +23,7 @@ _ONE_PLUGIN = (
     "let one plugin serve it: set externalResourceProvider: true in the KubeVirt CR if virt-handler does, "
     "else stop the other plugin or rename the resource in one of the two"
 )
-_SHOWN = 4  # devices of one line
+_SHOWN = 4  # devices in one line
 _NAMED = 5  # directories that one problem names
 START_KUBELET = (
     "see why: systemctl status kubelet (or k3s, rke2-agent, k0sworker, snap.microk8s.daemon-kubelite)"
@@ -59,7 +59,7 @@ def _of_daemon(status: Status) -> Iterator[Problem]:
 def _of_cluster(status: Status) -> Iterator[Problem]:
     cluster = status.cluster
     if cluster.enabled and cluster.error:
-        yield _problem(*API_SERVER, f"the cluster is not heard: {cluster.error}", cluster.hint)
+        yield _problem(*API_SERVER, f"the API server does not answer: {cluster.error}", cluster.hint)
     for line in cluster.warnings:
         yield _problem(ProblemCode.CLUSTER, line, line)
     yield from cluster.refused
@@ -73,11 +73,13 @@ def _of_host(status: Status) -> Iterator[Problem]:
         what = f"the devices in use are not known: {error}"
         yield _problem(ProblemCode.POD_RESOURCES, "", what, _NOT_ASKED)
     if unread is not None:
-        yield _problem(ProblemCode.HOST_UNREAD, "", f"{unread}: what was seen last counts")
+        yield _problem(ProblemCode.HOST_UNREAD, "", f"{unread}: the last scan still counts")
 
 
 def _of_changes(status: Status) -> Iterator[Problem]:
-    """Those of the plan, writes that the kernel does not answer, and refusals: once per card and type."""
+    """The problems of the plan, of writes that the kernel does not answer, and of refusals: once per card and
+    type.
+    """
     changes = status.changes
     yield from changes.problems
     yield from changes.notes
@@ -97,7 +99,7 @@ def _of_kubelet(status: Status) -> Iterator[Problem]:
 
 
 def describe_other_plugin(resource: ResourceStatus) -> str:
-    """The devices that the kubelet has under this name instead of those listed here, "" if it has none."""
+    """The devices of another plugin that the kubelet has under this name, as a text; "" if it has none."""
     if not resource.other_plugin_devices:
         return ""
     others = naming.shorten(resource.other_plugin_devices)
@@ -105,7 +107,9 @@ def describe_other_plugin(resource: ResourceStatus) -> str:
 
 
 def _of_resource(resource: ResourceStatus, status: Status) -> Iterator[Problem]:
-    """Not registered; and each Unhealthy device, unless it only waits for a pod to end."""
+    """The problem of a resource that is not registered, and of each Unhealthy device that does not only wait
+    for a pod.
+    """
     if resource.error:
         yield _problem(
             ProblemCode.NOT_REGISTERED,
@@ -134,7 +138,7 @@ def subject(resource: ResourceStatus, device: DeviceStatus) -> str:
 
 
 def not_in_force(error: str) -> str:
-    """The text on settings that were refused."""
+    """The text about a refused configuration."""
     return f"the new configuration is not in force: {error}"
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spec mdevs and vGPUs: configuration, files of other tools, KubeVirt CR → MdevSpec. Pure.
+"""Builds the Spec of mdevs and vGPUs from the configuration, files of other tools and the KubeVirt CR. Pure.
 
 Of a vgpu-device-manager file one configuration counts: that of the node's label, else the default of the
 settings; errors in the others are ignored. The CR counts if the configuration has no desired mdevs of its
 own. virt-handler removes each mdev that its own configuration does not list, even if another tool created it
-(its mediated_devices_types.go): where it would, nodeagent creates and removes none.
+(its mediated_devices_types.go): where it would, nodeagent neither creates nor removes mdevs.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def find_ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterato
 def choose_vgpu(
     configuration: Configuration, labels: Labels
 ) -> tuple[VgpuConfiguration | None, tuple[Problem, ...]]:
-    """The chosen configuration of a vgpu-device-manager file, if any; and why it cannot be carried out."""
+    """The chosen configuration of a vgpu-device-manager file, if any, and the problems for which it cannot be
+    used.
+    """
     vgpu, name = configuration.imported.vgpu, _chosen_name(configuration, labels)
     if vgpu is None or not name:
         return None, ()

@@ -77,9 +77,10 @@ def warnings(configuration: Configuration) -> tuple[str, ...]:
 def objections(
     configuration: Configuration, cr: KubeVirtCR | None, labels: Mapping[str, str] | None = None
 ) -> tuple[Problem, ...]:
-    """The parts of the CR that are ignored here, or that virt-handler serves as well; in their order.
+    """The parts of the CR that are ignored on this node, or that virt-handler also serves, in their order.
 
-    Places that begin with the name of a section of the CR are in the CR, others are keys of settings.
+    A place that starts with the name of a section of the CR is in the CR; any other place is the key of a
+    setting.
     """
     cr = _usable(configuration, cr)
     entries = _entries(configuration, cr)
@@ -103,7 +104,7 @@ def _labels(configuration: Configuration, of_node: Mapping[str, str] | None) -> 
 
 
 def _usable(configuration: Configuration, cr: KubeVirtCR | None) -> KubeVirtCR | None:
-    """The CR, unless the settings disable it, or it is invalid."""
+    """The CR, unless the settings disable it or it is invalid."""
     ignored = configuration.kubevirt.enabled == "false"
     return None if ignored or cr is None or cr.fault is not None else cr
 

@@ -199,7 +199,7 @@ def test_every_function_and_mdev_of_every_captured_host_has_a_story(name: str) -
             blockers = groups.find_blockers(decision.snapshot.host.members(function.group) or (function,))
             assert told.viable is (blockers == ())
             assert (told.resource is None) is (
-                all(says != "takes it" for _, says in told.rules) and told.env is None
+                all(says != "matches it" for _, says in told.rules) and told.env is None
             )
             assert shown.text(told).startswith(f"{address}  {told.verdict}")
         for uuid, mdev in decision.snapshot.host.mdevs.items():

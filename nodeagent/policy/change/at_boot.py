@@ -44,13 +44,13 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
         new = [each for each in built if entries.get(each.address) != each]
         entries.update({each.address: each for each in built})
         addresses = tuple(each.address for each in built or requested)
-        became = Outcome.REFUSED if refusals else Outcome.PLANNED if new else Outcome.NOTHING
-        results.append(Result(addresses, became, _describe(addresses, request.driver), refusals))
+        outcome = Outcome.REFUSED if refusals else Outcome.PLANNED if new else Outcome.NOTHING
+        results.append(Result(addresses, outcome, _describe(addresses, request.driver), refusals))
     return BootPlan(tuple(results), tuple(entries[address] for address in sorted(entries)))
 
 
 def remove_entries(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tuple[AtBoot, ...]:
-    """The ``known`` entries without those of the named groups, whether on the host or not."""
+    """The ``known`` entries without those of the named groups, including functions that left the host."""
     wanted = [manual_requests.parse_name(name) for name in request.names]
     host = snapshot.host
     named = [

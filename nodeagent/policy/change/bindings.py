@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans driver changes of functions, to a VFIO driver or back to their own: one step for each group. Pure.
 
-VFIO assigns whole groups, so a group is bound as a whole or not at all. Functions with a driver in the Ledger
-were bound by nodeagent; functions that an operator has bound in sysfs are never unbound. A manual request
-counts as a rule. Rules are matched with a function as if it had its own driver: otherwise a rule with
-``drivers`` would undo itself. If the rest of a group cannot be bound, its bound functions are restored: the
-daemon was killed halfway, or the rest has been re-plugged and is in use. The other functions of a card are
-bound before the first one and restored after it: the kernel links them to it (drivers/pci/quirks.c,
-quirk_gpu_hda and others).
+VFIO assigns whole groups, so a group is bound as a whole or not at all. The Ledger records the former drivers
+of functions that nodeagent has bound; functions that an operator has bound in sysfs are never unbound. A
+manual request counts as a rule. Rules are matched with a function as if it had its own driver: otherwise a
+rule with ``drivers`` would undo itself. If the rest of a group cannot be bound, its bound functions are
+restored: either the daemon was killed halfway, or another function was re-plugged and is in use. The other
+functions of a card are bound before its first function and restored after it, because the kernel links them
+to it (drivers/pci/quirks.c, quirk_gpu_hda and others).
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def plan_group(members: Sequence[PciFunction], targets: DesiredDrivers, snapshot
 
 
 def find_desired_drivers(snapshot: Snapshot) -> DesiredDrivers:
-    """The desired drivers; with ``group: whole`` the rest of a group follows its matched functions.
+    """The desired driver of each function; with ``group: whole`` the other functions of a group follow the
+    matched ones.
 
     A rule takes precedence over a manual request, because it is visible in a file.
     """
@@ -117,7 +118,7 @@ def _with_own_driver(function: PciFunction, ledger: Ledger) -> PciFunction:
 
 
 def _find_own_driver(function: PciFunction, ledger: Ledger) -> str | None:
-    """Its own driver; the driver on record may be that of a device that was re-plugged since."""
+    """The function's own driver; a recorded driver may be that of a device that was re-plugged since."""
     recorded = ledger.drivers.get(function.address)
     hosts = function.driver is not None and not vfio_driver(function.driver)
     return function.driver if recorded is None or hosts else recorded or None
@@ -197,7 +198,9 @@ def describe_origin(rule: PassthroughRule) -> str:
 
 
 def _is_to_be_bound(function: PciFunction, target: DesiredDriver, ledger: Ledger) -> bool:
-    """False if it is on a VFIO driver already, unless nodeagent bound it and another one is desired."""
+    """False if the function is on a VFIO driver already, unless nodeagent bound it and another driver is
+    desired.
+    """
     if groups.is_vfio_bound(function):
         return function.address in ledger.drivers and function.driver != target.driver
     beside = guards.is_bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
@@ -205,7 +208,7 @@ def _is_to_be_bound(function: PciFunction, target: DesiredDriver, ledger: Ledger
 
 
 def _is_bound_by_us(function: PciFunction, targets: DesiredDrivers, ledger: Ledger) -> bool:
-    """True if it is bound already: it is restored with the rest of its group if that cannot be bound."""
+    """True if nodeagent has bound the function: it is restored with its group if the rest cannot be bound."""
     return (
         function.address in targets and function.address in ledger.drivers and groups.is_vfio_bound(function)
     )

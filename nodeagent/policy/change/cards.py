@@ -209,7 +209,9 @@ def _find_instances(host: Host) -> Iterator[Instance]:
 
 
 def _is_unread(function: PciFunction) -> bool:
-    """True if not even its ids are known: then its card is unknown, and the positions of GPUs are."""
+    """True if not even the ids of the function are known: then its card, and the positions of GPUs, are
+    unknown.
+    """
     return function.unreadable is not None and function.vendor is None
 
 
@@ -246,7 +248,7 @@ def _with_owner(
 
 
 def is_made_here(instance: Instance, snapshot: Snapshot) -> bool:
-    """True if nodeagent created it: the UUID of an mdev shows that, for a VF the Ledger does."""
+    """True if nodeagent created the instance: the UUID of an mdev shows that, for a VF the Ledger."""
     if instance.vgpu:
         return snapshot.ledger.types.get(instance.id) == instance.type_id
     return ownership.is_own_uuid(snapshot.machine_id, instance.parent, instance.type_id or "", instance.id)
@@ -273,7 +275,9 @@ def _build_card_spec(
     host: Host,
     excluded: Set[str],
 ) -> CardSpec:
-    """``rules`` fit the card, ``listed`` is the node's list, ``excluded`` are type ids."""
+    """Build the desired types of a card. ``rules`` fit the card, ``listed`` is the node's list, ``excluded``:
+    type ids.
+    """
     defined = [each for each in wanted.definitions if find_card_address(host, each.parent) == card.address]
     if defined:
         met = [each for each in defined if find_flaw(each, host, excluded) is None]

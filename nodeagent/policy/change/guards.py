@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a function must not be unbound from its driver: refusals, and uses for which a change waits. Pure.
 
-Each refusal names its evidence and the fix; ``docs/host-preparation.md`` has a table of them. Unknown states
-refuse as well. The use by the host is read again right before the write (``kernel.apply.bind``), and open
-files by ``agent.changing.step``.
+Each refusal names its evidence and the fix; ``docs/host-preparation.md`` has a table of them. An unknown
+state is refused, too. The host's use of a function is read again right before the write
+(``kernel.apply.bind``), and open files are read again by ``agent.changing.step``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def find_function_refusals(function: PciFunction, snapshot: Snapshot, forced: bo
 
 
 def _list_users(ids: Iterable[str], snapshot: Snapshot) -> str:
-    """The VFs and mdevs with the pods that use them; these come first, others may only be counted."""
+    """The VFs and mdevs with the pods that use them; the ones in use come first, others may only be
+    counted.
+    """
     found = {each: snapshot.host.device(each) for each in ids}
     holders = {
         each: groups.find_holder(snapshot.allocations, each, None if device is None else device.group)
@@ -178,10 +180,11 @@ def _describe_holder(address: PciAddress, function: PciFunction | None, snapshot
 
 
 def describe_indirect_user(address: PciAddress, snapshot: Snapshot) -> str | None:
-    """The pod that uses a function on a host driver through a node or USB device, as a text; None if none.
+    """The pod that uses a function on a host driver through a device node or USB device, as a text; None if
+    none.
 
-    Such as a USB device of its controller, or a device node of its driver: the pod loses it when the function
-    gets another driver.
+    For example a USB device on its controller, or a device node of its driver: the pod loses it when the
+    function gets another driver.
     """
     if address in snapshot.recently_allocated:
         return f"a node or USB device of {address} was allocated to a pod a moment ago"
@@ -193,7 +196,7 @@ def describe_indirect_user(address: PciAddress, snapshot: Snapshot) -> str | Non
 
 
 def _describe_unknown_user(snapshot: Snapshot) -> str | None:
-    """A node or device of a pod whose function is not known, as a text; None if all are known.
+    """A node or device of a pod that belongs to an unknown function, as a text; None if all are known.
 
     A missing node may belong to any driver, so all changes of host drivers wait for its pod.
     """

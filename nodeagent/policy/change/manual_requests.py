@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans a manual request to bind or to release, by group: Snapshot and Request → GroupPlans. Pure.
 
-A request counts beside the rules, so its answer is the plan of the group with the request on record: with the
-same refusals and the same steps. A plan that has to wait is refused as well, and dropped: the user can repeat
-the command. A release does not override a rule, which would apply again at the next turn. Called by
+A request counts like a rule, so the answer to it is the plan of the group with the recorded request: with the
+same refusals and the same steps. A plan that has to wait is refused and dropped: the user can repeat the
+command. A release does not override a rule, because the rule would apply again at once. Called by
 ``agent.changing.requests``; the commands and ``at_boot`` parse names with it.
 """
 
@@ -33,9 +33,9 @@ _HINT = "use an address (3b:00.0), a pattern of addresses ('3b:*'), or vendor:de
 
 
 class GroupPlan(NamedTuple):
-    """The plan of one IOMMU group with the request on record, and the ``functions`` of the answer.
+    """The plan of one IOMMU group with the recorded request; ``functions``: the functions of the answer.
 
-    ``asked``: the changes to the manual requests on record; None: the request is removed.
+    ``asked``: the changes to the recorded manual requests; None: the request is removed.
     """
 
     functions: tuple[str, ...]
@@ -44,7 +44,7 @@ class GroupPlan(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """True if it is to be carried out."""
+        """True if the plan has something to carry out."""
         return not (self.plan.problems or self.plan.waiting) and bool(self.plan.steps or self.asked)
 
     @property
@@ -158,7 +158,9 @@ def _find_named(request: Request, snapshot: Snapshot) -> frozenset[PciAddress]:
 
 
 def _find_absent(request: Request, snapshot: Snapshot) -> Sequence[PciAddress]:
-    """The functions to be released that have left the host: they would be bound when they are re-plugged."""
+    """The functions to release that have left the host: they would be bound again when they are
+    re-plugged.
+    """
     named = (pci_address(name) for name in request.names if request.asking is BindAction.RELEASE)
     asked, there = snapshot.ledger.asked, snapshot.host.functions
     return [each for each in named if each is not None and each in asked and each not in there]
@@ -202,7 +204,7 @@ def _plan_bind(
 def _plan_release(
     members: Sequence[PciFunction], named: Sequence[PciFunction], request: Request, snapshot: Snapshot
 ) -> GroupPlan:
-    """The plan to release a group as a whole: a part of it is of no use for VFIO."""
+    """The plan to release a whole group, because VFIO cannot use a part of one."""
     forgotten: dict[str, Asked | None] = {each.address: None for each in members}
     without = _with_changes(snapshot, forgotten)
     targets, ledger = bindings.find_desired_drivers(without), snapshot.ledger

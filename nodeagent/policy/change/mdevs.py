@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans mdevs and vendor vGPUs: desired types × cards × existing instances × their pods → steps. Pure.
 
-Each card gets one type of the node's list, as many instances of it as fit. A card with a list of its own may
-get several: the kernel says for each type how many more fit beside the others. Instances that nodeagent did
-not create are kept, and nothing is created beside them, unless the operator lets nodeagent adopt them.
+Each card gets one type, and as many instances of it as fit. Instances that nodeagent did not create are kept,
+and no others are created beside them, unless the operator lets nodeagent adopt them. Types are assigned to
+cards round-robin, in the operator's order. In its turn a type gets the first unassigned card that has it
+already, or that has no desired type and room for this one. A card with a desired type counts in the round, so
+the result is the same after an interruption. Only unused instances are removed. The room on a card is known
+only when the card is empty: while one card is being emptied, cards that could get several types wait. A
+removal may wait weeks for a pod; its card remains assigned to its type.
 
-Types of the node's list are assigned to cards round-robin, in the operator's order. In its turn a type gets
-the first unassigned card that has it already, or that has no desired type and room for this one. A card with
-a desired type counts in the round, so the result is the same after an interruption. Only unused instances are
-removed. The room on a card is known only when it is empty: while one card is being emptied, cards that could
-get several types wait. A removal may wait weeks for a pod; its card remains assigned to its type.
+Then each card is planned by itself: no instance of another type is created while others exist. An mdev
+without a driver is removed and created again. An action that the kernel refused is retried after a delay and
+keeps its place; all other actions continue.
 
-Then each card is planned by itself: nothing is created while an instance of another type is to be removed. An
-mdev without a driver is removed and created again. An action that the kernel refused is retried after a delay
-and keeps its place; all others go on.
-
-Planned again after every change: a plan is valid only for the Host from which it was built.
+The plan is made again after every change: a plan is valid only for the Host from which it was built.
 """
 
 from __future__ import annotations
@@ -161,13 +159,15 @@ def _can_assign(card: Card, type_id: str) -> bool:
 
 
 def _find_present_type(card: Card) -> str | None:
-    """The desired type of which own instances exist on it."""
+    """The desired type of which the card has own instances."""
     own = {each.type_id for each in card.instances if each.own}
     return next((type_id for type_id in card.spec.types if type_id in own), None)
 
 
 def _find_fitting_types(card: Card) -> list[str]:
-    """The desired types that it could get; a card to be emptied first counts as having room for all."""
+    """The desired types that the card could get; a card that is emptied first counts as having room for
+    all.
+    """
     emptied = any(each.own for each in card.instances)
     return [each for each in card.spec.types if each in card.types and (emptied or card.room(each) > 0)]
 
@@ -455,7 +455,7 @@ def _describe_driver(gpu: PciFunction) -> str:
 
 
 def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -> tuple[str, ...]:
-    """The types of the node's list that no card here offers, if some are offered.
+    """The types of the node's list that no card here offers, if some types of the list are offered.
 
     So one list can be written for cards of several families.
     """

@@ -23,11 +23,11 @@ _TAIL = 4
 
 
 def update_ledger(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozenset()) -> Ledger:
-    """The ledger updated from the host: types and names that VFs list are added, VFs that are gone removed.
+    """The ledger updated from the host: adds types and names that VFs list, removes VFs that are gone.
 
-    A VF whose type others have cleared or changed is not owned any more. ``coming`` are VFs whose type is
-    being set, and that may not show it yet. ``names`` has names that no VF lists, by ``vgpu_key``. The same
-    object if nothing is new.
+    A VF whose type another program has cleared or changed is no longer own. ``coming``: VFs whose type is
+    being set, and that may not show it yet. ``names`` has names that no VF lists, by ``vgpu_key``. Returns
+    the same object if nothing is new.
     """
     vfs = [function for function in host.functions.values() if function.vgpu]
     present = {function.vgpu_type for function in vfs if function.vgpu_type is not None}

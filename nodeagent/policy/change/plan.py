@@ -22,7 +22,7 @@ def is_due(snapshot: Snapshot) -> bool:
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    """The changes of this host; none at all if nothing is configured to be changed."""
+    """The changes of this host; an empty plan if no change is configured."""
     if not is_due(snapshot):
         return Plan(problems=mdevs.find_obstacles(snapshot.spec.mdevs))
     plans = [planner(snapshot) for planner in _PLANNERS]

@@ -2,9 +2,9 @@
 """Plans the number of VFs of physical functions. Pure.
 
 The kernel allows only 0 → n and n → 0 (EBUSY between two counts above 0, drivers/pci/iov.c). So for another
-count all VFs are removed first, once none of them is in use. A count that the kernel would refuse then
+count all VFs are removed first, when none of them is in use. A count that the kernel would refuse then
 (ERANGE) is not started. NVIDIA's driver accepts no number: its tool creates all VFs or none, and resets the
-configuration of the card, so it runs on empty cards only. Where all VFs are for VFIO,
+configuration of the card, so it only runs on empty cards. If all VFs are for VFIO,
 ``sriov_drivers_autoprobe`` is off, so that no host driver binds them first.
 """
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A card that is split: its types, what still fits, what exists on it, and who made that. Pure.
+"""Explains a card that is split: its types, the number that still fits, its mdevs and vGPUs, and their
+creator. Pure.
 
-Reads what the Plan reads, and plans nothing.
+Uses the same cards as the Plan, and plans nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ OURS, MDEVCTL, OTHERS = "nodeagent", "mdevctl", "others"
 
 
 class CardType(NamedTuple):
-    """A type of mdevs or vGPUs: how many of it exist on the card, and how many more fit at the most."""
+    """A type of mdevs or vGPUs: how many exist on the card, and how many more can be created."""
 
     id: str
     name: str | None
@@ -25,7 +26,7 @@ class CardType(NamedTuple):
 
 
 class CardInstance(NamedTuple):
-    """An mdev or vGPU; ``made_by``: nodeagent, mdevctl or others, null if that is not known.
+    """An mdev or vGPU; ``made_by``: nodeagent, mdevctl or others; null if unknown.
 
     ``dead``: it has no driver. ``removing``: its removal waits for the process that uses it.
     """
@@ -40,7 +41,7 @@ class CardInstance(NamedTuple):
 
 
 class CardExplanation(NamedTuple):
-    """A card that is split: what fits on it, and what exists."""
+    """A card that is split: its types, and its existing mdevs and vGPUs."""
 
     card: str
     types: tuple[CardType, ...]
@@ -48,7 +49,7 @@ class CardExplanation(NamedTuple):
 
 
 def explain(address: str, snapshot: Snapshot) -> CardExplanation | None:
-    """The card at a PCI address, or the parent of that name; None if nothing is made of it."""
+    """Return the card at a PCI address, or the mdev parent with that name; None if it is no card."""
     card = next((card for card in cards.find_cards(snapshot) if card.address == address), None)
     if card is None:
         return None
@@ -61,7 +62,7 @@ def explain(address: str, snapshot: Snapshot) -> CardExplanation | None:
 
 
 def _order(type_id: str) -> tuple[str, int, str]:
-    """By number where a type ends with one: nvidia-9 is before nvidia-10."""
+    """The sort key of a type: by its number at the end, so that nvidia-9 comes before nvidia-10."""
     stem = type_id.rstrip("0123456789")
     return stem, int(type_id[len(stem) :] or 0), type_id
 

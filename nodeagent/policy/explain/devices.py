@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One device: as what it is offered, or why not, which pod uses it, and all that decides about it. Pure.
-
-Built from the decisions of the daemon (matches, health, grants), never from a second opinion.
-"""
+"""The facts of one device as ``explain`` shows them: class, driver, power, open count, and so on. Pure."""
 
 from __future__ import annotations
 
@@ -54,10 +51,10 @@ class DeviceRow(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One function of a group, and what it means for the group.
+    """A function of an IOMMU group, and its effect on the group.
 
-    ``role``: "vfio", "bridge", "unbound", "friendly", "blocks"; in a group that is not for VFIO also "splits"
-    (its driver makes mdevs or vGPUs of it) and "vacant" (it has no vGPU type yet).
+    ``role``: "vfio", "bridge", "unbound", "friendly" or "blocks". In a group that is not for VFIO also
+    "splits" (its driver splits it into mdevs or vGPUs) and "vacant" (it can have a vGPU type, but has none).
     """
 
     address: str
@@ -66,12 +63,12 @@ class Member(NamedTuple):
 
 
 def is_viable(members: Iterable[PciFunction]) -> bool:
-    """Return True if VFIO may have the group of these functions."""
+    """Return True if VFIO can use the IOMMU group of these functions."""
     return not groups.find_blockers(members)
 
 
 def is_blocked(roles: Iterable[str]) -> bool:
-    """Return True if a host driver keeps VFIO from a group with these roles, and the group is for VFIO."""
+    """Return True if a host driver in a group with these roles blocks VFIO, and the group is for VFIO."""
     return "blocks" in roles
 
 
@@ -90,7 +87,7 @@ def _split_role(function: PciFunction, host: Host) -> str:
 
 
 def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
-    """Return what a function means for a group of these functions that is for VFIO."""
+    """Return the effect of a function on its group, which is for VFIO."""
     if function in groups.find_blockers(functions):
         return "blocks"
     if function.driver is None:
@@ -101,11 +98,11 @@ def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
 
 
 class DeviceExplanation(NamedTuple):
-    """All that decides about one device.
+    """All facts that decide about one device.
 
-    ``hint`` is what to do for it to be given. ``healthy`` is null if it is not offered. A PCI function has
-    ``address``, ``device`` and ``vgpu_type``, an mdev ``uuid``, ``type`` and ``parent``. ``facts`` are the
-    lines of the text, by their first word. A card that is split has ``split``.
+    ``hint``: how to make the device available. ``healthy`` is null if it is not offered. A PCI function has
+    ``address``, ``device`` and ``vgpu_type``, an mdev ``uuid``, ``type`` and ``parent``. ``facts``: the lines
+    of the text, by their first word. ``split``: the card, if the device is split.
     """
 
     id: str
@@ -169,7 +166,7 @@ def _matched_by(host_device: HostDevice, decision: Decision) -> str:
 
 
 def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
-    """Return the explanation of a PCI address, a UUID or a USB id; None if the host does not know it."""
+    """Return the explanation of a PCI address, UUID or USB id; None if the host has no such device."""
     snapshot = decision.snapshot
     host = snapshot.host
     host_device = host.device(device_id)
@@ -239,7 +236,9 @@ Facts = list[tuple[str, str | None]]
 
 
 def facts_of(host_device: HostDevice) -> dict[str, str]:
-    """Return the facts that ``explain`` shows of a device, by their first word, without those unknown."""
+    """Return the facts of a device that ``explain`` shows, by their first word; unknown facts are left
+    out.
+    """
     named, own = _FACTS.get(type(host_device), (_no_facts, _no_facts))
     facts = [
         *named(host_device),
@@ -275,11 +274,11 @@ def _pci_facts(function: PciFunction) -> Facts:
     ]
 
 
-_NO_FABRIC = "nodeagent sets no fabric partitions up: that is for NVIDIA's Fabric Manager, see docs/vgpu.md"
+_NO_FABRIC = "NVIDIA's Fabric Manager configures fabric partitions, not nodeagent: see docs/vgpu.md"
 
 
 def _opens(function: PciFunction) -> str | None:
-    """How often it is open; and that this is no reason to keep it, if it may be a former driver's doing."""
+    """The number of opens of the device, with a note if the count may be a leftover of a former driver."""
     if not groups.is_vfio_bound(function) or not (
         groups.is_open(function) or groups.has_leftover_count(function)
     ):
@@ -312,7 +311,7 @@ _FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
     Mdev: (lambda mdev: [("type", mdev.type_id)], _mdev_facts),
     UsbDevice: (lambda device: [("port", f"{device.name}  {device.path}")], _usb_facts),
 }
-"""What is told of a kind beside what all have: before that, and after it."""
+"""Type of device → its own facts, before and after those that all devices have."""
 
 
 def identity_of(host_device: HostDevice) -> dict[str, Any]:
@@ -325,4 +324,4 @@ _IDENTITY: Mapping[type, Mapping[str, str]] = {
     Mdev: {"uuid": "uuid", "type": "type_id", "parent": "parent"},
     UsbDevice: {"device": "product", "address": "place"},
 }
-"""What tells a device of a kind from others beside its id: field → attribute."""
+"""Type of device → the fields that identify it besides its id: field → attribute."""

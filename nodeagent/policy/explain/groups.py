@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IOMMU groups: whether VFIO may have one, what each member means for that, and which groups the page shows.
+"""Explains IOMMU groups: whether VFIO can use a group, the effect of each member, and the groups of the page.
 
-A group is shown if one of its devices is offered, is ready for VFIO, or is of a class that is discovered: an
-operator who misses a GPU finds it there with the reason. Bridges and host controllers alone are left out.
+The status page shows a group if one of its devices is offered, is ready for VFIO, or has a class that is
+discovered: so an operator who misses a GPU finds it there with the reason. Groups with only bridges and host
+controllers are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from nodeagent.policy.offer.turn import Decision
 
 
 def overview(decision: Decision) -> tuple[GroupStatus, ...]:
-    """Return the groups that are shown, in the order of their devices."""
+    """Return the groups that the status page shows, in the order of their devices."""
     return tuple(_shown_groups(decision))
 
 
@@ -74,7 +75,7 @@ class GroupMember(NamedTuple):
 
 
 class GroupExplanation(NamedTuple):
-    """An IOMMU group; ``viable``: VFIO may have it, ``node``: /dev/vfio/NUMBER exists."""
+    """An IOMMU group; ``viable``: VFIO can use it; ``node``: /dev/vfio/NUMBER exists."""
 
     number: int
     viable: bool
@@ -83,7 +84,7 @@ class GroupExplanation(NamedTuple):
 
 
 def explain(number: int, decision: Decision) -> GroupExplanation | None:
-    """Return the group of that number; None if there is none."""
+    """Return the group with that number; None if it does not exist."""
     host = decision.snapshot.host
     group = host.groups.get(GroupNumber(number))
     if group is None:

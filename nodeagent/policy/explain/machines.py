@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Can this node give a virtual machine what it asks for: now, when something is released, or never. Pure.
+"""Explains whether this node can pass the requested devices to a VM: now, after a release, or never. Pure.
 
-virt-controller asks for one of a resource for each entry of ``gpus`` and ``hostDevices`` (KubeVirt
-renderresources.go), and virt-launcher takes as many addresses from the variable of that resource. Decided
-from the Decision of the daemon, its preferences and its grants; nothing is reserved by asking.
+virt-controller requests one device of a resource for each entry of ``gpus`` and ``hostDevices`` (KubeVirt
+renderresources.go), and virt-launcher takes as many addresses from the variable of that resource.
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ from nodeagent.policy.permitted import WORDS
 _PASSING = frozenset({ReasonCode.GROUP_HELD, ReasonCode.HELD_OUTSIDE, ReasonCode.GOING_AWAY})
 NO_GRANT = Grant()
 _NO_GATE = "Host Devices feature gate is not enabled in kubevirt-config"
-_UNTOLD = "the devices in use are not known: no kubelet was asked, so devices that look free may be in use"
-_UNCHECKED = "what is permitted is not checked: no KubeVirt CR is known"
+_UNTOLD = "no kubelet was queried, so devices that look free may be in use"
+_UNCHECKED = "no KubeVirt CR is known, so permittedHostDevices is not checked"
 _UNRESTRICTED = "the KubeVirt CR has no permittedHostDevices, so KubeVirt permits everything"
 
 
 class Prospect(StrEnum):
-    """Whether this node can give something, the best first."""
+    """The availability of a resource on this node, the best first."""
 
     NOW = "now"
-    LATER = "later"  # when something is released
-    OTHERS = "others"  # not for nodeagent to say: another device plugin has it
-    NEVER = "never"  # not without a change by the operator
+    LATER = "later"  # after a pod releases devices
+    OTHERS = "others"  # another device plugin provides it
+    NEVER = "never"  # only after a change by the operator
 
 
 class MachineName(NamedTuple):
-    """A virtual machine."""
+    """The kind and name of a VM."""
 
     kind: str
     namespace: str
@@ -59,24 +58,24 @@ class MachineName(NamedTuple):
 
 
 class AskedDevice(NamedTuple):
-    """A device in the specification of a machine: the list that it stands in, and its name there."""
+    """A device in the specification of a VM: its list (gpus or hostDevices), and its name there."""
 
     list: str
     name: str
 
 
 class CrName(NamedTuple):
-    """The KubeVirt CR that a machine is judged by, and where it is from: file, api-server, daemon, record."""
+    """The KubeVirt CR that permits the devices, and its source: file, api-server, daemon, record."""
 
     name: str
     source: str
 
 
-@dataclass(frozen=True, slots=True)  # no tuple: these have a method of the name count
+@dataclass(frozen=True, slots=True)  # no tuple: a tuple has a method named count
 class Ask:
-    """A resource that a machine asks for, and what its pod would get of this node.
+    """A resource that a VM requests, and the devices that its pod would get on this node.
 
-    ``messages`` has one line for each thing that decides or is odd.
+    ``messages``: one line for each fact that decides, and for each contradiction.
     """
 
     resource: str
@@ -90,7 +89,9 @@ class Ask:
 
 
 class VMExplanation(NamedTuple):
-    """Whether this node can give a machine what it asks for: now, later, others (have to), never."""
+    """Whether this node can pass the requested devices to a VM: now, later, others (another plugin),
+    never.
+    """
 
     vm: MachineName
     availability: Prospect
@@ -100,7 +101,7 @@ class VMExplanation(NamedTuple):
 
 
 def explain_machine(machine: VirtualMachine, used: UsedCR, decision: Decision) -> VMExplanation:
-    """Return what the machine's pod asks for and what this node can give, by the CR that is ``used``."""
+    """Return the requests of the VM's pod and their availability on this node, by the CR that is ``used``."""
     by_resource: dict[str, list[VmDevice]] = {}
     for device in machine.devices:
         if device.resource is not None:
@@ -122,7 +123,7 @@ def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -
     yield from (f"{each.subject}: {each.message}; {each.hint}" for each in machine.refused)
     for device in machine.devices:
         if device.resource is None:
-            yield f"{device.name or 'a device'} comes from a ResourceClaim; no device plugin is asked for it"
+            yield f"{device.name or 'a device'} comes from a ResourceClaim, not from a device plugin"
     if machine.instancetype:
         yield f"the instancetype {machine.instancetype} may add devices: explain the VirtualMachineInstance"
     for name in machine.interfaces:
@@ -145,10 +146,10 @@ def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, de
     lists = tuple(dict.fromkeys(device.listed for device in devices))
     refused = list(_find_refusals(cr, resource, lists)) if cr is not None else []
     if len(lists) > 1:
-        refused.append("gpus and hostDevices both ask for it: virt-launcher would give both the same device")
+        refused.append("gpus and hostDevices both request it: virt-launcher would use the same device twice")
     found = decision.resources.get(ResourceName(resource))
     if found is not None and found.kind is Kind.USB and DeviceList.GPUS in lists:
-        refused.append("it is of USB devices, which virt-launcher looks for in hostDevices alone")
+        refused.append("it has USB devices, which virt-launcher looks for only in hostDevices")
     if found is None or not found.devices:
         ask = _absent(resource, devices, cr, decision)
     else:
@@ -174,7 +175,7 @@ def _explained(
 
 
 def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
-    """Nothing is offered under this name here."""
+    """The explanation of a resource that this node does not offer."""
     permitting = _find_entries(cr, resource)
     theirs = [entry for entry in permitting if not entry.external]
     if theirs:
@@ -182,13 +183,13 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
         return _explained(resource, devices, Prospect.OTHERS, why)
     if any(rule.name == resource for rule in decision.snapshot.spec.virt_handler_rules.values()):
         return _explained(resource, devices, Prospect.OTHERS, "virt-handler offers it, not nodeagent")
-    lines = [f"nothing on this node is offered as {resource}{_nearest(resource, decision)}"]
+    lines = [f"no device of this node is offered as {resource}{_nearest(resource, decision)}"]
     lines += (fitting := _list_others(permitting, (), decision))
     if permitting and not fitting:
         meant = " or ".join(dict.fromkeys(map(_describe_entry, permitting)))
-        lines.append(f"there are no {meant} on this node, which the KubeVirt CR means by it")
+        lines.append(f"the KubeVirt CR uses this name for {meant}, which this node does not have")
     elif permitting and not any(rule.name == resource for rule in decision.snapshot.spec.rules):
-        lines.append("no rule here has this name; write one, or have the CR served: kubevirt.enabled")
+        lines.append("no rule of this node has this name; write one, or serve the CR: kubevirt.enabled")
     return _explained(resource, devices, Prospect.NEVER, *lines)
 
 
@@ -198,7 +199,7 @@ def _nearest(resource: str, decision: Decision) -> str:
 
 
 def _list_others(permitting: Iterable[Permitted], listed: Collection[str], decision: Decision) -> list[str]:
-    """One line for each state of the devices that the CR means and that are not ``listed``."""
+    """One line for each state of the devices that the CR selects and that are not ``listed``."""
     snapshot = decision.snapshot
     others = (each for each in snapshot.host.devices() if each.id not in listed)
     return _together(
@@ -211,7 +212,7 @@ def _list_others(permitting: Iterable[Permitted], listed: Collection[str], decis
 
 
 def _otherwise(host_device: HostDevice, decision: Decision) -> str:
-    """The state of a device that the CR names, in words."""
+    """The state of a device that the CR selects, as a text."""
     offer = decision.offer_with(host_device.id)
     if offer is None:
         becomes = f"not offered: {why_not_offered(host_device, decision.snapshot).text}"
@@ -219,15 +220,15 @@ def _otherwise(host_device: HostDevice, decision: Decision) -> str:
         becomes = f"offered as {offer.match.resource}, Healthy"
     else:
         becomes = f"offered as {offer.match.resource}, Unhealthy: {offer.device.reason.message}"
-    return f"the KubeVirt CR means it, but it is {becomes}"
+    return f"the KubeVirt CR selects it, but it is {becomes}"
 
 
 def _present(
     resource: Resource, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision
 ) -> Ask:
-    """Some devices are listed; those that are Healthy and not in use are free."""
+    """The explanation of a resource with devices: a Healthy device that is not in use is free."""
     if resource.direct:
-        why = "it is for containers: virt-launcher reads no variable for it, and the machine would not start"
+        why = "it is for containers: virt-launcher reads no variable for it, and the VM would not start"
         return _explained(resource.name, devices, Prospect.NEVER, why)
     snapshot = decision.snapshot
     holders = {each.id: snapshot.holder(each.id) for each in resource.devices}
@@ -240,7 +241,7 @@ def _present(
     offered = [host_device for each in resource.devices if (host_device := snapshot.host.device(each.id))]
     permitting = _find_entries(cr, resource.name)
     odd = _find_contradictions(permitting, offered, snapshot.names)
-    count, short = len(devices), f"it asks for {len(devices)}, and {len(free)} of {len(holders)} are free"
+    count, short = len(devices), f"{len(devices)} are requested, and {len(free)} of {len(holders)} are free"
     if len(free) >= count:
         grant = _grant(resource, free, count, decision)
         return _explained(resource.name, devices, Prospect.NOW, *odd, grant=grant)
@@ -251,7 +252,7 @@ def _present(
 
 
 def _grant(resource: Resource, free: Sequence[str], count: int, decision: Decision) -> Grant:
-    """What the container would get, with the devices that the kubelet is told to prefer."""
+    """The grant that the container would get, for the devices that the kubelet would prefer."""
     places = prefer.find_places(free, resource, decision, same_pod=False)
     return grants.grant(resource, prefer.choose(free, (), count, places), decision)
 
@@ -261,7 +262,7 @@ def _told(reason: Reason) -> str:
 
 
 def _together(said: Mapping[str, str]) -> list[str]:
-    """One line for all devices of which the same is said."""
+    """One line for all devices with the same text."""
     by_text: dict[str, list[str]] = {}
     for device_id, text in said.items():
         by_text.setdefault(text, []).append(device_id)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passthrough rules as ``explain`` shows them: the functions that a rule binds, and what prevents that. Pure.
+"""Explains passthrough rules: the functions that a rule binds, and the obstacles. Pure.
 
-The answer is the plan of the function's IOMMU group (``policy.change.bindings``), which the daemon carries
-out. A manual request (``nodeagent bind``) is such a rule, too.
+The explanation is the plan of the function's IOMMU group (``policy.change.bindings``), which the daemon
+carries out. A manual request (``nodeagent bind``) counts as such a rule, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECTION = "passthrough"
 
 
 class Binding(NamedTuple):
-    """The rule that wants a function on a VFIO ``driver``, and the plan of the function's group."""
+    """The rule that requires a VFIO ``driver`` for a function, and the plan of the function's group."""
 
     rule: PassthroughRule
     driver: str
@@ -31,21 +31,21 @@ class Binding(NamedTuple):
 
     @property
     def obstacles(self) -> str:
-        """Return why the function is not bound now, "" if it is or will be."""
+        """Return why the function cannot be bound now; "" if it is bound or can be."""
         texts = [problem.message for problem in self.plan.problems]
-        return "; ".join(texts + [f"waits: {step.why}" for step in self.plan.waiting])
+        return "; ".join(texts + [f"waiting: {step.why}" for step in self.plan.waiting])
 
     @property
     def verdict(self) -> RuleVerdict:
-        """Return the rule, and what it does with the function."""
+        """Return the rule, and its effect on the function."""
         rule = self.rule.place if self.rule.place == bindings.MANUAL else label(_SECTION, self.rule.place)
         if self.obstacles:
-            return RuleVerdict(rule, f"wants it on {self.driver}; {self.obstacles}")
+            return RuleVerdict(rule, f"requires the driver {self.driver}; {self.obstacles}")
         return RuleVerdict(rule, f"{'binds' if self.plan.steps else 'keeps'} it on {self.driver}")
 
     @property
     def to_do(self) -> str | None:
-        """Return what to do for the function to be bound, "" for nothing; None if it is bound already."""
+        """Return how to get the function bound, "" if only time is needed; None if it is bound already."""
         if self.plan.problems:
             return "; ".join(dict.fromkeys(each.hint for each in self.plan.problems if each.hint))
         if self.plan.waiting:
@@ -54,7 +54,7 @@ class Binding(NamedTuple):
 
 
 def find_binding(function: PciFunction, snapshot: Snapshot) -> Binding | None:
-    """Return the binding of a function; None if no rule wants it on a VFIO driver."""
+    """Return the binding of a function; None if no rule requires a VFIO driver for it."""
     wishes = bindings.find_desired_drivers(snapshot)
     wish = wishes.get(function.address)
     if wish is None:
@@ -64,19 +64,21 @@ def find_binding(function: PciFunction, snapshot: Snapshot) -> Binding | None:
 
 
 def find_rule(place: str, snapshot: Snapshot) -> PassthroughRule | None:
-    """Return the rule that begins at "config.yaml:12", which may have its folder; None without one."""
+    """Return the rule at a place such as "config.yaml:12", with or without its folder; None if there is
+    none.
+    """
     places = (place, place.rpartition("/")[2])
     return next((each for each in snapshot.spec.passthrough if each.place in places), None)
 
 
 def selected(rule: PassthroughRule, snapshot: Snapshot) -> list[PciAddress]:
-    """Return the functions that the rule is the first to select."""
+    """Return the functions for which this rule is the first that matches."""
     wishes = bindings.find_desired_drivers(snapshot)
     return [address for address, wish in wishes.items() if wish.picked and wish.rule is rule]
 
 
 def explain_rule(rule: PassthroughRule, snapshot: Snapshot) -> RuleExplanation:
-    """Return the functions that the rule binds, and why it does not bind others that it selects."""
+    """Return the functions that the rule binds, and why it does not bind other functions that it matches."""
     found = {each: find_binding(snapshot.host.functions[each], snapshot) for each in selected(rule, snapshot)}
     obstacles = {address: binding.obstacles for address, binding in found.items() if binding is not None}
     takes = tuple(address for address, text in obstacles.items() if not text)

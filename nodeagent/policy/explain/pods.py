@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pod has of this node's devices: by resource, in the form in which its container sees it. Pure.
+"""Explains the devices of a pod by resource, in the form in which its container sees them. Pure.
 
-The kubelet says who has what. Which container of the pod it is it does not say to us, and the variables are
-those that one container would be given for all of it.
+The kubelet tells which pod has a device, but not which of its containers, so the variables are shown as if
+one container had all devices.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from nodeagent.policy.offer.turn import Decision
 
 
 class PodResource(NamedTuple):
-    """What a pod has of one resource, and what its container gets for it.
+    """The devices of one resource that a pod has, and the variables and nodes that its container gets for
+    them.
 
-    ``ours`` is false if another device plugin gave it. ``gone`` are ids that the resource lists no more.
+    ``ours`` is false if another device plugin allocated them. ``gone``: ids that the resource no longer
+    lists.
     """
 
     resource: str
@@ -43,17 +45,17 @@ class PodExplanation(NamedTuple):
 
 
 def holders(snapshot: Snapshot) -> Mapping[str, Holder]:
-    """Who has each id: what an Allocate has given since is newer than the kubelet's answer."""
+    """The pod of each device id; a pending allocation is newer than the kubelet's answer."""
     return {**snapshot.allocations.holders, **snapshot.reservations.pending}
 
 
 def known(snapshot: Snapshot) -> tuple[str, ...]:
-    """The pods that have devices and are known by name."""
+    """The pods that use devices and whose names are known."""
     return tuple(sorted({str(holder) for holder in holders(snapshot).values() if holder.named}))
 
 
 def explain(pod: str, decision: Decision) -> PodExplanation | None:
-    """What the pod has; None if it has nothing that is known."""
+    """Return the devices of the pod; None if it is not known to have any."""
     by_resource: dict[ResourceName, list[str]] = {}
     for device_id, holder in holders(decision.snapshot).items():
         if holder.named and str(holder) == pod:
@@ -78,7 +80,7 @@ def _part(name: ResourceName, ids: list[str], pod: str, decision: Decision) -> P
 
 
 def _grant(resource: Resource, devices: list[Device], decision: Decision) -> Grant:
-    """What a container gets for these, healthy or not: the pod has got it already."""
+    """The grant for these devices, healthy or not, because the pod already has them."""
     if resource.direct:
         return grants.direct_grant(resource, [device.id for device in devices], decision)
     present = [each for device in devices for each in _behind(device.id, decision)]

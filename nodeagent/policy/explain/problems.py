@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problems and notes that no device of the status shows, such as a missing IOMMU or driver. Pure.
+"""Finds problems and notes that no device of the status shows, such as a missing IOMMU or driver. Pure.
 
-The daemon and ``scan`` report the same. A device that is listed as Unhealthy is not mentioned: its Reason is.
-Mediated devices need neither an IOMMU nor vfio-pci.
+The daemon and ``scan`` report the same ones. A device that is listed as Unhealthy is left out, because its
+Reason is shown. Mediated devices need neither an IOMMU nor vfio-pci.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nodeagent.policy.offer.turn import Decision
 
 VFIO_PCI = "vfio-pci"
 _NOT_WANTED = "where no device is to be assigned, set discovery.enabled: false"
-_WRITE_AGAIN = "write it again with the tool that made it, or remove it; container runtimes refuse it as well"
+_WRITE_AGAIN = "write it again with the tool that created it, or delete it; container runtimes reject it, too"
 _ONE_NAME_EACH = "give each type a resource name of its own, unless VMs may get either"
-_LOOK = "nodeagent explain ADDRESS says what to look at before one of them is bound to vfio-pci"
+_LOOK = "nodeagent explain ADDRESS shows what to check before one of them is bound to vfio-pci"
 
 
 def find_problems(decision: Decision) -> tuple[Problem, ...]:
-    """Return all of them: first the problems."""
+    """Return the problems, then the notes."""
     return (
         *_without_iommu(decision.snapshot.host, decision.snapshot.spec),
         *_without_vfio(decision.snapshot.host, decision.snapshot.spec),
@@ -86,7 +86,7 @@ def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
 
 
 def _mixed_types(decision: Decision) -> Iterator[Problem]:
-    """Yield a note for each resource whose vGPUs are of several types: a VM gets any of them."""
+    """Yield a note for each resource whose vGPUs have several types: a VM gets any of them."""
     host, names = decision.snapshot.host, decision.snapshot.names
     types: dict[str, dict[str, str]] = {}
     for device_id, match in decision.matched.items():
@@ -105,20 +105,20 @@ def _mixed_types(decision: Decision) -> Iterator[Problem]:
 
 
 def expected(function: PciFunction, host: Host, spec: Spec) -> bool:
-    """Return True if the function is to be assigned as a whole, whatever driver it has now."""
+    """Return True if the function is meant to be assigned as a whole, whatever its present driver is."""
     wanted = _is_discoverable(function, spec) or _is_wanted(function, spec)
     return wanted and not _is_split(function, host)
 
 
 def _is_discoverable(function: PciFunction, spec: Spec) -> bool:
-    """Return True if discovery would match it on a VFIO driver."""
+    """Return True if discovery would match the function on a VFIO driver."""
     if not spec.discovery.enabled or function.bridge or matches.is_left_to_virt_handler(function, spec):
         return False
     return discovery.class_refusal(function, spec.discovery) is None
 
 
 def _is_wanted(function: PciFunction, spec: Spec) -> bool:
-    """Return True if a rule would match it on vfio-pci."""
+    """Return True if a rule would match the function on vfio-pci."""
     if function.bridge:
         return False
     if f"{function.vendor}:{function.device}" in spec.kubevirt_rules:
@@ -133,5 +133,5 @@ def _is_wanted(function: PciFunction, spec: Spec) -> bool:
 
 
 def _is_split(function: PciFunction, host: Host) -> bool:
-    """Return True if it has VFs, mdevs or vGPU types: then it is not assigned as a whole."""
+    """Return True if the function has VFs, mdevs or vGPU types, so it is not assigned as a whole."""
     return bool(function.vfs) or groups.is_vgpu_capable(function) or function.address in host.mdev_parents

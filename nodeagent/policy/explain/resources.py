@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A resource by its name: how many there are, who has which, and what cannot be given and why. Pure."""
+"""Explains a resource: its devices, the pods that use them, and why a device is not available. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nodeagent.policy.offer.turn import Decision
 
 
 class ListedDevice(NamedTuple):
-    """A device as the kubelet is told of it, and the pod that has it by this resource."""
+    """A device as it is listed to the kubelet, and the pod that uses it under this resource."""
 
     id: str
     healthy: bool
@@ -29,10 +29,10 @@ class ListedDevice(NamedTuple):
 
 
 class ResourceExplanation(NamedTuple):
-    """A resource: how many there are, who has which, and what cannot be given and why.
+    """A resource: its numbers of devices, the pods that use them, and the reasons of Unhealthy devices.
 
-    ``free`` is null while the kubelet was not asked, ``registered`` where no daemon was asked.
-    ``possibilities`` are what could become a device of it, if it has none.
+    ``free`` is null if the kubelet was not queried, ``registered`` if no daemon answered. ``possibilities``:
+    devices that could be offered under this name, if it has none.
     """
 
     resource: str
@@ -48,9 +48,9 @@ class ResourceExplanation(NamedTuple):
 
 
 def explain(name: str, decision: Decision, status: Status | None = None) -> ResourceExplanation | None:
-    """Return the resource of that name; None if neither a device nor a rule has it.
+    """Return the resource with that name; None if neither a device nor a rule has it.
 
-    ``status`` of the daemon says whether the kubelet knows the resource.
+    ``status``: the daemon's; it shows whether the resource is registered with the kubelet.
     """
     snapshot = decision.snapshot
     resource = decision.resources.get(ResourceName(name)) or _without_devices(name, snapshot.spec.rules)
@@ -84,9 +84,10 @@ def _list(device: Device, name: str, snapshot: Snapshot) -> ListedDevice:
 
 
 def remembered(status: Status, decision: Decision) -> Resources:
-    """What the daemon lists and a Decision from scratch does not: what was served stays, maybe empty.
+    """Resources that the daemon lists, but a Decision made now does not: a served resource stays, even
+    without devices.
 
-    :raises ValueError: if it has a reason that is not known here.
+    :raises ValueError: if it has an unknown Reason code.
     """
     return {
         each.name: Resource(each.name, _kind(each), tuple(map(_device, each.devices)))
@@ -96,7 +97,7 @@ def remembered(status: Status, decision: Decision) -> Resources:
 
 
 def _kind(resource: ResourceStatus) -> Kind:
-    """Shares of a node are never only remembered."""
+    """The kind of devices, by the form of their ids; shares of a node never get here."""
     kinds = (kind_of_id(device.id) for device in resource.devices)
     return next((kind for kind in kinds if kind is not None), Kind.PCI)
 
@@ -109,13 +110,13 @@ def _device(told: DeviceStatus) -> Device:
 
 
 def of_node(path: str, decision: Decision) -> tuple[str, ...]:
-    """The names of the resources that give a device node away."""
+    """The names of the resources that offer a device node."""
     rules = (rule for rule in decision.snapshot.spec.rules if isinstance(rule, DirectRule))
     return tuple(dict.fromkeys(rule.name for rule in rules if _has_node(rule, path, decision.snapshot)))
 
 
 def _has_node(rule: DirectRule, path: str, snapshot: Snapshot) -> bool:
-    """True if devices of the rule have the node of that path."""
+    """True if the rule offers the node with that path."""
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
 
@@ -124,6 +125,8 @@ def _has_node(rule: DirectRule, path: str, snapshot: Snapshot) -> bool:
 
 
 def _without_devices(name: str, wanted: tuple[Rule, ...]) -> Resource | None:
-    """The KubeVirt CR is for all nodes: what it names and none has is no resource here, and has a rule."""
+    """A resource without devices, for a rule whose devices this node lacks: the KubeVirt CR is for all
+    nodes.
+    """
     rule = next((rule for rule in wanted if rule.name == name), None)
     return None if rule is None else Resource(ResourceName(name), rule.kind)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules: what each matches on this node, why it does not match the rest, and which match nothing. Pure.
+"""Explains rules: what each one matches on this node, why it does not match other devices, and idle rules.
+Pure.
 
-A rule, selector or alias that matches nothing may be intended, because one configuration often serves many
-nodes: it is a note. Rules of the KubeVirt CR are for all nodes and get none; a rule without selectors is for
-``policy.merge`` to report. Bridges and hubs do not count: no rule is asked for them.
+A rule, selector or alias that matches no device may be intended, because one configuration often serves many
+nodes: it is a note. Rules of the KubeVirt CR are for all nodes and get no note; ``policy.merge`` reports a
+rule without selectors. Bridges and hubs do not count, because no rule can match them.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from nodeagent.policy.offer import kinds, matches
 from nodeagent.policy.offer.turn import Decision
 from nodeagent.policy.selectors import Selector
 
-_MOST_SHOWN = 3  # selectors of which one line says what comes nearest
-_MOST_SELECTORS = 16  # of one rule that matches something: a longer list is a list of addresses
-_FOR_OTHERS = "change it, or leave it if it is for other nodes; nodeagent scan shows what is there"
+_MOST_SHOWN = 3  # selectors for which one line names the nearest device
+_MOST_SELECTORS = 16  # of a rule that matches a device: a longer list is a list of addresses
+_FOR_OTHERS = "change it, or leave it if it is for other nodes; nodeagent scan lists the devices"
 
 
 class RuleExplanation(NamedTuple):
-    """A rule and what it takes on this node; why it refuses other devices of its kind → how many.
+    """A rule and the devices that it matches on this node; ``rejects``: why it does not match others → their
+    number.
 
-    ``note`` is of a rule for device nodes or CDI devices: how they are allocated, or that there are none.
+    ``note``: for a rule for device nodes or CDI devices, how they are allocated, or that there are none.
     """
 
     resource: str
@@ -43,19 +45,21 @@ class RuleExplanation(NamedTuple):
 
 
 def named(name: str, decision: Decision) -> tuple[RuleExplanation, ...]:
-    """Return the rules of that resource, in their order."""
+    """Return the explanations of the rules with that resource name, in their order."""
     return tuple(explain(rule, decision) for rule in decision.snapshot.spec.rules if rule.name == name)
 
 
 def at(place: str, decision: Decision) -> RuleExplanation | None:
-    """Return the rule that begins at "config.yaml:12", which may have its folder; None without one."""
+    """Return the rule at a place such as "config.yaml:12", with or without its folder; None if there is
+    none.
+    """
     places = (place, place.rpartition("/")[2])
     found = (rule for rule in decision.snapshot.spec.rules if rule.place in places)
     return next((explain(rule, decision) for rule in found), None)
 
 
 def explain(rule: Rule, decision: Decision) -> RuleExplanation:
-    """Return the result of the rule for each device of its kind; for nodes with their paths."""
+    """Return the result of the rule for each device of its kind; for device nodes their paths."""
     if isinstance(rule, DirectRule):
         takes = _matched_directly(rule, decision.snapshot)
         return RuleExplanation(rule.name, rule.kind, rule.place, takes, {}, _note(rule, takes))
@@ -73,7 +77,7 @@ def _note(rule: DirectRule, takes: Sequence[str]) -> str:
 
 
 def _matched_directly(rule: DirectRule, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the paths of a rule for nodes, the names of one for CDI devices; few nodes have such rules."""
+    """Return the paths that a rule for nodes matches, or the names that a rule for CDI devices matches."""
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
 
@@ -92,7 +96,9 @@ def _devices_for(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
 
 
 def _refusal(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> str | None:
-    """Return why the rule does not match the device, in the same words for all alike; None if it does."""
+    """Return why the rule does not match the device, with the same text for similar devices; None if it
+    matches.
+    """
     unwanted = selectors.explain_unmatched_key(rule, host_device, decision.snapshot.names)
     if unwanted is not None:
         return unwanted
@@ -101,13 +107,15 @@ def _refusal(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> s
             return refusal
         if refusal is None:
             return (
-                "discovery takes it" if other is None else f"{label(other.name, other.place)} takes it before"
+                "discovery matches it"
+                if other is None
+                else f"{label(other.name, other.place)} matches it first"
             )
     return None
 
 
 def unused(decision: Decision) -> Iterator[Problem]:
-    """Yield a note for each rule, selector and alias that matches nothing on this node."""
+    """Yield a note for each rule, selector and alias that matches no device of this node."""
     matched: dict[str, list[HostDevice]] = {}
     for device_id, match in decision.matched.items():
         if (host_device := decision.snapshot.host.device(device_id)) is not None:
@@ -124,10 +132,10 @@ def unused(decision: Decision) -> Iterator[Problem]:
 
 
 def _not_made(rule: MdevRule, decision: Decision) -> Iterator[Problem]:
-    """Yield a note on vGPUs that the KubeVirt CR permits, if a card of this node could have them."""
+    """Yield a note about vGPUs that the KubeVirt CR permits, if a card of this node could have them."""
     cards = sorted({card for each in rule.selectors for card in _find_cards(each, decision)})
     if cards:
-        what = f"{rule.name} is permitted, and no such vGPU exists: {naming.shorten(cards)} can have it"
+        what = f"{rule.name} is permitted, but no such vGPU exists; supported by {naming.shorten(cards)}"
         hint = "if it is for this node, add its type to mdevs.types, or to the CR's mediatedDeviceTypes"
         yield note(ProblemCode.NOT_MADE, what, hint, rule.name)
 
@@ -135,13 +143,13 @@ def _not_made(rule: MdevRule, decision: Decision) -> Iterator[Problem]:
 def _unused(subject: str, rule: Rule, reason: str, number: int | None = None) -> Problem:
     code = ProblemCode.IDLE_RULE if number is None else ProblemCode.IDLE_SELECTOR
     about = " ".join(filter(None, (rule.name, rule.place, str(number or ""))))
-    return note(code, f"{rule.place}: {subject} takes nothing here: {reason}", _FOR_OTHERS, about)
+    return note(code, f"{rule.place}: {subject} matches nothing here: {reason}", _FOR_OTHERS, about)
 
 
 def _unused_selectors(
     rule: DeviceRule, matched: Sequence[HostDevice], decision: Decision
 ) -> Iterator[Problem]:
-    """Yield a note on the rule if it matches nothing, else on each of its selectors, if they are few."""
+    """Yield a note about the rule if it matches no device, else about each idle selector, if they are few."""
     names = decision.snapshot.names
     chosen: Sequence[Selector] = rule.selectors
     if matched and len(chosen) > _MOST_SELECTORS:
@@ -161,7 +169,7 @@ def _unused_selectors(
 
 
 def _why_unused(selector: Selector, rule: DeviceRule, decision: Decision) -> str:
-    """Return which rule has what the selector fits, or else the device that comes nearest."""
+    """Return which rule already has the devices that the selector matches, or else the nearest device."""
     names, devices = decision.snapshot.names, _devices_for(rule, decision)
     owners: dict[str, list[str]] = {}
     for each in devices:
@@ -175,19 +183,19 @@ def _why_unused(selector: Selector, rule: DeviceRule, decision: Decision) -> str
     if isinstance(selector, MdevSelector):
         if cards := _find_cards(selector, decision):
             return (
-                f"no such mdev exists, but {naming.shorten(cards)} can have it; add the type to mdevs.types"
+                f"no such mdev exists, but {naming.shorten(cards)} supports it; add the type to mdevs.types"
             )
         devices += _possible_mdevs(decision)
     near = selectors.find_nearest(selector, devices, names, naming.ALIKE)
     if near is None:
-        return "nothing here is like it"
+        return "no device here is similar"
     nearest, difference = near
     shown = nearest.id or f"a type of {getattr(nearest, 'parent', None)}"
     return f"nearest is {shown}: {difference}"
 
 
 def _find_cards(selector: MdevSelector, decision: Decision) -> list[str]:
-    """Return the parents that can have an mdev which the selector fits."""
+    """Return the parents that could have an mdev that the selector matches."""
     names, possible = decision.snapshot.names, _possible_mdevs(decision)
     return sorted({each.parent or "" for each in possible if selectors.is_match(selector, each, names)})
 
@@ -211,13 +219,15 @@ def _unused_aliases(decision: Decision) -> Iterator[Problem]:
                 reason = f'the rule "{found[name][0][0]}" has {ids}'
             else:
                 near = naming.find_similar(name, found)
-                reason = f'nearest is "{near[0]}"' if near else "no name here is like it"
+                reason = f'nearest is "{near[0]}"' if near else "no name here is similar"
             what = f'the alias "{name}" renames nothing here: {reason}'
             yield note(ProblemCode.IDLE_ALIAS, what, _FOR_OTHERS, name)
 
 
 def _discovered_names(decision: Decision) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return name of discovery → each device: the rule that matches it instead ("": none), and its id."""
+    """Return discovered name → its devices: the rule that matches the device instead ("": none), and its
+    id.
+    """
     spec, names = decision.snapshot.spec, decision.snapshot.names
     found: dict[str, list[tuple[str, str]]] = {}
     for device_id, match in decision.matched.items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could become a device of a resource that has none: by an alias, of a card, with another driver. Pure.
+"""Suggests devices for a resource that has none: by an alias, from a card, or with another driver. Pure.
 
-Each is matched as a real device would be, so rules, aliases and names all count.
+Each suggestion is matched like a real device, so rules, aliases and names all count.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from nodeagent.policy.offer import matches
 
 
 class Suggestion(NamedTuple):
-    """What could give a resource a device, and what is missing for that."""
+    """A device that the resource could have, and what is missing for that."""
 
     message: str
     missing: str
 
 
 def suggestions(name: str, snapshot: Snapshot) -> tuple[Suggestion, ...]:
-    """Return all, the nearest first: an alias, virt-handler, cards, functions on another driver."""
+    """Return all suggestions, the nearest first: an alias, virt-handler, cards, functions on another
+    driver.
+    """
     return (
         *_from_names(name, snapshot.spec),
         *_from_cards(name, snapshot),
@@ -58,7 +60,7 @@ def _from_cards(name: str, snapshot: Snapshot) -> Iterator[Suggestion]:
 
 
 def _imagine(parent: Parent, mdev_type: MdevType, snapshot: Snapshot) -> tuple[HostDevice | None, Names]:
-    """Return the device that there would be with an instance of the type on the parent, and all names."""
+    """Return the device that an instance of the type on the parent would be, and all names."""
     function = snapshot.host.functions.get(PciAddress(parent.address))
     if not parent.vgpu:
         vendor = function.vendor if function is not None else None
@@ -93,7 +95,7 @@ def _missing_for_type(card: Card, type_id: str, snapshot: Snapshot) -> str:
 
 
 def _from_functions(name: str, snapshot: Snapshot) -> Iterator[Suggestion]:
-    """Yield functions that would match on a VFIO driver."""
+    """Yield functions that the resource would match on a VFIO driver."""
     for function in snapshot.host.functions.values():
         if groups.is_assignable(function) or function.bridge:
             continue

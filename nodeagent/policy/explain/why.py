@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a device is not offered, and what each rule says about it. Pure.
+"""Explains why a device is not offered, and the verdict of each rule. Pure.
 
-The one answer that ``scan``, ``explain`` and the page show. A device that a rule or discovery would match is
-judged by the checks that make an offered device Unhealthy (``policy.offer.health``): so the text is the same
-before and after a rule names it.
+``scan``, ``explain`` and the status page all show this one answer. A device that a rule or discovery would
+match is judged by the checks that make an offered device Unhealthy (``policy.offer.health``): so the text is
+the same before and after a rule names it.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from nodeagent.policy.offer.turn import Decision
 
 _NO_RULE = "no rule matches it"
 _ABSENT = frozenset({ReasonCode.UNREADABLE, ReasonCode.GOING_AWAY, ReasonCode.GONE})
-"""Reasons for which nobody can use the device, so nothing else matters."""
+"""Reasons for which the device cannot be used at all, so no other reason matters."""
 _REFUSED_BY_KERNEL = frozenset({ReasonCode.FIRMWARE_MAPPED, ReasonCode.NEEDS_TOKEN})
 """Reasons that neither a rule nor another driver of the device ends."""
 
 
 class Why(NamedTuple):
-    """Why a device is not offered, and what to do if it is to be ("" if nothing)."""
+    """Why a device is not offered, and the fix if it should be offered ("" if there is none)."""
 
     text: str
     hint: str = ""
 
 
 class RuleVerdict(NamedTuple):
-    """A rule, and what it says of the device."""
+    """A rule, and its verdict on the device."""
 
     rule: str
     verdict: str
 
 
 def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
-    """Return why no rule and no discovery offers the device."""
+    """Return why neither a rule nor discovery offers the device."""
     if never := kinds.find_kind(host_device).never(host_device):
         return Why(never)
     unit = units.build_unit(units.find_unit_id(host_device), snapshot)
@@ -57,7 +57,7 @@ def why_not_offered(host_device: HostDevice, snapshot: Snapshot) -> Why:
 
 
 def _not_matched(host_device: HostDevice, snapshot: Snapshot) -> str:
-    """Return why no rule offers a device that discovery does not know."""
+    """Return why no rule offers a device that discovery does not support."""
     for rule, refusal in matches.find_verdicts(host_device, None, snapshot.spec, snapshot.names):
         if isinstance(rule, UsbRule) and selectors.is_matched_by_rule(rule, host_device):
             return refusal or f"{rule.name}: {_describe_incomplete(rule, snapshot.host)}"
@@ -114,14 +114,16 @@ def _not_discovered(host_device: HostDevice, snapshot: Snapshot, reason: Reason 
 
 
 def _class_refusal(host_device: HostDevice, settings: Discovery) -> str | None:
-    """Return why discovery is not for the class of a function; that is for a rule to change."""
+    """Return why discovery skips the class of a function; a rule can offer it."""
     if not isinstance(host_device, PciFunction):
         return None
     return discovery.class_refusal(host_device, settings) if settings.enabled else matches.OFF
 
 
 def _bind_with_card(audio: PciFunction, card: PciFunction, unit: Unit) -> str:
-    """Return what to do for the audio function of a card: while the host has the card, look at the card."""
+    """Return the fix for the audio function of a card; while the card is not ready, the fix is to look at the
+    card.
+    """
     if not groups.is_assignable(card):
         return f"ask for its card: nodeagent explain {card.address}"
     if not groups.find_blockers((audio,)):
@@ -130,7 +132,7 @@ def _bind_with_card(audio: PciFunction, card: PciFunction, unit: Unit) -> str:
 
 
 def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
-    """Return the rules that were asked for the device, up to the one that matches it, with their refusals."""
+    """Return the rules that were checked for the device, up to the first match, with their refusals."""
     snapshot, offer, asked = decision.snapshot, decision.offer_with(host_device.id), []
     group = _group(host_device, snapshot.host)
     for rule, refusal in matches.find_verdicts(host_device, group, snapshot.spec, snapshot.names):
@@ -143,12 +145,12 @@ def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
 
 
 def tell_verdicts(host_device: HostDevice, decision: Decision) -> tuple[RuleVerdict, ...]:
-    """Return each rule that was asked and what it says of the device, in words."""
+    """Return each rule that was checked, and its verdict on the device as a text."""
     if never := kinds.find_kind(host_device).never(host_device):
         return (RuleVerdict("all rules", never),)
     asked = verdicts(host_device, decision)
     said = [
-        RuleVerdict(label(rule.name, rule.place) if rule else "discovery", refusal or "takes it")
+        RuleVerdict(label(rule.name, rule.place) if rule else "discovery", refusal or "matches it")
         for rule, refusal in asked
     ]
     if decision.offer_with(host_device.id) is not None and (not asked or asked[-1][1] is not None):

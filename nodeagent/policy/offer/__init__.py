@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Snapshot to the resources for the kubelet: matches, health, resources, grants. Pure."""
+"""Computes the resources for the kubelet from a Snapshot: matches, health, resources, grants. Pure."""

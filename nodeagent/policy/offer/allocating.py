@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of an Allocate, in the order in which ``agent.allocate`` makes them. Pure.
 
-Does another pod request than at the last Allocate (``agent.reservations`` asks)? Does it matter which pod
-requests? Does another pod have a part of the groups? Which parts of the host are read again? Which devices
-may a former container have open?
+They answer these questions. Is the requesting pod another one than at the last Allocate (for
+``agent.reservations``)? Does the pod matter? Does another pod use a device of the same IOMMU groups? Which
+parts of the host are read again? Which devices may the container of a former pod still have open?
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nodeagent.policy.offer.turn import Decision
 
 
 class Request(NamedTuple):
-    """Devices of one resource that a container requests, and the Decision that answers the request."""
+    """The devices of one resource that a container requests, and the Decision by which they are checked."""
 
     resource: Resource
     device_ids: Sequence[str]
@@ -31,7 +31,8 @@ class Request(NamedTuple):
 
 
 def is_other_pod(before: Pods, now: Pods, allocated: Collection[ResourceDevice]) -> bool:
-    """True if another pod requests ``now`` than ``before``, when this admission was ``allocated`` these.
+    """True if the pod that requests ``now`` is another one than ``before``, when this admission was
+    ``allocated`` these devices.
 
     No request names its pod, so two answers of PodResources are compared. The kubelet admits one pod at a
     time and lists it from right before its admission on (``HandlePodAdditions`` in pkg/kubelet/kubelet.go).
@@ -49,7 +50,9 @@ def is_other_pod(before: Pods, now: Pods, allocated: Collection[ResourceDevice])
 
 
 def find_owners(pods: Pods, allocated: Collection[ResourceDevice]) -> tuple[str, ...]:
-    """The pods that list some of these devices; no pod lists the devices of a plain init container."""
+    """The pods that PodResources lists with some of these devices; devices of plain init containers are not
+    listed.
+    """
     return tuple(name for name, listed in pods.items() if not listed.isdisjoint(allocated))
 
 
@@ -68,7 +71,8 @@ def is_shared(request: Request) -> bool:
 def is_contended(request: Request) -> bool:
     """True if it matters which pod requests.
 
-    A pod has one of these devices or a part of their groups, or another resource offers a part of them.
+    That is so if a pod uses one of these devices or another device of their groups, or if another resource
+    offers a device of their groups.
     """
     if is_part_in_use(request):
         return True
@@ -81,7 +85,7 @@ def is_contended(request: Request) -> bool:
 
 
 def is_part_in_use(request: Request) -> bool:
-    """True if a pod has one of these devices, or a part of their groups."""
+    """True if a pod uses one of these devices, or another device of their groups."""
     snapshot = request.decision.snapshot
     if not (snapshot.allocations.table or snapshot.reservations.pending):
         return False
@@ -89,15 +93,15 @@ def is_part_in_use(request: Request) -> bool:
 
 
 def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods | None) -> None:
-    """Check that no other pod has one of these devices, or a part of their groups.
+    """Check that no other pod uses one of these devices, or another device of their groups.
 
-    ``owned`` certainly belong to the requesting pod; ``pods`` is the answer of PodResources, if it was asked.
-    An id that no listed pod has belongs to the requesting pod: a container may reuse the devices of a plain
-    init container of its pod, and the kubelet allocates no id to two live pods. But it may request a device
-    of another pod: ``UpdateAllocatedDevices`` (pkg/kubelet/cm/devicemanager/manager.go) recounts the free
-    devices without those of an open Allocate.
+    ``owned``: devices that certainly belong to the requesting pod; ``pods``: the answer of PodResources, if
+    it was queried. An id that no listed pod has belongs to the requesting pod: a container may reuse the
+    devices of a plain init container of its pod, and the kubelet allocates no id to two live pods. But the
+    kubelet may request a device of another pod: ``UpdateAllocatedDevices``
+    (pkg/kubelet/cm/devicemanager/manager.go) recounts the free devices without those of an open Allocate.
 
-    :raises AllocationRefused: with the pod that has one.
+    :raises AllocationRefused: with the pod that uses a device.
     """
     resource = request.resource
     listed = listed_devices(pods) if pods is not None else _find_named(request)
@@ -118,14 +122,16 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
 
 
 def _find_named(request: Request) -> frozenset[ResourceDevice]:
-    """Those of the requested devices that a pod has whose name is known."""
+    """The requested devices that a pod with a known name has."""
     name, allocations = request.resource.name, request.decision.snapshot.allocations
     holders = ((each, allocations.holder_of(name, each)) for each in request.device_ids)
     return frozenset((name, each) for each, holder in holders if holder is not None and holder.named)
 
 
 def _find_users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
-    """The pods that have the device or a part of its group, with the id of that part; the device first."""
+    """The pods that use the device or another device of its group, each with that device's id; the device
+    itself first.
+    """
     resource, snapshot = request.resource, request.decision.snapshot
     host_device = snapshot.host.device(device_id)
     if resource.direct or host_device is None:
@@ -138,7 +144,7 @@ def _find_users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
 
 
 def _find_direct_users(device_id: str, request: Request) -> Iterator[Holder]:
-    """The pods that have a device node or a CDI device, also under a former name of its resource.
+    """The pods that use a device node or a CDI device, also under a former name of its resource.
 
     Other plugins may use the same id for another device. It is the same device if the resource is ours, or
     if the same node or CDI device was allocated with the id.
@@ -156,7 +162,7 @@ def _find_direct_users(device_id: str, request: Request) -> Iterator[Holder]:
 
 
 def _is_same_device(name: ResourceName, device_id: str, request: Request) -> bool:
-    """True if a node or CDI device of this id was allocated with the id of the other resource."""
+    """True if the other resource has allocated the same node or CDI device with this id."""
     before = frozenset(request.decision.snapshot.allocations.answer(name, device_id))
     if not before or request.resource.device(device_id) is None:
         return False
@@ -192,7 +198,7 @@ def find_vfio_functions(request: Request) -> tuple[PciAddress, ...]:
 
 
 def find_closed(request: Request, pods: Pods) -> tuple[HostDevice, ...]:
-    """The devices that no process may have open: these and their groups, except those of listed pods.
+    """The devices that no process may have open: these and their groups, except the devices of listed pods.
 
     After a force deletion the kubelet allocates a device while the old container still has it open.
     """
@@ -225,9 +231,9 @@ def _is_listed(ids: Iterable[str], listed: frozenset[ResourceDevice], decision: 
 
 
 def check_usb_nodes(request: Request) -> None:
-    """Check that USB devices are the recorded ones: a set may have changed since its nodes were created.
+    """Check that the USB devices are the recorded ones: a set may have changed since its nodes were prepared.
 
-    :raises AllocationRefused: for the first that is not.
+    :raises AllocationRefused: for the first device that is not.
     """
     resource, decision = request.resource, request.decision
     for device_id in request.device_ids:
@@ -242,7 +248,7 @@ def check_usb_nodes(request: Request) -> None:
 
 
 def find_host_functions(request: Request) -> frozenset[PciAddress]:
-    """The functions on host drivers to which these nodes, CDI devices or USB devices belong."""
+    """The functions on host drivers that these nodes, CDI devices or USB devices belong to."""
     resource, decision = request.resource, request.decision
     rule = grants.find_direct_rule(resource, decision)
     if rule is not None:

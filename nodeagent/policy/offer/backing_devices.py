@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices behind device nodes: whether a container may get the node, and its NUMA node. Pure.
+"""The devices behind device nodes: whether a container may use the node, and its NUMA node. Pure.
 
-A function that can be assigned to a VM is not allocated to a container: the PCI address behind a node counts,
-not the rule that names the node. The same is true of a USB device that a rule offers. The node of an IOMMU
-group is allocated only with the devices of the group, because only their users are checked.
+A function that can be assigned to a VM is not allocated to a container: the PCI address behind a node
+decides, not the rule that names the node. The same is true of a USB device that a rule offers. The node of an
+IOMMU group is allocated only together with the devices of the group, because only their users are checked.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def _describe_group_node(node: DevNode) -> Reason:
 
 
 def _find_offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule] | None:
-    """The USB device to which the node belongs, also through a driver of it, and the rule that offers it."""
+    """The USB device that the node belongs to, directly or through its driver, and the rule that offers
+    it.
+    """
     for device in find_usb_devices(node, snapshot.host):
         rules = (rule for rule in snapshot.spec.rules if isinstance(rule, UsbRule))
         rule = next((rule for rule in rules if selectors.is_matched_by_rule(rule, device)), None)
@@ -62,7 +64,7 @@ def _find_offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, Usb
 
 
 def find_usb_devices(node: DevNode, host: Host) -> Iterator[UsbDevice]:
-    """The USB devices to which the node belongs, also through a driver of them."""
+    """The USB devices that the node belongs to, directly or through a driver."""
     names = host.usb_names
     yield from (names[each] for each in (node.parent or "").split("/") if each in names)
     if node.covers(NODES) or node.real.startswith(f"{NODES}/"):

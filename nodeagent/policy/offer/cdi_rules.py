@@ -38,7 +38,7 @@ def resource(rule: CdiRule, snapshot: Snapshot) -> Resource:
 
 
 def device_id(name: str) -> DeviceId:
-    """The qualified name; a long one is cut, and ends in a hash of the whole."""
+    """The qualified name as a device id; a long name is cut, and ends in a hash of the whole name."""
     if len(name) <= _ID_LIMIT:
         return DeviceId(name)
     return DeviceId(f"{name[: _ID_LIMIT - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}")

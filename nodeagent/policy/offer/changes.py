@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The differences between two Snapshots of one Spec that may change offers. Pure.
+"""Compares two Snapshots with the same Spec, to find the devices whose offers may differ. Pure.
 
-Unchanged parts of a Snapshot are the same objects, so only changed parts are compared. A Host lists its
-changes itself (``changes_since``).
+Unchanged parts of a Snapshot are the same objects, so only changed parts are compared. A Host lists its own
+changes (``changes_since``).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _OF_VFIO = {CONTAINER_NODE, IOMMUFD_NODE}
 
 
 class Changed(NamedTuple):
-    """The units to decide again, and the ids whose holder has changed.
+    """The units to decide again, and the ids that another pod or no pod uses now.
 
-    In ``rebuilt`` units devices of the host have changed. In ``rechecked`` units devices and matches are as
-    before, and only health may differ. Both keep the order in which units are decided.
+    In ``rebuilt`` units, devices of the host have changed. In ``rechecked`` units, the devices and matches
+    are as before, and only their health may differ. Both keep the order in which units are decided.
     """
 
     rebuilt: Mapping[UnitId, None]
@@ -84,7 +84,7 @@ def _has_path(rule: NodeRule, path: str) -> bool:
 
 
 def _find_unplugged(before: Snapshot, now: Snapshot, held: frozenset[str]) -> set[GroupNumber]:
-    """The groups whose unplugged devices have changed, or have another holder."""
+    """The groups whose unplugged devices have changed, or are used by another pod."""
     differ = before.unplugged ^ now.unplugged
     return {group for each, group in differ | now.unplugged if (each, group) in differ or each in held}
 
@@ -119,7 +119,7 @@ def _find_rebuilt(before: Host, now: Host) -> dict[UnitId, None]:
 
 
 def _find_changed_holders(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[str]:
-    """The ids whose holder differs. Each answer of the kubelet has new Holder objects, most of them equal."""
+    """The ids whose pod differs. Each answer of the kubelet has new Holder objects, most of them equal."""
     if before is now:
         return frozenset()
     changed = differing(before, now)
@@ -137,7 +137,7 @@ def _find_changed_tables(before: ByResource[Holder], now: ByResource[Holder]) ->
 
 
 def _find_open_units(host: Host) -> dict[UnitId, None]:
-    """The units with an open device: only there it matters whether all holders are known."""
+    """The units with an open device: only for these it matters whether all allocations are known."""
     functions = host.functions.values()
     opened = filter(groups.is_open, functions)
     return {unit: None for each in opened for unit in units.find_dependents(each, host)}

@@ -38,7 +38,7 @@ class Listed(NamedTuple):
 
 
 class DeviceChange(NamedTuple):
-    """A device whose resource or health changes; null: not listed. ``holder`` is the pod that has it now."""
+    """A device whose resource or health changes; null: not listed. ``holder``: the pod that uses it now."""
 
     id: DeviceId
     before: Listed | None

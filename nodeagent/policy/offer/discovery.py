@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Automatic discovery: the devices that it matches, and the texts for their resource names. Pure.
 
-Discovery matches every mdev, every VF with a vGPU type, and the functions of its classes that are bound to a
-VFIO driver. Audio, USB and bridge functions of a card belong to its group, and get no resource of their own.
+Discovery matches every mdev, every VF with a vGPU type, and the functions of the configured classes that are
+bound to a VFIO driver. Audio, USB and bridge functions of a card are in its group, and get no resource of
+their own.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ SOFTWARE_DOMAIN = "mdev.nodeagent"  # for mdevs whose parent is no PCI function,
 
 
 class Label(NamedTuple):
-    """The naming rule of a device, its device or type id, and the text of that id.
+    """The source of a resource name: the kind of the device, its device or type id, and the text of that id.
 
-    ``domain`` is "" if it follows from the vendor.
+    ``domain``: the domain of the name, "" if it follows from the vendor.
     """
 
     kind: Kind
@@ -88,7 +89,9 @@ def mdev_label(mdev: Mdev, names: Names) -> Label:
 
 
 def function_label(function: PciFunction, names: Names) -> Label:
-    """The label of a function; a vGPU is named as an mdev of its type, so types of one card differ."""
+    """The label of a function; a vGPU is named like an mdev of its type, so different types of one card have
+    different names.
+    """
     vgpu = groups.find_vgpu_type(function)
     if vgpu is not None:
         return Label(Kind.MDEV, naming.vgpu_type_id(vgpu), names.get(vgpu_key(vgpu)))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Allocate response for the devices that the kubelet has chosen, as virt-launcher reads it. Pure.
+"""Builds the Allocate response for the devices that the kubelet has chosen, as virt-launcher reads it. Pure.
 
-Environment: one variable per resource, addresses or UUIDs in the order of the requested ids (KubeVirt
-pkg/util/util.go). Nodes: ``/dev/vfio/vfio`` always, because virt-handler changes owners only if it exists.
-An id that is unknown or not Healthy is refused with a message, never skipped.
+Environment: one variable per resource, with addresses or UUIDs in the order of the requested ids (KubeVirt
+pkg/util/util.go). Nodes: always ``/dev/vfio/vfio``, because virt-handler changes owners only if it exists. An
+id that is unknown or not Healthy is refused with a message, never skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ def grant(resource: Resource, device_ids: Sequence[str], decision: Decision) -> 
 
 
 def check_listed(resource: Resource, device_ids: Iterable[str]) -> None:
-    """Check ids, as the kubelet may send any text. :raises AllocationRefused: for the first unlisted id."""
+    """Check that each id is listed, because the kubelet may send any text.
+
+    :raises AllocationRefused: for the first id that is not listed.
+    """
     for device_id in device_ids:
         if resource.device(device_id) is None:
             raise AllocationRefused(
@@ -87,9 +90,10 @@ def device_nodes(host_devices: Iterable[HostDevice], iommufd: Iommufd, host: Hos
 
 
 def cdi_entries(resource: Resource, decision: Decision) -> dict[str, Mapping[str, object]]:
-    """The CDI devices, by name, with the nodes of each device of a resource that is Healthy or in use.
+    """The CDI devices, by name, with their nodes, for each device of a resource that is Healthy or in use.
 
-    A container of the pod that uses it may restart, also if it was allocated under another resource.
+    A device in use is included because a container of its pod may restart, even if the device was allocated
+    under another resource.
     """
     return {
         device.id: {
@@ -107,7 +111,7 @@ def cdi_spec(entries: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
 
 
 def _is_in_use_here(resource: Resource, device_id: str, decision: Decision) -> bool:
-    """True if the device is in use and belongs to this resource now: a name is in one file only."""
+    """True if the device is in use and this resource offers it now: a name is in one file only."""
     offer, snapshot = decision.offer_of(device_id), decision.snapshot
     held = snapshot.holder(device_id) is not None
     return held and offer is not None and offer.match.resource == resource.name
@@ -119,7 +123,7 @@ def _cdi_nodes(resource: Resource, device_id: str, decision: Decision) -> list[d
 
 
 def find_host_devices(device_id: str, decision: Decision) -> tuple[HostDevice, ...]:
-    """The host devices of the id. :raises AllocationRefused: if it is no longer offered."""
+    """The host devices of a device id. :raises AllocationRefused: if the id is no longer offered."""
     offer = decision.offer_of(device_id)
     if offer is None:
         raise AllocationRefused(f"{device_id} is no longer offered", "try the pod again")

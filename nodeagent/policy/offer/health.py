@@ -2,9 +2,9 @@
 """Health: whether a device can be allocated to a VM, and the Reason if it cannot. Pure.
 
 One function for each kind of device calls its checks in order: first those of the device itself, then those
-of its group and nodes, then whether it is in use. The first check that fails gives the Reason. Every turn
-checks again, so a Reason that can end by itself ends by itself. ``kinds.find_reason`` calls it for ``units``,
-for ``not_offered`` and for ``explain``. The checks of USB devices are in ``usb_health``.
+of its group and nodes, then whether it is in use. The first check that fails gives the Reason. The checks run
+again after each change, so a Reason that can end by itself ends by itself. ``kinds.find_reason`` calls them
+for ``units``, for ``not_offered`` and for ``explain``. The checks of USB devices are in ``usb_health``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Unit(NamedTuple):
     devices: tuple[HostDevice, ...] = ()
     functions: tuple[PciFunction, ...] = ()  # those of the devices that are PCI functions
     holders: Mapping[str, Holder] = MappingProxyType({})
-    complete: bool = False  # False: a device without a holder may be in use
+    complete: bool = False  # False: a device without a known pod may be in use
     admitting: frozenset[str] = frozenset()  # allocated to the pod under admission
     withdrawn: frozenset[str] = frozenset()  # being bound to another driver, or removed
     unwanted: frozenset[str] = frozenset()  # to be bound or removed once they are not in use
@@ -77,10 +77,10 @@ class Unit(NamedTuple):
 
 
 class Use(NamedTuple):
-    """How a device is offered: the required nodes and the relevant conflicts depend on it.
+    """The options under which a device is offered; they decide which nodes and conflicts matter.
 
-    ``host_devices`` are those of the Device, if it has several; its id is that of the first. ``type_id`` is
-    the type of mdev or vGPU when the device was matched; ``unnamed``: the name of the type is not known yet.
+    ``host_devices``: those of the Device, if it has several; its id is that of the first. ``type_id``: the
+    type of mdev or vGPU when the device was matched. ``unnamed``: the name of the type is not known yet.
     """
 
     isolation: Isolation = Isolation.GROUP
@@ -128,8 +128,8 @@ def check_function(function: PciFunction, unit: Unit, use: Use) -> Reason | None
 def check_mdev(mdev: Mdev, unit: Unit, use: Use) -> Reason | None:
     """Why an mdev cannot be allocated; None if it is Healthy.
 
-    It is alone in its group, and the kernel does not show whether it is open.
-    Linux removes a deleted mdev from its bus at once; its group remains until its user closes it.
+    An mdev is alone in its group, and the kernel does not show whether it is open. Linux removes a deleted
+    mdev from its bus at once; its group remains until its user closes it.
     """
     return (
         _going_away(mdev.leaving)
@@ -147,7 +147,7 @@ def check_mdev(mdev: Mdev, unit: Unit, use: Use) -> Reason | None:
 
 
 def unreadable(host_device: HostDevice) -> Reason | None:
-    """The attributes of the device cannot be read, so nothing is known of it."""
+    """Unhealthy while the attributes of the device cannot be read."""
     if host_device.unreadable is None:
         return None
     return Reason(
@@ -158,7 +158,7 @@ def unreadable(host_device: HostDevice) -> Reason | None:
 
 
 def _going_away(waits: bool) -> Reason | None:
-    """The driver is unbound from the device, but a process still has it open."""
+    """Unhealthy while the driver is being unbound from the device and a process still has it open."""
     if not waits:
         return None
     return Reason(
@@ -169,7 +169,7 @@ def _going_away(waits: bool) -> Reason | None:
 
 
 def _left_behind(function: PciFunction) -> Reason | None:
-    """A VF whose PF was removed does not answer: its configuration space reads all ones."""
+    """Unhealthy for a VF whose PF was removed: its configuration space reads all ones."""
     if not function.left_behind:
         return None
     return Reason(
@@ -181,7 +181,7 @@ def _left_behind(function: PciFunction) -> Reason | None:
 
 
 def _domain(function: PciFunction) -> Reason | None:
-    """virt-launcher parses only PCI addresses with a domain of four digits."""
+    """Unhealthy for a PCI domain of more than four digits, which virt-launcher cannot parse."""
     if len(function.address) == len("0000:00:00.0"):
         return None
     return Reason(
@@ -192,7 +192,9 @@ def _domain(function: PciFunction) -> Reason | None:
 
 
 def _token(function: PciFunction) -> Reason | None:
-    """The PF is on vfio-pci: opening the VF needs the VF token of the process that opened the PF."""
+    """Unhealthy for a VF whose PF is on vfio-pci: to open it, QEMU would need the VF token of the process
+    that opened the PF.
+    """
     if not groups.needs_token(function):
         return None
     return Reason(
@@ -204,7 +206,7 @@ def _token(function: PciFunction) -> Reason | None:
 
 
 def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
-    """A function can be assigned to a VM only on a VFIO driver, or on the vendor driver with a vGPU type."""
+    """Unhealthy unless the function is on a VFIO driver, or on the vendor driver with a vGPU type."""
     if groups.is_assignable(function):
         return None
     if groups.is_vgpu_capable(function):
@@ -230,7 +232,8 @@ def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
 
 
 def _boot_framebuffer(function: PciFunction, unit: Unit) -> Reason | None:
-    """vfio-pci cannot claim a memory region in which the firmware's framebuffer still is.
+    """Unhealthy while the firmware's framebuffer is in a memory region of the function: vfio-pci cannot claim
+    it.
 
     So reads and mappings of it fail (``vfio_pci_core_setup_barmap`` in drivers/vfio/pci/vfio_pci_core.c).
     """
@@ -246,7 +249,9 @@ def _boot_framebuffer(function: PciFunction, unit: Unit) -> Reason | None:
 
 
 def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = classes.LEAVE) -> str:
-    """The fix for a function that is not on VFIO; a bind only where it can succeed and removes nothing."""
+    """The fix for a function that is not on VFIO; it names a bind only if that can succeed and removes no VF
+    or mdev.
+    """
     used = classes.describe_uses(function)
     if function.address in unit.ruled and not used:
         return "a passthrough rule matches it: nodeagent plan shows why it is not bound"
@@ -263,9 +268,9 @@ def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = 
 
 
 def _dead(mdev: Mdev) -> Reason | None:
-    """An mdev without a driver cannot be used again: binding it again fails with ENODEV (6.12).
+    """Unhealthy for an mdev without a driver: binding it again fails with ENODEV (6.12).
 
-    While a process has it open the unbind still waits, and a removal would hang behind it.
+    While a process has it open, the unbind still waits, and a removal would hang behind it.
     """
     if mdev.driver is not None:
         return None
@@ -278,7 +283,7 @@ def _dead(mdev: Mdev) -> Reason | None:
 
 
 def _type_changed(now: str | None, use: Use) -> Reason | None:
-    """The mdev or vGPU has another type than when it was matched."""
+    """Unhealthy if the mdev or vGPU has another type than when it was matched."""
     before = use.type_id
     if before is None or now == before:
         return None
@@ -290,7 +295,9 @@ def _type_changed(now: str | None, use: Use) -> Reason | None:
 
 
 def _unnamed(function: PciFunction, use: Use) -> Reason | None:
-    """Discovery knows only the number of its vGPU type: the resource name would change with the type name."""
+    """Unhealthy while discovery knows only the number of the vGPU type: the resource name would change with
+    the type name.
+    """
     if not use.unnamed:
         return None
     number = groups.find_vgpu_type(function)
@@ -303,7 +310,7 @@ def _unnamed(function: PciFunction, use: Use) -> Reason | None:
 
 
 def _fallen(function: PciFunction) -> Reason | None:
-    """The function does not respond on the bus any more."""
+    """Unhealthy while the function does not respond on the bus."""
     if function.answers is not False and function.recovery is not Recovery.FALLEN:
         return None
     return Reason(
@@ -314,7 +321,7 @@ def _fallen(function: PciFunction) -> Reason | None:
 
 
 def _recovery(function: PciFunction) -> Reason | None:
-    """The kernel's AER recovery of the function is running, or has failed."""
+    """Unhealthy while the kernel's AER recovery of the function is running, or after it has failed."""
     if function.recovery in (None, Recovery.FALLEN):
         return None
     if function.recovery is Recovery.RUNNING:
@@ -339,13 +346,13 @@ def _recovery(function: PciFunction) -> Reason | None:
 
 
 def _no_group(unit: Unit) -> Reason | None:
-    """Without an IOMMU group there is no isolation, so VFIO refuses the function."""
+    """Unhealthy without an IOMMU group: there is no isolation, so VFIO refuses the function."""
     missing = groups.find_missing_isolation(unit.group, unit.no_iommu)
     return None if missing is None else Reason(ReasonCode.NO_GROUP, missing.message, missing.hint)
 
 
 def _no_mdev_group(unit: Unit) -> Reason | None:
-    """Without an IOMMU group VFIO cannot open the mdev."""
+    """Unhealthy for an mdev without an IOMMU group: VFIO cannot open it."""
     if unit.group is not None:
         return None
     return Reason(
@@ -357,7 +364,7 @@ def _no_mdev_group(unit: Unit) -> Reason | None:
 
 
 def _firmware(unit: Unit) -> Reason | None:
-    """Firmware uses memory through a member of the group, and VFIO would remove that mapping."""
+    """Unhealthy if firmware uses memory through a member of the group: VFIO would remove that mapping."""
     if not unit.firmware:
         return None
     return Reason(
@@ -371,7 +378,9 @@ def _firmware(unit: Unit) -> Reason | None:
 
 
 def _withdrawn(unit: Unit) -> Reason | None:
-    """A change of the group is running: if a step of it fails, all of the group is restored."""
+    """Unhealthy while a change of the group is in progress: if a step of it fails, the whole group is
+    restored.
+    """
     if not unit.withdrawn:
         return None
     return Reason(
@@ -382,7 +391,7 @@ def _withdrawn(unit: Unit) -> Reason | None:
 
 
 def _unwanted(device_id: str, unit: Unit) -> Reason | None:
-    """A device to be removed is not allocated to another pod: else the change could wait for ever."""
+    """Unhealthy for a device that is to be removed: if another pod got it, the change could wait for ever."""
     if device_id not in unit.unwanted:
         return None
     use = f"in use by {unit.holders[device_id]}" if device_id in unit.holders else "in use"
@@ -394,7 +403,7 @@ def _unwanted(device_id: str, unit: Unit) -> Reason | None:
 
 
 def _viability(unit: Unit) -> Reason | None:
-    """The kernel refuses the whole group while one of its functions is on a host driver."""
+    """Unhealthy while a function of the group is on a host driver: the kernel refuses the whole group."""
     blocking = groups.find_blockers(unit.functions)
     if not blocking:
         return None
@@ -412,7 +421,7 @@ def _viability(unit: Unit) -> Reason | None:
 
 
 def _nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
-    """The device nodes that would be allocated have to exist."""
+    """Unhealthy while one of the device nodes that would be allocated does not exist."""
     legacy = unit.group is not None and unit.group.node and CONTAINER_NODE in unit.nodes
     modern = host_device.cdev and IOMMUFD_NODE in unit.nodes
     enough = {Iommufd.NEVER: legacy, Iommufd.ONLY: modern, Iommufd.AUTO: legacy or modern}
@@ -441,7 +450,9 @@ def _nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def no_iommufd() -> Reason:
-    """The kernel has iommufd from 6.2 on, as a build option; Debian's kernels up to 7.2 lack it."""
+    """The Reason for a missing iommufd: it is a build option from Linux 6.2 on, and Debian's kernels up to
+    7.2 lack it.
+    """
     return Reason(
         ReasonCode.NODE_MISSING,
         f"this host has no iommufd ({IOMMUFD_NODE} does not exist), and its resource has iommufd: only",
@@ -454,10 +465,10 @@ def no_iommufd() -> Reason:
 
 
 def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
-    """A pod has the device under another resource, or another device of the group.
+    """Unhealthy while a pod uses the device under another resource, or another device of its group.
 
-    The pod under admission may be allocated more of the group, but not two devices of one resource: the
-    kubelet calls Allocate once for each container and resource, and only one process can open a group.
+    The pod under admission may be allocated other devices of the group, but not two devices of one resource:
+    the kubelet calls Allocate once for each container and resource, and only one process can open a group.
     """
     own_id = use.device_id(host_device)
     own = unit.holders.get(own_id)
@@ -482,7 +493,9 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def explain_other_resource(holder: Holder | None, use: Use) -> Reason | None:
-    """The kubelet counts ids by resource: under this one it would allocate the device a second time."""
+    """The Reason for a device that a pod uses under another resource: the kubelet would allocate it a second
+    time.
+    """
     if holder is None or not (holder.came_with or use.resource not in ("", holder.resource)):
         return None
     of = f" with {holder.came_with}" if holder.came_with and not holder.came_with.isdecimal() else ""
@@ -492,9 +505,9 @@ def explain_other_resource(holder: Holder | None, use: Use) -> Reason | None:
 
 
 def _held_through_vfs(function: PciFunction, unit: Unit) -> Reason | None:
-    """A VF of the PF is in use: vfio-pci refuses to open the PF while a VF token is in use.
+    """Unhealthy while a VF of the PF is in use: vfio-pci refuses to open the PF while a VF token is in use.
 
-    A PF that a pod has is not affected; its VFs are never allocated (``_token``).
+    A PF that a pod uses is not affected; its VFs are never allocated (``_token``).
     """
     if function.address in unit.holders:
         return None
@@ -520,7 +533,7 @@ def _held_through_vfs(function: PciFunction, unit: Unit) -> Reason | None:
 
 
 def _opened_outside(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
-    """A function of the group is open, and no pod of this node has it."""
+    """Unhealthy while a function of the group is open, although no pod of this node has it."""
     watched = (function,) if use.isolation is Isolation.NONE else unit.functions
     opened = [each for each in watched if groups.is_open(each)]
     if not opened or _is_accounted(function, unit, use):
@@ -540,7 +553,7 @@ def _opened_outside(function: PciFunction, unit: Unit, use: Use) -> Reason | Non
 
 
 def _is_accounted(member: PciFunction, unit: Unit, use: Use) -> bool:
-    """True if a pod has the function, or the bundle to which it belongs."""
+    """True if a pod uses the function, or the bundle that it belongs to."""
     return member.address in unit.holders or use.device_id(member) in unit.holders
 
 

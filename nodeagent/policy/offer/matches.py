@@ -2,7 +2,7 @@
 """Matches a device with rules: those of the configuration, those of the KubeVirt CR, then discovery. Pure.
 
 The first rule that matches a device gets it, so each device belongs to one resource. A device that the CR
-leaves to virt-handler is matched only by rules of the configuration.
+leaves to virt-handler is only matched by rules of the configuration.
 """
 
 from __future__ import annotations
@@ -64,9 +64,11 @@ def find_verdicts(
 
 
 def _find_rules(host_device: HostDevice, spec: Spec) -> Sequence[DeviceRule | None]:
-    """The rules for its kind, then discovery (None). None for a bridge or hub, which is never offered.
+    """The rules for the kind of the device, then discovery (None); empty for a bridge or hub, which is never
+    offered.
 
-    Of the KubeVirt CR only the rules with the ids of the device: there may be thousands of others.
+    Rules of the KubeVirt CR are included only if they have the ids of the device: there may be thousands of
+    others.
     """
     kind = kinds.find_kind(host_device)
     if kind.never(host_device):
@@ -99,7 +101,9 @@ def _match_discovered(host_device: HostDevice, spec: Spec, names: Names) -> Matc
 
 
 def _is_unnamed(host_device: HostDevice, spec: Spec, names: Names) -> bool:
-    """True for a vGPU of whose type only the number is known: a resource name with it would change later."""
+    """True for a vGPU if only the number of its type is known: a resource name made of it would change
+    later.
+    """
     label = _find_label(host_device, names)
     return spec.discovery.naming == "name" and label.kind is Kind.MDEV and not label.text
 

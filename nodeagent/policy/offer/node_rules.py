@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes (/dev/kvm, /dev/dri/renderD*, …) as resources: equal shares of each unit of nodes. Pure.
 
-A unit has all nodes that a rule names. With ``perPath`` there is one unit for each node of the first path,
-its leading node. A node of another path joins the leading node of the same device. Where that device is not
-known, the first joins the first, the second the second, and so on. A node leads one unit only, by the first
-rule that names it. Rules of one name are one resource. Loaded when there is such a rule.
+A unit has all nodes that a rule names. With ``perPath`` there is one unit for each node that matches the
+first path, its leading node. A node of another path joins the leading node of the same device. If that device
+is unknown, the first node joins the first leading node, the second the second, and so on. A node leads only
+one unit, by the first rule that names it. Rules with the same name are one resource. This module is loaded
+when there is such a rule.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class NodeUnit(NamedTuple):
 
     @property
     def nodes(self) -> tuple[DevNode, ...]:
-        """Its nodes."""
+        """The nodes of the unit, without their entries."""
         return tuple(node for node, _ in self.parts)
 
 
@@ -53,7 +54,7 @@ def resource(rule: NodeRule, snapshot: Snapshot) -> Resource:
 
 
 def find_paths(rule: NodeRule, snapshot: Snapshot) -> tuple[str, ...]:
-    """The paths of its leading nodes, or of all nodes of its only unit."""
+    """The paths of the rule's leading nodes, or of all nodes of its only unit."""
     if rule.per_path:
         return tuple(node.path for node in _find_leaders(rule, snapshot))
     found = {node.path: None for unit in build_units(rule, snapshot) for node in unit.nodes}
@@ -133,7 +134,9 @@ def _find_units_of_name(name: str, snapshot: Snapshot) -> Iterator[tuple[NodeRul
 
 
 def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
-    """With ``perPath`` the first share has the name of the node itself: most nodes have one share only."""
+    """The ids of the shares of a unit. With ``perPath`` the first id is the name of the node itself: most
+    nodes have one share only.
+    """
     if rule.per_path:
         yield DeviceId(unit.name)
     for number in range(1 if rule.per_path else 0, rule.count):
@@ -167,7 +170,7 @@ def build_units(rule: NodeRule, snapshot: Snapshot) -> tuple[NodeUnit, ...]:
 
 
 def name_unit(rule: NodeRule) -> str:
-    """The name of the only unit: that of a single ``path`` is the path itself, if its ids are short."""
+    """The name of the only unit. A single ``path`` is itself the name if its ids are short."""
     stem = _stem(rule.entries[0].path)
     whole = not rule.paths and len(share_id(rule.path, rule.count - 1)) <= ID_LIMIT
     return stem if whole else _shorten_name(stem)
@@ -187,7 +190,7 @@ def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
 
 
 def _find_leaders(rule: NodeRule, snapshot: Snapshot) -> list[DevNode]:
-    """The leading nodes of this rule: those that do not lead a unit of an earlier rule."""
+    """The leading nodes of this rule, without nodes that lead a unit of an earlier rule."""
     used: set[str] = set()
     for earlier in snapshot.spec.rules:
         if earlier == rule:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices in use that are not offered any more, and groups of unplugged devices in use. Pure.
 
-Removing an id from the list of its resource while a pod has it can crash the kubelet (seen on 1.36.2). So a
+Removing an id from the list of its resource while a pod uses it can crash the kubelet (seen on 1.36.2). So a
 device that left the host or its rule remains listed as Unhealthy until it is released. Its group counts as in
-use, because the pod may have it open. ``turn`` keeps one mapping of each from turn to turn.
+use, because the pod may have it open. ``turn`` keeps both mappings from one Decision to the next.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _describe_excluded(holder: Holder) -> Reason:
 
 
 def with_unplugged(before: Snapshot, now: Snapshot) -> Snapshot:
-    """The Snapshot with ``unplugged``: from the last turn, from the host, and from the kubelet's checkpoint.
+    """Return the Snapshot with ``unplugged``: from the last Decision, the host, and the kubelet's checkpoint.
 
     A number means the same group only while a former device is in it: the kernel assigns the lowest free
     number to the next group (``iommu_group_alloc`` in drivers/iommu/iommu.c), maybe before the next scan.
@@ -126,7 +126,9 @@ def _find_unplugged(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, Grou
 
 
 def _find_unplugged_before(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
-    """Devices that left before the daemon started, by the group nodes of responses in the checkpoint."""
+    """Devices that left before the daemon started, found by the group nodes of responses in the
+    checkpoint.
+    """
     known = before.allocations.groups if before.host.functions else {}
     for each, numbers in now.allocations.groups.items():
         if each not in known:

@@ -90,7 +90,7 @@ def find_places(
 
 
 def _function_of(host_device: HostDevice, host: Host) -> PciFunction | None:
-    """The function of the device, for an mdev that of its parent: both are at the same place."""
+    """The PCI function of the device; for an mdev the function of its parent, which is at the same place."""
     if isinstance(host_device, Mdev):
         return host.functions.get(PciAddress(host_device.parent or ""))
     return host_device if isinstance(host_device, PciFunction) else None
@@ -104,7 +104,7 @@ def _group_use(
     *,
     same_pod: bool,
 ) -> GroupUse:
-    """The use of its group. A pod gets no second device of one resource from the same group."""
+    """The use of the device's group. A pod gets no second device of one resource from the same group."""
     unit = units.find_unit_id(host_device)
     if host_device.group is None:  # a USB device is isolated by itself, although all of them are one unit
         ids: tuple[str, ...] = (host_device.id,)
@@ -184,5 +184,5 @@ def _ranks(
 
 
 def _fit(count: int, wanted: int) -> tuple[bool, int]:
-    """Best fit: the smallest of those that are large enough, else the largest."""
+    """Sort key for the best fit: the smallest count that is large enough, else the largest."""
     return (count < wanted, count if count >= wanted else -count)

@@ -129,7 +129,7 @@ def _find_direct_changes(before: Decision, snapshot: Snapshot) -> dict[ResourceN
 
 
 def _keep_matches(before: Decision, host: Host) -> Mapping[str, Match]:
-    """The matches of the last turn, without those of devices that have left or were replaced."""
+    """The matches of the last Decision, without those of devices that have left the host or were replaced."""
     old, matched = before.snapshot.host, before.matched
     changed = host.changes_since(old).devices
     lost = {each for each in changed if each in matched and not _is_same_device(each, old, host)}
@@ -147,7 +147,7 @@ def _is_same_device(device_id: str, old: Host, new: Host) -> bool:
 
 
 def _start_again(before: Decision, snapshot: Snapshot) -> Decision:
-    """The Decision to begin with after a change of Spec or names; with new names all resources remain."""
+    """The Decision to start from after a change of Spec or names; with new names all resources remain."""
     begin = Decision(_empty_snapshot(snapshot))
     if before.snapshot.spec == snapshot.spec:
         served: dict[ResourceName, ByUnit] = {name: {} for name in before.by_resource}
@@ -160,7 +160,7 @@ def _start_again(before: Decision, snapshot: Snapshot) -> Decision:
 def _find_changes(
     before: Decision, snapshot: Snapshot, matched: Mapping[str, Match], changed: Changed
 ) -> list[Change]:
-    """The units whose offers differ now. Without a change of the host the matches remain."""
+    """The units whose offers differ now. Without a change of the host their matches remain."""
     rebuilt = ((unit, units.build_offers(unit, snapshot, matched)) for unit in changed.rebuilt)
     rechecked = ((unit, units.update_health(unit, snapshot, matched)) for unit in changed.rechecked)
     decided = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One unit of decision: the offers of its devices, with their resources and health. Pure.
 
-The unit is the IOMMU group; a device without a group is a unit of its own. The offers of a unit depend only
-on that unit, so a turn decides changed units again and keeps the offers of all others.
+A unit is an IOMMU group, or a single device without a group. The offers of a unit depend only on that unit,
+so only changed units are decided again, and the offers of all others are kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Offer(NamedTuple):
 
     @property
     def match(self) -> Match:
-        """The match of the first, which has the resource and the rule of all."""
+        """The match of the first HostDevice; all of them have the same resource and rule."""
         return self.matches[0]
 
 
@@ -72,7 +72,9 @@ def build_offers(
 
 
 def update_health(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> tuple[Offer, ...]:
-    """The offers of a unit whose devices have not changed since they were ``matched``: only health is new."""
+    """The offers of a unit whose devices have not changed since they were ``matched``: only their health is
+    computed again.
+    """
     unit = build_unit(unit_id, snapshot)
     if unit_id == USB:  # sets that were allocated are kept, so their holders matter
         return _build_usb_offers(unit, snapshot)
@@ -165,7 +167,7 @@ def _find_ruled(functions: Iterable[PciFunction], spec: Spec) -> frozenset[str]:
 
 
 def _find_split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozenset[str]:
-    """The functions that offer desired types, and those with VFs of NVIDIA's driver, which are for vGPUs."""
+    """The functions that are for vGPUs: parents of desired types, and those with VFs on NVIDIA's driver."""
     parents, mdevs = snapshot.host.mdev_parents, snapshot.spec.mdevs
     return frozenset(
         each.address
@@ -176,7 +178,7 @@ def _find_split(functions: Iterable[PciFunction], snapshot: Snapshot) -> frozens
 
 
 def _is_desired(mdev_type: MdevType, mdevs: MdevSpec) -> bool:
-    """True if a list of types, on whatever node or card, names this one."""
+    """True if a list of types, for any node or card, names this type."""
     lists = (mdevs.types, *(node.types for node in mdevs.nodes), *(card.types for card in mdevs.cards))
     listed = any(selectors.is_type_match(each, mdev_type) for types in lists for each in types)
     return listed or any(each.type_id == mdev_type.type_id for each in mdevs.definitions)
@@ -187,7 +189,9 @@ def _is_on_host_driver(function: PciFunction) -> bool:
 
 
 def find_dependents(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
-    """The units whose verdicts depend on a device: its own, that of its parent, that of its PF on VFIO."""
+    """The units whose health depends on a device: its own, that of its parent, and that of its PF on a VFIO
+    driver.
+    """
     yield find_unit_id(host_device)
     if isinstance(host_device, Mdev):
         parent = host.functions.get(PciAddress(host_device.parent or ""))
@@ -200,7 +204,7 @@ def find_dependents(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
 
 
 def find_holders(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
-    """The pods that have devices of a unit, by id of the device."""
+    """The pods that use devices of a unit, by device id."""
     group = None if isinstance(unit_id, str) else snapshot.host.groups.get(unit_id)
     ids = find_ids(unit_id, snapshot.host) if group is None else _list_ids(group, ())
     return _find_holders(_with_unplugged(ids, group, snapshot), snapshot)
@@ -231,7 +235,7 @@ def _list_ids(group: Group | None, devices: Iterable[HostDevice]) -> tuple[str, 
 
 
 def _find_devices(unit_id: UnitId, group: Group | None, host: Host) -> tuple[HostDevice, ...]:
-    """The devices of a unit; if its group cannot be read, those that link to it."""
+    """The devices of a unit; if its group cannot be read, the devices that link to the group."""
     if group is not None:
         return host.devices_in(group.number)
     if not isinstance(unit_id, str):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of USB devices: the checks in their order, as in ``health``. Pure.
+"""The health checks of USB devices, in order, like those in ``health``. Pure.
 
-Loaded when a USB device is checked; they are scanned only if there are rules for them.
+This module is loaded when a USB device is checked; USB devices are scanned only if there are rules for them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from nodeagent.policy.offer.health import WITH_ITS_POD, Unit, Use, explain_other
 
 
 def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """Why the device cannot be allocated in this way; None if it is Healthy.
+    """Why the USB device cannot be allocated in this way; None if it is Healthy.
 
-    QEMU detaches its host drivers, so a driver is no obstacle, but a use of the driver by the host is.
+    QEMU detaches the device's host drivers, so a driver is no obstacle, but the host's use of it is.
     """
     return (
         unreadable(device)
@@ -33,7 +33,7 @@ def reason(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def _node(device: UsbDevice) -> Reason | None:
-    """The node of the device has to exist: the kernel creates it, but a container may hide it."""
+    """Unhealthy while the device node does not exist: the kernel creates it, but a container may hide it."""
     if device.present:
         return None
     return Reason(
@@ -44,7 +44,9 @@ def _node(device: UsbDevice) -> Reason | None:
 
 
 def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """The device of a pod has another number than when it was allocated, or a part of its set is gone."""
+    """Unhealthy if the device of a pod has another number than when it was allocated, or a part of its set is
+    gone.
+    """
     present = {each.id: each for each in unit.devices if isinstance(each, UsbDevice)}
     for loan in _find_live_loans(DeviceId(use.device_id(device)), unit):
         now = present.get(loan.id)
@@ -82,7 +84,7 @@ def explain_replaced(device_id: str, holder: Holder, snapshot: Snapshot) -> Reas
 
 
 def find_replacement(loan: Loan, devices: Iterable[HostDevice]) -> UsbDevice | None:
-    """The device that is at the port of an allocated one now; None while the latter is on the host."""
+    """The device that is now at the port of an allocated one; None while the allocated one is on the host."""
     at_port = None
     for each in devices:
         if each.id == loan.id:
@@ -93,12 +95,14 @@ def find_replacement(loan: Loan, devices: Iterable[HostDevice]) -> UsbDevice | N
 
 
 def _find_live_loans(head: DeviceId, unit: Unit) -> tuple[Loan, ...]:
-    """The loans that a pod may have; a loan remains on record for a moment after the release."""
+    """The recorded devices that a pod may still use; a record remains for a moment after the release."""
     return unit.loans.get(head, ()) if head in unit.holders or not unit.complete else ()
 
 
 def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """A pod has it under another resource, as a part of another set, or by its device node."""
+    """Unhealthy while a pod uses the device under another resource, as a part of another set, or by its
+    device node.
+    """
     own_id = use.device_id(device)
     own = unit.holders.get(own_id)
     elsewhere = explain_other_resource(own, use)
@@ -123,13 +127,15 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def _used_by_host(device: UsbDevice, use: Use) -> Reason | None:
-    """The host uses it: QEMU detaches its drivers unconditionally, and a mounted filesystem would be lost."""
+    """Unhealthy while the host uses the device: QEMU detaches its drivers, and a mounted filesystem would be
+    lost.
+    """
     refusal = find_host_use(device, use.force)
     return None if refusal is None else Reason(ReasonCode.USED_BY_HOST, *refusal)
 
 
 def find_host_use(device: UsbDevice, force: Iterable[str]) -> tuple[str, str] | None:
-    """The use of the device by the host, and the fix; None if there is none, or if ``force`` names it."""
+    """The host's use of the device, and the fix; None if there is none, or if ``force`` names the device."""
     known_as = (device.id, device.name, device.path)
     forced = any(fnmatchcase(name, pattern) for name in known_as for pattern in force)
     return next(classes.find_refusals(device.uses, device.id, forced), None)

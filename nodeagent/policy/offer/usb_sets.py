@@ -2,8 +2,8 @@
 """Matches rules with USB devices: one by one, or in complete sets. Pure.
 
 All USB devices are one unit of decision, because a set may contain any of them. Rules apply in their order. A
-rule builds sets while it finds complete ones. Each selector of a set takes the first free device: usable ones
-first, then by the order in which they were plugged in. A set that was allocated is kept.
+rule builds sets as long as it finds complete ones. Each selector of a set takes the first free device: usable
+devices first, then in the order in which they were plugged in. A set that was allocated is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UsbMatch = tuple[tuple[UsbDevice, ...], Match]
 def find_matches(
     devices: Sequence[UsbDevice], snapshot: Snapshot, in_containers: Mapping[str, Holder] = NO_HOLDERS
 ) -> Iterator[UsbMatch]:
-    """All matches of rules with these devices; pods have nodes of those ``in_containers``."""
+    """All matches of rules with these devices; ``in_containers``: the devices whose nodes pods use."""
     free = {each.id: each for each in sorted(devices, key=_plug_order) if _is_offerable(each)}
     in_use = _find_allocated(free, snapshot).union(in_containers)
     for rule in snapshot.spec.rules:
@@ -42,11 +42,11 @@ def find_matches(
 
 
 def find_in_containers(snapshot: Snapshot) -> Mapping[str, Holder]:
-    """The USB devices of which pods have device nodes, with the pods.
+    """The USB devices whose device nodes pods use, each with its pod.
 
-    From the responses in the checkpoint, even if the rules have changed, and from the rules for nodes and CDI
-    devices, because a response with CDI names does not show the nodes. A USB device without a loan on record
-    is also found by the nodes in the response.
+    They are found in the responses in the checkpoint, even if the rules have changed, and by the rules for
+    nodes and CDI devices, because a response with CDI names does not show the nodes. A USB device without a
+    recorded loan is also found by the nodes in the response.
     """
     host, answered = snapshot.host, snapshot.allocations.nodes
     by_rule = _find_nodes_by_rule(snapshot)
@@ -87,9 +87,9 @@ def _find_nodes_by_rule(snapshot: Snapshot) -> dict[str, Mapping[str, Sequence[D
 
 
 def _find_allocated(devices: Iterable[str], snapshot: Snapshot) -> frozenset[str]:
-    """Those that pods have, alone or in a set, or by their ports.
+    """The devices that pods use, alone or in a set, or that are at the port of an allocated one.
 
-    A loan remains on record for a moment after the release.
+    A recorded loan remains for a moment after the release.
     """
     complete = snapshot.allocations.complete
     several = [loans for head, loans in snapshot.loans.items() if snapshot.holder(head) or not complete]
@@ -127,14 +127,14 @@ def _find_sets(
 
 
 def _is_usable(device: UsbDevice, rule: UsbRule, in_use: Collection[str]) -> bool:
-    """True if neither a pod nor the host uses it."""
+    """True if neither a pod nor the host uses the device."""
     return device.id not in in_use and device.present and usb_health.find_host_use(device, rule.force) is None
 
 
 def _find_allocated_sets(
     rule: UsbRule, free: Mapping[str, UsbDevice], snapshot: Snapshot
 ) -> Iterator[tuple[UsbDevice, ...]]:
-    """The complete sets of this resource that pods have, then those that are being allocated."""
+    """The complete sets of this resource that pods use, then those that are being allocated."""
     for head, loans in sorted(snapshot.loans.items(), key=lambda each: snapshot.holder(each[0]) is None):
         holder = snapshot.holder(head)
         if holder is None or holder.resource == rule.name:
