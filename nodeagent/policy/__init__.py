@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions: what is offered, how healthy it is, what a pod is given. Pure: values in, values out."""
+"""Decides by pure functions: the offered devices, their health, the Allocate responses, the changes of the
+host.
+"""

@@ -120,10 +120,10 @@ def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Mis
 
 
 def is_kept_by_firmware(group: Group | None, host: Host) -> bool:
-    """True if the kernel refuses the group to VFIO: a member's memory has to stay mapped 1:1.
+    """True if the kernel refuses the group to VFIO, because memory of a member has to stay mapped 1:1.
 
-    Intel's IOMMU driver does so since Linux 3.17. Since 6.6 the kernel does so for all of them, as a VFIO
-    user starts without any mapping (commit a48ce36e2786, ``require_direct`` in drivers/iommu/iommu.c).
+    Intel's IOMMU driver does so since Linux 3.17. Since 6.6 the kernel does so with all IOMMUs, because a
+    VFIO user starts without any mapping (commit a48ce36e2786, ``require_direct`` in drivers/iommu/iommu.c).
     """
     if group is None or not group.direct:
         return False
@@ -135,8 +135,8 @@ def is_going_away(function: PciFunction, group: Group | None) -> bool:
     """True if an unbind, remove or unplug waits until the user of the function closes it.
 
     The driver link is removed first; the group's node and the open count remain until the close (seen on
-    Linux 6.1, 6.12 and 7.2). A count that a host driver left does not count, nor that of a bridge, which is
-    enabled for the devices behind it (``pci_enable_bridge`` in drivers/pci/pci.c).
+    Linux 6.1, 6.12 and 7.2). An open count that a host driver left is ignored. So is the count of a bridge,
+    which the kernel enables for the devices behind it (``pci_enable_bridge`` in drivers/pci/pci.c).
     """
     if is_open_without_driver(function):
         return True

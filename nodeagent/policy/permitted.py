@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The permitted devices of the KubeVirt CR: rules of this node, entries of virt-handler, Problems. Pure.
+"""Splits the permitted devices of the KubeVirt CR into rules of this node and entries of virt-handler. Pure.
 
-An entry is served if the CR leaves it to an external provider (``kubevirt.serve``). Entries that give one
-name two meanings, or one device two providers, are refused one by one; the others count. A rule of the
-configuration takes precedence: a CR entry of that name only permits it.
+An entry is served if the CR leaves it to an external provider (``kubevirt.serve``). An entry that gives a
+name a second meaning, or a device a second provider, is refused alone; the other entries count. A rule of the
+configuration takes precedence: a CR entry with its name only permits it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,11 @@ def explain_mismatch(rule: Rule, host_device: HostDevice, names: Names = NO_NAME
 
 
 def explain_unmatched_key(rule: DeviceRule, host_device: HostDevice, names: Names = NO_NAMES) -> str | None:
-    """The same without the values of the device, so that devices refused for one cause have one text."""
+    """Why no selector of the rule matches, without the values of the device: devices with the same cause get
+    the same text.
+
+    None if a selector matches.
+    """
     if is_matched_by_rule(rule, host_device, names):
         return None
     texts = (_explain_key(each, host_device, names) for each in rule.selectors)

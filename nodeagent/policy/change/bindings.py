@@ -283,10 +283,10 @@ def _may_be_of_hidden_interface(function: PciFunction, snapshot: Snapshot) -> bo
 
 
 def _plan_rebind(members: Sequence[PciFunction], binding: Step | None, snapshot: Snapshot) -> Step | None:
-    """The step that restores the drivers of functions without one on whose driver a pod depends.
+    """The step that restores the drivers of functions that lost their driver although a pod depends on it.
 
-    The driver did not bind the function again when a change was undone; it is not bound to VFIO until the
-    pod ends.
+    The driver did not bind the function again when a change was undone. The function is not bound to VFIO
+    until the pod ends.
     """
     if binding is None or binding.action.kind is not ActionKind.BIND_DRIVERS:
         return None

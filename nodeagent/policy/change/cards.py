@@ -234,7 +234,9 @@ def _explain_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) ->
 def _with_owner(
     instance: Instance, snapshot: Snapshot, foreign: Mapping[str, str], protected: Set[str]
 ) -> Instance:
-    """The instance with owner and pod; ``foreign``: type → why it is kept; ``protected``: not adopted."""
+    """The instance with its owner and pod. ``foreign``: type → why nodeagent keeps its instances;
+    ``protected``: types that are not adopted.
+    """
     wanted = snapshot.spec.mdevs
     defined = wanted.defined.union(each.uuid for each in wanted.definitions)
     adopted = wanted.adopt and instance.type_id not in protected

@@ -34,10 +34,11 @@ def match_by_id(wanted: Iterable[WantedType], mdev_types: Sequence[MdevType]) ->
 
 
 def _find_types(wanted: WantedType, mdev_types: Sequence[MdevType]) -> list[MdevType]:
-    """The matching types; the suffix GFX is dropped where no type has it.
+    """The types that match a desired name. If no type has the suffix GFX, the name without it is used.
 
-    It asks for a GPU instance with the MIG attribute gfx, which no name of a type has (vgpu-device-manager,
-    pkg/vgpu). Other suffixes make another type: A100-1-5CME has media engines, A100-1-5C has none.
+    That suffix requests a GPU instance with the MIG attribute gfx, which no name of a type has
+    (vgpu-device-manager, pkg/vgpu). Other suffixes name another type: A100-1-5CME has media engines,
+    A100-1-5C has none.
     """
     found = [mdev_type for mdev_type in mdev_types if selectors.is_type_match(wanted, mdev_type)]
     if found or not wanted.short or not wanted.name.endswith(_GRAPHICS):

@@ -469,7 +469,9 @@ def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -
 def _find_types_without_card(
     types: Sequence[str], found: Sequence[Card], plans: Sequence[CardPlan]
 ) -> Iterator[Problem]:
-    """The types of the node's list that a card here offers, while all such cards have other ones."""
+    """The types of the node's list that cards here offer, but that no card gets, because all of these cards
+    have other types.
+    """
     if any(each.removals for each in plans):
         return  # a card that is emptied may get the type
     types_of = {each.address: each.types for each in plans}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``explain`` and ``scan`` show of devices, groups, resources, rules, pods, cards and VMs. Pure."""
+"""Explains devices, groups, resources, rules, pods, cards and VMs, for ``explain`` and ``scan``."""

@@ -81,7 +81,7 @@ def _instance(each: Instance, snapshot: Snapshot) -> CardInstance:
 
 
 def _made_by(each: Instance, snapshot: Snapshot) -> str | None:
-    """Only the id of the machine shows what is ours; with none nobody can say."""
+    """The creator of an mdev or vGPU; None without a machine id, which shows the mdevs of nodeagent."""
     if each.id in snapshot.spec.mdevs.defined:
         return MDEVCTL
     if not snapshot.machine_id or each.type_id is None:

@@ -291,7 +291,9 @@ def _find_refusals(cr: KubeVirtCR, resource: str, lists: Iterable[DeviceList]) -
 
 
 def _describe_unusable_entry(cr: KubeVirtCR, resource: str) -> tuple[str, ...]:
-    """The text for an entry that permits a resource in KubeVirt, but gives nodeagent no device."""
+    """The text for a CR entry that permits a resource in KubeVirt, but from which nodeagent offers no
+    device.
+    """
     problem = dict(cr.unusable).get(resource)
     return () if problem is None else (f"its entry in the KubeVirt CR cannot be used: {problem.line}",)
 

@@ -233,9 +233,10 @@ def _driver(function: PciFunction, unit: Unit, use: Use) -> Reason | None:
 
 def _boot_framebuffer(function: PciFunction, unit: Unit) -> Reason | None:
     """Unhealthy while the firmware's framebuffer is in a memory region of the function: vfio-pci cannot claim
-    it.
+    the region.
 
-    So reads and mappings of it fail (``vfio_pci_core_setup_barmap`` in drivers/vfio/pci/vfio_pci_core.c).
+    Then reads and mappings of the region fail (``vfio_pci_core_setup_barmap`` in
+    drivers/vfio/pci/vfio_pci_core.c).
     """
     owner = dict(unit.boot_framebuffers).get(function.address)
     if owner is None or not function.vfio:

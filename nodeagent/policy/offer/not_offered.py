@@ -118,7 +118,7 @@ def with_unplugged(before: Snapshot, now: Snapshot) -> Snapshot:
 
 
 def _find_unplugged(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
-    """Devices in use that have left the host since the last turn, with their groups."""
+    """The devices in use that have left the host since the last Decision, with their groups."""
     for each in now.host.changes_since(before.host).devices:
         host_device = before.host.device(each)
         if host_device is not None and host_device.group is not None and now.holder(each) is not None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One turn: from the last Decision and the newest Snapshot to the next Decision. Pure.
+"""Computes the next Decision from the last Decision and the newest Snapshot. Pure.
 
 Only units (IOMMU groups) and ids with changes are decided again, and only resources with changes are built
 again from their offers. The result equals a decision from scratch, with two exceptions: a device that was
 offered remains listed while it exists, and a resource that was listed remains, with an empty list if
-necessary. Both end when the operator changes the configuration; then only devices in use remain listed,
-until they are released.
+necessary. Both end when the operator changes the configuration; then only devices in use remain listed, until
+they are released.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ByUnit = Mapping[UnitId, tuple[Offer, ...]]
 
 
 class Change(NamedTuple):
-    """A unit whose offers differ from those of the turn before."""
+    """A unit whose offers differ from those of the last Decision."""
 
     unit: UnitId
     old: tuple[Offer, ...]
@@ -230,10 +230,12 @@ def _find_not_offered(
 
 
 def _find_ids_to_check(before: Decision, now: Decision, changed: Changed) -> frozenset[str]:
-    """The ids in use that may be offered otherwise now: those of changed holders, units and resources.
+    """The ids in use that may be offered differently now: those with another pod, and those of changed units
+    and resources.
 
-    A function leaves its group before it leaves the host: then no unit has it, so it is added by itself. So
-    are USB devices of pods if any was plugged in: it may be at the port of one that has left.
+    A function leaves its group before it leaves the host. No unit has it then, so it is added separately. If
+    a USB device was plugged in, the USB devices of pods are added, too: the new one may be at the port of one
+    that has left.
     """
     holders, pending = now.snapshot.allocations.holders, now.snapshot.reservations.pending
     mostly = len(changed.rebuilt) + len(changed.rechecked) > len(holders) + len(pending)
