@@ -30,6 +30,7 @@ from nodeagent.model.spec import (
     NodeRule,
     PciRule,
     Rule,
+    SriovRule,
     WantedType,
 )
 
@@ -60,7 +61,9 @@ def fields(record: type, section: str = "") -> tuple[Field, ...]:
 def table(record: type) -> Record:
     """Return the shape of a table that sets the fields of a record."""
     name = re.sub(r"(?<!^)(?=[A-Z])", " ", record.__name__).lower()  # PassthroughRule: passthrough rule
-    check = partial(_check_selector, record) if record in _SELECTORS.values() else None
+    check: Callable[[Mapping[str, Any]], None] | None = _check_sriov if record is SriovRule else None
+    if record in _SELECTORS.values():
+        check = partial(_check_selector, record)
     placed = any(field.name == "place" for field in plain.fields_of(record))
     return Record(name, fields(record), record, check, placed, record in _SHORT)
 
@@ -95,6 +98,11 @@ def _check_selector(selector: type, written: Mapping[str, Any]) -> None:
         keys = ", ".join(field.key for field in plain.fields_of(selector))
         hint = f'name at least one of {keys}; those that take patterns may be ["*"]'
         raise Invalid("an empty selector would match every device", hint)
+
+
+def _check_sriov(written: Mapping[str, Any]) -> None:
+    if any("pfs" in each for each in written.get("match", ()) if isinstance(each, dict)):
+        raise Invalid("pfs selects VFs, but numVFs is set on their PF", "select the PF by addresses")
 
 
 def _check_node(written: Mapping[str, Any]) -> None:

@@ -101,6 +101,14 @@ def hints(told: dict[str, Any]) -> list[str]:
     return [problem["hint"] for problem in told["changes"]["problems"]]
 
 
+async def test_a_pf_is_not_selected_by_the_key_for_its_vfs(node: Node) -> None:
+    """The SR-IOV operator names PFs in pfNames; here pfs would match their VFs, and no VF be created."""
+    path = node.configure('sriov: [{match: [{addresses: ["0000:3b:*"]}, {pfs: [ens1f0]}], numVFs: 8}]')
+    done = await node.command("config", "--check", str(path))
+    assert done.returncode == 2
+    names(done.stderr, "config.yaml:1", "pfs", "addresses")
+
+
 @pytest.mark.parametrize("number", ["", "0", "1"], ids=["none", "zero", "too few"])
 async def test_sr_iov_that_the_firmware_has_off_is_a_problem_with_a_hint(node: Node, number: str) -> None:
     """The kernel shows no ``sriov_totalvfs``; some cards have SR-IOV and allow no VF."""
