@@ -21,7 +21,7 @@ from nodeagent.cluster.credentials import is_followed
 from nodeagent.config import manifests
 from nodeagent.model.kubevirt import UsedCR
 from nodeagent.policy.explain import machines as judging
-from nodeagent.policy.explain.machines import Ask, Prospect, VMExplanation
+from nodeagent.policy.explain.machines import Availability, ResourceRequest, VMExplanation
 from nodeagent.policy.offer import turn
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ _NAME = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"
 _IN_CLUSTER = re.compile(rf"({_NAME})/({_NAME})")
 _FILES = (".yaml", ".yml", ".json")
 _VERDICTS = {
-    Prospect.NOW: "available on this node",
-    Prospect.LATER: "available on this node after another pod releases devices",
-    Prospect.OTHERS: "provided by another device plugin",
-    Prospect.NEVER: "not available on this node",
+    Availability.NOW: "available on this node",
+    Availability.LATER: "available on this node after another pod releases devices",
+    Availability.OTHERS: "provided by another device plugin",
+    Availability.NEVER: "not available on this node",
 }
 _SOURCES = {
     "file": "from the file of --cr",
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     read = _read_vm(options)
     used = _choose_cr(options, read.crs)
     basis, first_line = daemon_client.read_basis(options, used.cr)
-    found = judging.explain_machine(read.vm, used, turn.decide_first(basis.snapshot, basis.matched))
+    found = judging.explain_vm(read.vm, used, turn.decide_first(basis.snapshot, basis.matched))
     return output.emit(options, "VMExplanation", found, lambda: text(found), first_line, read.message)
 
 
@@ -142,12 +142,12 @@ def _read_cr(path: str) -> KubeVirtCR:
 
 def text(found: VMExplanation) -> str:
     """The verdict for the VM, then the facts behind it, one per line."""
-    asks = found.resources or found.availability is Prospect.NEVER
-    verdict = _VERDICTS[found.availability] if asks else "it requests no resource"
+    requests = found.resources or found.availability is Availability.NEVER
+    verdict = _VERDICTS[found.availability] if requests else "it requests no resource"
     name = "/".join(filter(None, (found.vm.namespace, found.vm.name))) or "(no name)"
     lines = [f"{found.vm.kind} {name}  {verdict}"]
-    for ask in found.resources:
-        lines += ["", *_ask(ask)]
+    for request in found.resources:
+        lines += ["", *_explain_request(request)]
     if found.cr is not None:
         named = f" {found.cr.name}" if found.cr.name else ""
         lines += ["", f"  cr      the KubeVirt CR{named}, {_SOURCES[found.cr.source]}"]
@@ -156,11 +156,11 @@ def text(found: VMExplanation) -> str:
     return "\n".join(lines)
 
 
-def _ask(ask: Ask) -> Iterator[str]:
-    yield f"  {ask.count} x {ask.resource}  {_VERDICTS[ask.availability]}"
-    yield f"    for     {', '.join(f'{device.list} {device.name}'.strip() for device in ask.devices)}"
-    yield from (f"    env     {key}={value}" for key, value in ask.env.items())
-    for key, words in (("nodes", ask.nodes), ("cdi", ask.cdi)):
+def _explain_request(request: ResourceRequest) -> Iterator[str]:
+    yield f"  {request.count} x {request.resource}  {_VERDICTS[request.availability]}"
+    yield f"    for     {', '.join(f'{device.list} {device.name}'.strip() for device in request.devices)}"
+    yield from (f"    env     {key}={value}" for key, value in request.env.items())
+    for key, words in (("nodes", request.nodes), ("cdi", request.cdi)):
         if words:
             yield f"    {key:<7} {' '.join(words)}"
-    yield from (f"    why     {line}" for line in ask.messages)
+    yield from (f"    why     {line}" for line in request.messages)

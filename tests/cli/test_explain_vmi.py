@@ -7,31 +7,31 @@ import json
 
 from nodeagent.cli import explain_vmi, output
 from nodeagent.policy.explain.machines import (
-    Ask,
-    AskedDevice,
-    CrName,
-    MachineName,
-    Prospect,
+    Availability,
+    CRName,
+    RequestedDevice,
+    ResourceRequest,
     VMExplanation,
+    VMName,
 )
 from tests.facts import names
 
-GPU, DISK = (AskedDevice("GPU", "gpu1"),), (AskedDevice("HostDevice", ""),)
+GPU, DISK = (RequestedDevice("GPU", "gpu1"),), (RequestedDevice("HostDevice", ""),)
 ENV, NODES = {"PCI_RESOURCE_A_B_GPU": "0000:65:00.0"}, ("/dev/vfio/vfio", "/dev/vfio/1")
 WHY = ("it asks for 1", "0000:66:00.0: in use by ns/vm")
 TOLD = VMExplanation(
-    MachineName("VirtualMachineInstance", "demo", "red"),
-    Prospect.LATER,
+    VMName("VirtualMachineInstance", "demo", "red"),
+    Availability.LATER,
     (
-        Ask("a.b/gpu", 1, Prospect.NOW, GPU, ENV, NODES, (), ()),
-        Ask("a.b/nvme", 1, Prospect.LATER, DISK, {}, (), (), WHY),
-        Ask("a.b/cdi", 1, Prospect.NOW, GPU, {}, (), ("x/y=1", "x/y=2"), ()),
+        ResourceRequest("a.b/gpu", 1, Availability.NOW, GPU, ENV, NODES, (), ()),
+        ResourceRequest("a.b/nvme", 1, Availability.LATER, DISK, {}, (), (), WHY),
+        ResourceRequest("a.b/cdi", 1, Availability.NOW, GPU, {}, (), ("x/y=1", "x/y=2"), ()),
     ),
     ("nobody knows",),
     None,
 )
-NAMELESS = VMExplanation(MachineName("VirtualMachine", "", ""), Prospect.NOW, (), (), None)
-BROKEN = VMExplanation(MachineName("VirtualMachine", "", "red"), Prospect.NEVER, (), (), None)
+NAMELESS = VMExplanation(VMName("VirtualMachine", "", ""), Availability.NOW, (), (), None)
+BROKEN = VMExplanation(VMName("VirtualMachine", "", "red"), Availability.NEVER, (), (), None)
 
 
 def test_the_story_of_a_machine_begins_with_its_worst_verdict() -> None:
@@ -74,7 +74,7 @@ def test_the_same_is_there_for_programs() -> None:
 
 
 def test_the_cr_that_a_machine_was_judged_by_is_named() -> None:
-    named = TOLD._replace(cr=CrName("kubevirt/kv", "record"))
+    named = TOLD._replace(cr=CRName("kubevirt/kv", "record"))
     names(explain_vmi.text(named), "KubeVirt CR kubevirt/kv")
-    nameless = TOLD._replace(cr=CrName("", "file"))
+    nameless = TOLD._replace(cr=CRName("", "file"))
     names(explain_vmi.text(nameless), "KubeVirt CR", "--cr")

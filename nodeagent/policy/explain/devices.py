@@ -13,7 +13,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy import classes, groups
 from nodeagent.policy.explain import cards
 from nodeagent.policy.explain.cards import CardExplanation
-from nodeagent.policy.explain.why import RuleVerdict, tell_verdicts, verdicts, why_not_offered
+from nodeagent.policy.explain.why import RuleVerdict, describe_verdicts, verdicts, why_not_offered
 from nodeagent.policy.groups import OpenState
 from nodeagent.policy.offer import discovery, grants, kinds
 from nodeagent.policy.offer.turn import Decision
@@ -201,7 +201,7 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
         group=host_device.group,
         viable=is_viable(members),
         members=tuple(members_of(members, host)),
-        rules=(*tell_verdicts(host_device, decision), *([] if binding is None else [binding.verdict])),
+        rules=(*describe_verdicts(host_device, decision), *([] if binding is None else [binding.verdict])),
         env=" ".join(f"{key}={value}" for key, value in env) if resource else None,
         nodes=grants.device_nodes(together, resource.iommufd, host) if resource else (),
         holder=str(holder) if holder else None,  # of a device that is not offered, too

@@ -40,7 +40,7 @@ _UNCHECKED = "no KubeVirt CR is known, so permittedHostDevices is not checked"
 _UNRESTRICTED = "the KubeVirt CR has no permittedHostDevices, so KubeVirt permits everything"
 
 
-class Prospect(StrEnum):
+class Availability(StrEnum):
     """The availability of a resource on this node, the best first."""
 
     NOW = "now"
@@ -49,7 +49,7 @@ class Prospect(StrEnum):
     NEVER = "never"  # only after a change by the operator
 
 
-class MachineName(NamedTuple):
+class VMName(NamedTuple):
     """The kind and name of a VM."""
 
     kind: str
@@ -57,14 +57,14 @@ class MachineName(NamedTuple):
     name: str
 
 
-class AskedDevice(NamedTuple):
+class RequestedDevice(NamedTuple):
     """A device in the specification of a VM: its list (gpus or hostDevices), and its name there."""
 
     list: str
     name: str
 
 
-class CrName(NamedTuple):
+class CRName(NamedTuple):
     """The KubeVirt CR that permits the devices, and its source: file, api-server, daemon, record."""
 
     name: str
@@ -72,7 +72,7 @@ class CrName(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)  # no tuple: a tuple has a method named count
-class Ask:
+class ResourceRequest:
     """A resource that a VM requests, and the devices that its pod would get on this node.
 
     ``messages``: one line for each fact that decides, and for each contradiction.
@@ -80,8 +80,8 @@ class Ask:
 
     resource: str
     count: int
-    availability: Prospect
-    devices: tuple[AskedDevice, ...]
+    availability: Availability
+    devices: tuple[RequestedDevice, ...]
     env: Mapping[str, str]
     nodes: tuple[str, ...]
     cdi: tuple[str, ...]
@@ -93,29 +93,30 @@ class VMExplanation(NamedTuple):
     never.
     """
 
-    vm: MachineName
-    availability: Prospect
-    resources: tuple[Ask, ...]
+    vm: VMName
+    availability: Availability
+    resources: tuple[ResourceRequest, ...]
     notes: tuple[str, ...]
-    cr: CrName | None
+    cr: CRName | None
 
 
-def explain_machine(machine: VirtualMachine, used: UsedCR, decision: Decision) -> VMExplanation:
+def explain_vm(machine: VirtualMachine, used: UsedCR, decision: Decision) -> VMExplanation:
     """Return the requests of the VM's pod and their availability on this node, by the CR that is ``used``."""
     by_resource: dict[str, list[VmDevice]] = {}
     for device in machine.devices:
         if device.resource is not None:
             by_resource.setdefault(device.resource, []).append(device)
-    asks = tuple(
-        _ask(resource, tuple(devices), used.cr, decision) for resource, devices in by_resource.items()
+    requests = tuple(
+        _explain_request(resource, tuple(devices), used.cr, decision)
+        for resource, devices in by_resource.items()
     )
-    found = [Prospect.NEVER] * bool(machine.refused) + [ask.availability for ask in asks]
+    found = [Availability.NEVER] * bool(machine.refused) + [each.availability for each in requests]
     return VMExplanation(
-        MachineName(machine.kind, machine.namespace, machine.name),
-        max(found, key=list(Prospect).index, default=Prospect.NOW),
-        asks,
+        VMName(machine.kind, machine.namespace, machine.name),
+        max(found, key=list(Availability).index, default=Availability.NOW),
+        requests,
         tuple(_notes(machine, used.cr, decision)),
-        CrName(used.name, used.source) if used.source else None,
+        CRName(used.name, used.source) if used.source else None,
     )
 
 
@@ -142,7 +143,9 @@ def _notes(machine: VirtualMachine, cr: KubeVirtCR | None, decision: Decision) -
         yield _UNTOLD
 
 
-def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
+def _explain_request(
+    resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision
+) -> ResourceRequest:
     lists = tuple(dict.fromkeys(device.listed for device in devices))
     refused = list(_find_refusals(cr, resource, lists)) if cr is not None else []
     if len(lists) > 1:
@@ -151,22 +154,24 @@ def _ask(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, de
     if found is not None and found.kind is Kind.USB and DeviceList.GPUS in lists:
         refused.append("it has USB devices, which virt-launcher looks for only in hostDevices")
     if found is None or not found.devices:
-        ask = _absent(resource, devices, cr, decision)
+        request = _absent(resource, devices, cr, decision)
     else:
-        ask = _present(found, devices, cr, decision)
+        request = _present(found, devices, cr, decision)
     unusable = _describe_unusable_entry(cr, resource) if cr is not None else ()
-    messages = (*refused, *unusable, *ask.messages)
-    return replace(ask, availability=Prospect.NEVER if refused else ask.availability, messages=messages)
+    messages = (*refused, *unusable, *request.messages)
+    return replace(
+        request, availability=Availability.NEVER if refused else request.availability, messages=messages
+    )
 
 
 def _explained(
-    resource: str, devices: Sequence[VmDevice], prospect: Prospect, *why: str, grant: Grant = NO_GRANT
-) -> Ask:
-    return Ask(
+    resource: str, devices: Sequence[VmDevice], availability: Availability, *why: str, grant: Grant = NO_GRANT
+) -> ResourceRequest:
+    return ResourceRequest(
         resource,
         len(devices),
-        prospect,
-        tuple(AskedDevice(device.listed, device.name) for device in devices),
+        availability,
+        tuple(RequestedDevice(device.listed, device.name) for device in devices),
         dict(grant.envs),
         tuple(node.path for node in grant.nodes),
         tuple(grant.cdi),
@@ -174,15 +179,17 @@ def _explained(
     )
 
 
-def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision) -> Ask:
+def _absent(
+    resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision
+) -> ResourceRequest:
     """The explanation of a resource that this node does not offer."""
     permitting = _find_entries(cr, resource)
     theirs = [entry for entry in permitting if not entry.external]
     if theirs:
         why = f"virt-handler offers it, not nodeagent ({theirs[0].place} is not external)"
-        return _explained(resource, devices, Prospect.OTHERS, why)
+        return _explained(resource, devices, Availability.OTHERS, why)
     if any(rule.name == resource for rule in decision.snapshot.spec.virt_handler_rules.values()):
-        return _explained(resource, devices, Prospect.OTHERS, "virt-handler offers it, not nodeagent")
+        return _explained(resource, devices, Availability.OTHERS, "virt-handler offers it, not nodeagent")
     lines = [f"no device of this node is offered as {resource}{_nearest(resource, decision)}"]
     lines += (fitting := _list_others(permitting, (), decision))
     if permitting and not fitting:
@@ -190,7 +197,7 @@ def _absent(resource: str, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None,
         lines.append(f"the KubeVirt CR uses this name for {meant}, which this node does not have")
     elif permitting and not any(rule.name == resource for rule in decision.snapshot.spec.rules):
         lines.append("no rule of this node has this name; write one, or serve the CR: kubevirt.enabled")
-    return _explained(resource, devices, Prospect.NEVER, *lines)
+    return _explained(resource, devices, Availability.NEVER, *lines)
 
 
 def _nearest(resource: str, decision: Decision) -> str:
@@ -225,11 +232,11 @@ def _otherwise(host_device: HostDevice, decision: Decision) -> str:
 
 def _present(
     resource: Resource, devices: tuple[VmDevice, ...], cr: KubeVirtCR | None, decision: Decision
-) -> Ask:
+) -> ResourceRequest:
     """The explanation of a resource with devices: a Healthy device that is not in use is free."""
     if resource.direct:
         why = "it is for containers: virt-launcher reads no variable for it, and the VM would not start"
-        return _explained(resource.name, devices, Prospect.NEVER, why)
+        return _explained(resource.name, devices, Availability.NEVER, why)
     snapshot = decision.snapshot
     holders = {each.id: snapshot.holder(each.id) for each in resource.devices}
     free = [each.id for each in resource.devices if each.healthy and holders[each.id] is None]
@@ -244,11 +251,11 @@ def _present(
     count, short = len(devices), f"{len(devices)} are requested, and {len(free)} of {len(holders)} are free"
     if len(free) >= count:
         grant = _grant(resource, free, count, decision)
-        return _explained(resource.name, devices, Prospect.NOW, *odd, grant=grant)
+        return _explained(resource.name, devices, Availability.NOW, *odd, grant=grant)
     later = len(free) + len(waiting) >= count
     others = _list_others(permitting, holders.keys(), decision)
     lines = (short, *_together(waiting), *_together(broken), *others, *odd)
-    return _explained(resource.name, devices, Prospect.LATER if later else Prospect.NEVER, *lines)
+    return _explained(resource.name, devices, Availability.LATER if later else Availability.NEVER, *lines)
 
 
 def _grant(resource: Resource, free: Sequence[str], count: int, decision: Decision) -> Grant:

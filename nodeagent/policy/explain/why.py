@@ -144,7 +144,7 @@ def verdicts(host_device: HostDevice, decision: Decision) -> list[Verdict]:
     return asked
 
 
-def tell_verdicts(host_device: HostDevice, decision: Decision) -> tuple[RuleVerdict, ...]:
+def describe_verdicts(host_device: HostDevice, decision: Decision) -> tuple[RuleVerdict, ...]:
     """Return each rule that was checked, and its verdict on the device as a text."""
     if never := kinds.find_kind(host_device).never(host_device):
         return (RuleVerdict("all rules", never),)

@@ -31,7 +31,7 @@ from nodeagent.model.status import (
 from nodeagent.policy import diagnose
 from nodeagent.policy.explain import devices
 from nodeagent.policy.explain import resources as explaining
-from nodeagent.policy.explain.machines import CrName
+from nodeagent.policy.explain.machines import CRName
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.comparison import Comparison, Counted, DeviceChange, Listed, ResourceChange
 from nodeagent.policy.offer.turn import Decision
@@ -181,7 +181,7 @@ def _explain() -> str:
 
 def _machine() -> str:
     return _sections(
-        pending=explain_vmi.text(test_explain_vmi.TOLD._replace(cr=CrName("kubevirt/kv", "record"))),
+        pending=explain_vmi.text(test_explain_vmi.TOLD._replace(cr=CRName("kubevirt/kv", "record"))),
         without_requests=explain_vmi.text(test_explain_vmi.NAMELESS),
         refused=explain_vmi.text(test_explain_vmi.BROKEN),
     )

@@ -16,7 +16,7 @@ from nodeagent.model.kubevirt import KubeVirtCR, UsedCR
 from nodeagent.model.spec import Discovery, NodeRule, PciRule, PciSelector, Spec, UsbRule, UsbSelector
 from nodeagent.policy import merge
 from nodeagent.policy.explain import machines
-from nodeagent.policy.explain.machines import Ask, VMExplanation
+from nodeagent.policy.explain.machines import ResourceRequest, VMExplanation
 from nodeagent.policy.offer import turn
 from tests.cluster.crs import GUIDE, T4, VGPU, external, read
 from tests.facts import each_names, names
@@ -46,10 +46,10 @@ def told(
     machine = vmi.parse({"kind": "VirtualMachineInstance", "spec": {"domain": {"devices": devices}}})
     assert machine is not None
     decision = turn.decide_first(snapshot(host(*(here or boards())), wish, **known))
-    return machines.explain_machine(machine, UsedCR(cr), decision)
+    return machines.explain_vm(machine, UsedCR(cr), decision)
 
 
-def ask(*asked: str, **other: Any) -> Ask:
+def ask(*asked: str, **other: Any) -> ResourceRequest:
     (found,) = told(*asked, **other).resources
     return found
 
@@ -255,7 +255,7 @@ def test_entries_that_kubevirt_would_refuse_and_devices_of_claims_are_notes() ->
     )
     assert machine is not None
     cr = read({"pciHostDevices": [{"pciVendorSelector": "1", "resourceName": "a.b/c"}]})
-    found = machines.explain_machine(machine, UsedCR(cr), turn.decide_first(snapshot(host())))
+    found = machines.explain_vm(machine, UsedCR(cr), turn.decide_first(snapshot(host())))
     assert found.availability == "never"
     each_names(
         found.notes,
