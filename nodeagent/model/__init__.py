@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nouns: frozen values that all layers pass to each other. No input or output, no decisions."""
+"""The data types: frozen values that all layers pass to each other. They do no I/O and make no decisions."""

@@ -22,7 +22,7 @@ from nodeagent.model.allocation import Holder
 from nodeagent.model.ids import VFIO_PCI, GroupNumber, pci_order, vfio_driver
 from nodeagent.model.problem import Problem
 
-_SRIOV_LOCK = "sriov_numvfs"  # device of all changes of VFs: the kernel holds one lock for them
+_SRIOV_LOCK = "sriov_numvfs"  # the device of all changes of VFs: the kernel has one lock for them
 
 
 class ActionKind(StrEnum):
@@ -40,10 +40,10 @@ class ActionKind(StrEnum):
 
 
 class Move(NamedTuple):
-    """A function on its way from the driver ``now`` to the driver ``to``; None is no driver.
+    """A driver change of one function from ``now`` to ``to``; None means no driver.
 
-    ``back``: the driver that it gets if its group cannot follow: its own, before anything was bound here. So
-    what has arrived already (``now`` is ``to``) is among the moves as well.
+    ``back`` is the driver for a rollback if another function of the group fails: the driver before any
+    change by nodeagent. Functions that already have the right driver (``now`` is ``to``) are moves as well.
     """
 
     address: str
@@ -56,12 +56,12 @@ class Move(NamedTuple):
 class Action:
     """One change of the host.
 
-    ``card``: actions on one card run one after the other. It is a physical function with its VFs and mdevs,
-    or for a change of drivers the first function of the IOMMU group. Two actions on one ``device`` never run
-    at the same time. ``targets`` are scanned afterwards: a write without an error proves nothing.
-    ``takes`` are the ids that pods cannot use any more.
-    ``attempt`` identifies it for refusals: only the same attempt waits after one. ``undo`` is the reverse in
-    words, None if it is unknown before. The fields below it are for ``kernel.apply``.
+    Actions with the same ``card`` run one after the other. A card is a physical function with its VFs and
+    mdevs, or, for a change of drivers, the first function of the IOMMU group. Two actions on the same
+    ``device`` never run at the same time. ``targets`` are scanned afterwards, because a write without an
+    error proves nothing. ``takes`` are the ids that become unavailable to pods. ``attempt`` identifies the
+    attempt after a refusal: only the same attempt is delayed. ``undo`` describes the reverse action, None
+    if it is not known in advance. The fields after it are for ``kernel.apply``.
     """
 
     kind: ActionKind
@@ -83,7 +83,7 @@ class Action:
 
 
 def create_mdev(card: str, parent: str, type_id: str, uuid: str) -> Action:
-    """Create a mediated device: its UUID goes to ``create`` of the type below the parent."""
+    """Return the action that creates an mdev: its UUID is written to ``create`` of the type on the parent."""
     return Action(
         ActionKind.CREATE_MDEV,
         card,
@@ -99,7 +99,7 @@ def create_mdev(card: str, parent: str, type_id: str, uuid: str) -> Action:
 
 
 def remove_mdev(card: str, parent: str, type_id: str, uuid: str) -> Action:
-    """Remove a mediated device; the write blocks for as long as a process has it open."""
+    """Return the action that removes an mdev; the write blocks as long as a process has the mdev open."""
     return Action(
         ActionKind.REMOVE_MDEV,
         card,
@@ -116,7 +116,7 @@ def remove_mdev(card: str, parent: str, type_id: str, uuid: str) -> Action:
 
 
 def set_vgpu_type(card: str, address: str, type_id: str) -> Action:
-    """Set the vGPU type of a VF: ``nvidia/current_vgpu_type`` becomes ``type_id``."""
+    """Return the action that writes ``type_id`` to ``nvidia/current_vgpu_type`` of a VF."""
     return Action(
         ActionKind.SET_VGPU_TYPE,
         card,
@@ -131,7 +131,9 @@ def set_vgpu_type(card: str, address: str, type_id: str) -> Action:
 
 
 def clear_vgpu_type(card: str, address: str, type_id: str) -> Action:
-    """Clear the vGPU type of a VF: ``nvidia/current_vgpu_type`` becomes 0. It is ``type_id`` before."""
+    """Return the action that writes 0 to ``nvidia/current_vgpu_type`` of a VF, which has the type
+    ``type_id``.
+    """
     return Action(
         ActionKind.CLEAR_VGPU_TYPE,
         card,
@@ -149,9 +151,11 @@ def clear_vgpu_type(card: str, address: str, type_id: str) -> Action:
 def set_num_vfs(
     address: str, count: int, vfs: Sequence[str] = (), *, allocatable: bool = False, unprobed: bool = False
 ) -> Action:
-    """Create ``count`` VFs, or remove all (0): the kernel knows only 0 → n and n → 0. ``vfs`` exist before.
+    """Return the action that creates ``count`` VFs, or removes all (0): the kernel supports only 0 → n and
+    n → 0.
 
-    ``allocatable``: VMs get the PF itself, so it is withdrawn meanwhile.
+    ``vfs`` are the existing VFs. ``allocatable``: the PF itself is allocatable, so it is withdrawn
+    meanwhile.
     """
     suffix = ", with sriov_drivers_autoprobe off" if unprobed else ""
     return Action(
@@ -170,7 +174,9 @@ def set_num_vfs(
 
 
 def run_sriov_manage(address: str, count: int, vfs: Sequence[str] = ()) -> Action:
-    """Have NVIDIA's sriov-manage create all VFs that a GPU can have (``count``), or remove them (0)."""
+    """Return the action in which NVIDIA's sriov-manage creates all VFs of a GPU (``count``) or removes them
+    (0).
+    """
     return Action(
         ActionKind.RUN_SRIOV_MANAGE,
         address,
@@ -190,7 +196,9 @@ def _sriov_manage(address: str, count: int) -> str:
 
 
 def restore_autoprobe(address: str) -> Action:
-    """Switch ``sriov_drivers_autoprobe`` of a PF on again, which nodeagent has switched off."""
+    """Return the action that enables ``sriov_drivers_autoprobe`` of a PF again, which nodeagent has
+    disabled.
+    """
     return Action(
         ActionKind.RESTORE_AUTOPROBE,
         address,
@@ -209,10 +217,10 @@ def bind_drivers(
     forced: Iterable[str] = (),
     lost: Sequence[str] = (),
 ) -> Action:
-    """Bind functions of one IOMMU group to VFIO drivers; ``card`` is the first function of the group.
+    """Return the action that binds functions of one IOMMU group to VFIO drivers.
 
-    ``allocatable`` are the functions of the group that VMs get now, moved or not. ``lost`` are the uses that
-    the host makes of ``forced`` functions, as texts.
+    ``card`` is the first function of the group. ``allocatable`` are the currently allocatable functions of
+    the group. ``lost`` describes the host's uses of ``forced`` functions, which the change ends.
     """
     backs = [Move(move.address, move.to, move.back, move.back) for move in moves]
     return Action(
@@ -230,7 +238,7 @@ def bind_drivers(
 
 
 def restore_drivers(card: str, moves: Sequence[Move], allocatable: Iterable[str] = ()) -> Action:
-    """Restore the drivers that functions of one IOMMU group had before they were bound."""
+    """Return the action that restores the drivers that functions of one IOMMU group had before."""
     again = [Move(move.address, move.to, move.now, move.to) for move in moves]
     return Action(
         ActionKind.RESTORE_DRIVERS,
@@ -246,7 +254,7 @@ def restore_drivers(card: str, moves: Sequence[Move], allocatable: Iterable[str]
 
 
 def _restore_text(moves: Sequence[Move]) -> str:
-    """A function that has its own driver already may still have our driver_override."""
+    """Describe a restore; a function that already has its own driver may still have nodeagent's override."""
     if any(move.now != move.to for move in moves):
         return f"give back {_by_driver(moves)}"
     addresses = sorted((move.address for move in moves), key=pci_order)
@@ -254,7 +262,7 @@ def _restore_text(moves: Sequence[Move]) -> str:
 
 
 def _by_driver(moves: Sequence[Move]) -> str:
-    """The addresses by their next driver: ``0000:3b:00.0, 0000:3b:00.1 to vfio-pci``."""
+    """Return the addresses by their next driver: ``0000:3b:00.0, 0000:3b:00.1 to vfio-pci``."""
     by_driver: dict[str | None, list[str]] = {}
     changes = [move for move in moves if move.now != move.to] or moves
     for move in sorted(changes, key=lambda move: pci_order(move.address)):
@@ -263,28 +271,29 @@ def _by_driver(moves: Sequence[Move]) -> str:
 
 
 def moved(action: Action) -> frozenset[str]:
-    """The functions that get another driver by it, or may when it is taken back."""
+    """Return the functions whose driver changes, or may change in a rollback."""
     return frozenset(move.address for move in action.moves if len({move.now, move.to, move.back}) > 1)
 
 
 def occupied(action: Action) -> frozenset[str]:
-    """The devices of no other action meanwhile: its device, and functions that get another driver.
+    """Return the devices that no other action may use meanwhile: ``device``, and functions that change
+    drivers.
 
-    A group is named by its first function, and may lose that meanwhile.
+    A group is identified by its first function, which may leave the group meanwhile.
     """
     return moved(action) | {action.device}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An action, and why it is to be taken; of one that waits also what for."""
+    """An action with its reason; for an action that waits, also the cause of the wait."""
 
     action: Action
     why: str
 
     @property
     def place(self) -> tuple[str, str | None]:
-        """Card and type: what a refusal is logged for, however many attempts there are refused."""
+        """Return card and type, the key under which a refusal is logged, whatever the number of attempts."""
         return self.action.card, self.action.type_id
 
 
@@ -292,7 +301,7 @@ class Step:
 class Instance:
     """An instance on a card: an mdev by its UUID, or a vGPU by the address of its VF.
 
-    ``foreign`` says why nodeagent may not remove it: "not ours".
+    ``foreign`` is the reason why nodeagent must not remove it, such as "not ours".
     """
 
     id: str
@@ -304,11 +313,11 @@ class Instance:
     vgpu: bool = False
     foreign: str | None = None
     holder: Holder | None = None
-    leaving: bool = False  # its removal is under way already, and waits
+    leaving: bool = False  # its removal has started and waits
 
     @property
     def own(self) -> bool:
-        """True if nodeagent may remove it."""
+        """Return True if nodeagent may remove the instance."""
         return self.foreign is None
 
 
@@ -328,10 +337,11 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps of now, those that must wait, the state of each card, and problems of the spec.
+    """The steps to take now, those that must wait, the state of each card, and problems of the spec.
 
-    A problem without a hint ends with another configuration. A SHORTFALL says how much fits on a card: while
-    the card is worked on, that says nothing. ``notes`` are on types for other cards than this node has.
+    A problem without a hint is solved only by another configuration. A SHORTFALL reports how many instances
+    fit on a card; it is ignored while steps for the card are running. ``notes`` concern types for cards
+    that this node lacks.
     """
 
     steps: tuple[Step, ...] = ()
@@ -342,7 +352,7 @@ class Plan:
 
 
 class Asked(NamedTuple):
-    """The VFIO driver that was requested by hand, and for which device: a slot may get another one."""
+    """The VFIO driver that was requested manually, and the device: its slot may later contain another one."""
 
     driver: str
     vendor: str | None = None
@@ -350,15 +360,14 @@ class Asked(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """The changes and observations of nodeagent that the host itself does not show; empty: none is known.
+    """Changes and observations of nodeagent that the host does not show; empty: none.
 
-    Kept on disk by ``agent.changing.ledger``.
-
-    ``types``: VF → the vGPU type that we set; ``names``: type → name; ``listed``: VF → all it ever listed.
-
-    ``drivers``: function that we bind → its own driver, "" for none; ``asked``: function → what was asked for
-    it by hand (``nodeagent bind``). ``unprobed``: the PFs whose ``sriov_drivers_autoprobe`` we have switched
-    off. Functions go by their addresses, types by their ids.
+    ``agent.changing.ledger`` keeps it on disk.
+    ``types``: VF → the vGPU type that nodeagent has set; ``names``: type → name; ``listed``: VF → all types
+    that it has ever listed.
+    ``drivers``: function bound by nodeagent → its own driver, "" for none; ``asked``: function → the manual
+    request (``nodeagent bind``). ``unprobed``: PFs whose ``sriov_drivers_autoprobe`` nodeagent has
+    disabled. Functions are identified by address, types by id.
     """
 
     types: Mapping[str, str] = MappingProxyType({})
@@ -370,21 +379,22 @@ class Ledger(NamedTuple):
 
     @property
     def to_return(self) -> bool:
-        """True if there is a change to undo when it is no longer wanted."""
+        """Return True if there is a change to undo when the configuration no longer requires it."""
         return bool(self.drivers or self.asked or self.unprobed)
 
 
 class BindAction(StrEnum):
-    """The kind of a request."""
+    """The action of a manual request."""
 
     BIND = "bind"
     RELEASE = "release"
 
 
 class Request(NamedTuple):
-    """``names``: addresses, patterns of them, or ids ``vendor:device``; ``driver``: to bind to.
+    """A manual request. ``names``: addresses, patterns, or ids ``vendor:device``; ``driver``: to bind to.
 
-    ``at_boot``: functions that a boot has given to VFIO by files of ours: they stay so until the next one.
+    ``at_boot``: functions that boot files of nodeagent have bound to VFIO; they stay bound until the next
+    boot.
     """
 
     asking: BindAction
@@ -405,9 +415,9 @@ class Outcome(StrEnum):
 
 
 class Result(NamedTuple):
-    """One IOMMU group: the ``functions`` of it that were named, or follow, and the outcome.
+    """The result for one IOMMU group: its ``functions`` that were named or are bound along, and the outcome.
 
-    ``refusals`` are the problems for which it is refused.
+    ``refusals`` are the problems that prevent the request.
     """
 
     functions: tuple[str, ...]
@@ -417,7 +427,7 @@ class Result(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The results; or the ``error`` for which nothing was looked at, with what to do."""
+    """The results of a manual request, or the ``error`` that prevented its evaluation, with a hint."""
 
     results: tuple[Result, ...] = ()
     error: str = ""
@@ -425,7 +435,7 @@ class Answer(NamedTuple):
 
 
 class AtBoot(NamedTuple):
-    """A function that is to have a VFIO driver from boot on; another device at its address is not."""
+    """A function to be bound to a VFIO driver at boot, unless another device is at its address."""
 
     address: str
     vendor: str
@@ -434,14 +444,14 @@ class AtBoot(NamedTuple):
 
 
 class FileFate(StrEnum):
-    """The change of a file."""
+    """The kind of change of a file."""
 
     WRITTEN = "written"
     REMOVED = "removed"
 
 
 class BootFile(NamedTuple):
-    """A file to write whole, or to remove: then ``text`` is empty."""
+    """A file to write, or to remove if ``text`` is empty."""
 
     path: str
     status: FileFate
@@ -450,7 +460,7 @@ class BootFile(NamedTuple):
 
 
 class BootFiles(NamedTuple):
-    """The files that change, in order; ``then`` is the command that makes a new initramfs of them, or ""."""
+    """The files that change, in order; ``then`` is the command that rebuilds the initramfs, or ""."""
 
     files: tuple[BootFile, ...] = ()
     then: str = ""

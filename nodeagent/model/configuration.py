@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration: the settings of this node, read and checked one by one, before they are merged.
+"""Configuration: the settings of this node, each parsed and checked, before they are merged with the
+cluster's.
 
-Besides the operator's own settings it has the whole content of files of other tools: ``policy.merge`` decides
-which part of it counts, and which labels the node has. The order in a file is data: tuples from end to end.
-Places are written in full ("/etc/nodeagent/config.yaml:12"), for messages only.
+It also has the contents of files of other tools: ``policy.merge`` decides which part of them applies, and
+determines the node's labels. The order of entries in a file matters, so they are stored in tuples. Places
+are complete paths ("/etc/nodeagent/config.yaml:12"), for messages only.
 """
 
 # Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
@@ -26,7 +27,7 @@ from nodeagent.model.spec import (
 
 
 class Alias(NamedTuple):
-    """A discovered name, and the name that is offered instead."""
+    """A discovered name, and the name that is advertised instead."""
 
     name: str
     target: str
@@ -34,23 +35,23 @@ class Alias(NamedTuple):
 
 
 class Mdevs(NamedTuple):
-    """The section ``mdevs``; the last three name sources of wishes beside it ("" and False: none)."""
+    """The section ``mdevs``; the last three fields name further sources of types ("" and False: none)."""
 
-    manage: Annotated[bool, Key("make and remove mdevs and vGPUs")] = False
+    manage: Annotated[bool, Key("create and remove mdevs and vGPUs")] = False
     types: Annotated[
         tuple[WantedType, ...],
-        Key("types to make, in order: ids or names; a count is for each card, none means all that fit"),
+        Key("types to create, in order: ids or names; a count is per card, none means as many as fit"),
     ] = ()
     nodes: Annotated[
         tuple[NodeTypes, ...],
-        Key("types for nodes with certain labels; the lists of all that fit replace mdevs.types"),
+        Key("types for nodes with certain labels; the lists of all matching entries replace mdevs.types"),
     ] = ()
-    adopt: Annotated[bool, Key("take over what others made: keep it, or remove it")] = False
-    exclude: Annotated[tuple[str, ...], Key("types that are neither made nor removed")] = ()
-    mdevctl: Annotated[bool, Key("make what /etc/mdevctl.d defines to start by itself")] = False
+    adopt: Annotated[bool, Key("manage mdevs and vGPUs that others have created like own ones")] = False
+    exclude: Annotated[tuple[str, ...], Key("types that are neither created nor removed")] = ()
+    mdevctl: Annotated[bool, Key("create the mdevs that /etc/mdevctl.d defines with automatic start")] = False
     vgpu_config_file: Annotated[
         str,
-        Key("configuration file of NVIDIA's vgpu-device-manager that is to be carried out", "optional file"),
+        Key("configuration file of NVIDIA's vgpu-device-manager to apply", "optional file"),
     ] = ""
     vgpu_config: Annotated[
         str,
@@ -63,7 +64,7 @@ class Mdevs(NamedTuple):
 
 
 class Node(NamedTuple):
-    """The section ``node``. ``name``: the host's, unless set."""
+    """The section ``node``. ``name`` defaults to the host name."""
 
     name: Annotated[
         str,
@@ -74,41 +75,42 @@ class Node(NamedTuple):
         ),
     ] = ""
     labels: Annotated[
-        tuple[tuple[str, str], ...], Key("labels of the node, where no cluster tells them", "label")
+        tuple[tuple[str, str], ...], Key("labels of the node, if no cluster is watched", "label")
     ] = ()
 
 
 class KubeVirt(NamedTuple):
-    """The section ``kubevirt``: whether the KubeVirt CR is read, and what is done with it.
+    """The section ``kubevirt``: whether the KubeVirt CR is read, and how it is used.
 
-    ``enabled``: auto, true, false. ``serve`` says which of the devices that it permits: external, all, none.
+    ``enabled``: auto, true, false. ``serve`` selects the permitted devices to advertise: external, all,
+    none.
     """
 
     enabled: Annotated[
         str,
         Key(
-            "follow the KubeVirt CR and the Node; auto: with a kubeconfig, or a pod's service account",
+            "watch the KubeVirt CR and the Node; auto: with a kubeconfig, or a pod's service account",
             choices=("auto", "true", "false"),
         ),
     ] = "auto"
     serve: Annotated[
         str,
         Key(
-            "which devices that the CR permits are served: those with externalResourceProvider, all, or none",
+            "permitted devices of the CR to advertise: those with externalResourceProvider, all, or none",
             choices=("external", "all", "none"),
         ),
     ] = "external"
     manage_mdevs: Annotated[
         bool,
-        Key("make the mdevs that the CR asks for, where virt-handler does not (enabled: false in the CR)"),
+        Key("create the mdevs that the CR lists, if virt-handler does not (enabled: false in the CR)"),
     ] = False
 
 
 class MdevctlDefinitions(NamedTuple):
-    """The definitions of mdevctl. ``wanted`` are those that start by themselves.
+    """The definitions of mdevctl; ``wanted`` are those that start automatically.
 
-    ``uuids`` are those of all definitions; ``reserved`` are the parents on which mdevctl is to make something
-    that nodeagent cannot make.
+    ``uuids`` are those of all definitions; ``reserved`` are the parents on which mdevctl creates devices
+    that nodeagent does not support.
     """
 
     wanted: tuple[MdevDefinition, ...] = ()
@@ -117,14 +119,16 @@ class MdevctlDefinitions(NamedTuple):
 
 
 class VgpuConfiguration(NamedTuple):
-    """One named configuration of a vgpu-device-manager file."""
+    """One named configuration in a vgpu-device-manager file."""
 
     name: str
     cards: tuple[CardTypes, ...]
 
 
 class VgpuFile(NamedTuple):
-    """A file of NVIDIA's vgpu-device-manager: all its configurations. ``fault``: why there are none."""
+    """All configurations in a file of NVIDIA's vgpu-device-manager; ``fault`` is the error if it is
+    invalid.
+    """
 
     path: str
     configurations: tuple[VgpuConfiguration, ...] = ()
@@ -132,7 +136,7 @@ class VgpuFile(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """The content of files of other tools. ``vgpu`` None: no such file is named, or it was not read."""
+    """The contents of files of other tools; ``vgpu`` is None if no such file is configured or read."""
 
     mdevctl: MdevctlDefinitions = MdevctlDefinitions()
     vgpu: VgpuFile | None = None
@@ -140,30 +144,30 @@ class Imported(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All that ``policy.merge`` needs of the configuration.
+    """The complete configuration for ``policy.merge``.
 
-    ``home`` is the directory of the configuration files: tables for people name places without it.
+    ``home`` is the directory of the configuration files, which tables for users omit from places.
     """
 
     discovery: Discovery = field(default_factory=Discovery)
     aliases: Annotated[
-        tuple[Alias, ...], Key("discovered name to the name that is offered instead", "resource")
+        tuple[Alias, ...], Key("discovered name to the name that is advertised instead", "resource")
     ] = ()
     rules: Annotated[
         tuple[Rule, ...],
-        Key("resources by rule; the first rule that matches takes a device", name="resources"),
+        Key("resources by rule; a device belongs to the first rule that matches", name="resources"),
     ] = ()
     mdevs: Mdevs = field(default_factory=Mdevs)
     passthrough: Annotated[
         tuple[PassthroughRule, ...],
-        Key("functions to bind to a VFIO driver; they go back to their own when no rule names them any more"),
+        Key("functions to bind to a VFIO driver; without a rule they get their own driver back"),
     ] = ()
-    sriov: Annotated[tuple[SriovRule, ...], Key("virtual functions to make")] = ()
+    sriov: Annotated[tuple[SriovRule, ...], Key("virtual functions to create")] = ()
     kubevirt: KubeVirt = field(default_factory=KubeVirt)
     kubeconfig: Annotated[
         str,
         Key(
-            "how to reach the API server and as whom; without it as the pod's service account",
+            "file with the API server and credentials; default: the pod's service account",
             "optional file",
         ),
     ] = ""
@@ -173,7 +177,7 @@ class Configuration:
 
     @property
     def following(self) -> ClusterMode:
-        """Whether the cluster is to be followed; auto does so with a kubeconfig, or as a pod."""
+        """Return whether to watch the cluster; auto does with a kubeconfig, or as a pod."""
         if self.kubevirt.enabled == "auto":
             return ClusterMode.YES if self.kubeconfig else ClusterMode.AS_POD
         return ClusterMode.YES if self.kubevirt.enabled == "true" else ClusterMode.NO

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host: an immutable snapshot of the node's devices, groups, drivers, mdevs and nodes.
 
-Every device is kept, also the unusable: deciding is the business of ``policy``. Unknown is None, never 0
-or "". Built by ``kernel.scan``. An object that did not change is the same one in the next Host, so that a
-comparison of two Hosts is cheap: identity tells the changes. A HostUse is evidence, no verdict.
+Unusable devices are included too, because ``policy`` makes the decisions. An unknown value is None, never 0
+or "". ``kernel.scan`` builds it. An unchanged object is the same one in the next Host, so two Hosts are
+compared by identity. A HostUse is evidence, not a decision.
 
-The number of a USB device on its bus is no identity: it is another one after each re-plug, and after a reset.
-So a device is known by its serial number, and by its port where it has none, or shares it.
+The number of a USB device on its bus changes with each replug and each reset. So a device is identified by
+its serial number, or by its port if it has none or shares it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nodeagent.model.plain import LISTED, UNSAVED
 
 
 class Kind(StrEnum):
-    """The kind of a HostDevice, and of the devices of a resource; decides the prefix of the variable."""
+    """The kind of a HostDevice and of the devices of a resource; it determines the prefix of the variable."""
 
     PCI = "pci"
     MDEV = "mdev"
@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
 
 class UseKind(StrEnum):
-    """In which way a host uses one of its own devices."""
+    """The ways in which the host uses one of its own devices."""
 
     NETWORK = "network"  # an interface that is up with an address, carries a route, or is part of another
     MOUNTED = "mounted"
@@ -60,7 +60,7 @@ FIRM = frozenset({UseKind.MOUNTED, UseKind.SWAP, UseKind.OPEN})
 
 
 class HostUse(NamedTuple):
-    """One use that a host makes of a function: ``eth0``, ``default route``."""
+    """One use of a function by the host: ``eth0``, ``default route``."""
 
     kind: UseKind
     what: str
@@ -71,30 +71,31 @@ class HostUse(NamedTuple):
 
 
 class HostUses(NamedTuple):
-    """The uses of a function by the host that were found, and those that cannot be seen, in words.
+    """The uses of a function by the host that were found, and descriptions of those that cannot be seen.
 
-    Both empty: everything was seen, and it uses nothing.
+    If both are empty, everything was checked, and the host does not use the function.
     """
 
     found: tuple[HostUse, ...] = ()
     unseen: tuple[str, ...] = ()
 
     def counting(self, forced: bool) -> HostUses:
-        """The uses that keep the host's driver on the function; ``forced``: an operator answers for the rest.
+        """Return the uses that prevent a driver change; with ``forced`` only those that ``force`` cannot
+        override.
 
-        A disk that is mounted, swapped on or open stays in any case: an unbind would lose data, or hang.
+        A mounted, swap or open disk always counts, because an unbind would lose data or hang.
         """
         return HostUses(tuple(use for use in self.found if use.kind in FIRM)) if forced else self
 
 
 NODES = "/dev/bus/usb"
-"""The directory of their nodes: a scan that is asked for it looks for USB devices, and no other one does."""
+"""The directory of USB device nodes; only a scan that includes it reads USB devices."""
 _HUB = "09"
-_KEYBOARD = "030101"  # a keyboard that firmware can use, too: its boot protocol
+_KEYBOARD = "030101"  # a keyboard that the firmware can also use: its boot protocol
 
 
 class UsbInterface(NamedTuple):
-    """One function of a USB device: class, subclass and protocol ("080650"), and the driver that has it."""
+    """An interface of a USB device: class, subclass and protocol ("080650"), and its driver."""
 
     code: str
     driver: str | None = None
@@ -121,49 +122,49 @@ class UsbDevice(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """USB."""
+        """Return Kind.USB."""
         return Kind.USB
 
     @property
     def group(self) -> GroupNumber | None:
-        """None: no IOMMU tells USB devices apart."""
+        """Return None, since no IOMMU isolates USB devices from each other."""
         return None
 
     @property
     def driver(self) -> str | None:
-        """The drivers of its interfaces."""
+        """Return the drivers of its interfaces."""
         names = dict.fromkeys(each.driver for each in self.interfaces if each.driver is not None)
         return ", ".join(names) or None
 
     @property
     def hub(self) -> bool:
-        """True for a device that carries others: it is never allocated."""
+        """Return True for a hub, which is never allocated."""
         return self.device_class == _HUB or any(each.code.startswith(_HUB) for each in self.interfaces)
 
     @property
     def keyboard(self) -> bool:
-        """True if one of its interfaces is a keyboard."""
+        """Return True if one of its interfaces is a keyboard."""
         return any(each.code == _KEYBOARD for each in self.interfaces)
 
     @property
     def controller(self) -> PciAddress | None:
-        """The PCI function of its bus; None where that is no PCI function, or not known."""
+        """Return the PCI function of its bus; None if that is not a PCI function, or unknown."""
         address = self.path.partition("-usb-")[0]
         return PciAddress(address) if pci_address(address) == address else None
 
     @property
     def node(self) -> str:
-        """The path of its device node."""
+        """Return the path of its device node."""
         return f"{NODES}/{self.bus or 0:03}/{self.number or 0:03}"
 
     @property
     def place(self) -> str:
-        """Bus and number, as virt-launcher reads them."""
+        """Return bus and number in virt-launcher's format."""
         return f"{self.bus}:{self.number}"
 
 
 class Loan(NamedTuple):
-    """One device as it was allocated: id, node, number on the bus, ports; the owner of the node before."""
+    """An allocated USB device: id, node, number on the bus, ports, and the previous owner of the node."""
 
     id: str
     node: str
@@ -174,14 +175,14 @@ class Loan(NamedTuple):
 
 
 Loans = Mapping[DeviceId, tuple[Loan, ...]]
-"""The id of a Device → the USB devices that its pod has been given with it, until it lets go."""
+"""The USB devices allocated to a pod under each Device id, until the pod releases them."""
 
 
 K = TypeVar("K")
 
 
 class Missing(NamedTuple):
-    """A prerequisite that a host lacks: the evidence, and what to do on this host."""
+    """A missing prerequisite of the host: the evidence, and the fix for this host."""
 
     message: str
     hint: str
@@ -200,7 +201,7 @@ NO_VFIO = Missing(
 
 
 class Recovery(StrEnum):
-    """The verdict on a function after its last PCIe error (sysfs shows nothing of it)."""
+    """The result of the recovery of a function after its last PCIe error, which sysfs does not show."""
 
     RUNNING = "running"  # by an AER event
     FAILED = "failed"  # by an AER event
@@ -209,7 +210,7 @@ class Recovery(StrEnum):
 
 
 class Hints(NamedTuple):
-    """Costly or rarely needed facts of one function; read by ``explain`` only."""
+    """Costly or rarely needed facts of one function; only ``explain`` reads them."""
 
     reset_methods: tuple[str, ...] = ()
     runtime_status: str | None = None
@@ -218,9 +219,9 @@ class Hints(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """The process that has a function open by /proc, at the count of opens that it has.
+    """The process that /proc shows to have a function open, and the function's open count at that time.
 
-    ``whole``: every process could be seen, so no other one has it.
+    ``whole``: every process could be inspected, so no other process has it open.
     """
 
     process: str | None = None
@@ -277,28 +278,30 @@ class PciFunction(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """PCI."""
+        """Return Kind.PCI."""
         return Kind.PCI
 
     @property
     def id(self) -> str:
-        """The id of the Device that it is: its address."""
+        """Return the id of its Device: the PCI address."""
         return self.address
 
     @property
     def bridge(self) -> bool:
-        """True for PCI bridges (class 0604): they never hinder a group, nor are they allocated."""
+        """Return True for PCI bridges (class 0604): they never make a group unviable, and are never
+        allocated.
+        """
         return self.pci_class is not None and self.pci_class.startswith("0604")
 
     @property
     def usable(self) -> bool:
-        """True if the host itself may use it: a driver of its own has it, or the firmware shows on it."""
+        """Return True if the host may use it: a host driver is bound, or the firmware uses its display."""
         display = self.pci_class is not None and self.pci_class.startswith("03")
         return not self.vfio and not self.bridge and (self.driver is not None or display)
 
     @property
     def pcie_root(self) -> str:
-        """The root bus and root port above the function: functions below one port share its link."""
+        """Return the root bus and root port above the function: functions below one port share its link."""
         return "/".join(self.ports[:2])
 
 
@@ -315,12 +318,12 @@ class Group(NamedTuple):
 
     @property
     def no_iommu(self) -> bool:
-        """True if VFIO made this group without an IOMMU behind it."""
+        """Return True if VFIO created this group without an IOMMU."""
         return self.name == "vfio-noiommu"
 
 
 def differing(before: Mapping[K, object], now: Mapping[K, object]) -> set[K]:
-    """The keys whose values are not the same objects, or that only one of the tables has."""
+    """Return the keys whose values are not the same object, or that only one of the tables has."""
     if before is now:
         return set()
     changed = compress(now, map(is_not, map(before.get, now), now.values()))  # no step of Python for each
@@ -328,7 +331,7 @@ def differing(before: Mapping[K, object], now: Mapping[K, object]) -> set[K]:
 
 
 class Mdev(NamedTuple):
-    """One mediated device instance."""
+    """One mediated device."""
 
     uuid: str
     parent: str | None = None
@@ -346,17 +349,17 @@ class Mdev(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """MDEV."""
+        """Return Kind.MDEV."""
         return Kind.MDEV
 
     @property
     def id(self) -> str:
-        """The id of the Device that it is: its UUID."""
+        """Return the id of its Device: the UUID."""
         return self.uuid
 
 
 VfioDevice = PciFunction | Mdev
-"""A device that VFIO can assign to a VM: has a group and a driver, and maybe a node of its own."""
+"""A device that VFIO can assign to a VM: it has a group and a driver, and may have its own node."""
 
 HostDevice = VfioDevice | UsbDevice
 """The hardware of a Device. All kinds have: kind, id, group, driver, vendor, numa_node, unreadable."""
@@ -369,7 +372,7 @@ _PARSE_ID: Mapping[Kind, Callable[[str], str | None]] = {
 
 
 def kind_of_id(device_id: str) -> Kind | None:
-    """The kind of the HostDevices whose ids have this form; None if it is no such id."""
+    """Return the kind of HostDevice whose ids have this form; None if there is none."""
     return next((kind for kind, parse in _PARSE_ID.items() if parse(device_id) is not None), None)
 
 
@@ -382,7 +385,7 @@ class MdevType(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The difference from the Host before: the keys that were added, replaced or dropped."""
+    """The difference from the previous Host: the keys that were added, replaced or removed."""
 
     functions: frozenset[PciAddress] = frozenset()
     groups: frozenset[GroupNumber] = frozenset()
@@ -391,16 +394,16 @@ class Changes(NamedTuple):
 
     @property
     def devices(self) -> Iterator[str]:
-        """The ids of all devices that were added, replaced or dropped."""
+        """Yield the ids of all devices that were added, replaced or removed."""
         return chain(self.functions, self.mdevs, self.usb)
 
 
-@dataclass(frozen=True)  # no slots: they leave no room for a cached property
+@dataclass(frozen=True)  # without slots, which leave no room for a cached property
 class Host:
     """The whole node at one moment.
 
-    ``generation`` counts the Hosts of one scanner, and ``changes`` leads from the one before to this one, so
-    that readers need not compare the two. Neither says anything of the node, so neither counts in ``==``.
+    ``generation`` counts the Hosts of one scanner, and ``changes`` is the difference from the previous one,
+    so that readers need not compare the two. Neither describes the node, so ``==`` ignores both.
     """
 
     functions: Annotated[Mapping[PciAddress, PciFunction], LISTED] = field(default_factory=dict)
@@ -429,21 +432,23 @@ class Host:
 
     @cached_property
     def tables(self) -> Mapping[Kind, Mapping[Any, HostDevice]]:
-        """The HostDevices by kind and id; a new kind is one more row, a field, and a field of Changes."""
+        """Return the HostDevices by kind and id; a new kind needs one more row, a field, and a field of
+        Changes.
+        """
         return {Kind.PCI: self.functions, Kind.MDEV: self.mdevs, Kind.USB: self.usb}
 
     @property
     def no_iommu(self) -> Missing | None:
-        """Why no IOMMU is active; None if one is."""
+        """Return why no IOMMU is active; None if one is."""
         return None if self.iommu else self.iommu_missing or NO_IOMMU
 
     @property
     def no_vfio(self) -> Missing | None:
-        """Why the driver vfio-pci is not there; None if it is."""
+        """Return why the driver vfio-pci is missing; None if it is loaded."""
         return None if self.vfio_loaded else self.vfio_missing or NO_VFIO
 
     def changes_since(self, before: Host) -> Changes:
-        """The difference from ``before``, by identity; quick if that was the Host just before this one."""
+        """Return the difference from ``before``; fast if that is the directly previous Host."""
         if self is before:
             return Changes()
         if self.changes is not None and self.generation == before.generation + 1:
@@ -452,9 +457,9 @@ class Host:
         return Changes(*(frozenset(differing(old, new)) for old, new in tables))
 
     def with_uses(self, uses: Mapping[PciAddress, HostUses | None], before: Host) -> Host:
-        """The same with the uses of these functions; ``before`` is the Host just before this one.
+        """Return the Host with these uses of functions; ``before`` is the directly previous Host.
 
-        The same object if all of them are known to be so.
+        Returns the same object if all of these uses are unchanged.
         """
         changed = {
             address: self.functions[address]._replace(uses=found)
@@ -473,9 +478,9 @@ class Host:
 
     @cached_property
     def leaving(self) -> Mapping[str, Mdev]:
-        """The mdevs that only their groups still know: a removal waits until they are closed.
+        """Return the mdevs that only their groups list: their removal waits until they are closed.
 
-        Found when first asked for, in all groups at once: most Hosts are never asked.
+        This is computed on first use for all groups, because most Hosts do not need it.
         """
         return {
             member: Mdev(member, group=group.number, leaving=True)
@@ -486,20 +491,26 @@ class Host:
 
     @cached_property
     def cdi_entries(self) -> Mapping[str, CdiEntry]:
-        """Qualified name → what CDI files say of it. Found when first asked for: most nodes have no rule."""
+        """Return the CDI devices by qualified name; computed on first use, because most nodes have no CDI
+        rule.
+        """
         return resolve_cdi_names(self.cdi)
 
     @cached_property
     def usb_names(self) -> Mapping[str, UsbDevice]:
-        """USB devices by bus and ports, but for hubs. Found when first asked for: most nodes have no rule."""
+        """Return USB devices except hubs by bus and ports; computed on first use, as most nodes have no USB
+        rule.
+        """
         return {each.name: each for each in self.usb.values() if not each.hub}
 
     def devices(self) -> Iterator[HostDevice]:
-        """All of them, but for mdevs that are leaving."""
+        """Yield all devices, except mdevs that are being removed."""
         return chain.from_iterable(table.values() for table in self.tables.values())
 
     def device(self, device_id: str) -> HostDevice | None:
-        """The device of that id, an address or a UUID; the mdev may be leaving. None if there is none."""
+        """Return the device with that address or UUID, also an mdev that is being removed; None if there is
+        none.
+        """
         for table in self.tables.values():
             if (present := table.get(device_id)) is not None:
                 return present
@@ -508,13 +519,13 @@ class Host:
         return self.leaving.get(device_id)
 
     def devices_of(self, ids: frozenset[str]) -> Iterator[HostDevice]:
-        """The devices of these ids. Most may be of others: no call is made for ids that are none of ours."""
+        """Yield the devices with these ids; most ids may be those of other device plugins."""
         found = {each for table in self.tables.values() for each in ids & table.keys()}
-        found.update(each for each in ids if len(each) == UUID_LENGTH)  # an mdev that is leaving
+        found.update(each for each in ids if len(each) == UUID_LENGTH)  # an mdev that is being removed
         yield from filter(None, map(self.device, found))
 
     def devices_in(self, number: GroupNumber | None) -> tuple[HostDevice, ...]:
-        """The functions and mdevs of a group."""
+        """Return the functions and mdevs of a group."""
         group = self.groups.get(number) if number is not None else None
         if group is None:
             return ()
@@ -522,7 +533,7 @@ class Host:
         return tuple([host_device for host_device in devices if host_device is not None])
 
     def members(self, number: GroupNumber | None) -> tuple[PciFunction, ...]:
-        """The PCI functions of a group that are known; () for None."""
+        """Return the known PCI functions of a group; () for None."""
         group = self.groups.get(number) if number is not None else None
         if group is None:
             return ()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The saved host: the document of ``scan -o json``, which ``--host FILE`` reads. Pure.
+"""The saved host: the document that ``scan -o json`` writes and ``--host FILE`` reads. Does no I/O.
 
-It is the plain form of a Host (``model.plain``) with a heading, and all of the Host's fields are there.
+It consists of a header and the plain data (``model.plain``) of all fields of a Host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def dump(host: Host) -> dict[str, Any]:
 
 
 def load(data: Any) -> Host:
-    """The host of plain data. :raises ConfigError: if it is none."""
+    """Return the host from plain data. :raises ConfigError: if the data is not a saved host."""
     if not isinstance(data, Mapping) or not (_begins(data, HEADING) or _begins(data, _FORMER)):
         raise ConfigError(
             "this is no saved host: its kind is not Host", "make one with: nodeagent scan -o json"
@@ -45,12 +45,12 @@ def _begins(data: Mapping[Any, Any], heading: Mapping[str, str]) -> bool:
 
 
 def fields() -> list[plain.RecordField]:
-    """Return the fields of a Host; the short ones come first, for people who read a saved host."""
+    """Return the fields of a Host; short ones come first, for users who read a saved host."""
     return sorted(plain.fields_of(Host), key=lambda field: field.listed)
 
 
 def _modern(function: Any) -> Any:
-    """A function; a file of former times has ``vgpuType`` alone, and there "0" is no type."""
+    """Convert a function from an old file, which has only ``vgpuType``, where "0" means no type."""
     if not isinstance(function, Mapping) or "vgpuType" not in function:
         return function
     vgpu_type = function["vgpuType"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identities of things: PCI addresses, group numbers, resource names, device ids.
+"""Identifiers: PCI addresses, group numbers, resource names, device ids.
 
-A PCI address is written ``dddd:bb:dd.f`` in lower-case hexadecimal; domains above ffff have five or more
-digits (Intel VMD). Group numbers are no identity: they may change with every boot.
+A PCI address is ``dddd:bb:dd.f`` in lower-case hexadecimal; domains above ffff have five or more digits
+(Intel VMD). Group numbers identify a group only until the next boot.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 
 def pci_address(text: str) -> PciAddress | None:
-    """The address in the text, or None; the domain may be left out (then 0000)."""
+    """Return the text as a PCI address, or None; a missing domain means 0000."""
     match = _PCI.fullmatch(text.strip().lower())
     if match is None:
         return None
@@ -34,36 +34,36 @@ def pci_address(text: str) -> PciAddress | None:
 
 
 def mdev_uuid(text: str) -> str | None:
-    """The lower-case UUID that ``text`` is, or None."""
+    """Return the text as a lower-case UUID, or None."""
     lowered = text.strip().lower()
     return lowered if _UUID.fullmatch(lowered) else None
 
 
 def usb_id(text: str) -> str | None:
-    """The text, if it is the id of a USB device: of one with a serial number, or by its port."""
+    """Return the text if it is the id of a USB device, with a serial number or a port; else None."""
     return text if _USB.fullmatch(text) else None
 
 
 def vfio_driver(name: str | None) -> bool:
-    """True for the name of a VFIO driver for PCI functions: vfio-pci, and its variants such as mlx5_vfio_pci.
+    """Return True for a VFIO driver for PCI functions: vfio-pci or a variant such as mlx5_vfio_pci.
 
-    Those of drivers/vfio/pci are all named so (KBUILD_MODNAME), up to Linux 6.12.
+    All drivers in drivers/vfio/pci have such names (KBUILD_MODNAME), up to Linux 6.12.
     """
     return name is not None and (name == VFIO_PCI or name.endswith("_vfio_pci"))
 
 
 def vgpu_key(number: str) -> str:
-    """Where the name of NVIDIA's vGPU type of that number stands in a table of names."""
+    """Return the key of an NVIDIA vGPU type with that number in a table of names."""
     return f"vgpu:{number}"
 
 
 def vf_numbers(text: str) -> tuple[range, ...] | None:
-    """The numbers in a text such as "0,2-7"; None if it is none."""
+    """Return the numbers in a text such as "0,2-7"; None for any other text."""
     matches = [_RANGE.fullmatch(part) for part in text.split(",")]
     found = [range(int(match[1]), int(match[2] or match[1]) + 1) for match in matches if match is not None]
     return tuple(found) if len(found) == len(matches) and all(found) else None
 
 
 def pci_order(address: str) -> tuple[int, str]:
-    """Sort key that puts longer domains behind shorter ones, and then goes by address."""
+    """Return a sort key that puts longer domains after shorter ones, and then sorts by address."""
     return len(address), address

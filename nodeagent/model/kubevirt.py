@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of KubeVirt's objects that are about devices: the KubeVirt CR, and a virtual machine. Frozen
-values, no I/O.
+"""The parts of KubeVirt's objects that concern devices: the KubeVirt CR and virtual machines. Frozen values.
 
-Unknown is None: a section that the CR lacks is not an empty one, for KubeVirt checks permissions only where
-there is a section. Names are texts of users: printable and of bounded length, but otherwise not
-checked; whether the kubelet takes one is ``policy``'s to say. Places lie below ``spec.configuration``.
+A missing section is None and differs from an empty one, because KubeVirt checks permissions only if the
+section exists. Names are user input: printable and of limited length, but otherwise not checked; ``policy``
+decides whether the kubelet accepts one. Places are relative to ``spec.configuration``.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ PERMITTED, MDEVS, MDEVS_OF_NODES, DEVELOPER = SECTIONS = (
     "nodeMediatedDeviceTypes",
     "developerConfiguration",
 )
-"""The sections of ``spec.configuration`` that say something about devices; places begin with one of them."""
+"""The sections of ``spec.configuration`` that concern devices; places begin with one of them."""
 DISABLE_MDEVS = "DisableMDEVConfiguration"
 HOST_DEVICES = "HostDevices"
 
 
 class UsedCR(NamedTuple):
-    """The KubeVirt CR by which a machine is judged, None if none is known; and where it comes from.
+    """The KubeVirt CR that applies to this node, None if none is known, and its source.
 
-    ``source``: file, api-server, daemon, record (what a daemon has heard last), "" for none.
+    ``source``: file, api-server, daemon, record (saved by a daemon), "" for none.
     """
 
     cr: KubeVirtCR | None = None
@@ -40,16 +39,16 @@ class UsedCR(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Namespace and name, as far as it has them."""
+        """Return namespace and name, as far as the CR has them."""
         return "" if self.cr is None else "/".join(filter(None, (self.cr.namespace, self.cr.name)))
 
 
 class Permitted(NamedTuple):
-    """One entry of ``permittedHostDevices``: a resource, and the devices that it is.
+    """One entry of ``permittedHostDevices``: a resource, and the selectors of its devices.
 
-    ``selectors``: of PCI functions one, vendor and device in lower case ("10de:1eb8"); of mediated devices
-    one, the name or id of their type as written; of USB devices one for each of the bundle ("046d:c31c").
-    ``external``: another device plugin than virt-handler's own provides it.
+    A PCI entry has one selector, vendor and device in lower case ("10de:1eb8"); an mdev entry has one, the
+    name or id of the type; a USB entry has one for each device of the bundle ("046d:c31c"). ``external``:
+    an external device plugin provides the resource instead of virt-handler.
     """
 
     kind: Kind
@@ -60,14 +59,14 @@ class Permitted(NamedTuple):
 
     @property
     def selector(self) -> str:
-        """The one selector; of USB devices all of them, for people."""
+        """Return the selector; for a USB entry all selectors, for display."""
         return ", ".join(self.selectors)
 
 
 class MdevsConfiguration(NamedTuple):
-    """The section ``mediatedDevicesConfiguration``, of two spellings the one that KubeVirt would read.
+    """The section ``mediatedDevicesConfiguration``; of its two spellings, the one that KubeVirt reads.
 
-    ``enabled`` is virt-handler's switch; None: not given.
+    ``enabled`` is virt-handler's switch; None if it is not set.
     """
 
     types: tuple[WantedType, ...] = ()
@@ -77,12 +76,12 @@ class MdevsConfiguration(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KubeVirtCR:
-    """The parts of a KubeVirt CR that are about devices.
+    """The parts of a KubeVirt CR that concern devices.
 
-    ``permitted`` and ``mdevs`` None: the CR has no such section. ``gates`` are the feature gates that it
-    lists, without those that it disables. ``refused`` are the entries that cannot be used, each with its
-    place; all others count. ``unusable``: the resources of refused entries, which KubeVirt permits all the
-    same, as it compares names only. ``fault``: why nothing of it can be used; then all else is empty.
+    ``permitted`` and ``mdevs`` are None if the CR has no such section. ``gates`` are the enabled feature
+    gates. ``refused`` are the invalid entries with their places; all others apply. ``unusable``: the
+    resources of invalid entries, which KubeVirt still permits, since it compares names only. ``fault``: the
+    error that makes the whole CR unusable; all other fields are then empty.
     """
 
     namespace: str = ""
@@ -96,20 +95,20 @@ class KubeVirtCR:
 
     @property
     def virt_handler_makes_mdevs(self) -> bool:
-        """True if virt-handler makes and removes mdevs by itself (pkg/virt-config/virt-config.go)."""
+        """Return True if virt-handler creates and removes mdevs itself (pkg/virt-config/virt-config.go)."""
         enabled = None if self.mdevs is None else self.mdevs.enabled
         return DISABLE_MDEVS not in self.gates if enabled is None else enabled
 
 
 class DeviceList(StrEnum):
-    """The list in which a virtual machine asks for a device, as KubeVirt's messages call its entries."""
+    """The list in which a VM requests a device, with the name that KubeVirt's messages use."""
 
     GPUS = "GPU"
     HOST_DEVICES = "HostDevice"
 
 
 class VmDevice(NamedTuple):
-    """One device that a virtual machine asks for. ``resource`` None: it comes from a ResourceClaim."""
+    """One device that a VM requests. ``resource`` is None if it comes from a ResourceClaim."""
 
     listed: DeviceList
     name: str
@@ -120,9 +119,9 @@ class VmDevice(NamedTuple):
 class VirtualMachine:
     """The devices of a VirtualMachineInstance, or of a VirtualMachine's template.
 
-    ``refused`` are entries that ask for nothing that can be understood. ``instancetype`` is the name of one
-    that may add devices, "" if none is named. ``interfaces`` are the names of those of type sriov: the
-    resource of each is in its NetworkAttachmentDefinition.
+    ``refused`` are invalid entries. ``instancetype`` is the name of an instance type that may add devices,
+    "" if there is none. ``interfaces`` are the names of interfaces of type sriov: the resource of each is
+    in its NetworkAttachmentDefinition.
     """
 
     KINDS: ClassVar[tuple[str, ...]] = ("VirtualMachineInstance", "VirtualMachine")
@@ -137,9 +136,9 @@ class VirtualMachine:
 
 
 class ClusterConfig(NamedTuple):
-    """The last answer of the cluster for this node: the KubeVirt CR, the labels of the Node.
+    """The last answer of the cluster for this node: the KubeVirt CR, and the labels of the Node.
 
-    None: it was never read. That differs from a cluster without a CR, or a Node without labels.
+    None means that it was never read, which differs from a cluster without a CR or a Node without labels.
     """
 
     kubevirt: KubeVirtCR | None = None

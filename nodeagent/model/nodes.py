@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes as the kernel shows them, and CDI specification files, which name device nodes.
 
-A DevNode says where the links of a path lead, and which hardware stands behind it. Known of the nodes that
-rules or CDI files name, and of no others. A path without a node is not there. CDI files (Container Device
-Interface) are written by other tools and read by runtimes, whose rules are followed here: a file with any
-error counts for nothing, a directory of a higher rank goes before, and a name that one directory has twice is
-that of no device.
+A DevNode contains the target of a path's links, and the hardware of the node. Only nodes that rules or CDI
+files name are included; a path without a node is missing. Other tools write CDI files (Container Device
+Interface), and container runtimes read them. The runtimes' rules apply here too: a file with any error is
+ignored, a directory of higher rank has precedence, and a name that occurs twice in one directory is
+ignored.
 """
 
 from __future__ import annotations
@@ -26,50 +26,51 @@ _ANY = re.compile(r"[*?]|\[[^]]*\]")
 
 
 class DevNode(NamedTuple):
-    """One device node, by the path that was looked for.
+    """One device node, by the path that was requested.
 
-    ``target``: the node itself, where the path is a link. ``alias``: its lasting name, such as
-    ``serial/usb-FTDI_A50285BI``, from the links of udev. ``parent``: the directory in sysfs of the device to
-    which it belongs. ``vacant``: the node is there, and no device has its number. ``others``: more functions
-    behind it, for an NVMe disk may have several controllers. ``guessed``: nothing tells which of them it is.
+    ``target``: the node itself, if the path is a link. ``alias``: its persistent name, such as
+    ``serial/usb-FTDI_A50285BI``, from udev's links. ``parent``: the sysfs directory of its device.
+    ``vacant``: the node exists, but no device has its number. ``others``: further functions of the node,
+    since an NVMe disk may have several controllers. ``guessed``: it is unknown which of these functions the
+    node belongs to.
     """
 
     path: str
     target: str = ""
     alias: str = ""
     parent: str | None = None
-    function: PciAddress | None = None  # the PCI function behind it, whatever is between
+    function: PciAddress | None = None  # the PCI function that contains the device
     vacant: bool = False
     others: tuple[PciAddress, ...] = ()
     guessed: bool = False
 
     @property
     def functions(self) -> tuple[PciAddress, ...]:
-        """All PCI functions behind it."""
+        """Return all PCI functions of the node."""
         return self.others if self.function is None else (self.function, *self.others)
 
     @property
     def real(self) -> str:
-        """The path of the node itself."""
+        """Return the path of the node itself."""
         return self.target or self.path
 
     def covers(self, path: str) -> bool:
-        """True if this is the node of that path, or a directory with it: runtimes give all that is in one."""
+        """Return True if this is the node of that path, or a directory that contains it."""
         return path == self.real or path.startswith(f"{self.real.rstrip('/')}/")
 
 
 def of_groups(path: str) -> bool:
-    """True if the path, or what a pattern clearly means, is a node of IOMMU groups: one process opens one."""
+    """Return True if the path or pattern means nodes of IOMMU groups, which only one process can open."""
     return _OF_GROUPS.fullmatch(_ANY.sub("0", path)) is not None
 
 
 def is_pattern(path: str) -> bool:
-    """True if the path stands for all nodes that it fits."""
+    """Return True if the path is a pattern."""
     return not WILD.isdisjoint(path)
 
 
 def fits(path: str, wanted: str) -> bool:
-    """True if ``wanted``, a path or a pattern in the last part of one, means this path."""
+    """Return True if ``wanted``, a path or a pattern in its last component, matches the path."""
     if path == wanted or not is_pattern(wanted):
         return path == wanted
     directory, _, name = path.rpartition("/")
@@ -78,9 +79,9 @@ def fits(path: str, wanted: str) -> bool:
 
 
 class CdiDevice(NamedTuple):
-    """One device of a file. ``nodes`` have to exist; ``edits`` is the same for those that change the same.
+    """One device of a CDI file. ``nodes`` must exist; ``edits`` is equal for equal container edits.
 
-    ``numbered`` nodes need not: the file has their numbers, by which runtimes make them.
+    ``numbered`` nodes need not exist: the file has their device numbers, with which runtimes create them.
     """
 
     name: str
@@ -90,15 +91,15 @@ class CdiDevice(NamedTuple):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All of its nodes."""
+        """Return all its nodes."""
         return (*self.nodes, *self.numbered)
 
 
 class CdiFile(NamedTuple):
-    """A file, or a directory that cannot be read (then it has a ``fault`` and nothing else).
+    """A CDI file, or a directory that cannot be read (then only ``fault`` is set).
 
-    ``fault``: why nothing of it counts, with the place in it; its devices are then those that it had before.
-    ``rank`` is that of its directory, ``stamp`` tells whether it was written again.
+    ``fault``: the error that makes the file unusable, with its place; its devices are then those before the
+    error. ``rank`` is that of its directory, ``stamp`` changes when the file is written.
     """
 
     path: str
@@ -110,7 +111,7 @@ class CdiFile(NamedTuple):
 
 
 class CdiEntry(NamedTuple):
-    """The device of a qualified name (``nvidia.com/gpu=0``). ``rivals``: files that have it as well."""
+    """The device of a qualified name (``nvidia.com/gpu=0``). ``rivals``: other files with the same name."""
 
     name: str
     device: CdiDevice
@@ -119,7 +120,7 @@ class CdiEntry(NamedTuple):
 
 
 def resolve_cdi_names(files: Mapping[str, CdiFile]) -> dict[str, CdiEntry]:
-    """Qualified name → its device, in the order of files and of devices in them."""
+    """Return the devices by qualified name, in the order of the files and of the devices in them."""
     found: dict[str, CdiEntry] = {}
     for file in sorted(files.values(), key=lambda file: (bool(file.fault), file.rank, file.path)):
         for device in file.devices:
@@ -129,22 +130,25 @@ def resolve_cdi_names(files: Mapping[str, CdiFile]) -> dict[str, CdiEntry]:
 
 
 def cdi_nodes(files: Mapping[str, CdiFile]) -> tuple[str, ...]:
-    """The nodes of all devices; only places of device nodes are looked at."""
+    """Return the nodes of all devices; only paths of device nodes are included."""
     named = (path for file in files.values() for device in file.devices for path in device.paths)
     return tuple(path for path in dict.fromkeys(named) if is_node_path(path))
 
 
 def is_node_path(path: str) -> bool:
-    """True for a path in /dev, or in a /dev below /run: that of a driver in a container."""
+    """Return True for a path in /dev, or in a /dev below /run: that of a driver in a container."""
     return "/../" not in path and (path.startswith("/dev/") or (path.startswith("/run/") and "/dev/" in path))
 
 
 def _counting(before: CdiEntry | None, now: CdiEntry) -> CdiEntry:
-    """Which of two counts; the later file is of the same rank or a higher one, or is at fault."""
+    """Return which of two devices with one name applies; ``now`` is of the same or a higher rank, or
+    invalid.
+    """
     if before is None:
         return now
     if now.file.fault:
         return before
     if before.file.rank == now.file.rank:
         return before._replace(rivals=(*before.rivals, now.file.path))
-    return now._replace(rivals=before.rivals)  # runtimes drop a name that was twice in a lower one, too
+    # runtimes also ignore a name that occurs twice in a lower directory
+    return now._replace(rivals=before.rivals)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records (frozen dataclasses, named tuples) as plain data, which is what JSON holds, and back. Pure.
+"""Converts records (frozen dataclasses, named tuples) to plain data for JSON, and back. Does no I/O.
 
-Keys are the field names in camel case. A field that has a default is left out while it has it, so a field
-without news costs nothing, and an older reader finds its way through newer data. Tuples and frozensets are
-lists, enumerations their values; where a field may hold one of several records, the key ``kind`` tells which.
-Reading is strict on types and lenient on unknown keys. A mapping's keys are texts; one that is ``LISTED`` is
-a list of its records, whose first field is the key. Fields that are ``UNSAVED`` are left out.
+Keys are the field names in camel case. A field with its default value is omitted, which keeps documents
+small and lets an older reader understand newer data. Tuples and frozensets become lists, enumerations their
+values; if a field may contain one of several records, the key ``kind`` names its class. Reading is strict
+about types and lenient about unknown keys. The keys of a mapping are texts; a mapping that is ``LISTED``
+becomes a list of its records, whose first field is the key. ``UNSAVED`` fields are omitted.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _SIMPLE = (str, int, bool, float, NoneType)
 
 
 class Key(NamedTuple):
-    """Annotates the type of a field that is a key of the configuration file, too: its help, and its values.
+    """Annotates the type of a field that is also a key of the configuration file: its help and its values.
 
-    Of texts ``word`` names the kind of text (``config.words``), or ``choices`` are all there are; of a map
-    it is that of the keys. Numbers and durations (in seconds) have ``bounds``. ``name`` "": the key is named
-    as the field is. ``at_start``: the daemon reads it at its start only. ``obsolete``: without effect.
+    For texts, ``word`` names the format (``config.words``), or ``choices`` lists all values; for maps, this
+    describes the keys. Numbers and durations (in seconds) have ``bounds``. If ``name`` is "", the key has
+    the name of the field. ``at_start``: the daemon reads it only at start. ``obsolete``: without effect.
     """
 
     help: str
@@ -53,13 +53,13 @@ class Key(NamedTuple):
 
 LISTED: Final = "listed"
 UNSAVED: Final = "unsaved"
-"""These two annotate the type of a field whose plain form is another one than its type's."""
+"""Annotations of types whose plain form differs from that of the type."""
 
 
 class RecordField(NamedTuple):
-    """A field of a record, and its key. ``tagged``: its records say of which class they are.
+    """A field of a record, and its key. ``tagged``: its records contain the name of their class.
 
-    ``listed``: as ``LISTED``. ``written``: how it stands in the configuration file, if it does.
+    ``listed``: as ``LISTED``. ``written``: its key in the configuration file, if it has one.
     """
 
     name: str
@@ -72,12 +72,12 @@ class RecordField(NamedTuple):
 
     @property
     def has_default(self) -> bool:
-        """True if it may be left out."""
+        """Return True if the field may be omitted."""
         return self.default is not MISSING
 
 
 def dump(value: object, whole: bool = False) -> dict[str, Any]:
-    """Return the plain data of a record; ``whole``: also its fields that have their defaults."""
+    """Return the plain data of a record; ``whole``: including fields with their default values."""
     result: dict[str, Any] = {}
     for field in fields_of(type(value)):
         item = getattr(value, field.name)
@@ -87,9 +87,9 @@ def dump(value: object, whole: bool = False) -> dict[str, Any]:
 
 
 def load(wanted: type[T], data: Any, path: str = "") -> T:
-    """Return the record that ``dump`` made ``data`` of; ``path`` leads to it in a larger one, for messages.
+    """Return the record for plain data of ``dump``; ``path`` is its place in a larger record, for messages.
 
-    :raises TypeError: if a value is of another type, or missing.
+    :raises TypeError: if a value has another type, or is missing.
     :raises ValueError: if an enumeration or a union has no such member.
     """
     if not isinstance(data, Mapping):
@@ -114,7 +114,7 @@ def _field_value(field: RecordField, data: Any, path: str) -> Any:
 
 
 def _value(wanted: Any, data: Any, path: str) -> Any:
-    """Return the value of any type that a field may have. Raises as ``load`` does."""
+    """Return the value for a field of any supported type. Raises as ``load`` does."""
     if isinstance(wanted, NewType):
         return _value(wanted.__supertype__, data, path)
     if wanted is Any or type(data) is wanted:
@@ -137,7 +137,7 @@ def _value(wanted: Any, data: Any, path: str) -> Any:
 
 
 def camel(name: str) -> str:
-    """``numa_node`` as ``numaNode``."""
+    """Return ``numa_node`` as ``numaNode``."""
     first, *rest = name.split("_")
     return first + "".join(part.title() for part in rest)
 
@@ -155,7 +155,7 @@ def _plain(item: Any, tagged: bool) -> Any:
         return {KIND: _kind(type(item)), **dump(item)} if tagged else dump(item)
     if isinstance(item, tuple):
         return [_plain(each, tagged) for each in item]
-    return item  # of a field that may hold any plain data
+    return item  # a field that may contain any plain data
 
 
 def _collection(origin: Any, inner: tuple[Any, ...], data: Any, path: str) -> Any:
@@ -212,7 +212,7 @@ def _field(name: str, hint: Any, default: Any) -> RecordField | None:
 
 
 def is_record(of: Any) -> bool:
-    """True for the class of a record."""
+    """Return True for the class of a record."""
     return isinstance(of, type) and (is_dataclass(of) or hasattr(of, "_field_defaults"))
 
 
@@ -221,7 +221,7 @@ def _default(field: Field[Any]) -> Any:
 
 
 def _tagged(wanted: Any) -> bool:
-    """True if one of several records may stand there, be it inside a tuple or a mapping."""
+    """Return True if the type allows one of several records, also inside a tuple or a mapping."""
     inner = get_args(wanted)
     union = get_origin(wanted) in (UnionType, Union)
     return (union and len(_classes(inner)) > 1) or any(map(_tagged, inner))

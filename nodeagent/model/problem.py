@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problem: something that is wrong, or may be, and what to do about it.
+"""Problem: a fault or a possible fault, and its fix.
 
 ``policy`` finds problems; the log, the commands, the page and the Node condition show them.
 """
@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 
 class ProblemCode(StrEnum):
-    """The kind of a problem; stable, and in JSON. An Unhealthy device has its ReasonCode instead."""
+    """The kind of a problem; stable, and part of JSON documents.
+
+    An Unhealthy device has a ReasonCode instead.
+    """
 
     NO_IOMMU = "no-iommu"
     NO_VFIO = "no-vfio"
@@ -33,7 +36,7 @@ class ProblemCode(StrEnum):
     NO_KUBELET = "no-kubelet"
     NOT_REGISTERED = "not-registered"
     OTHER_PLUGIN = "other-plugin"
-    SHORTFALL = "shortfall"  # about a card with less than it is to have
+    SHORTFALL = "shortfall"  # a card has fewer instances than configured
     NO_CARD = "no-card"  # a desired type for which no card is free
     NOT_MADE = "type-not-made"  # one that the KubeVirt CR permits, and that a card here could have
     MIXED_TYPES = "mixed-types"  # vGPUs of several types under one name
@@ -44,13 +47,13 @@ class ProblemCode(StrEnum):
 
 
 class Problem(NamedTuple):
-    """One problem: ``code`` and ``subject`` identify it, whatever its text is now.
+    """One problem, identified by ``code`` and ``subject``, whatever its current text.
 
-    ``subject`` is a rule, an alias, a driver, a place in a file, "" for the node. ``hint`` is what to do, ""
-    for nothing. One that is not ``action_required`` is a note: it may be intended.
+    ``subject`` is a rule, an alias, a driver, a place in a file, or "" for the node. ``hint`` is the fix,
+    or "". A problem that is not ``action_required`` is a note: it may be intended.
     """
 
-    code: str  # a ProblemCode; of another version maybe one that is not known here
+    code: str  # a ProblemCode; from another version possibly an unknown one
     subject: str
     message: str
     hint: str
@@ -58,41 +61,43 @@ class Problem(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same for the same problem, from one moment to the next."""
+        """Return the identity of the problem, which is stable over time."""
         return self.code, self.subject
 
     def with_place(self) -> Problem:
-        """The same with the place in its message, which identifies it then."""
+        """Return the problem with the place in its message, which then identifies it."""
         message = f"{self.subject}: {self.message}" if self.subject else self.message
         return self._replace(subject=message, message=message)
 
     @property
     def line(self) -> str:
-        """All of it on one line: place, cause, and what to do."""
+        """Return the problem on one line: place, cause, and fix."""
         at = f"{self.subject}: " if self.subject else ""
         return f"{at}{self.message}; {self.hint}" if self.hint else f"{at}{self.message}"
 
 
 def wrong(code: ProblemCode, about: str, what: str, hint: str = "") -> Problem:
-    """A problem that needs a change."""
+    """Return a problem that requires a change."""
     return Problem(code, about, what, hint, True)
 
 
 def misconfigured(place: str, what: str, hint: str) -> Problem:
-    """A mistake in the configuration, the KubeVirt CR or a file of another tool; ``place`` may be ""."""
+    """Return a problem of the configuration, the KubeVirt CR or a file of another tool; ``place`` may be
+    "".
+    """
     return wrong(ProblemCode.CONFIGURATION, place, what, hint)
 
 
 def virt_handler_conflict(place: str, what: str, hint: str) -> Problem:
-    """A device or resource that both nodeagent and virt-handler manage; ``place``: as for a mistake."""
+    """Return the problem that both nodeagent and virt-handler manage a device or resource."""
     return wrong(ProblemCode.VIRT_HANDLER, place, what, hint)
 
 
 def note(code: ProblemCode, what: str, hint: str = "", about: str = "") -> Problem:
-    """A problem that may be intended."""
+    """Return a problem that may be intended."""
     return Problem(code, about, what, hint, False)
 
 
 def of_settings(warnings: Iterable[str]) -> tuple[Problem, ...]:
-    """Notes on the settings in force."""
+    """Return notes on the settings in force."""
     return tuple(note(ProblemCode.SETTINGS, warning, about=warning) for warning in warnings)

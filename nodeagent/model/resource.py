@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resource, Device, Reason: what is offered to the kubelet, and why a device cannot be given.
+"""Resource, Device, Reason: the resources offered to the kubelet, and why a device is unavailable.
 
-The list of reasons is closed and its codes are stable: they appear in logs, ``status`` and ``explain``.
-A device without a reason is Healthy; there is no third state.
+The list of reasons is fixed and its codes are stable: they appear in logs, ``status`` and ``explain``. A
+device without a reason is Healthy; there is no third state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nodeagent.model.ids import DeviceId, ResourceName
 
 
 class ReasonCode(StrEnum):
-    """Why a device is Unhealthy."""
+    """The reason why a device is Unhealthy."""
 
     NODE_MISSING = "node-missing"
     DRIVER_CHANGED = "driver-changed"
@@ -37,33 +37,34 @@ class ReasonCode(StrEnum):
     APPLY_FAILED = "apply-failed"  # of a binding, when there are any: what could not be made is no device
     EXCLUDED = "excluded-by-rule"
     CDI_CONFLICT = "cdi-name-conflict"
-    RE_ENUMERATED = "re-enumerated"  # of a USB device that a pod has by its former number
+    RE_ENUMERATED = "re-enumerated"  # a USB device that a pod uses under its former number
     USED_BY_HOST = "used-by-host"  # a USB device, or a GPU in whose memory the firmware shows
 
 
 WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
-"""Reasons that end by themselves when a pod ends: as it should be, without an action."""
+"""Reasons that end by themselves when a pod ends; no action is required."""
 
 
 def waits(code: str | None, *, held: bool) -> bool:
-    """True if a device of that reason only waits; ``held``: a pod has it, by the resource that lists it.
+    """Return True if the device only waits for a pod to end; ``held``: a pod uses it under this resource.
 
-    A device that a pod has and whose group another pod uses was allocated twice: that is an error, and does
-    not end by waiting. A removal waits for the pod that has the device; without one, the cause is unknown.
+    If a pod uses the device and another pod uses its group, the device was allocated twice, which is an
+    error that does not end by waiting. A removal waits for the pod that uses the device; without a pod, the
+    cause is unknown.
     """
     return held if code == ReasonCode.GOING_AWAY else code in WAITS and not held
 
 
 class Isolation(StrEnum):
-    """What happens to the other devices of an IOMMU group when one of them is allocated."""
+    """The effect of an allocation on the other devices of the IOMMU group."""
 
     GROUP = "group"  # they become Unhealthy until it is released
-    BUNDLE = "bundle"  # one Device stands for all of the group
-    NONE = "none"  # nothing: the operator gives whole boards to one VM
+    BUNDLE = "bundle"  # one Device represents the whole group
+    NONE = "none"  # no effect: the operator assigns whole boards to one VM
 
 
 class Iommufd(StrEnum):
-    """Whether /dev/iommu and the per-device VFIO nodes are handed out."""
+    """Whether containers get /dev/iommu and the per-device VFIO nodes."""
 
     NEVER = "never"
     AUTO = "auto"  # beside the group's node, where they exist
@@ -71,7 +72,7 @@ class Iommufd(StrEnum):
 
 
 class Reason(NamedTuple):
-    """Why a device cannot be given, for machines (``code``) and for people: what, and what to do."""
+    """Why a device is unavailable: a stable ``code`` for programs, and a message with a hint for users."""
 
     code: ReasonCode
     message: str
@@ -79,7 +80,7 @@ class Reason(NamedTuple):
 
 
 class Device(NamedTuple):
-    """One unit of a Resource. ``numa`` None means unknown: no topology is announced."""
+    """One unit of a Resource. ``numa`` None means unknown: no topology is advertised."""
 
     id: DeviceId
     reason: Reason | None = None
@@ -87,16 +88,16 @@ class Device(NamedTuple):
 
     @property
     def healthy(self) -> bool:
-        """True if the kubelet may give it away."""
+        """Return True if the kubelet may allocate it."""
         return self.reason is None
 
 
 _DIRECT = frozenset({Kind.NODE, Kind.CDI})
 
 
-@dataclass(frozen=True)  # no slots: they leave no room for a cached property
+@dataclass(frozen=True)  # without slots, which leave no room for a cached property
 class Resource:
-    """A kubelet extended resource with its Devices, in stable order."""
+    """An extended resource of the kubelet with its Devices, in stable order."""
 
     name: ResourceName
     kind: Kind
@@ -107,16 +108,16 @@ class Resource:
 
     @property
     def direct(self) -> bool:
-        """True if its devices are no HostDevices: they have no group, and say nothing of who asks next."""
+        """Return True if its devices are not HostDevices: they have no IOMMU group."""
         return self.kind in _DIRECT
 
     def device(self, device_id: str) -> Device | None:
-        """The Device of that id, or None."""
+        """Return the Device with that id, or None."""
         return self._by_id.get(device_id)
 
     @cached_property
     def _by_id(self) -> Mapping[str, Device]:
-        """Found when first asked for: an Allocate must not cost more where there are more devices."""
+        """Return the Devices by id; computed on first use, so that Allocate takes constant time."""
         return {device.id: device for device in self.devices}
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshot: everything that decisions depend on, at one moment, as one frozen value.
+"""Snapshot: all inputs of decisions at one moment, as one frozen value.
 
-The daemon, ``scan``, ``plan`` and ``explain`` decide from a Snapshot, by the same functions. Its parts are
-immutable, and an equal part is the same object in the next Snapshot: so identity tells what has changed.
+The daemon, ``scan``, ``plan`` and ``explain`` decide from a Snapshot with the same functions. Its parts are
+immutable, and an equal part is the same object in the next Snapshot, so changes are found by identity.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from nodeagent.model.nodes import DevNode, fits, is_node_path, of_groups
 from nodeagent.model.spec import Spec
 
 Names = Mapping[str, str]
-"""Names that sysfs does not tell: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
+"""Names that are not in sysfs: ``"10de"`` → vendor, ``"10de:1eb8"`` → device, ``"vgpu:1147"`` → type."""
 
 
 class AllocatedDevice(NamedTuple):
-    """A USB device, a node or a CDI device, by its name; and its holder, if the kubelet names it."""
+    """A USB device, device node or CDI device by name, and its holder, if the kubelet has reported one."""
 
     name: str
     holder: Holder | None
 
 
-@dataclass(frozen=True)  # no slots: they leave no room for a cached property
+@dataclass(frozen=True)  # without slots, which leave no room for a cached property
 class Snapshot:
     """All inputs of all decisions.
 
@@ -62,27 +62,26 @@ class Snapshot:
 
     @property
     def rule_nodes_scanned(self) -> bool:
-        """True if the Host tells of each device node that a rule names whether it exists."""
+        """Return True if the Host shows for every device node that a rule names whether it exists."""
         return self.scanned_nodes is None or self.scanned_nodes.issuperset(self.spec.node_paths)
 
     @cached_property
     def allocated_nodes_beyond_rules(self) -> tuple[str, ...]:
-        """The nodes that pods were allocated, but for those of VFIO and of rules.
-
-        Found when first asked for: many Snapshots are never asked.
-        """
+        """Return the allocated device nodes except those of VFIO and of rules; computed on first use."""
         wanted = self.spec.node_paths
         return tuple(path for path in self.allocated_nodes if not any(fits(path, each) for each in wanted))
 
     @cached_property
     def allocated_nodes(self) -> tuple[str, ...]:
-        """The nodes that pods were allocated, by whatever name, but for those of VFIO."""
+        """Return the allocated device nodes, by any name, except those of VFIO."""
         found = sorted({path for _, paths in self._allocated() for path in paths})
         return tuple(path for path in found if is_node_path(path) and not of_groups(path))
 
     @cached_property
     def unknown_node(self) -> AllocatedDevice | None:
-        """A node that a pod has and that is not there, so that nothing tells which function is behind it."""
+        """Return an allocated node that does not exist, so that its PCI function is unknown; None if there
+        is none.
+        """
         nodes, usb = self.host.dev_nodes, {each.node for each in self.host.usb.values()}
         given = ((used, path) for used, paths in self._allocated() for path in paths)
         nothing_tells = (
@@ -97,16 +96,18 @@ class Snapshot:
 
     @cached_property
     def unidentified_device(self) -> ResourceDevice | None:
-        """An id of a pod that is no device of this host, and whose nodes are not known yet."""
+        """Return an allocated id that is not a device of this host and whose nodes are unknown; None if
+        there is none.
+        """
         found = (each for each in self.allocations.not_in_checkpoint() if self.host.device(each[1]) is None)
         return next(found, None)
 
     @cached_property
     def functions_in_use(self) -> Mapping[PciAddress, AllocatedDevice]:
-        """The functions of which a pod has a USB device, a node or a CDI device, and one of these.
+        """Return the functions whose USB device, node or CDI device a pod uses, with one such device each.
 
-        The kubelet keeps the answers to all Allocates, whatever the rules say by now and whatever plugin has
-        answered. Found when first asked for.
+        The kubelet stores the responses of all Allocate calls, of every plugin and regardless of current
+        rules. Computed on first use.
         """
         usb = self.host.usb
         found: dict[PciAddress, AllocatedDevice] = {}
@@ -120,11 +121,11 @@ class Snapshot:
         return found
 
     def _behind(self, path: str) -> frozenset[PciAddress]:
-        """The functions behind a node."""
+        """Return the PCI functions of a node."""
         return placed(self.host.dev_nodes.get(path)) or frozenset()
 
     def _allocated(self) -> Iterator[tuple[AllocatedDevice, tuple[str, ...]]]:
-        """The devices that pods were allocated, and their nodes."""
+        """Yield the devices allocated to pods, with their nodes."""
         allocations = self.allocations
         for head, loans in self.loans.items():
             yield from ((AllocatedDevice(loan.id, self.holder(head)), (loan.node,)) for loan in loans)
@@ -136,7 +137,7 @@ class Snapshot:
 
     @cached_property
     def allocated_cdi(self) -> tuple[AllocatedDevice, ...]:
-        """The CDI devices that pods were allocated."""
+        """Return the CDI devices allocated to pods."""
         found = (
             AllocatedDevice(name, self.allocations.holder_of(resource, device_id))
             for resource, ids in self.allocations.cdi.items()
@@ -146,36 +147,38 @@ class Snapshot:
         return tuple(dict.fromkeys(found))
 
     def nodes_of(self, used: AllocatedDevice) -> tuple[str, ...]:
-        """The nodes of a CDI device that a pod has, as its file has them now."""
+        """Return the nodes of an allocated CDI device according to its current file."""
         entry = self.host.cdi_entries.get(used.name)
         return entry.device.paths if entry is not None else ()
 
     @cached_property
     def unknown_cdi_device(self) -> AllocatedDevice | None:
-        """A CDI device that a pod has, of a kind that rules offer, and that no file defines now."""
+        """Return an allocated CDI device, of a kind with a rule, that no file defines now; None if there is
+        none.
+        """
         kinds, known = self.spec.cdi_kinds, self.host.cdi_entries
         ours = (used for used in self.allocated_cdi if used.name.partition("=")[0] in kinds)
         return next((used for used in ours if used.name not in known), None)
 
     @property
     def allocated_nodes_scanned(self) -> bool:
-        """True if the Host tells what is behind each of these."""
+        """Return True if the Host contains the hardware of all allocated nodes."""
         return self.scanned_nodes is None or self.scanned_nodes.issuperset(self.allocated_nodes_beyond_rules)
 
     def holder(self, device_id: str) -> Holder | None:
-        """The holder of a device: a pending allocation is newer than the kubelet's answer."""
+        """Return the holder of a device; a pending allocation is newer than the kubelet's answer."""
         return self.reservations.pending.get(device_id) or self.allocations.holder(device_id)
 
     def held(self) -> Iterator[tuple[str, Holder]]:
-        """All ids and their holders: by the kubelet's answer, and by Allocates since."""
+        """Yield all ids with their holders, from the kubelet's answer and from later Allocate calls."""
         return chain(self.allocations.held(), self.reservations.pending.items())
 
 
 def _is_unplaced(node: DevNode | None) -> bool:
-    """True if nothing tells for certain which functions are behind the node."""
+    """Return True if the PCI functions of the node are not known for certain."""
     return node is None or node.vacant or node.guessed
 
 
 def placed(node: DevNode | None) -> frozenset[PciAddress] | None:
-    """The functions behind a node; None if it is not there, or nothing has its number."""
+    """Return the PCI functions of a node; None if it does not exist, or no device has its number."""
     return None if node is None or node.vacant else frozenset(node.functions)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spec: what the operator wants, merged from all sources.
+"""Spec: the desired state from the operator, merged from all sources.
 
-The order of entries in a file is data: tuples from end to end. ``place`` is the place of an entry in a file
-("config.yaml:12"), for messages only.
+The order of entries in a file matters, so they are stored in tuples. ``place`` is the place of an entry in
+a file ("config.yaml:12"), for messages only.
 """
 
 # Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
@@ -19,16 +19,17 @@ from nodeagent.model.problem import Problem
 from nodeagent.model.resource import Iommufd, Isolation
 
 API_VERSION = "nodeagent/v1"
-"""Of the configuration file, and of every document that a verb answers with."""
+"""The API version of the configuration file, and of every document that a command prints."""
 SHARES = (1, 1_000_000)
-"""The least and the most shares of a device node."""
+"""The minimum and maximum number of shares of a device node."""
 DISCOVERED_CLASSES = ("0300", "0302", "0380", "0680", "1200")
 
 
 class PciSelector(NamedTuple):
-    """Picks PCI functions: AND between the keys, OR inside a key, an empty key picks all.
+    """Matches PCI functions: keys are combined with AND, values of a key with OR; an empty key matches all.
 
-    ``addresses`` may hold ``*`` and ``?``; ``classes`` are prefixes of the six-digit class ("0300", "03").
+    ``addresses`` may contain ``*`` and ``?``; ``classes`` are prefixes of the six-digit class ("0300",
+    "03").
     """
 
     vendors: Annotated[tuple[str, ...], Key("vendor ids, 4 hexadecimal digits", "vendor id")] = ()
@@ -43,27 +44,28 @@ class PciSelector(NamedTuple):
     ] = ()
     numa_nodes: Annotated[tuple[int, ...], Key("NUMA nodes", bounds=(0, 1023))] = ()
     iommu_groups: Annotated[
-        tuple[int, ...], Key("IOMMU groups; they may change with a boot", bounds=(0, 2**31 - 1))
+        tuple[int, ...], Key("IOMMU groups; their numbers may change at each boot", bounds=(0, 2**31 - 1))
     ] = ()
     vgpu_types: Annotated[tuple[str, ...], Key("vGPU types of a vendor driver")] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PciRule:
-    """A resource of PCI functions. No selectors picks nothing.
+    """A resource of PCI functions. Without selectors it matches nothing.
 
-    ``permitted``: from the KubeVirt CR, which is for all nodes. It takes what is ready for a VM alone, as
-    virt-handler would: on another node the same card may be meant for its host.
+    ``permitted``: the rule is from the KubeVirt CR, which applies to all nodes. Like virt-handler, it
+    matches only functions on a VFIO driver: on another node the same card may be for the host.
     """
 
     name: Annotated[str, Key("the resource, such as example.com/gpu", "resource")]
-    selectors: Annotated[tuple[PciSelector, ...], Key("picks PCI functions", name="pci")] = ()
+    selectors: Annotated[tuple[PciSelector, ...], Key("matches PCI functions", name="pci")] = ()
     isolation: Annotated[
-        Isolation, Key("group: the rest of an IOMMU group waits; bundle: one device per group; none: neither")
+        Isolation,
+        Key("group: an allocated device blocks its IOMMU group; bundle: one device per group; none: neither"),
     ] = Isolation.GROUP
-    iommufd: Annotated[Iommufd, Key("hand out /dev/iommu and the VFIO device nodes")] = Iommufd.NEVER
-    cdi: Annotated[bool, Key("answer with CDI device names")] = False
-    topology: Annotated[bool, Key("tell the kubelet the NUMA nodes of the devices")] = True
+    iommufd: Annotated[Iommufd, Key("allocate /dev/iommu and the VFIO device nodes")] = Iommufd.NEVER
+    cdi: Annotated[bool, Key("allocate with CDI device names")] = False
+    topology: Annotated[bool, Key("report the NUMA nodes of the devices to the kubelet")] = True
     permitted: bool = False
     place: str = field(default="", compare=False)
 
@@ -72,23 +74,26 @@ class PciRule:
 
 
 class NodePath(NamedTuple):
-    """A device node of a unit, or with ``*``, ``?`` and ``[…]`` in its last part all nodes that it fits.
+    """A device node of a Device, or, with ``*``, ``?`` and ``[…]`` in the last part, all matching nodes.
 
-    ``mount_path``: where a container finds it; "" is the same path. ``permissions`` "": those of the rule.
-    ``limit``, for ``per_path``: of how many Devices a node may be a part; None: 1 for a pattern, else of all.
+    ``mount_path``: its path in the container; "" means the same path. ``permissions`` "": those of the
+    rule. ``limit``, with ``per_path``: the number of Devices that may contain the node; None: 1 for a
+    pattern, else all.
     """
 
-    path: Annotated[str, Key("the node; with *, ? and [...] in its last part all that fit", "device nodes")]
+    path: Annotated[str, Key("the node; with *, ? and [...] in the last part all that match", "device nodes")]
     mount_path: Annotated[
         str,
-        Key("where a container finds it; a directory ends with /; without it the same path", "mount path"),
+        Key("path in the container; a directory ends with /; default: the same path", "mount path"),
     ] = ""
-    permissions: Annotated[str, Key("of r, w and m; without them those of the rule", "permissions")] = ""
-    optional: Annotated[bool, Key("a Device is Healthy without it, too")] = False
+    permissions: Annotated[
+        str, Key("permissions out of r, w and m; default: those of the rule", "permissions")
+    ] = ""
+    optional: Annotated[bool, Key("the Device is Healthy even without this node")] = False
     limit: Annotated[
         int | None,
         Key(
-            "with perPath, of how many Devices a node may be a part: 1 for a pattern, any for a path",
+            "with perPath, how many Devices may contain the node; default: 1 for a pattern, all for a path",
             bounds=SHARES,
         ),
     ] = None
@@ -96,17 +101,17 @@ class NodePath(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeRule:
-    """A resource of ``count`` shares of one device node, e.g. /dev/kvm, or of several that go together.
+    """A resource of ``count`` shares of one device node such as /dev/kvm, or of several nodes together.
 
-    ``per_path``: for each node that the first of the ``paths`` fits there is a Device, with ``count`` shares.
+    ``per_path``: each node that matches the first of the ``paths`` is a Device with ``count`` shares.
     """
 
     name: str
     path: Annotated[str, Key("one node below /dev", "device node")] = ""
     count: Annotated[int, Key("how many containers may share it", bounds=SHARES)] = 1
-    permissions: Annotated[str, Key("of r, w and m", "permissions")] = "rw"
-    paths: Annotated[tuple[NodePath, ...], Key("nodes that go together; patterns, too")] = ()
-    per_path: Annotated[bool, Key("a device for each node that the first of the paths means")] = False
+    permissions: Annotated[str, Key("permissions out of r, w and m", "permissions")] = "rw"
+    paths: Annotated[tuple[NodePath, ...], Key("nodes of one Device; patterns are allowed")] = ()
+    per_path: Annotated[bool, Key("one Device for each node that matches the first path")] = False
     topology: bool = True
     place: str = field(default="", compare=False)
 
@@ -115,17 +120,17 @@ class NodeRule:
 
     @property
     def each_alone(self) -> bool:
-        """True if its Devices do not stand and fall together."""
+        """Return True if each of its Devices can be Healthy or Unhealthy independently."""
         return self.per_path and self.count == 1
 
     @property
     def entries(self) -> tuple[NodePath, ...]:
-        """All that a unit is made of, the one that gives its name first."""
+        """Return all nodes of a Device; the first determines its name."""
         return self.paths or (NodePath(self.path),)
 
 
 class MdevSelector(NamedTuple):
-    """Picks mediated devices by type: one of ``types`` (ids) AND one of ``names``; an empty key picks all."""
+    """Matches mdevs by type: one of ``types`` (ids) AND one of ``names``; an empty key matches all."""
 
     types: Annotated[tuple[str, ...], Key("type ids, such as nvidia-222")] = ()
     names: Annotated[tuple[str, ...], Key("type names, such as GRID T4-1Q")] = ()
@@ -133,10 +138,10 @@ class MdevSelector(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MdevRule:
-    """A resource of mediated devices. No selectors picks nothing. ``permitted``: from the KubeVirt CR."""
+    """A resource of mdevs. Without selectors it matches nothing. ``permitted``: from the KubeVirt CR."""
 
     name: str
-    selectors: Annotated[tuple[MdevSelector, ...], Key("picks mediated devices", name="mdev")] = ()
+    selectors: Annotated[tuple[MdevSelector, ...], Key("matches mediated devices", name="mdev")] = ()
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
@@ -149,10 +154,10 @@ class MdevRule:
 
 
 class UsbSelector(NamedTuple):
-    """Picks USB devices: AND between the keys, OR inside a key, an empty key picks all.
+    """Matches USB devices: keys are combined with AND, values of a key with OR; an empty key matches all.
 
-    ``ports`` may hold ``*`` and ``?``, and name a port by its bus ("1-1.2") or by its controller; ``classes``
-    are prefixes of the device's class or of the code of one of its interfaces ("08", "0806").
+    ``ports`` may contain ``*`` and ``?``, and name a port by its bus ("1-1.2") or by its controller;
+    ``classes`` are prefixes of the class of the device or of one of its interfaces ("08", "0806").
     """
 
     vendors: Annotated[tuple[str, ...], Key("vendor ids, 4 hexadecimal digits", "vendor id")] = ()
@@ -166,18 +171,19 @@ class UsbSelector(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsbRule:
-    """A resource of USB devices. No selectors picks nothing.
+    """A resource of USB devices. Without selectors it matches nothing.
 
-    ``bundle``: one Device for each set that has one for every selector. ``force`` are ids or ports of what
-    the host itself may lose. ``permitted``: from the KubeVirt CR, of which each entry is a rule of its own.
+    ``bundle``: one Device for each set with one device for every selector. ``force`` are ids or ports of
+    devices that may be taken from the host. ``permitted``: from the KubeVirt CR, each entry of which is one
+    rule.
     """
 
     name: str
-    selectors: Annotated[tuple[UsbSelector, ...], Key("picks USB devices", name="usb")] = ()
+    selectors: Annotated[tuple[UsbSelector, ...], Key("matches USB devices", name="usb")] = ()
     bundle: Annotated[bool, Key("one device for each set of USB devices that has one for every selector")] = (
         False
     )
-    force: Annotated[tuple[str, ...], Key("ids or ports of USB devices that the host may lose")] = ()
+    force: Annotated[tuple[str, ...], Key("ids or ports of USB devices that may be taken from the host")] = ()
     topology: bool = True
     permitted: bool = False
     place: str = field(default="", compare=False)
@@ -190,21 +196,21 @@ class UsbRule:
 
 
 DeviceRule = PciRule | MdevRule | UsbRule
-"""A rule that picks HostDevices, each rule those of one kind."""
+"""A rule for HostDevices; each rule matches devices of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class CdiRule:
-    """A resource of what CDI files on the host define: the devices of a kind, such as nvidia.com/gpu.
+    """A resource of the CDI devices of a kind, such as nvidia.com/gpu, that files on the host define.
 
-    ``names`` and ``exclude`` are patterns of device names; "all" stands for all of a kind in one device.
+    ``names`` and ``exclude`` are patterns of device names; the device "all" contains all devices of a kind.
     """
 
     name: str
     spec_kind: Annotated[str, Key("vendor and class, such as nvidia.com/gpu", "CDI kind", name="kind")]
     names: Annotated[tuple[str, ...], Key("names of devices; * and ? match")] = ("*",)
     exclude: Annotated[
-        tuple[str, ...], Key("names that are not taken; without it those that stand for all")
+        tuple[str, ...], Key("names to skip; default: those of devices that contain all others")
     ] = ("all",)
     topology: bool = True
     place: str = field(default="", compare=False)
@@ -215,29 +221,29 @@ class CdiRule:
 
 
 DirectRule = NodeRule | CdiRule
-"""A rule whose Devices are no HostDevices: it has no selectors, and nothing of it is in an IOMMU group."""
+"""A rule whose Devices are not HostDevices: it has no selectors, and its Devices have no IOMMU group."""
 
 Rule = DeviceRule | DirectRule
 
 BySelector = Mapping[str, DeviceRule]
-"""Rules of the KubeVirt CR, which may be thousands, by each selector: ids, or what a type is called."""
+"""Rules of the KubeVirt CR, possibly thousands, by each selector: ids, or the name of a type."""
 NO_RULES: Final[BySelector] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class WantedType:
-    """A type to make on a card: its id or its name, and how many on each card (None: as many as fit).
+    """A type to create on a card: its id or name, and the number per card (None: as many as fit).
 
-    ``short`` names the last word of the type's name, as NVIDIA's vgpu-device-manager does: "T4-1Q".
+    ``short`` is the last word of the type's name, as in NVIDIA's vgpu-device-manager: "T4-1Q".
     """
 
     name: Annotated[str, Key("type id or name", name="type")]
-    count: Annotated[int | None, Key("how many to make on each card", bounds=(1, 1024))] = None
+    count: Annotated[int | None, Key("how many to create on each card", bounds=(1, 1024))] = None
     short: bool = False
 
 
 class NodeTypes(NamedTuple):
-    """The types for nodes that carry all these labels; no labels at all fit every node."""
+    """The types for nodes with all these labels; an empty set of labels matches every node."""
 
     labels: Annotated[
         tuple[tuple[str, str], ...], Key("labels of the node", "label", name="nodeSelector")
@@ -246,10 +252,10 @@ class NodeTypes(NamedTuple):
 
 
 class CardTypes(NamedTuple):
-    """The types for certain GPUs: a place in the list of all GPUs by address, and a filter on their ids.
+    """The types for certain GPUs, selected by position in the list of GPUs by address and by id.
 
-    ``positions`` None is every GPU. A filter is (vendor, device, subsystem vendor, subsystem device); its
-    last two may be None. No filter fits all. No types means that the card is to be empty.
+    ``positions`` None means every GPU. A filter is (vendor, device, subsystem vendor, subsystem device);
+    the last two may be None. Without a filter, all ids match. Without types, the card must be empty.
     """
 
     positions: tuple[int, ...] | None = None
@@ -258,7 +264,7 @@ class CardTypes(NamedTuple):
 
 
 class MdevDefinition(NamedTuple):
-    """One instance that a definition of mdevctl asks for, by its own UUID."""
+    """One mdev that a definition of mdevctl describes, with its own UUID."""
 
     uuid: str
     parent: str
@@ -266,13 +272,13 @@ class MdevDefinition(NamedTuple):
 
 
 class MdevSpec(NamedTuple):
-    """What the operator wants of mdevs and vendor vGPUs. ``manage`` False: nothing is made or removed.
+    """The desired mdevs and vendor vGPUs. ``manage`` False: nothing is created or removed.
 
-    On a card, ``definitions`` go before ``cards``, and these before the node's types: those of all
-    ``nodes`` that fit, else ``types``. ``excluded`` types are neither made nor removed. What
-    others made of a type in ``protected`` stays theirs, also with ``adopt``. ``defined`` are the UUIDs of all
-    definitions of mdevctl, also of those that are no wishes here, and ``reserved`` the parents on which
-    mdevctl is to make something by itself. ``obstacle``: why ``manage`` is off although it is wanted.
+    For a card, ``definitions`` have precedence over ``cards``, and these over the node's types: those of
+    all matching ``nodes``, else ``types``. ``excluded`` types are neither created nor removed. Instances of
+    a type in ``protected`` that others have created are never removed, even with ``adopt``. ``defined`` are
+    the UUIDs of all definitions of mdevctl, also of unused ones, and ``reserved`` the parents on which
+    mdevctl itself creates devices. ``obstacle``: why ``manage`` is off although it is configured.
     """
 
     manage: bool = False
@@ -290,18 +296,21 @@ class MdevSpec(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SriovRule:
-    """How many VFs the picked physical functions are to have, and which VFIO driver (None: none by this)."""
+    """The desired number of VFs of the matching physical functions, and the VFIO driver of the VFs.
+
+    Driver None: this rule binds no driver.
+    """
 
     selectors: Annotated[tuple[PciSelector, ...], Key("which functions", name="match")]
     num_vfs: Annotated[int, Key("how many VFs", bounds=(0, 65535), name="numVFs")]
     driver: Annotated[
-        str | None, Key("the VFIO driver of the VFs: none of the host's gets them first", "VFIO driver")
+        str | None, Key("the VFIO driver of the VFs; no host driver is bound before", "VFIO driver")
     ] = None
     place: str = field(default="", compare=False)
 
 
 class GroupScope(StrEnum):
-    """What of an IOMMU group a rule binds."""
+    """The functions of an IOMMU group that a rule binds."""
 
     WHOLE = "whole"
     MATCHED = "matched"
@@ -309,9 +318,9 @@ class GroupScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PassthroughRule:
-    """The functions that are to have a VFIO driver. ``group``: with the rest of their IOMMU groups, or alone.
+    """The functions to bind to a VFIO driver. ``group``: with all of their IOMMU groups, or alone.
 
-    ``force`` are the addresses of functions that the host itself may lose.
+    ``force`` are the addresses of functions that may be taken from the host.
     """
 
     selectors: Annotated[tuple[PciSelector, ...], Key("which functions", name="match")]
@@ -319,12 +328,12 @@ class PassthroughRule:
         str, Key("the VFIO driver to bind them to; vfio-pci if none is given", "VFIO driver")
     ] = VFIO_PCI
     group: Annotated[
-        GroupScope, Key("whole: bind all of their IOMMU groups, at once or not at all; matched: them alone")
+        GroupScope, Key("whole: bind all functions of their IOMMU groups, or none; matched: bind only these")
     ] = GroupScope.WHOLE
     force: Annotated[
         tuple[str, ...],
         Key(
-            "addresses of functions that this host may lose although its network or display is on them",
+            "addresses of functions to bind although the host uses them for network or display",
             "PCI address",
         ),
     ] = ()
@@ -332,12 +341,12 @@ class PassthroughRule:
 
 
 class Discovery(NamedTuple):
-    """Automatic discovery: which classes, and how a resource is named (``name`` or ``id`` style).
+    """Automatic discovery: the PCI classes, and how resources are named (``name`` or ``id`` style).
 
-    ``pci_ids`` is the operator's own database of names, "" for none.
+    ``pci_ids`` is the configured database of names, "" for none.
     """
 
-    enabled: Annotated[bool, Key("offer VFIO-bound functions without a rule")] = True
+    enabled: Annotated[bool, Key("advertise VFIO-bound functions without a rule")] = True
     naming: Annotated[
         str,
         Key("name discovered resources after pci.ids, or after vendor and device id", choices=("name", "id")),
@@ -348,7 +357,7 @@ class Discovery(NamedTuple):
     pci_ids: Annotated[
         str,
         Key(
-            "a pci.ids whose names go before those of the bundled copy; the host's own comes last",
+            "a pci.ids file with precedence over the bundled copy and the host's own",
             "optional file",
             at_start=True,
         ),
@@ -356,14 +365,14 @@ class Discovery(NamedTuple):
     classes: Annotated[
         tuple[str, ...],
         Key(
-            "PCI classes that are discovered, 2, 4 or 6 digits each; 0680 (NVSwitch) of NVIDIA alone",
+            "PCI classes that are discovered, 2, 4 or 6 digits each; 0680 (NVSwitch) for NVIDIA only",
             "PCI class",
         ),
     ] = DISCOVERED_CLASSES
 
 
 class ClusterMode(Enum):
-    """Whether the cluster is to be followed: ``AS_POD`` where there is a pod's service account."""
+    """Whether to watch the cluster: ``AS_POD`` if there is a pod's service account."""
 
     NO = "no"
     AS_POD = "as a pod"
@@ -371,10 +380,10 @@ class ClusterMode(Enum):
 
 
 class Spec(NamedTuple):
-    """All that the operator wants of this node; ``labels`` are the node's, by which its types are chosen.
+    """The desired state of this node; ``labels`` are those of the node, which select its types.
 
-    ``kubevirt_rules`` are those of the ``rules`` that come from the KubeVirt CR. Rules in
-    ``virt_handler_rules`` are carried out by virt-handler: discovery leaves their devices to it.
+    ``kubevirt_rules`` are the ``rules`` that come from the KubeVirt CR. virt-handler serves the rules in
+    ``virt_handler_rules``: discovery skips their devices.
     """
 
     discovery: Discovery = Discovery()
@@ -390,17 +399,17 @@ class Spec(NamedTuple):
 
     @property
     def node_paths(self) -> tuple[str, ...]:
-        """The device nodes that rules name, and patterns of such; for USB devices their directory."""
+        """Return the device nodes and patterns that rules name; for USB devices, their directory."""
         rules = (rule for rule in self.rules if isinstance(rule, NodeRule))
         paths = tuple(dict.fromkeys(entry.path for rule in rules for entry in rule.entries))
         return (*paths, NODES) if any(isinstance(rule, UsbRule) for rule in self.rules) else paths
 
     @property
     def cdi_kinds(self) -> frozenset[str]:
-        """The kinds of CDI devices that rules ask for."""
+        """Return the kinds of CDI devices that rules name."""
         return frozenset(rule.spec_kind for rule in self.rules if isinstance(rule, CdiRule))
 
     @property
     def changes_host(self) -> bool:
-        """True if nodeagent is to change anything at all."""
+        """Return True if nodeagent may have to change the host."""
         return self.mdevs.manage or bool(self.sriov) or bool(self.passthrough)

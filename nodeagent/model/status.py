@@ -22,17 +22,17 @@ from nodeagent.model.resource import Device, Resource
 ANSWERS = "answers"
 RUNNING_AGAIN = "running again"
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds: the upper ends of the classes in which durations are counted; one without an end follows."""
+"""Upper bounds in seconds of the classes in which durations are counted; a last class has no bound."""
 
 
 class Durations(NamedTuple):
-    """How long something took each time: ``counts`` by class of ``BOUNDS``, and all of it together."""
+    """A histogram of durations: ``counts`` by class of ``BOUNDS``, and the sum."""
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
     seconds: float = 0.0
 
     def and_one(self, seconds: float) -> Durations:
-        """With one more time."""
+        """Return the histogram with one more duration."""
         place = bisect_left(BOUNDS, seconds)
         before, here, after = self.counts[:place], self.counts[place], self.counts[place + 1 :]
         return Durations((*before, here + 1, *after), self.seconds + seconds)
@@ -42,7 +42,9 @@ NO_DURATIONS = Durations()
 
 
 class ProcessStatus(NamedTuple):
-    """What the kernel says of the process; ``started`` in seconds since 1970, ``capabilities`` as a mask."""
+    """Facts of the process from the kernel; ``started`` in seconds since 1970, ``capabilities`` as a bit
+    mask.
+    """
 
     started: float = 0.0
     cpu_seconds: float = 0.0
@@ -54,7 +56,7 @@ class ProcessStatus(NamedTuple):
 
 
 class KubeletStatus(NamedTuple):
-    """The kubelet as the daemon sees it; ``pod_resources`` is "answers", or why it does not."""
+    """The state of the kubelet; ``pod_resources`` is "answers", or the error."""
 
     socket: str
     present: bool
@@ -63,7 +65,7 @@ class KubeletStatus(NamedTuple):
 
 
 class EventsStatus(NamedTuple):
-    """Where scan requests come from (``source``), counts since the start, how many are ``unwatched``."""
+    """The ``source`` of scan requests, counts since the start, and the ``unwatched`` directories."""
 
     source: str
     events: int
@@ -73,7 +75,7 @@ class EventsStatus(NamedTuple):
 
 
 class MdevsStatus(NamedTuple):
-    """How many mdevs and vGPUs of a type are "held", "free", "dead" (without a driver) or "leaving"."""
+    """The numbers of mdevs and vGPUs of a type: "held", "free", "dead" (without a driver), "leaving"."""
 
     type: str
     state: str
@@ -81,7 +83,7 @@ class MdevsStatus(NamedTuple):
 
 
 class HostStatus(NamedTuple):
-    """The host in numbers; ``not_readable`` has the keys of what does not answer.
+    """The host in numbers; ``not_readable`` has the keys of devices that do not answer.
 
     ``scanned`` is False until a first scan has succeeded.
     """
@@ -95,7 +97,7 @@ class HostStatus(NamedTuple):
     scanned: bool = False
     scans: Durations = NO_DURATIONS
     mdev_states: tuple[MdevsStatus, ...] = ()
-    error: str | None = None  # why nothing of it can be looked at now
+    error: str | None = None  # why the host cannot be read now
 
     @classmethod
     def of(
@@ -107,7 +109,7 @@ class HostStatus(NamedTuple):
         held: Container[str] = (),
         unread: str | None = None,
     ) -> HostStatus:
-        """The numbers of a Host. ``held`` are the ids that pods have."""
+        """Return the numbers of a Host; ``held`` are the ids that pods use."""
         return cls(
             len(host.functions),
             len(host.groups),
@@ -123,7 +125,7 @@ class HostStatus(NamedTuple):
 
 
 def _mdevs(host: Host, held: Container[str]) -> Counter[tuple[str, str]]:
-    """The mdevs, and the VFs with a vGPU type, by type and state; a type that cannot be read is "unknown"."""
+    """Count the mdevs, and the VFs with a vGPU type, by type and state; an unreadable type is "unknown"."""
 
     def state(device: HostDevice) -> str:
         if device.id in held:
@@ -139,7 +141,7 @@ def _mdevs(host: Host, held: Container[str]) -> Counter[tuple[str, str]]:
 
 
 class DeviceStatus(NamedTuple):
-    """A Device as the kubelet is told of it; an Unhealthy one says why, and what to do."""
+    """A Device as sent to the kubelet; an Unhealthy one has a reason and a hint."""
 
     id: DeviceId
     healthy: bool
@@ -150,7 +152,7 @@ class DeviceStatus(NamedTuple):
 
     @classmethod
     def of(cls, device: Device) -> DeviceStatus:
-        """The status of a Device."""
+        """Return the status of a Device."""
         if device.reason is None:
             return cls(device.id, True, device.numa)
         return cls(
@@ -159,7 +161,7 @@ class DeviceStatus(NamedTuple):
 
 
 class AllocationsStatus(NamedTuple):
-    """How many Allocates of one resource were answered, in which way: given, refused, failed."""
+    """The numbers of Allocate calls of one resource by outcome: granted, refused, failed."""
 
     granted: int = 0
     refused: int = 0
@@ -170,10 +172,10 @@ NO_ALLOCATIONS = AllocationsStatus()
 
 
 class ResourceStatus(NamedTuple):
-    """A Resource, and how it stands with the kubelet; ``error`` is why it is not registered.
+    """A Resource, and its state at the kubelet; ``error`` is why it is not registered.
 
-    ``watched``: the kubelet reads its ListAndWatch stream. ``other_plugin_devices``: the ids of another
-    plugin, which the kubelet has under this name instead of these.
+    ``watched``: the kubelet reads its ListAndWatch stream. ``other_plugin_devices``: the device ids of
+    another plugin, which has registered the same name.
     """
 
     name: ResourceName
@@ -197,7 +199,7 @@ class ResourceStatus(NamedTuple):
         allocations: AllocationsStatus = NO_ALLOCATIONS,
         others: tuple[str, ...] = (),
     ) -> ResourceStatus:
-        """The status of a Resource, of which the endpoint knows the rest."""
+        """Return the status of a Resource, given the state of its endpoint."""
         devices = tuple(map(DeviceStatus.of, resource.devices))
         healthy = sum(device.healthy for device in devices)
         counts = (registered, registrations, error, listed, allocations, others)
@@ -230,7 +232,7 @@ class GroupStatus(NamedTuple):
 
 
 class CardStatus(NamedTuple):
-    """A card that mdevs or vGPUs are planned for: its desired types, and how many instances it has."""
+    """A card with planned mdevs or vGPUs: its desired types, and its numbers of instances."""
 
     card: str
     types: tuple[str, ...]
@@ -239,7 +241,7 @@ class CardStatus(NamedTuple):
 
 
 class WaitingStatus(NamedTuple):
-    """A change of the host that waits, and what for; ``kind`` is one of ``model.change.ActionKind``."""
+    """A change of the host that waits, and its reason; ``kind`` is one of ``model.change.ActionKind``."""
 
     card: str
     action: str
@@ -260,7 +262,7 @@ class FailingStatus(NamedTuple):
 
 
 class ResultsStatus(NamedTuple):
-    """How many changes of one kind were made, and how many the kernel refused, since the start."""
+    """The numbers of successful and refused changes of one kind since the start."""
 
     kind: str
     made: int = 0
@@ -270,8 +272,8 @@ class ResultsStatus(NamedTuple):
 class ChangesStatus(NamedTuple):
     """The changes of the host; ``late`` are those that the kernel does not answer.
 
-    ``problems`` are those of the plan: why changes that are configured cannot be made. ``notes`` are the
-    plan's on desired types that are for other cards.
+    ``problems`` are reasons why configured changes are impossible. ``notes`` concern desired types that are
+    for other cards.
     """
 
     cards: tuple[CardStatus, ...]
@@ -289,16 +291,16 @@ NO_CHANGES = ChangesStatus((), (), (), (), (), 0)
 
 
 class HolderStatus(NamedTuple):
-    """Who holds a device, and under which resource."""
+    """The pod that uses a device, and the resource of the device."""
 
     pod: str
     resource: ResourceName
 
 
 class ConfigurationStatus(NamedTuple):
-    """The settings in force: the how manyth since the start, since when (seconds since 1970).
+    """The settings in force: their number since the start, and the time of the change (seconds since 1970).
 
-    ``problem`` is why newer ones are not in force; ``refused`` counts those.
+    ``problem`` is why newer settings are not in force; ``refused`` counts those.
     """
 
     generation: int = 1
@@ -308,9 +310,9 @@ class ConfigurationStatus(NamedTuple):
 
 
 class HttpStatus(NamedTuple):
-    """Where metrics, health and the page are served ("http://127.0.0.1:9481/").
+    """The address that serves metrics, health and the page ("http://127.0.0.1:9481/").
 
-    ``problem``: why they are not served at the configured address.
+    ``problem``: why the configured address is not served.
     """
 
     address: str | None = None
@@ -318,9 +320,10 @@ class HttpStatus(NamedTuple):
 
 
 class StaleStatus(NamedTuple):
-    """An extended resource that nodeagent served here before, and that the Node lists without a plugin.
+    """An extended resource that nodeagent has advertised before, and that the Node still lists without a
+    plugin.
 
-    ``message`` it cannot be taken away; "" if it can be.
+    ``message`` is why it cannot be removed; "" if it can be.
     """
 
     resource: str
@@ -357,9 +360,8 @@ class ClusterStatus(NamedTuple):
 class Status(NamedTuple):
     """Everything at one moment. ``findings`` are all problems with their hints, then notes.
 
-    ``problems`` are the texts of those that need action. ``subsystems`` has the
-    components that failed since the start, each with the error or "running again". ``pci_ids`` is the day
-    of the bundled copy.
+    ``problems`` are the texts of those that need action. ``subsystems`` has the components that failed
+    since the start, each with the error or "running again". ``pci_ids`` is the date of the bundled copy.
     """
 
     version: str
@@ -384,23 +386,23 @@ class Status(NamedTuple):
 
     @property
     def found(self) -> tuple[Problem, ...]:
-        """The problems, which need action."""
+        """Return the problems that need action."""
         return tuple(each for each in self.findings if each.action_required)
 
     @property
     def notes(self) -> tuple[Problem, ...]:
-        """The findings that may be intended."""
+        """Return the findings that may be intended."""
         return tuple(each for each in self.findings if not each.action_required)
 
     def with_findings(self, findings: Iterable[Problem]) -> Status:
-        """The same with these problems and notes."""
+        """Return the Status with these problems and notes."""
         ordered = sorted(findings, key=lambda finding: not finding.action_required)
         texts = tuple(finding.message for finding in ordered if finding.action_required)
         return self._replace(findings=tuple(ordered), problems=texts)
 
     @property
     def unready(self) -> tuple[str, ...]:
-        """What is missing until the node can be counted on; a kubelet that is away is not waited for."""
+        """Return the reasons why the node is not ready; an unreachable kubelet does not count."""
         missing = () if self.host.scanned else ("the host was not scanned yet",)
         if not self.kubelet.present:
             return missing
