@@ -55,7 +55,7 @@ class CdiFiles:
         self._offering = offering
         self._lock = anyio.Lock()
         self._written: dict[ResourceName, _Entries] = {}  # the contents of the files, as far as known
-        self._stamps: dict[ResourceName, cdi.Stamp | None] = {}  # of the files that this daemon wrote
+        self._stamps: dict[ResourceName, cdi.Stamp | None] = {}  # stamps of files that this daemon wrote
         self._errors: dict[ResourceName, KernelRefused] = {}
         self._sources: dict[ResourceName, _Source] = {}  # the inputs of the files as written
         self._left: _Entries | None = None  # of no resource any more; None: directory not read

@@ -116,7 +116,7 @@ class DevicePlugins:
         self._create_endpoint = create_endpoint
         self._timeouts = timeouts
         self._running: dict[ResourceName, _Running] = {}
-        self._ended: dict[ResourceName, anyio.Event] = {}  # of the last endpoint of each name
+        self._ended: dict[ResourceName, anyio.Event] = {}  # resource → set when its last endpoint has ended
 
     @property
     def endpoints(self) -> Mapping[ResourceName, Endpoint]:

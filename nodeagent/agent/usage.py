@@ -89,7 +89,7 @@ class Usage:
         timeouts: Timeouts,
     ) -> None:
         """``reader`` reads a released device again before its release is published."""
-        self.error: str | None = None  # of the last query of PodResources
+        self.error: str | None = None  # the error of the last query of PodResources
         self.registered: Mapping[str, Sequence[str]] = {}  # resource → healthy ids in the checkpoint
         self.released = RecentReleases(timeouts.forgotten_container_end)
         self._kubelet = kubelet
@@ -103,7 +103,7 @@ class Usage:
         self._wakes: Latest[int] = Latest(0)  # new value: query soon; touched: the due time has changed
         self._failures: Latest[int] = Latest(-1)  # queries since the last answer; -1: no answer yet
         self._requested = -math.inf  # when the last query began
-        self._requested_rewritten = -math.inf  # the same of the last one with a rewritten checkpoint
+        self._requested_rewritten = -math.inf  # the same, of the last query with a rewritten checkpoint
         self._first_list = 0.0  # how long the first device list waits for an answer
         self._listed: ByResource[Holder] = {}  # the last answer of PodResources
         self._names: frozenset[str] = frozenset()  # the pods in that answer

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     lines = anyio.run(report.run, describe_node(options, basis))
     found = summarize(lines)
     if options.output == output.TEXT:
-        output.print_answer(text(lines), first_line, *basis.warnings)  # it is folded already
+        output.print_answer(text(lines), first_line, *basis.warnings)  # the text is folded already
     else:
         output.emit_document(options, "Readiness", found, first_line, *basis.warnings)
     return output.FINE if found.ok else output.WRONG

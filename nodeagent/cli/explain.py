@@ -40,7 +40,7 @@ from nodeagent.policy.explain.why import label
 from nodeagent.policy.offer import turn
 from nodeagent.policy.offer.turn import Decision
 
-_VMI = "vmi"  # instead of a name: a virtual machine
+_VMI = "vmi"  # in place of a name: explain a VM
 _GROUP = re.compile(r"/dev/vfio/(?:noiommu-)?([0-9]{1,9})")
 _DEVICE = re.compile(r"/dev/vfio/devices/(vfio\d+)")
 _PORT = re.compile(r"[0-9]+-[0-9]+(\.[0-9]+)*")
@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the explanation of a name. :raises NodeagentError: if no object has this name."""
     if options.subject == _VMI:
-        from nodeagent.cli import explain_vmi  # here: it reads manifests, and may ask the API server
+        from nodeagent.cli import explain_vmi  # here: it reads manifests, and may query the API server
 
         return explain_vmi.run(options)
     if options.machine is not None or options.cr is not None:

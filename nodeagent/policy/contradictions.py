@@ -81,7 +81,7 @@ def _shared_leaders(rules: Sequence[Rule]) -> Iterator[Problem]:
     first: dict[tuple[str, bool, str], NodeRule] = {}
     for rule in rules:
         if isinstance(rule, NodeRule):
-            from nodeagent.policy.offer import node_rules  # here: few nodes have rules for such
+            from nodeagent.policy.offer import node_rules  # here: few nodes have rules for device nodes
 
             path = rule.entries[0].path
             leader = path if rule.per_path else node_rules.name_unit(rule)
@@ -96,7 +96,7 @@ def _too_large(rules: Sequence[Rule]) -> Iterator[Problem]:
     for rule in rules:
         if not isinstance(rule, NodeRule):
             continue
-        from nodeagent.policy.offer import node_rules  # here: few nodes have rules for such
+        from nodeagent.policy.offer import node_rules  # here: few nodes have rules for device nodes
 
         longest = ID_LIMIT if rule.paths else len(node_rules.share_id(rule.path, rule.count - 1))
         most = MESSAGE_LIMIT // (min(longest, ID_LIMIT) + DEVICE_FRAME)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nodeagent.model.kubevirt import KubeVirtCR, Permitted
     from nodeagent.model.spec import BySelector, DeviceRule, Rule
 
-EXTERNAL, ALL = "external", "all"  # anything else: none
+EXTERNAL, ALL = "external", "all"  # values of kubevirt.serve; any other value serves no entry
 SOURCE = "KubeVirt CR"
 WORDS = {rule.kind: rule.words for rule in (PciRule, MdevRule, UsbRule)}
 _RuleKey = tuple[Kind, str, str]

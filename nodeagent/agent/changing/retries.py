@@ -47,7 +47,7 @@ class Retries:
 
     def __init__(self, snapshots: Snapshots, timeouts: Timeouts) -> None:
         self.failures: dict[str, Failure] = {}
-        self.results: dict[str, ResultsStatus] = {}  # by kind of Action, since the start
+        self.results: dict[str, ResultsStatus] = {}  # kind of Action → its numbers since the start
         self._snapshots = snapshots
         self._timeouts = timeouts
         self._scan_again: dict[str, Step] = {}  # attempts after which the host was only scanned again

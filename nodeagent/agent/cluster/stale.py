@@ -131,7 +131,7 @@ class StaleResources:
             return ()
         directory = Path(self._core.root.path(self._core.settings.get().kubelet.device_plugin_dir))
         known = await threads.call(checkpoint.known_resources, str(directory / CHECKPOINT))
-        offered = resources.get()  # as it is after the wait
+        offered = resources.get()  # read again after the wait
         return tuple(find_stale(empty, offered, known, self._taken))
 
     def _show(self, found: tuple[StaleStatus, ...]) -> None:

@@ -144,7 +144,7 @@ def _say(resource: str, ids: Sequence[str], change: _Change, snapshot: Snapshot)
     device = ids[0] if alone else f"each of {len(ids)} shares ({ids[0]} …)"
     address = pci_address(ids[0]) if alone else None
     group = groups_of(alone, snapshot)
-    pod = pods_with(_neighbours(alone, snapshot), snapshot)  # that have it, or a part of its group
+    pod = pods_with(_neighbours(alone, snapshot), snapshot)  # the pods that use a device of its group
     if isinstance(change.why, Reason):
         log.event(
             log.DEVICE_WAITING if change.event is log.DEVICE_WAITING else log.DEVICE_UNHEALTHY,

@@ -102,7 +102,7 @@ class StatusLine:
 
 async def reload(notifier: Notifier, read_again: Callable[[], Awaitable[None]], limit: float) -> None:
     """Read the settings again, between two messages to systemd; after ``limit`` seconds the reload ends."""
-    notifier.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")  # systemd 253 wants it
+    notifier.notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")  # for systemd 253
     try:
         with anyio.move_on_after(limit):
             await read_again()

@@ -185,7 +185,7 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
     if binding is not None and binding.to_do is not None:
         hint = binding.to_do
     env = grants.environment(resource, together) if resource else ()
-    is_usb = isinstance(host_device, UsbDevice)  # the names of its vendors are not looked for
+    is_usb = isinstance(host_device, UsbDevice)  # the names of USB vendors are not looked up
     return DeviceExplanation(
         id=host_device.id,
         device_kind=host_device.kind,
@@ -204,7 +204,7 @@ def explain(device_id: str, decision: Decision) -> DeviceExplanation | None:
         rules=(*describe_verdicts(host_device, decision), *([] if binding is None else [binding.verdict])),
         env=" ".join(f"{key}={value}" for key, value in env) if resource else None,
         nodes=grants.device_nodes(together, resource.iommufd, host) if resource else (),
-        holder=str(holder) if holder else None,  # of a device that is not offered, too
+        holder=str(holder) if holder else None,  # also for a device that is not offered
         facts=facts_of(host_device),
         split=cards.explain(device_id, snapshot),
         **identity_of(host_device),

@@ -74,7 +74,7 @@ def _on_host_drivers(decision: Decision) -> Iterator[Problem]:
         if groups.is_assignable(function) or function.address in decision.matched:
             continue
         if function.driver is None and host.no_vfio is not None:
-            continue  # _without_vfio has it
+            continue  # reported by _without_vfio
         if _is_discoverable(function, spec) and not _is_split(function, host):
             by_driver.setdefault(function.driver, []).append(function.address)
     for driver, addresses in by_driver.items():

@@ -63,7 +63,7 @@ def is_shared(request: Request) -> bool:
     rule = grants.find_direct_rule(request.resource, request.decision)
     if not isinstance(rule, NodeRule):
         return rule is None
-    from nodeagent.policy.offer import node_rules  # here: few nodes have rules for such
+    from nodeagent.policy.offer import node_rules  # here: few nodes have rules for device nodes
 
     return node_rules.are_shared(rule, request.device_ids, request.decision.snapshot)
 

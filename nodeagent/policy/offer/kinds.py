@@ -38,7 +38,7 @@ class DeviceKind(Generic[D]):
     address: Callable[[D], str] = lambda device: device.id  # its name in the environment variable
     never: Callable[[D], str] = lambda _: ""  # why a device is never assigned, whatever the rules say
     type_of: Callable[[D], str | None] = lambda _: None  # its type of mdev or vGPU; None: it has none
-    selectors: Callable[[D], Iterable[str]] = lambda _: ()  # of the KubeVirt CR that may match it
+    selectors: Callable[[D], Iterable[str]] = lambda _: ()  # in the KubeVirt CR, that may match it
     # why discovery does not match it, and the source of its resource name; None: it is offered by rules only
     refusal: Callable[[D, Group | None, Spec], str | None] | None = None
     label: Callable[[D, Names], Label] | None = None

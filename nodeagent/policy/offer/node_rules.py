@@ -180,7 +180,7 @@ def _find_nodes(wanted: str, host: Host) -> list[DevNode]:
     """The nodes that match a path or a pattern, each once, in numerical order."""
     if not is_pattern(wanted):
         node = host.dev_nodes.get(wanted)
-        plain = DevNode(wanted) if wanted in host.nodes else None  # of a host that was saved without more
+        plain = DevNode(wanted) if wanted in host.nodes else None  # for a saved host that has only the paths
         return [each for each in (node or plain,) if each is not None]
     found: dict[str, DevNode] = {}
     for node in host.dev_nodes.values():

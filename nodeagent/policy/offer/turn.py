@@ -207,7 +207,7 @@ def _find_not_offered(
 ) -> NotOffered:
     """Devices in use that their resource does not offer any more; only those with changes are checked."""
     made: dict[ResourceName, Resource] = {}
-    backwards = reversed(now.snapshot.spec.rules)  # the first of a name counts
+    backwards = reversed(now.snapshot.spec.rules)  # the first rule of a name counts
     rules = {ResourceName(rule.name): rule for rule in backwards}
 
     def is_offered(device_id: str, holder: Holder) -> bool:

@@ -76,7 +76,7 @@ def update_health(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Mat
     computed again.
     """
     unit = build_unit(unit_id, snapshot)
-    if unit_id == USB:  # sets that were allocated are kept, so their holders matter
+    if unit_id == USB:  # allocated sets are kept, so their pods matter
         return _build_usb_offers(unit, snapshot)
     pairs = [(each, matched[each.id]) for each in unit.devices if each.id in matched]
     return _build_offers(pairs, unit, snapshot)
