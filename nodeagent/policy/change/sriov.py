@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nodeagent.model.change import Action, Plan, Step, restore_autoprobe, run_sriov_manage, set_num_vfs
 from nodeagent.model.host import Host, PciFunction
 from nodeagent.model.ids import PciAddress
-from nodeagent.model.problem import Problem, ProblemCode, wrong
+from nodeagent.model.problem import Problem, ProblemCode, note, wrong
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import Spec, SriovRule
 from nodeagent.policy import groups, naming
@@ -31,7 +31,7 @@ _SWITCH_ON = (
     "switch SR-IOV on in the firmware's setup and in that of the card, or leave the rule if it is for other "
     "nodes"
 )
-_FEWER = "set numVFs to {most} or less, or raise the number in the card's firmware (Mellanox: NUM_OF_VFS)"
+_FEWER = "set numVFs to {most}, or raise the number in the card's firmware (Mellanox: NUM_OF_VFS)"
 _REBOOT = "drain and reboot the node: writing sriov_numvfs can crash the kernel, so nodeagent does not do it"
 
 
@@ -61,21 +61,22 @@ def plan(snapshot: Snapshot) -> Plan:
         else:
             why = f"{rule.num_vfs} VFs are configured, and it has {len(function.vfs)}; {obstacle}"
             waiting.append(Step(action, why))
-    problems += _find_rules_without_sriov(snapshot)
-    return Plan(tuple(steps), tuple(waiting), problems=tuple(problems))
+    notes = tuple(_find_rules_without_sriov(snapshot))
+    return Plan(tuple(steps), tuple(waiting), problems=tuple(problems), notes=notes)
 
 
 def _find_rules_without_sriov(snapshot: Snapshot) -> Iterator[Problem]:
-    """The rules that match functions of this node, none of which supports SR-IOV.
+    """Notes on rules that match functions of this node, none of which supports SR-IOV.
 
-    The kernel shows ``sriov_totalvfs`` only for a function with that capability, which firmware may hide.
+    The rule may be for other nodes. The kernel shows ``sriov_totalvfs`` only for a function with that
+    capability, which firmware may hide.
     """
     for rule in snapshot.spec.sriov:
         found = [each for each in snapshot.host.functions.values() if future_vfs.is_matched(rule, each)]
         if rule.num_vfs and found and not any(each.sriov_capable or each.physfn for each in found):
             shown = naming.shorten([each.address for each in found], _SHOWN)
             text = f"{shown}: {rule.num_vfs} VFs are configured, but no SR-IOV is there (no sriov_totalvfs)"
-            yield wrong(ProblemCode.CHANGE, found[0].address, text, _SWITCH_ON)
+            yield note(ProblemCode.IDLE_RULE, text, _SWITCH_ON, rule.place)
 
 
 def _is_by_tool(function: PciFunction) -> bool:

@@ -150,14 +150,14 @@ def test_more_vfs_than_the_function_can_have_are_not_tried(vfs: tuple[PciFunctio
     assert planned(physical(*vfs, total_vfs=8)).problems == ()
 
 
-def test_a_rule_is_a_problem_if_no_function_that_it_matches_supports_sr_iov() -> None:
+def test_a_rule_gets_a_note_if_no_function_that_it_matches_supports_sr_iov() -> None:
     other = function("0000:3b:00.1", 3, driver="ice")
-    (problem,) = planned(host(function(PF, 1, driver="ice"), other)).problems
-    names(problem.message, PF, other.address, 8)
-    assert planned(host(function("0000:5e:00.0", 1, driver="ice"))).problems == (), "it may be of other nodes"
-    assert planned(physical(other)).problems == (), "the rule has a function"
-    assert planned(host(function(PF, 1)), (replace(RULES[0], num_vfs=0),)).problems == ()
-    assert planned(host(virtual())).problems == (), "VFs have none of their own"
+    (note,) = planned(host(function(PF, 1, driver="ice"), other)).notes
+    names(note.message, PF, other.address, 8)
+    assert planned(host(function("0000:5e:00.0", 1, driver="ice"))).notes == (), "it may be of other nodes"
+    assert planned(physical(other)).notes == (), "the rule has a function"
+    assert planned(host(function(PF, 1)), (replace(RULES[0], num_vfs=0),)).notes == ()
+    assert planned(host(virtual())).notes == (), "VFs have none of their own"
 
 
 def test_vfs_with_mdevs_stay() -> None:
