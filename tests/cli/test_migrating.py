@@ -193,4 +193,4 @@ def test_every_part_says_how_to_see_that_it_works_and_the_way_back() -> None:
     for part in parts:
         assert "\n| see | " in part
         assert "\n| back | " in part
-        assert "**Not there:**" in part or "| none" in part
+        assert "**Not supported:**" in part or "| none" in part
