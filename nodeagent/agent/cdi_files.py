@@ -43,9 +43,7 @@ class _Source(NamedTuple):
 
 
 class CdiFiles:
-    """Writes the files of one directory; a file is written before the kubelet gets the list of its
-    devices.
-    """
+    """Writes the files of one directory, each before the kubelet gets the list of its devices."""
 
     name = "CDI files"
 

@@ -118,9 +118,7 @@ class CdiSpecs:
         )  # also if only the watches are new: a node may have vanished before they were added
 
     async def _until_news(self, seen: int, answers: int, spec: Spec) -> None:
-        """Wait for a changed file, an answer of a hanging directory or changed rules; at most the resync
-        interval.
-        """
+        """Wait for a changed file or rule, or an answer of a hanging directory, with a limit."""
         with anyio.move_on_after(self._core.settings.get().timing.resync):
             async with anyio.create_task_group() as group:
 
@@ -138,9 +136,7 @@ class CdiSpecs:
             version, _ = await self._core.snapshots.newer(version)
 
     def _watch(self, directories: frozenset[str]) -> None:
-        """Watch the directories that have answered; if a watch is new, read once more, for changes before
-        it.
-        """
+        """Watch the directories that have answered; if a watch is new, read once more."""
         paths = map(self._core.root.path, directories)
         if self._core.watcher.watch_only(paths, self._on_change, contents=True):
             self._changed.touch()

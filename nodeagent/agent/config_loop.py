@@ -183,9 +183,7 @@ class LastGood:
 
 
 class SpecMerger:
-    """Merges the settings and the cluster's configuration into the Spec; the only writer of
-    ``Snapshot.spec``.
-    """
+    """Merges the settings and the cluster's configuration into ``Snapshot.spec``, as its only writer."""
 
     name = "spec"
 
@@ -197,9 +195,7 @@ class SpecMerger:
         self._snapshots = snapshots
 
     async def run(self) -> None:
-        """Merge and publish now, and whenever the settings or the cluster's configuration change, for
-        ever.
-        """
+        """Merge and publish now, and whenever the settings or the cluster's configuration change."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._cluster.follow, lambda _: self._publish(), name="cluster")
             group.start_soon(self._settings.follow, lambda _: self._publish(), name="settings")

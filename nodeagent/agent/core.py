@@ -119,9 +119,7 @@ def _load_cluster_config(root: Root, settings: Settings) -> ClusterConfig:
 
 @dataclass(frozen=True, slots=True)
 class KubeletSide:
-    """Everything that talks to the kubelet. ``registry`` exists if resources are registered by the plugin
-    watcher.
-    """
+    """Everything that talks to the kubelet. ``registry`` exists if plugins register by the plugin watcher."""
 
     directory: SocketDir
     registry: SocketDir | None

@@ -144,8 +144,8 @@ class DevicePlugins:
         return self._allocator.tally.durations
 
     async def run(self) -> None:
-        """Follow the offered Resources, for ever; those with CDI files in a task of their own: a directory
-        may hang.
+        """Follow the offered Resources, for ever; those with CDI files in an own task: a directory may
+        hang.
         """
 
         async def keep(cdi: bool) -> None:
@@ -169,9 +169,7 @@ class DevicePlugins:
             endpoint.shorten_grace(grace)
 
     def send_again(self) -> bool:
-        """Send one device list again, so that the kubelet writes its checkpoint; False if it reads no list of
-        ours.
-        """
+        """Send one device list again, so that the kubelet writes its checkpoint; False if it reads none."""
         for endpoint in self.endpoints.values():
             if endpoint.listed:
                 endpoint.devices.resend()

@@ -25,9 +25,7 @@ class Lists(Protocol):
 
 
 class KubeletView:
-    """Reads both sources, and translates the device ids of virt-handler's resources, which are group
-    numbers.
-    """
+    """Reads both sources, and translates the group numbers that virt-handler's resources have as ids."""
 
     def __init__(self, root: Root, settings: Settings, snapshots: Snapshots, timeouts: Timeouts) -> None:
         plugins = root.path(settings.kubelet.device_plugin_dir)

@@ -192,9 +192,7 @@ class Observer:
 
 
 async def warn_of_old_errors(root: Root, snapshots: Snapshots, limit: float) -> None:
-    """Log fatal PCI errors that were counted before the start, if they can be read within ``limit``
-    seconds.
-    """
+    """Log fatal PCI errors from before the start, if they can be read within ``limit`` seconds."""
     with anyio.move_on_after(limit):
         host = snapshots.now.host
         for address, count in await threads.call(_find_fatal_errors, root, host):
@@ -258,9 +256,7 @@ class UnfinishedRescans:
     """Requests scans of devices whose driver is still initializing, a few times with growing delays."""
 
     def __init__(self, scan_requests: ScanRequests, delays: Sequence[float]) -> None:
-        """``delays``: seconds from one scan to the next; after the last one only the periodic scan
-        remains.
-        """
+        """``delays``: seconds between scans; after the last one only the periodic scan remains."""
         self._delays = delays
         self._scan_requests = scan_requests
         self._unfinished: frozenset[str] = frozenset()
@@ -268,9 +264,7 @@ class UnfinishedRescans:
         self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, host: Host) -> None:
-        """Start with the first delay again if the new Host has one more device with an initializing
-        driver.
-        """
+        """Start with the first delay again if one more device has an initializing driver."""
         before = self._unfinished
         self._unfinished = frozenset(
             function.address for function in host.functions.values() if groups.is_unfinished(function)

@@ -98,9 +98,7 @@ async def with_nodes(root: Root, before: Snapshot, paths: Iterable[str]) -> Snap
 
 
 async def with_usb(root: Root, before: Snapshot) -> Snapshot:
-    """Add the USB devices of this host to the Snapshot: a daemon reads them only if a rule matches USB
-    devices.
-    """
+    """Add the host's USB devices to the Snapshot: a daemon reads them only if a rule matches some."""
     if before.host.usb:
         return before
     found = await threads.call(_usb, root)

@@ -71,9 +71,7 @@ class RecentReleases:
         self._since: dict[str, float] = {}
 
     def add(self, before: Allocations, now: Allocations, at: float) -> None:
-        """Add the ids, groups, device nodes and CDI names that are allocated in ``before`` but not in
-        ``now``.
-        """
+        """Add the ids, groups, nodes and CDI names that are allocated in ``before`` but not in ``now``."""
         ids = {each for each, _ in before.held()} - {each for each, _ in now.held()}
         ids |= before.came_with.keys() - now.came_with.keys()
         groups = {str(group) for each in ids for group in before.groups.get(each, ())}

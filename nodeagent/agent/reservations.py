@@ -30,9 +30,7 @@ from nodeagent.policy.offer.allocating import find_owners, is_other_pod
 
 
 class Admission(NamedTuple):
-    """The Allocates of one pod. ``pods``: the answer of PodResources at the last Allocate, if it was
-    queried.
-    """
+    """The Allocates of one pod. ``pods``: the answer of PodResources at the last one, if queried."""
 
     pods: Pods | None = None
     allocated: frozenset[ResourceDevice] = frozenset()
@@ -188,9 +186,7 @@ class ReservationBook:
         self._publish()
 
     def _latest_entry(self, one: Pending) -> float:
-        """Until when the checkpoint may lack an allocated id: its container may also wait for other
-        plugins.
-        """
+        """Until when the checkpoint may lack an id: its container may wait for other plugins."""
         return one.at + self._timeouts.foreign_allocate
 
     def _update_admission(self, admission: Admission, answer: PodsAnswer | None, *, is_known: bool) -> None:

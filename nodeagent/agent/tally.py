@@ -30,9 +30,7 @@ class AllocateTally:
 
     @contextmanager
     def counted(self, name: ResourceName) -> Iterator[None]:
-        """Count the enclosed block as one Allocate: granted, refused or failed, by the exception that ends
-        it.
-        """
+        """Count the enclosed block as one Allocate: granted, refused or failed, by its exception."""
         began = anyio.current_time()
         ended = AllocationsStatus(failed=1)
         try:

@@ -59,9 +59,7 @@ class Kubelet(Protocol):
         ...
 
     def resend_list(self) -> bool:
-        """Send one device list again, so that the kubelet writes the checkpoint; False if it reads no list of
-        ours.
-        """
+        """Send one device list again, so that the kubelet writes the checkpoint; False if it reads none."""
         ...
 
     def is_present(self) -> bool:
@@ -201,9 +199,7 @@ class Usage:
         return await self._kubelet.list_pods()
 
     async def _publish_without_answer(self, error: KubeletUnavailable) -> None:
-        """Publish without an answer of PodResources: its last listed devices and those in the checkpoint are
-        in use.
-        """
+        """Publish without an answer: the last listed devices and the checkpoint's are in use."""
         if self.error is None:
             log.event(log.POD_RESOURCES_UNAVAILABLE, error=error.what)
         self.error = error.what
@@ -330,9 +326,7 @@ class Usage:
                 self.request_soon()
 
     async def first(self) -> None:
-        """Query the kubelet until it answers, for a limited time, before the first device list if
-        possible.
-        """
+        """Query the kubelet until it answers, with a limit, before the first device list if possible."""
         self._first_list = anyio.current_time() + self._timeouts.pod_resources_at_start
         with anyio.CancelScope(deadline=self._first_list):
             await self.request()

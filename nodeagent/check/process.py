@@ -108,9 +108,7 @@ def is_read_only(path: str) -> bool:
 
 
 def check_usb_nodes(node: Node) -> Finding | None:
-    """Can the daemon change the owner of USB device nodes? A root shell may have more permissions than its
-    service.
-    """
+    """Can the daemon change the owner of USB device nodes? A root shell may have more permissions."""
     if not any(isinstance(rule, UsbRule) for rule in node.spec.rules):
         return None
     held = node.daemon.process.capabilities if isinstance(node.daemon, Status) else None

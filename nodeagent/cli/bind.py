@@ -93,9 +93,7 @@ def parse_request(options: argparse.Namespace, asking: BindAction, driver: str) 
 
 
 def carry_out(options: argparse.Namespace, request: Request, files: BootFiles) -> int:
-    """Have a request carried out, and print the outcome; ``files``: the files already changed for the next
-    boot.
-    """
+    """Have a request carried out, and print the outcome; ``files``: files changed for the next boot."""
     answer, first_line = _obtain_answer(options, request)
     if answer.error:
         raise NodeagentError(answer.error, answer.hint)
@@ -164,9 +162,7 @@ def _check_root(root: Root, request: Request) -> None:
 
 
 def _bind_at_boot(options: argparse.Namespace, request: Request) -> int:
-    """Write the files that bind functions at the next boot. :raises NodeagentError: if they cannot be
-    written.
-    """
+    """Write the files that bind functions at the next boot. :raises NodeagentError: if that fails."""
     root = args.find_root(options)
     _check_root(root, request)
     snapshot, first_line = _scan(options, root)
@@ -221,9 +217,7 @@ def _join(*parts: str) -> str:
 
 
 def results_text(results: tuple[Result, ...], late: str) -> str:
-    """One line for each group, and a second one with its hint. ``late``: the hint for a write that takes
-    long.
-    """
+    """One line for each group, and a second one with its hint. ``late``: the hint for a long write."""
     return "\n".join(line for result in results for line in _lines(result, late))
 
 

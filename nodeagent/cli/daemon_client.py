@@ -89,9 +89,7 @@ def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
 
 
 def _describe_not_permitted(path: str) -> str:
-    """The text for a socket that refuses this user: a daemon may still run. Confinement may refuse even
-    root.
-    """
+    """The text for a socket that refuses this user, even root: a daemon may still run."""
     who = "this root user is confined, and cannot" if os.geteuid() == 0 else "only root can"
     return f"{who} connect to the daemon at {path}"
 
@@ -139,9 +137,7 @@ def read_basis(options: argparse.Namespace, cr: KubeVirtCR | None = None) -> tup
 
 
 def read_named_basis(options: argparse.Namespace) -> tuple[Basis, str]:
-    """As ``read_basis``, with the names of all devices and all USB devices: a daemon reads only those it
-    needs.
-    """
+    """As ``read_basis``, with all names and USB devices: a daemon reads only those it needs."""
     import anyio
 
     from nodeagent.agent import oneshot

@@ -118,9 +118,7 @@ def run(options: argparse.Namespace) -> int:
 def _complete_snapshot(
     snapshot: Snapshot, address: PciAddress | None, options: argparse.Namespace
 ) -> Snapshot:
-    """Add this machine's ledger and id to the Snapshot, and the facts of the function that are slow to
-    read.
-    """
+    """Add this machine's ledger and id to the Snapshot, and the slow facts of the function."""
     if args.is_saved(options):
         return replace(snapshot, machine_id="")  # this machine's id says nothing about a saved host
     root = args.find_root(options)
@@ -186,9 +184,7 @@ def _describe_no_device(device_id: str, subject: _Subject) -> NodeagentError:
 
 
 def _explain_path(subject: _Subject) -> Explanation:
-    """Explain a path: of an IOMMU group, of a VFIO device, or of the first resource whose rule has this
-    node.
-    """
+    """Explain a path: of a group, of a VFIO device, or of the first resource with this node."""
     path, host = subject.name, subject.decision.snapshot.host
     if named := _GROUP.fullmatch(path):
         return _explain_group(int(named[1]), subject)
@@ -241,9 +237,7 @@ def _find_by_node(vfio_device: str, path: str, host: Host) -> str:
 
 
 def _explain_passthrough_rule(subject: _Subject) -> RuleExplanation | None:
-    """Explain a passthrough rule with the facts that a bind would use; None if no rule starts at this
-    place.
-    """
+    """Explain a passthrough rule with the facts of a bind; None if none starts here."""
     snapshot = subject.decision.snapshot
     if (rule := passthrough.find_rule(subject.name, snapshot)) is None:
         return None

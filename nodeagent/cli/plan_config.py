@@ -103,9 +103,7 @@ def _with_nodes(snapshot: Snapshot, spec: Spec, options: argparse.Namespace) -> 
 
 
 def _unsaved(spec: Spec, host: Host) -> list[str]:
-    """The device nodes and CDI files that a saved host may lack because no rule named them when it was
-    saved.
-    """
+    """The nodes and CDI files that a saved host may lack, because no rule named them at that time."""
     kinds = {file.kind for file in host.cdi.values()}
     paths = [path for path in spec.node_paths if not any(fits(each, path) for each in host.nodes)]
     return [*paths, *(f"a CDI file of {kind}" for kind in sorted(spec.cdi_kinds - kinds))]

@@ -37,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the Status of the daemon. :raises NodeagentError: if no daemon answers, or its answer is
-    unreadable.
-    """
+    """Print the Status of the daemon. :raises NodeagentError: if there is no readable answer."""
     if options.watch:
         return _watch(options)
     document = daemon_client.read_status(options)

@@ -134,9 +134,7 @@ class Connection:
             await self._send_parts(response.body)
 
     async def _send_parts(self, parts: AsyncGenerator[bytes, None]) -> None:
-        """Send one part after the other until the client disconnects. The body has no last chunk: it never
-        ends.
-        """
+        """Send one part after the other until the client disconnects: the body never ends."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_at_close, group.cancel_scope, name="http client's end")
             async with contextlib.aclosing(parts):

@@ -68,9 +68,7 @@ def check_path(request: Request, methods: Mapping[str, str]) -> None:
 def local_routes(
     status: Callable[[], Status], in_force: Callable[[], Basis], requests: ManualRequests
 ) -> Handler:
-    """Serve the Status, the Snapshot with the settings in force, and manual requests (``nodeagent bind``), as
-    JSON.
-    """
+    """Serve the Status, the Snapshot with settings, and manual requests (``nodeagent bind``), as JSON."""
 
     async def handle(request: Request) -> Response:
         check_path(request, {"/status": "GET", "/snapshot": "GET", "/requests": "POST"})
@@ -210,9 +208,7 @@ class StatusStream:
             self._open -= 1
 
     async def _take_status(self) -> None:
-        """Make a new event if the Status has changed, apart from times, unless another page did so just
-        now.
-        """
+        """Make a new event if the Status has changed, unless another page did so just now."""
         if anyio.current_time() - self._taken_at < self._timeouts.page_update / 2:
             return
         self._taken_at = anyio.current_time()

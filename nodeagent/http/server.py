@@ -61,9 +61,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A response. A ``body`` of several parts is sent part by part, until the client closes the
-    connection.
-    """
+    """A response. A ``body`` of several parts is sent part by part, until the client disconnects."""
 
     status: int
     headers: Headers

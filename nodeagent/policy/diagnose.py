@@ -77,9 +77,7 @@ def _of_host(status: Status) -> Iterator[Problem]:
 
 
 def _of_changes(status: Status) -> Iterator[Problem]:
-    """The problems of the plan, of writes that the kernel does not answer, and of refusals: once per card and
-    type.
-    """
+    """The problems of the plan, of hanging writes, and of refusals: once per card and type."""
     changes = status.changes
     yield from changes.problems
     yield from changes.notes
@@ -107,9 +105,7 @@ def describe_other_plugin(resource: ResourceStatus) -> str:
 
 
 def _of_resource(resource: ResourceStatus, status: Status) -> Iterator[Problem]:
-    """The problem of a resource that is not registered, and of each Unhealthy device that does not only wait
-    for a pod.
-    """
+    """The problem of an unregistered resource, and of Unhealthy devices that need action."""
     if resource.error:
         yield _problem(
             ProblemCode.NOT_REGISTERED,

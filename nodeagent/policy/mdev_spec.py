@@ -68,9 +68,7 @@ def find_ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterato
 def choose_vgpu(
     configuration: Configuration, labels: Labels
 ) -> tuple[VgpuConfiguration | None, tuple[Problem, ...]]:
-    """The chosen configuration of a vgpu-device-manager file, if any, and the problems for which it cannot be
-    used.
-    """
+    """The chosen configuration of a vgpu-device-manager file, if any, and its problems."""
     vgpu, name = configuration.imported.vgpu, _chosen_name(configuration, labels)
     if vgpu is None or not name:
         return None, ()

@@ -22,9 +22,7 @@ Samples = Iterable[tuple[tuple[str, ...], float | Durations]]
 
 
 class Metric(NamedTuple):
-    """One metric. ``type``: gauge, counter or histogram; ``samples`` yields the values of the labels and a
-    value.
-    """
+    """One metric. ``type``: gauge, counter or histogram; ``samples`` yields label values and a value."""
 
     name: str
     type: str

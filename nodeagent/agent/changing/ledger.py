@@ -44,9 +44,7 @@ SECTION = Section(
 
 
 def named(root: Root, host: Host) -> dict[str, str]:
-    """Number → name of the vGPU types on the host, also as VFs listed it earlier; "" if the name is
-    unknown.
-    """
+    """Number → name of the vGPU types on the host, also as VFs listed it earlier; "" if unknown."""
     known = SECTION.peek(root.prefix).names
     return {
         number: name or known.get(number, "") for number, name in nvidia.name_vgpu_types(root, host).items()
@@ -79,9 +77,7 @@ class LedgerKeeper:
         self._publish(ownership.update_ledger(now.ledger, now.host, now.names, busy))
 
     async def run(self) -> None:
-        """Save the Ledger when it has changed, for ever. A failed write only matters before a change of the
-        host.
-        """
+        """Save the Ledger when it has changed, for ever. A failed write only matters before a change."""
         while True:
             seen = self._snapshots.version
             with suppress(KernelRefused):

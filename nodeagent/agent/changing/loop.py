@@ -67,9 +67,7 @@ class ChangeLoop:
                 await self.heartbeat.wait(self._snapshots.newer(seen))
 
     def one_turn(self, group: TaskGroup) -> None:
-        """Plan again if an input has changed, and start the steps of cards on which no work is in
-        progress.
-        """
+        """Plan again if an input has changed, and start the steps of cards without work in progress."""
         snapshot = self._snapshots.now
         if not planning.is_due(snapshot) and self._inputs is None:
             self._forget_unplanned()

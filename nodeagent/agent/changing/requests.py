@@ -112,9 +112,7 @@ class ManualRequests:
         return manual_requests.plan(request, replace(now, host=now.host.with_uses(found, now.host)))
 
     async def _host_uses(self, request: Request) -> Mapping[PciAddress, HostUses]:
-        """Read how the host uses the functions, as far as that is read in time; it is read again before the
-        write.
-        """
+        """Read how the host uses the functions, with a limit of time; the write reads it again."""
         wanted = [
             each.address for each in manual_requests.find_members(request, self._snapshots.now) if each.usable
         ]

@@ -30,9 +30,7 @@ _SCAN_AGAIN = (errno.ENOSPC, errno.EEXIST)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last refusal of a step, the number of refusals in a row, and when the next try is due (monotonic
-    seconds).
-    """
+    """The last refusal of a step, how many in a row, and when the next try is due (monotonic seconds)."""
 
     step: Step
     error: KernelRefused

@@ -56,9 +56,7 @@ class PendingWrite(NamedTuple):
 
 @dataclass(slots=True)
 class CardWork:
-    """The steps of one card, planned from a Snapshot. ``open``: their ids that were open at the last
-    probe.
-    """
+    """The steps of one card, planned from a Snapshot. ``open``: their ids that the last probe found open."""
 
     card: str
     steps: Sequence[Step]
@@ -176,9 +174,7 @@ class ChangeRunner:
         return Then.NEW_PLAN
 
     async def _finish(self, steps: Collection[Step], keys: frozenset[str]) -> None:
-        """Scan, so that the Host shows the effect of the steps; then the remaining ids may be allocated
-        again.
-        """
+        """Scan, so that the Host shows the effect; then the remaining ids may be allocated again."""
         await self._core.observer.rescan(keys)
         for step in self._unfinished.intersection(steps):
             self._unfinished.remove(step)
@@ -230,9 +226,7 @@ class ChangeRunner:
         return True
 
     async def _has_foreign_mdev(self, work: CardWork) -> bool:
-        """True if the card has an mdev that is neither known nor planned: then no other mdev is created on
-        it.
-        """
+        """True if the card has an mdev that is neither known nor planned: then none is created on it."""
         host = work.planned.host
         parents = tuple(
             each for each in host.mdev_parents if cards.find_card_address(host, each) == work.card

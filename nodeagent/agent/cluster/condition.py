@@ -95,9 +95,7 @@ class ConditionWriter:
             await anyio.sleep(timeouts.condition_gather)
 
     async def _update(self, api: Api) -> float:
-        """Write the condition if it has differed for long enough; return the seconds until the next
-        comparison.
-        """
+        """Write the condition if it has differed for long enough; return seconds until the next look."""
         timeouts = self._core.timeouts
         poll = timeouts.cluster_status_poll
         if api.document is None or self._permission.missing:

@@ -112,9 +112,7 @@ class ClusterFollower:
         return (*now.doubts, *(line for line in (self._unsaved, not_followed) if line))
 
     def _list_objections(self) -> tuple[Problem, ...]:
-        """The parts of the CR that are not in force, cached: a CR may have thousands, and each Status lists
-        them.
-        """
+        """The parts of the CR that are not in force, cached: there may be thousands."""
         cluster, configuration = self.state.get().config, self._core.settings.get().configuration
         last = self._objections
         if last is None or last[0] is not configuration or last[1] != cluster:
@@ -165,9 +163,7 @@ class ClusterFollower:
         raise InternalError("a task that follows the cluster was cancelled")
 
     def _update(self, node: str) -> None:
-        """Put the answers of the API server into force, and log new lines about parts that are not in
-        force.
-        """
+        """Put the API server's answers into force, and log lines about parts that are not in force."""
         crs, nodes = (watch.state.get().objects for watch in self._watches)
         before = {*self._lines()}
         now = state.update(self.state.get(), crs, nodes, node)

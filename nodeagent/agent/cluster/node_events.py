@@ -117,9 +117,7 @@ def compare_cards(before: ChangesStatus, now: ChangesStatus) -> tuple[list[NodeE
 
 
 def fold(events: Iterable[NodeEvent]) -> list[NodeEvent]:
-    """Combine more than ``FEW`` Events of one reason, about the Node or one pod, into one that names the
-    first of them.
-    """
+    """Combine more than ``FEW`` Events of one reason, about the Node or one pod, into one Event."""
     by_reason: dict[tuple[str, str], list[NodeEvent]] = {}
     for event in dict.fromkeys(events):
         by_reason.setdefault((event.reason.name, event.pod), []).append(event)

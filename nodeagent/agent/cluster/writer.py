@@ -73,9 +73,7 @@ class WritePermission:
         return anyio.current_time() < self._until
 
     async def write(self, request: Awaitable[object]) -> bool:
-        """Send the request; False if it is not permitted. :raises ClusterUnavailable: if it fails in another
-        way.
-        """
+        """Send the request; False if it is not permitted. :raises ClusterUnavailable: on other failures."""
         try:
             await request
         except ClusterUnavailable as error:

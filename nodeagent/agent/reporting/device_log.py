@@ -126,9 +126,7 @@ def groups_of(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def pods_with(ids: Collection[str], snapshot: Snapshot) -> tuple[str, ...]:
-    """The pods that use any of these devices, as ``namespace/name``; pods with an unknown name are left
-    out.
-    """
+    """The pods that use any of these devices, as ``namespace/name``, without those of unknown name."""
     holders = map(snapshot.holder, ids)
     return tuple(sorted({str(holder) for holder in holders if holder is not None and holder.named}))
 

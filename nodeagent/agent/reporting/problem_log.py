@@ -21,9 +21,7 @@ class ProblemLog:
     name = "problem log"
 
     def __init__(self, snapshots: Snapshots, offering: Offering, pause: float) -> None:
-        """``pause``: seconds from a change to the check for problems: at boot, devices are bound one by
-        one.
-        """
+        """``pause``: seconds from a change to the check: at boot, devices are bound one by one."""
         self._pause = pause
         self._snapshots = snapshots
         self._offering = offering

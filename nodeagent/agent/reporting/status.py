@@ -47,9 +47,7 @@ def collect(
     cluster: ClusterFollower | None,
     uptime: float,
 ) -> Status:
-    """The present Status. ``changes`` and ``cluster`` are None before they are loaded; ``uptime``:
-    seconds.
-    """
+    """The present Status. ``changes`` and ``cluster`` are None until loaded; ``uptime``: seconds."""
     allocations, watcher = core.snapshots.now.allocations, core.watcher
     status = Status(
         version=__version__,

@@ -113,7 +113,5 @@ def _parts(pods: list[str]) -> Iterator[list[str]]:
 
 
 def _brought(ids: Collection[str], allocations: Allocations) -> Iterator[str]:
-    """The devices that were allocated together with these ids: each function of a bundle can be searched
-    for.
-    """
+    """The devices that were allocated together with these ids, such as the functions of a bundle."""
     return (each for each, holder in allocations.came_with.items() if holder.came_with in ids)

@@ -198,9 +198,7 @@ def describe_origin(rule: PassthroughRule) -> str:
 
 
 def _is_to_be_bound(function: PciFunction, target: DesiredDriver, ledger: Ledger) -> bool:
-    """False if the function is on a VFIO driver already, unless nodeagent bound it and another driver is
-    desired.
-    """
+    """False if the function is on VFIO already, unless nodeagent bound it to another driver."""
     if groups.is_vfio_bound(function):
         return function.address in ledger.drivers and function.driver != target.driver
     beside = guards.is_bridge(function) or function.driver in groups.FRIENDLY_DRIVERS

@@ -209,9 +209,7 @@ def _find_instances(host: Host) -> Iterator[Instance]:
 
 
 def _is_unread(function: PciFunction) -> bool:
-    """True if not even the ids of the function are known: then its card, and the positions of GPUs, are
-    unknown.
-    """
+    """True if not even the ids are known: then its card and the positions of GPUs are unknown."""
     return function.unreadable is not None and function.vendor is None
 
 
@@ -277,9 +275,7 @@ def _build_card_spec(
     host: Host,
     excluded: Set[str],
 ) -> CardSpec:
-    """Build the desired types of a card. ``rules`` fit the card, ``listed`` is the node's list, ``excluded``:
-    type ids.
-    """
+    """The desired types of a card, by ``rules`` that fit it and the node's ``listed`` types."""
     defined = [each for each in wanted.definitions if find_card_address(host, each.parent) == card.address]
     if defined:
         met = [each for each in defined if find_flaw(each, host, excluded) is None]

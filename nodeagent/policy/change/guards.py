@@ -66,9 +66,7 @@ def find_function_refusals(function: PciFunction, snapshot: Snapshot, forced: bo
 
 
 def _list_users(ids: Iterable[str], snapshot: Snapshot) -> str:
-    """The VFs and mdevs with the pods that use them; the ones in use come first, others may only be
-    counted.
-    """
+    """The VFs and mdevs with the pods that use them, the ones in use first, shortened."""
     found = {each: snapshot.host.device(each) for each in ids}
     holders = {
         each: groups.find_holder(snapshot.allocations, each, None if device is None else device.group)

@@ -158,9 +158,7 @@ def _find_named(request: Request, snapshot: Snapshot) -> frozenset[PciAddress]:
 
 
 def _find_absent(request: Request, snapshot: Snapshot) -> Sequence[PciAddress]:
-    """The functions to release that have left the host: they would be bound again when they are
-    re-plugged.
-    """
+    """The functions to release that have left the host: a re-plug would bind them again."""
     named = (pci_address(name) for name in request.names if request.asking is BindAction.RELEASE)
     asked, there = snapshot.ledger.asked, snapshot.host.functions
     return [each for each in named if each is not None and each in asked and each not in there]

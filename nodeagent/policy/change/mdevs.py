@@ -165,9 +165,7 @@ def _find_present_type(card: Card) -> str | None:
 
 
 def _find_fitting_types(card: Card) -> list[str]:
-    """The desired types that the card could get; a card that is emptied first counts as having room for
-    all.
-    """
+    """The desired types that the card could get; if it is emptied first, all have room."""
     emptied = any(each.own for each in card.instances)
     return [each for each in card.spec.types if each in card.types and (emptied or card.room(each) > 0)]
 
@@ -469,9 +467,7 @@ def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -
 def _find_types_without_card(
     types: Sequence[str], found: Sequence[Card], plans: Sequence[CardPlan]
 ) -> Iterator[Problem]:
-    """The types of the node's list that cards here offer, but that no card gets, because all of these cards
-    have other types.
-    """
+    """The types of the node's list for which all cards that offer them have other types."""
     if any(each.removals for each in plans):
         return  # a card that is emptied may get the type
     types_of = {each.address: each.types for each in plans}

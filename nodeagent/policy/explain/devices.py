@@ -236,9 +236,7 @@ Facts = list[tuple[str, str | None]]
 
 
 def facts_of(host_device: HostDevice) -> dict[str, str]:
-    """Return the facts of a device that ``explain`` shows, by their first word; unknown facts are left
-    out.
-    """
+    """Return the known facts of a device that ``explain`` shows, by their first word."""
     named, own = _FACTS.get(type(host_device), (_no_facts, _no_facts))
     facts = [
         *named(host_device),

@@ -89,9 +89,7 @@ class ResourceRequest:
 
 
 class VMExplanation(NamedTuple):
-    """Whether this node can pass the requested devices to a VM: now, later, others (another plugin),
-    never.
-    """
+    """Whether this node can pass the requested devices to a VM: now, later, others, never."""
 
     vm: VMName
     availability: Availability
@@ -298,9 +296,7 @@ def _find_refusals(cr: KubeVirtCR, resource: str, lists: Iterable[DeviceList]) -
 
 
 def _describe_unusable_entry(cr: KubeVirtCR, resource: str) -> tuple[str, ...]:
-    """The text for a CR entry that permits a resource in KubeVirt, but from which nodeagent offers no
-    device.
-    """
+    """The text for a CR entry from which nodeagent offers no device."""
     problem = dict(cr.unusable).get(resource)
     return () if problem is None else (f"its entry in the KubeVirt CR cannot be used: {problem.line}",)
 

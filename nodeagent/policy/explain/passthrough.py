@@ -64,9 +64,7 @@ def find_binding(function: PciFunction, snapshot: Snapshot) -> Binding | None:
 
 
 def find_rule(place: str, snapshot: Snapshot) -> PassthroughRule | None:
-    """Return the rule at a place such as "config.yaml:12", with or without its folder; None if there is
-    none.
-    """
+    """Return the rule at a place such as "config.yaml:12", with or without its folder, or None."""
     places = (place, place.rpartition("/")[2])
     return next((each for each in snapshot.spec.passthrough if each.place in places), None)
 

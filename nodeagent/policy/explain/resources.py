@@ -125,8 +125,6 @@ def _has_node(rule: DirectRule, path: str, snapshot: Snapshot) -> bool:
 
 
 def _without_devices(name: str, wanted: tuple[Rule, ...]) -> Resource | None:
-    """A resource without devices, for a rule whose devices this node lacks: the KubeVirt CR is for all
-    nodes.
-    """
+    """A resource without devices, for a rule whose devices this node lacks."""
     rule = next((rule for rule in wanted if rule.name == name), None)
     return None if rule is None else Resource(ResourceName(name), rule.kind)

@@ -50,9 +50,7 @@ def named(name: str, decision: Decision) -> tuple[RuleExplanation, ...]:
 
 
 def at(place: str, decision: Decision) -> RuleExplanation | None:
-    """Return the rule at a place such as "config.yaml:12", with or without its folder; None if there is
-    none.
-    """
+    """Return the rule at a place such as "config.yaml:12", with or without its folder, or None."""
     places = (place, place.rpartition("/")[2])
     found = (rule for rule in decision.snapshot.spec.rules if rule.place in places)
     return next((explain(rule, decision) for rule in found), None)
@@ -96,9 +94,7 @@ def _devices_for(rule: DeviceRule, decision: Decision) -> list[HostDevice]:
 
 
 def _refusal(rule: DeviceRule, host_device: HostDevice, decision: Decision) -> str | None:
-    """Return why the rule does not match the device, with the same text for similar devices; None if it
-    matches.
-    """
+    """Return why the rule does not match, with one text for similar devices; None if it matches."""
     unwanted = selectors.explain_unmatched_key(rule, host_device, decision.snapshot.names)
     if unwanted is not None:
         return unwanted
@@ -225,9 +221,7 @@ def _unused_aliases(decision: Decision) -> Iterator[Problem]:
 
 
 def _discovered_names(decision: Decision) -> Mapping[str, Sequence[tuple[str, str]]]:
-    """Return discovered name → its devices: the rule that matches the device instead ("": none), and its
-    id.
-    """
+    """Return discovered name → its devices, each with the rule that matches it instead ("": none)."""
     spec, names = decision.snapshot.spec, decision.snapshot.names
     found: dict[str, list[tuple[str, str]]] = {}
     for device_id, match in decision.matched.items():

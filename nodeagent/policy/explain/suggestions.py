@@ -27,9 +27,7 @@ class Suggestion(NamedTuple):
 
 
 def suggestions(name: str, snapshot: Snapshot) -> tuple[Suggestion, ...]:
-    """Return all suggestions, the nearest first: an alias, virt-handler, cards, functions on another
-    driver.
-    """
+    """Return all suggestions: an alias, virt-handler, cards, functions on another driver."""
     return (
         *_from_names(name, snapshot.spec),
         *_from_cards(name, snapshot),

@@ -121,9 +121,7 @@ def _class_refusal(host_device: HostDevice, settings: Discovery) -> str | None:
 
 
 def _bind_with_card(audio: PciFunction, card: PciFunction, unit: Unit) -> str:
-    """Return the fix for the audio function of a card; while the card is not ready, the fix is to look at the
-    card.
-    """
+    """Return the fix for the audio function of a card; if the card is not ready, look at the card."""
     if not groups.is_assignable(card):
         return f"ask for its card: nodeagent explain {card.address}"
     if not groups.find_blockers((audio,)):

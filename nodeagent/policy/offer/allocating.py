@@ -50,9 +50,7 @@ def is_other_pod(before: Pods, now: Pods, allocated: Collection[ResourceDevice])
 
 
 def find_owners(pods: Pods, allocated: Collection[ResourceDevice]) -> tuple[str, ...]:
-    """The pods that PodResources lists with some of these devices; devices of plain init containers are not
-    listed.
-    """
+    """The pods that PodResources lists with some of these devices, not with plain init containers."""
     return tuple(name for name, listed in pods.items() if not listed.isdisjoint(allocated))
 
 
@@ -129,9 +127,7 @@ def _find_named(request: Request) -> frozenset[ResourceDevice]:
 
 
 def _find_users(device_id: str, request: Request) -> list[tuple[str, Holder]]:
-    """The pods that use the device or another device of its group, each with that device's id; the device
-    itself first.
-    """
+    """The pods that use the device or others of its group, by the id in use; the device itself first."""
     resource, snapshot = request.resource, request.decision.snapshot
     host_device = snapshot.host.device(device_id)
     if resource.direct or host_device is None:

@@ -52,9 +52,7 @@ def _describe_group_node(node: DevNode) -> Reason:
 
 
 def _find_offered_usb(node: DevNode, snapshot: Snapshot) -> tuple[UsbDevice, UsbRule] | None:
-    """The USB device that the node belongs to, directly or through its driver, and the rule that offers
-    it.
-    """
+    """The USB device behind the node, maybe through its driver, and the rule that offers it."""
     for device in find_usb_devices(node, snapshot.host):
         rules = (rule for rule in snapshot.spec.rules if isinstance(rule, UsbRule))
         rule = next((rule for rule in rules if selectors.is_matched_by_rule(rule, device)), None)

@@ -119,9 +119,7 @@ def _find_rebuilt(before: Host, now: Host) -> dict[UnitId, None]:
 
 
 def _find_changed_holders(before: Mapping[str, Holder], now: Mapping[str, Holder]) -> frozenset[str]:
-    """The ids that another pod, or no pod, uses now. Each answer of the kubelet has new Holder objects, most
-    of them equal.
-    """
+    """The ids that another pod, or no pod, uses now. Most new Holder objects equal old ones."""
     if before is now:
         return frozenset()
     changed = differing(before, now)

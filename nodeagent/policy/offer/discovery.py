@@ -89,9 +89,7 @@ def mdev_label(mdev: Mdev, names: Names) -> Label:
 
 
 def function_label(function: PciFunction, names: Names) -> Label:
-    """The label of a function; a vGPU is named like an mdev of its type, so different types of one card have
-    different names.
-    """
+    """The label of a function; a vGPU is named like an mdev of its type."""
     vgpu = groups.find_vgpu_type(function)
     if vgpu is not None:
         return Label(Kind.MDEV, naming.vgpu_type_id(vgpu), names.get(vgpu_key(vgpu)))

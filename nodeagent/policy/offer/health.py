@@ -192,9 +192,7 @@ def _domain(function: PciFunction) -> Reason | None:
 
 
 def _token(function: PciFunction) -> Reason | None:
-    """Unhealthy for a VF whose PF is on vfio-pci: to open it, QEMU would need the VF token of the process
-    that opened the PF.
-    """
+    """Unhealthy for a VF whose PF is on vfio-pci: opening it needs the VF token of the PF's user."""
     if not groups.needs_token(function):
         return None
     return Reason(
@@ -250,9 +248,7 @@ def _boot_framebuffer(function: PciFunction, unit: Unit) -> Reason | None:
 
 
 def advise_vfio(function: PciFunction, unit: Unit, also: str = "", leave: str = classes.LEAVE) -> str:
-    """The fix for a function that is not on VFIO; it names a bind only if that can succeed and removes no VF
-    or mdev.
-    """
+    """The fix for a function that is not on VFIO: a bind only if it can succeed and removes nothing."""
     used = classes.describe_uses(function)
     if function.address in unit.ruled and not used:
         return "a passthrough rule matches it: nodeagent plan shows why it is not bound"
@@ -296,9 +292,7 @@ def _type_changed(now: str | None, use: Use) -> Reason | None:
 
 
 def _unnamed(function: PciFunction, use: Use) -> Reason | None:
-    """Unhealthy while discovery knows only the number of the vGPU type: the resource name would change with
-    the type name.
-    """
+    """Unhealthy while only the number of the vGPU type is known: the resource name would change."""
     if not use.unnamed:
         return None
     number = groups.find_vgpu_type(function)
@@ -379,9 +373,7 @@ def _firmware(unit: Unit) -> Reason | None:
 
 
 def _withdrawn(unit: Unit) -> Reason | None:
-    """Unhealthy while a change of the group is in progress: if a step of it fails, the whole group is
-    restored.
-    """
+    """Unhealthy while its group is changed: if a step fails, the whole group is restored."""
     if not unit.withdrawn:
         return None
     return Reason(
@@ -451,9 +443,7 @@ def _nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def no_iommufd() -> Reason:
-    """The Reason for a missing iommufd: it is a build option from Linux 6.2 on, and Debian's kernels up to
-    7.2 lack it.
-    """
+    """The Reason for a missing iommufd: an option from Linux 6.2 on, not in Debian's kernels up to 7.2."""
     return Reason(
         ReasonCode.NODE_MISSING,
         f"this host has no iommufd ({IOMMUFD_NODE} does not exist), and its resource has iommufd: only",
@@ -494,9 +484,7 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def explain_other_resource(holder: Holder | None, use: Use) -> Reason | None:
-    """The Reason for a device that a pod uses under another resource: the kubelet would allocate it a second
-    time.
-    """
+    """The Reason for a device in use under another resource, so that it is not allocated twice."""
     if holder is None or not (holder.came_with or use.resource not in ("", holder.resource)):
         return None
     of = f" with {holder.came_with}" if holder.came_with and not holder.came_with.isdecimal() else ""

@@ -101,9 +101,7 @@ def _match_discovered(host_device: HostDevice, spec: Spec, names: Names) -> Matc
 
 
 def _is_unnamed(host_device: HostDevice, spec: Spec, names: Names) -> bool:
-    """True for a vGPU if only the number of its type is known: a resource name made of it would change
-    later.
-    """
+    """True for a vGPU of which only the type number is known: its resource name would change later."""
     label = _find_label(host_device, names)
     return spec.discovery.naming == "name" and label.kind is Kind.MDEV and not label.text
 

@@ -134,9 +134,7 @@ def _find_units_of_name(name: str, snapshot: Snapshot) -> Iterator[tuple[NodeRul
 
 
 def _ids(rule: NodeRule, unit: NodeUnit) -> Iterator[DeviceId]:
-    """The ids of the shares of a unit. With ``perPath`` the first id is the name of the node itself: most
-    nodes have one share only.
-    """
+    """The ids of the shares of a unit; with ``perPath`` the first id is the name of the node itself."""
     if rule.per_path:
         yield DeviceId(unit.name)
     for number in range(1 if rule.per_path else 0, rule.count):

@@ -126,9 +126,7 @@ def _find_unplugged(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, Grou
 
 
 def _find_unplugged_before(before: Snapshot, now: Snapshot) -> Iterator[tuple[str, GroupNumber]]:
-    """Devices that left before the daemon started, found by the group nodes of responses in the
-    checkpoint.
-    """
+    """Devices that left before the daemon started, by group nodes in the checkpoint."""
     known = before.allocations.groups if before.host.functions else {}
     for each, numbers in now.allocations.groups.items():
         if each not in known:

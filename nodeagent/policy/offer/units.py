@@ -72,9 +72,7 @@ def build_offers(
 
 
 def update_health(unit_id: UnitId, snapshot: Snapshot, matched: Mapping[str, Match]) -> tuple[Offer, ...]:
-    """The offers of a unit whose devices have not changed since they were ``matched``: only their health is
-    computed again.
-    """
+    """The offers of a unit with unchanged devices, ``matched`` before; only their health is new."""
     unit = build_unit(unit_id, snapshot)
     if unit_id == USB:  # allocated sets are kept, so their pods matter
         return _build_usb_offers(unit, snapshot)
@@ -189,9 +187,7 @@ def _is_on_host_driver(function: PciFunction) -> bool:
 
 
 def find_dependents(host_device: HostDevice, host: Host) -> Iterator[UnitId]:
-    """The units whose health depends on a device: its own, that of its parent, and that of its PF on a VFIO
-    driver.
-    """
+    """The units whose health depends on a device: its own, its parent's, and that of its PF on VFIO."""
     yield find_unit_id(host_device)
     if isinstance(host_device, Mdev):
         parent = host.functions.get(PciAddress(host_device.parent or ""))

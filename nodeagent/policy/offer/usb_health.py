@@ -44,9 +44,7 @@ def _node(device: UsbDevice) -> Reason | None:
 
 
 def _replugged(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """Unhealthy if the device of a pod has another number than when it was allocated, or a part of its set is
-    gone.
-    """
+    """Unhealthy if the device has another number than when allocated, or a part of its set is gone."""
     present = {each.id: each for each in unit.devices if isinstance(each, UsbDevice)}
     for loan in _find_live_loans(DeviceId(use.device_id(device)), unit):
         now = present.get(loan.id)
@@ -100,9 +98,7 @@ def _find_live_loans(head: DeviceId, unit: Unit) -> tuple[Loan, ...]:
 
 
 def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
-    """Unhealthy while a pod uses the device under another resource, as a part of another set, or by its
-    device node.
-    """
+    """Unhealthy while a pod uses the device under another resource, in another set, or by its node."""
     own_id = use.device_id(device)
     own = unit.holders.get(own_id)
     elsewhere = explain_other_resource(own, use)
@@ -127,9 +123,7 @@ def _held(device: UsbDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def _used_by_host(device: UsbDevice, use: Use) -> Reason | None:
-    """Unhealthy while the host uses the device: QEMU detaches its drivers, and a mounted filesystem would be
-    lost.
-    """
+    """Unhealthy while the host uses the device: a mounted filesystem would be lost."""
     refusal = find_host_use(device, use.force)
     return None if refusal is None else Reason(ReasonCode.USED_BY_HOST, *refusal)
 
