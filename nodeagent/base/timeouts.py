@@ -75,7 +75,7 @@ class Timeouts(NamedTuple):
     )
     checkpoint_write: float = 0.5  # after a list was sent; the kubelet writes its checkpoint within 2 ms
     checkpoint_write_before_change: float = 3.0  # the same, before a device is unbound or removed
-    checkpoint_poll: float = 0.005  # between two reads of the checkpoint until it is written
+    checkpoint_poll: float = 0.002  # between two reads of the checkpoint until it is written
     checkpoint_rewrite: float = (
         3.0  # between two lists sent again for entries that PodResources does not list
     )
