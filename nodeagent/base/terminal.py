@@ -15,7 +15,7 @@ from typing import TextIO
 
 _GAP = re.compile(r"(?<=\S)  +(?=\S)")  # between the cells of a table
 _NARROW = 24  # narrowest column in which text is folded
-_ROOMY = 40  # widest column of text that is easy to read
+_ROOMY = 40  # a column at least this wide is preferred for folded text
 _FURTHER = 2  # indent of continuation lines
 _NARROWEST = 40  # narrowest terminal for which tables are folded
 

@@ -77,9 +77,9 @@ class Action:
     parent: str = ""
     address: str = ""  # of the VF, or of the PF whose VFs change
     count: int | None = None  # of VFs
-    unprobed: bool = False  # sriov_drivers_autoprobe is off while the VFs are made
+    unprobed: bool = False  # sriov_drivers_autoprobe is off while the VFs are created
     moves: tuple[Move, ...] = ()  # functions of one IOMMU group: all of them change drivers, or none
-    forced: tuple[str, ...] = ()  # functions that the host may lose although it uses them
+    forced: tuple[str, ...] = ()  # functions that may be taken from the host although it uses them
 
 
 def create_mdev(card: str, parent: str, type_id: str, uuid: str) -> Action:

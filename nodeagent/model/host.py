@@ -45,14 +45,14 @@ class Kind(StrEnum):
 class UseKind(StrEnum):
     """The ways in which the host uses one of its own devices."""
 
-    NETWORK = "network"  # an interface that is up with an address, carries a route, or is part of another
+    NETWORK = "network"  # an interface that has an address, carries a route, or is part of another interface
     MOUNTED = "mounted"
     SWAP = "swap"
-    STACKED = "stacked"  # below md, LVM or another device mapper of which nothing is mounted or swapped on
+    STACKED = "stacked"  # part of md, LVM or another device mapper that is neither mounted nor used as swap
     POOL = "pool"  # a ZFS pool is imported, and the kernel does not show whether this is one of its disks
-    OPEN = "open"  # a process has the disk itself, or a character device below the function, open
-    DISPLAY = "display"  # the firmware shows its messages there
-    KEYBOARD = "keyboard"  # what is typed there goes to the console
+    OPEN = "open"  # a process has the disk, or a character device below the function, open
+    DISPLAY = "display"  # the firmware uses this display
+    KEYBOARD = "keyboard"  # the console reads this keyboard
 
 
 FIRM = frozenset({UseKind.MOUNTED, UseKind.SWAP, UseKind.OPEN})
@@ -106,19 +106,20 @@ class UsbDevice(NamedTuple):
 
     id: str  # "46f4:0001-<serial>", or "46f4:0001@<path>"
     name: str  # "1-1.2": bus and ports
-    path: str = ""  # the same from the controller on, which stays so over reboots: "0000:00:04.0-usb-0:1.2"
+    # the same relative to the controller, which is stable across reboots: "0000:00:04.0-usb-0:1.2"
+    path: str = ""
     bus: int | None = None
-    number: int | None = None  # on the bus: another one after each re-plug
+    number: int | None = None  # on the bus: it changes with each re-plug
     vendor: str | None = None  # "46f4"
     product: str | None = None  # "0001"
     serial: str | None = None
-    text: str | None = None  # what the device calls itself
-    device_class: str | None = None  # "00": its interfaces tell
+    text: str | None = None  # the product name that the device reports
+    device_class: str | None = None  # "00": the classes are those of its interfaces
     interfaces: tuple[UsbInterface, ...] = ()
-    numa_node: int | None = None  # of its controller
+    numa_node: int | None = None  # that of its controller
     present: bool = False  # its node exists
-    uses: HostUses = HostUses()  # by the host itself
-    unreadable: str | None = None  # why nothing more is known of it
+    uses: HostUses = HostUses()  # uses by the host itself
+    unreadable: str | None = None  # why its other facts are unknown
 
     @property
     def kind(self) -> Kind:
@@ -171,7 +172,7 @@ class Loan(NamedTuple):
     place: str
     user: int = 0
     group: int = 0
-    name: str = ""  # bus and ports; records of before have none
+    name: str = ""  # bus and ports; empty in records of older versions
 
 
 Loans = Mapping[DeviceId, tuple[Loan, ...]]
@@ -206,7 +207,7 @@ class Recovery(StrEnum):
     RUNNING = "running"  # by an AER event
     FAILED = "failed"  # by an AER event
     UNHEARD = "unheard"  # it began, and no event reported its end
-    FALLEN = "fallen"  # its configuration space read all ones before an Allocate
+    FALLEN = "fallen"  # its configuration space read as all ones before an Allocate
 
 
 class Hints(NamedTuple):
@@ -241,40 +242,41 @@ class PciFunction(NamedTuple):
     group: GroupNumber | None = None
     numa_node: int | None = None
     enable: int | None = None
-    idle: int | None = None  # the lowest ``enable`` since its VFIO driver has it; what a host driver left
+    # the lowest ``enable`` in this binding of a VFIO driver; else the count that a host driver left
+    idle: int | None = None
     sight: Sight | None = None  # None: /proc was not read
     power_state: str | None = None
     physfn: PciAddress | None = None  # the PF, if this is a VF
     pf_driver: str | None = None  # of the PF
-    pf_interfaces: tuple[str, ...] = ()  # names of the PF's network interfaces; of a PF its own
+    pf_interfaces: tuple[str, ...] = ()  # names of the PF's network interfaces; of a PF, its own
     vf_number: int | None = None  # 2: the PF lists it as virtfn2
     vfs: tuple[PciAddress, ...] = ()
     vf_numbers: tuple[int, ...] = ()  # of its VFs; () if they are 0, 1, 2, …: s390 adds VFs one by one
-    left_behind: bool = False  # a VF whose PF has gone, or came back and does not list it
+    left_behind: bool = False  # a VF whose PF was removed, or was rescanned and does not list it
     sriov_capable: bool = False
-    total_vfs: int | None = None  # how many it can have, as its driver lets it
-    vf_device: str | None = None  # the device id that its VFs have: "1889"
-    vf_offset: int | None = None  # from its own routing id to that of its first VF
-    vf_stride: int | None = None  # from each VF's to the next one's
-    autoprobe: bool | None = None  # drivers of the host look at its VFs; None: the kernel has no switch
-    vfio: bool = False  # a VFIO driver has it: <function>/vfio-dev exists
+    total_vfs: int | None = None  # the maximum number of VFs that its driver supports
+    vf_device: str | None = None  # the device id of its VFs: "1889"
+    vf_offset: int | None = None  # offset from its routing id to that of its first VF
+    vf_stride: int | None = None  # offset from each VF's routing id to the next
+    autoprobe: bool | None = None  # host drivers are probed for its VFs; None: the kernel has no such setting
+    vfio: bool = False  # a VFIO driver is bound: <function>/vfio-dev exists
     vfio_device: str | None = None  # "vfio3", the name in vfio-dev
-    vfio_inode: int | None = None  # of vfio-dev/vfioN: another number means that it was bound once more
+    vfio_inode: int | None = None  # inode of vfio-dev/vfioN: a different one means a new binding
     cdev: bool = False  # vfio-dev/vfioN/dev and /dev/vfio/devices/vfioN both exist
     ports: tuple[
         str, ...
-    ] = ()  # names above it on the real path, root bus first: ("pci0000:00", "0000:00:10.0")
-    inode: int | None = None  # of the device directory: another number means another device
+    ] = ()  # the names above it in its sysfs path, root bus first: ("pci0000:00", "0000:00:10.0")
+    inode: int | None = None  # inode of the device directory: a different one means another device
     recovery: Recovery | None = None
     hints: Hints | None = None
-    uses: HostUses | None = None  # by the host itself; None: not looked at
-    unreadable: str | None = None  # why nothing more is known of it
-    answers: bool | None = None  # False: its configuration space is all ones; looked at while open and awake
-    vgpu: bool = False  # NVIDIA's driver gives it vGPU types: nvidia/current_vgpu_type exists
-    vgpu_type: str | None = None  # the id of the type that is set there
+    uses: HostUses | None = None  # uses by the host itself; None: not examined
+    unreadable: str | None = None  # why its other facts are unknown
+    answers: bool | None = None  # False: its configuration space is all ones; read while it is open and awake
+    vgpu: bool = False  # NVIDIA's driver supports vGPU types on it: nvidia/current_vgpu_type exists
+    vgpu_type: str | None = None  # the id of the current vGPU type
     vgpu_types: tuple[tuple[str, str], ...] = ()  # (id, name) that nvidia/creatable_vgpu_types offers now
     denylisted: bool = False  # vfio-pci refuses its id: drivers/vfio/pci/vfio_pci.c, disable_denylist is N
-    lowest: int | None = None  # without a driver: the lowest ``enable`` under the VFIO driver before
+    lowest: int | None = None  # without a driver: the lowest ``enable`` under the previous VFIO driver
 
     @property
     def kind(self) -> Kind:
@@ -313,8 +315,8 @@ class Group(NamedTuple):
     kind: str | None = None  # "DMA", "DMA-FQ", "identity", "unknown" (mdev)
     name: str | None = None  # "vfio-noiommu" for groups without an IOMMU
     node: bool = False  # /dev/vfio/<number> exists
-    direct: bool = False  # firmware has memory mapped 1:1 for a member: so reserved_regions says
-    stale: bool = False  # what is there has the number of another device
+    direct: bool = False  # reserved_regions lists memory that must stay mapped 1:1 for a member
+    stale: bool = False  # the node at that path belongs to another device
 
     @property
     def no_iommu(self) -> bool:
@@ -326,7 +328,8 @@ def differing(before: Mapping[K, object], now: Mapping[K, object]) -> set[K]:
     """Return the keys whose values are not the same object, or that only one of the tables has."""
     if before is now:
         return set()
-    changed = compress(now, map(is_not, map(before.get, now), now.values()))  # no step of Python for each
+    # runs without a Python step per key
+    changed = compress(now, map(is_not, map(before.get, now), now.values()))
     return {*changed, *(before.keys() - now.keys())}
 
 
@@ -343,9 +346,9 @@ class Mdev(NamedTuple):
     vendor: str | None = None  # "10de", of the parent if that is a PCI function
     vfio_device: str | None = None  # "vfio3", as with PCI functions
     cdev: bool = False
-    unreadable: str | None = None  # why nothing more is known of it
-    leaving: bool = False  # its removal waits for a holder: only its group still knows it
-    inode: int | None = None  # of its directory, as with PCI functions: another one was made under its UUID
+    unreadable: str | None = None  # why its other facts are unknown
+    leaving: bool = False  # its removal waits for a process; only its group still lists it
+    inode: int | None = None  # inode of its directory: a different one means a new mdev with the same UUID
 
     @property
     def kind(self) -> Kind:
@@ -410,23 +413,24 @@ class Host:
     groups: Annotated[Mapping[GroupNumber, Group], LISTED] = field(default_factory=dict)
     mdevs: Annotated[Mapping[str, Mdev], LISTED] = field(default_factory=dict)
     mdev_parents: Mapping[str, tuple[MdevType, ...]] = field(default_factory=dict)
-    # by id; empty if no rule is for USB devices
+    # by id; empty without a rule for USB devices
     usb: Annotated[Mapping[str, UsbDevice], LISTED] = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()  # watched device nodes that exist: "/dev/vfio/vfio", "/dev/kvm", …
-    # device nodes of rules, with all that patterns match
+    # device nodes of rules, including matches of patterns
     dev_nodes: Annotated[Mapping[str, DevNode], LISTED] = field(default_factory=dict)
-    # by path, as far as rules ask for their kinds
+    # by path, for the kinds that rules name
     cdi: Annotated[Mapping[str, CdiFile], LISTED] = field(default_factory=dict)
-    numa_nodes: frozenset[int] = frozenset()  # what the host has
+    numa_nodes: frozenset[int] = frozenset()  # the NUMA nodes of the host
     iommu: bool = False  # an IOMMU is active: /sys/class/iommu has an entry
-    vtd: bool = False  # it is Intel's: one of these is called dmar0
+    vtd: bool = False  # the IOMMU is Intel's: an entry is called dmar0
     vfio_loaded: bool = False  # /sys/bus/pci/drivers/vfio-pci exists
-    sriov_manage: bool = False  # NVIDIA's tool for the VFs of its GPUs is installed
+    sriov_manage: bool = False  # NVIDIA's tool that creates VFs of its GPUs is installed
     egm: tuple[tuple[str, tuple[PciAddress, ...]], ...] = ()  # /dev/egm4, and all GPUs of its socket
-    release: str | None = None  # of the kernel, as far as the tree tells
+    release: str | None = None  # the kernel's version, if the tree contains it
     iommu_missing: Missing | None = None  # why no IOMMU is active
-    vfio_missing: Missing | None = None  # why vfio-pci is not there
-    boot_framebuffers: tuple[tuple[PciAddress, str], ...] = ()  # functions in whose memory the firmware shows
+    vfio_missing: Missing | None = None  # why vfio-pci is missing
+    # functions with the firmware's framebuffer in their memory
+    boot_framebuffers: tuple[tuple[PciAddress, str], ...] = ()
     generation: Annotated[int, UNSAVED] = field(default=0, compare=False)
     changes: Annotated[Changes | None, UNSAVED] = field(default=None, compare=False)
 

@@ -34,11 +34,12 @@ class ReasonCode(StrEnum):
     UNREADABLE = "unreadable"
     MDEV_TYPE_CHANGED = "mdev-type-changed"
     TYPE_NAME_UNKNOWN = "type-name-unknown"
-    APPLY_FAILED = "apply-failed"  # of a binding, when there are any: what could not be made is no device
+    # for a failed binding; an instance that could not be created is no device
+    APPLY_FAILED = "apply-failed"
     EXCLUDED = "excluded-by-rule"
     CDI_CONFLICT = "cdi-name-conflict"
     RE_ENUMERATED = "re-enumerated"  # a USB device that a pod uses under its former number
-    USED_BY_HOST = "used-by-host"  # a USB device, or a GPU in whose memory the firmware shows
+    USED_BY_HOST = "used-by-host"  # a USB device, or a GPU with the firmware's framebuffer in its memory
 
 
 WAITS = frozenset({ReasonCode.GROUP_HELD, ReasonCode.GOING_AWAY})
@@ -67,7 +68,7 @@ class Iommufd(StrEnum):
     """Whether containers get /dev/iommu and the per-device VFIO nodes."""
 
     NEVER = "never"
-    AUTO = "auto"  # beside the group's node, where they exist
+    AUTO = "auto"  # in addition to the group's node, if they exist
     ONLY = "only"  # instead of the group's node
 
 

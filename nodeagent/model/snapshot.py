@@ -35,14 +35,14 @@ class AllocatedDevice(NamedTuple):
 class Snapshot:
     """All inputs of all decisions.
 
-    ``open`` holds UUIDs of mdevs and addresses of VFs that something on this host has open, or of which that
-    is not known. ``failures`` says what the kernel answered to an attempt that waits for its next try.
-    ``machine_id`` is "" while it is not known. ``unplugged`` are ids that left the host while a pod had
-    them, with the group of each: the turn finds them, and hands them on. ``scanned_nodes`` are the device
-    nodes besides those of VFIO that the Host has if they exist; None: all that rules name. ``loans`` are the
-    USB devices that pods were allocated, by the numbers that these had then. ``recently_allocated`` are
-    functions of which a node or a USB device was allocated a moment ago. ``unwanted`` are ids that a waiting
-    change removes, or binds to another driver, as soon as they are not in use.
+    ``open`` has the UUIDs of mdevs and the addresses of VFs that a process of the host has open or may have
+    open. ``failures`` are the kernel's errors for attempts that wait for their retry. ``machine_id`` is ""
+    if unknown. ``unplugged`` are ids that left the host while a pod used them, with their groups.
+    ``scanned_nodes`` are the device nodes that the Host includes if they exist, besides those of VFIO;
+    None: all that rules name. ``loans`` are the USB devices allocated to pods, with their numbers at that
+    time. ``recently_allocated`` are functions of which a node or a USB device was just allocated.
+    ``unwanted`` are ids that a waiting change removes or binds to another driver when they are no longer in
+    use.
     """
 
     host: Host = field(default_factory=Host)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Status: how the daemon is, as one frozen typed value; every face is a rendering of it.
+"""Status: the state of the daemon as one frozen typed value, from which every output is rendered.
 
-Its plain form (``model.plain``) is the document of the status socket, which users and programs read: keys may
-be added, with a default, and none is renamed. Each component of the daemon fills in its part
-(``agent.reporting.status``); ``policy.diagnose`` finds the problems in it. Named tuples, since the start
-of the daemon pays for each class, and ten times more for a dataclass.
+Its plain form (``model.plain``) is the document of the status socket, which users and programs read: keys
+may be added with a default, but not renamed. Each component of the daemon provides its part
+(``agent.reporting.status``); ``policy.diagnose`` finds the problems in it. The types are named tuples,
+because each class costs time at the start of the daemon, and a dataclass ten times more.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class DeviceStatus(NamedTuple):
     id: DeviceId
     healthy: bool
     numa: int | None
-    reason: str | None = None  # a ReasonCode; of another version maybe one that is not known here
+    reason: str | None = None  # a ReasonCode; from another version possibly an unknown one
     message: str | None = None
     hint: str | None = None
 
@@ -209,9 +209,9 @@ class ResourceStatus(NamedTuple):
 class MemberStatus(NamedTuple):
     """A function or mdev of a group: its name, its role in the group, and its resource or why it has none.
 
-    ``role`` is "vfio", "bridge", "unbound", "friendly", "blocks" or "mdev", and in a group that is not for
-    VFIO "splits" or "vacant"; ``parent`` is the physical function that it is a part of; ``device`` the id of
-    the Device that stands for it, None if it is not offered, and ``message`` says so then.
+    ``role`` is "vfio", "bridge", "unbound", "friendly", "blocks" or "mdev"; in a group that is not for VFIO
+    also "splits" or "vacant". ``parent`` is its physical function. ``device`` is the id of its Device, None
+    if it is not advertised; ``message`` then says why.
     """
 
     id: str
@@ -224,7 +224,7 @@ class MemberStatus(NamedTuple):
 
 
 class GroupStatus(NamedTuple):
-    """An IOMMU group that matters here; ``number`` None: its one member has no group."""
+    """An IOMMU group that is relevant here; ``number`` None: its only member has no group."""
 
     number: int | None
     viable: bool
@@ -331,15 +331,15 @@ class StaleStatus(NamedTuple):
 
 
 class ClusterStatus(NamedTuple):
-    """What is followed in the cluster, and how well.
+    """The state of the watches on the cluster.
 
-    ``enabled``: the settings ask for it, and there are credentials. ``reachable``: the watches are up to
-    date; ``since`` when (or since when not), in seconds since 1970. ``kubevirt`` is the CR in force, or "";
-    ``last_saved`` the time at which it or the labels were written to disk last. ``warnings`` are lines on
-    state that stays in force although the cluster says otherwise; ``refused`` are the parts of the CR that
-    are not in force; ``write_errors`` on missing permissions. ``events_dropped`` counts Events over the rate
-    limit. ``stale`` are resources that the Node should have no more; ``stale_removed``
-    those that were taken away.
+    ``enabled``: the settings require it, and there are credentials. ``reachable``: the watches are up to
+    date; ``since`` is the time of its last change, in seconds since 1970. ``kubevirt`` is the CR in force,
+    or ""; ``last_saved`` the time at which the CR or the labels were last written to disk. ``warnings`` are
+    lines on state that stays in force although the cluster differs; ``refused`` are the parts of the CR
+    that are not in force; ``write_errors`` are missing permissions. ``events_dropped`` counts Events over
+    the rate limit. ``stale`` are resources that the Node should no longer list; ``stale_removed`` those
+    that were removed.
     """
 
     enabled: bool = False
