@@ -140,7 +140,9 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
     if "pfNames" in given and "rootDevices" in given:
         lost += _merge_pfs(given, place, notes)
     if lost:
-        notes.append(f"{place}: {', '.join(lost)}: no counterpart; without it the rule would match more")
+        notes.append(
+            f"{place}: {', '.join(lost)}: no counterpart; without this key the rule would match more"
+        )
         return None
     selector: Rule = {"classes": [_CLASSES[kind]]}
     selector |= {_KEYS[key]: _list(value) for key, value in given.items()}

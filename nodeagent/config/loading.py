@@ -277,7 +277,7 @@ def _check_pci_ids(path: str, prefix: str, effective: Effective) -> None:
     """Report an error if the configured pci.ids file does not exist: the resources would get other names."""
     if path and not os.path.isfile(sources.below(prefix, path)):  # noqa: PTH113  text in, answer out
         place = effective.place("discovery.pciIds") or ""
-        hint = "give the path of a pci.ids file, or remove it: then the bundled copy counts"
+        hint = "give the path of a pci.ids file, or remove it: then the bundled copy is used"
         effective.problems.add(place, "discovery.pciIds", f"{path}: no such file", hint)
 
 

@@ -116,8 +116,8 @@ def _check_node(written: Mapping[str, Any]) -> None:
         raise Invalid("perPath has no effect with one path", "write paths, with a pattern as the first")
     if per_path and not is_pattern(paths[0]["path"]):
         raise Invalid(
-            f"with perPath the first path must be one, and {paths[0]['path']} is no pattern",
-            "write the pattern first whose every match is a device of its own",
+            f"perPath needs a pattern as the first path; {paths[0]['path']} is no pattern",
+            "write the pattern first; each of its matches is one device",
         )
     for number, each in enumerate(paths):
         _check_path(each, leads=per_path and number == 0, may_limit=per_path and number > 0)

@@ -283,7 +283,9 @@ def _cdi_kind(scalar: Scalar) -> str:
     if re.fullmatch(f"{part}/{part}", text) is None:
         raise Invalid(f'"{text}" is no kind of CDI devices', "write vendor/class, such as nvidia.com/gpu")
     if text.startswith(_OWN_CDI):
-        raise Invalid(f'"{text}" is a kind of what nodeagent itself writes', "use pci or mdev with cdi: true")
+        raise Invalid(
+            f'"{text}" is reserved: it is what nodeagent itself writes', "use pci or mdev with cdi: true"
+        )
     return text
 
 

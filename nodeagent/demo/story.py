@@ -148,11 +148,11 @@ async def play_passthrough(node: DemoNode) -> None:
         check("NOT viable" in text and f"not need {_BLOCKER}" in text, text)
     screen.show(text)
     node.bind(_BLOCKER, "vfio-pci")
-    await node.expect("it turns Healthy", lambda: capacity(TESLA) == (1, 1))
+    await node.expect("it becomes Healthy", lambda: capacity(TESLA) == (1, 1))
 
     screen.step("A driver is rebound by hand")
     node.bind(_REBOUND, "nvidia")
-    await node.expect(f"{_REBOUND} turns Unhealthy", lambda: _REBOUND not in table.healthy[GPU])
+    await node.expect(f"{_REBOUND} becomes Unhealthy", lambda: _REBOUND not in table.healthy[GPU])
     await node.show_reason(_REBOUND, "driver-changed")
     screen.do("request it nevertheless")
     with screen.expect("Allocate is refused"):
@@ -160,7 +160,7 @@ async def play_passthrough(node: DemoNode) -> None:
         check(bool(text), f"{_REBOUND} was allocated")
     screen.show(text)
     node.bind(_REBOUND, "vfio-pci")
-    await node.expect("it turns Healthy", lambda: _REBOUND in table.healthy[GPU])
+    await node.expect("it becomes Healthy", lambda: _REBOUND in table.healthy[GPU])
 
     screen.step("A GPU falls off the bus while a pod has it")
     blue = await node.admit("virt-launcher-blue", GPU, 1)

@@ -4,8 +4,8 @@
 Mounts are those of the host's process 1, compared by device number, or by name for file systems with their
 own numbers (btrfs). In a container these are not visible: mounts that are visible count, and beyond them
 only the mounts that some file systems show in ``/sys/fs`` for every namespace. Swap is visible in all
-namespaces. To find the processes that have a disk open, all processes are searched, so only on demand. The
-disks of a ZFS pool are not visible, but the pool itself is.
+namespaces. Finding the processes that have a disk open requires a search of all processes, so it is done on
+demand only. The disks of a ZFS pool are not visible, but the pool itself is.
 """
 
 from __future__ import annotations
