@@ -18,7 +18,7 @@ Operation = Literal["read", "list", "write", "listen", "run"]
 
 DENIED = frozenset({errno.EACCES, errno.EPERM})
 
-_SUDO = "try again with sudo: this user may not do that"
+_SUDO = "try again with sudo: this user lacks the permission"
 _CONFINED = (
     "root itself is refused: check what restricts this process (AppArmor, SELinux, the sandbox of its "
     "service or container), and whether it is on a network file system"

@@ -122,7 +122,7 @@ class Supervisor:
                 await _run_uncancelled(run)
                 if may_end:
                     return
-                raise InternalError("it has ended without a request to end")
+                raise InternalError("it returned without being cancelled")
             except FatalError:
                 raise
             except Exception as error:  # noqa: BLE001 - the point of a supervisor: one failure stays one

@@ -127,7 +127,7 @@ def check_usb_nodes(node: Node) -> Finding | None:
 def check_inotify(node: Node) -> Finding:
     """Does the kernel allow the daemon another inotify instance?"""
     if node.root.is_host and (refusal := _inotify_refusal()):
-        return wrong(f"the kernel refuses an instance: {refusal}", diagnose.MORE_INSTANCES)
+        return wrong(f"the kernel refuses an inotify instance: {refusal}", diagnose.MORE_INSTANCES)
     instances = _read_limit("max_user_instances", node.root)
     if instances is None:
         return unseen("/proc/sys/fs/inotify cannot be seen")

@@ -38,12 +38,12 @@ _MAX_SHOWN = 200  # characters of quoted text from the server
 
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT, GONE, INVALID, TOO_MANY = 401, 403, 404, 409, 410, 422, 429
 _HINTS = {
-    UNAUTHORIZED: "renew the credentials: they are read again before each further try",
+    UNAUTHORIZED: "renew the credentials: they are read again before each retry",
     FORBIDDEN: "grant nodeagent that permission: see its ClusterRole",
     NOT_FOUND: "install its definition (CRD) in the cluster, or disable the setting that needs it",
 }
 _BY_SANDBOX = {errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES}  # RestrictAddressFamilies=, IPAddressDeny=
-_SANDBOX = "let the service reach the API server: kubevirt.md has the drop-in for systemd"
+_SANDBOX = "allow the service to reach the API server with the systemd drop-in in kubevirt.md"
 
 
 class Expired(ClusterUnavailable):

@@ -76,7 +76,7 @@ def _definition(uuid: str, parent: str, data: Mapping[str, Any]) -> MdevDefiniti
     if not isinstance(type_id, str) or not type_id.strip() or "/" in type_id:
         raise Invalid("its mdev_type is no type", "define it again with: mdevctl define")
     if not isinstance(data.get("start"), str):
-        raise Invalid("it does not say how it starts", "define it again with: mdevctl define")
+        raise Invalid("its start mode is missing", "define it again with: mdevctl define")
     if data["start"] != "auto":
         return None
     if data.get("attrs"):

@@ -133,7 +133,7 @@ def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> Non
     if "limit" in written and not may_limit:
         raise Invalid(
             f"limit means nothing for {path}",
-            "it is for paths after the first with perPath; count is for the first",
+            "with perPath, limit applies to paths after the first, and count to the first",
         )
 
 

@@ -104,7 +104,7 @@ def test_a_user_namespace_is_a_note_and_may_have_no_inotify(tmp_path: Path) -> N
     script = 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"'
     shown = ask(tmp_path, *ALONE, "sh", "-c", script, "sh")
     assert "hostUsers" in shown
-    assert "refuses an instance: Too many open files" in shown
+    assert "refuses an inotify instance: Too many open files" in shown
 
 
 @pytest.mark.parametrize("document", [[], {"version": 1}, {"problems": 3}])

@@ -160,7 +160,7 @@ def test_a_directory_in_the_place_of_a_definition_is_named_and_leaves_nothing_op
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ('{"mdev_type": "t-1"}', "does not say how it starts"),
+        ('{"mdev_type": "t-1"}', "start mode is missing"),
         ("[1]", "no JSON object"),
         ('{"mdev_type": 3, "start": "auto"}', "no type"),
         ('{"start": "auto"}', "no type"),

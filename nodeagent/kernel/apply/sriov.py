@@ -29,7 +29,7 @@ from nodeagent.model.change import Action
 
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
     errno.ENOENT: "its driver supports no VFs (like vfio-pci), it has no driver, or it was removed",
-    errno.ERANGE: "the function cannot have so many VFs: see sriov_totalvfs beside it",
+    errno.ERANGE: "the function cannot have so many VFs: see its sriov_totalvfs",
     errno.ENOMEM: "the firmware has reserved no addresses (MMIO, bus numbers) for the VFs, see dmesg: switch "
     "SR-IOV on in its setup, or try pci=realloc in the kernel parameters",
 }

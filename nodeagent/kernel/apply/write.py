@@ -27,7 +27,7 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kernel.apply import write_file
 from nodeagent.kernel.root import Root
 
-LOG = "the kernel log of the host (dmesg there) may say why"
+LOG = "see the kernel log of the host (dmesg)"
 _HINTS = {
     errno.ENOSPC: "the card reports no room for another instance",
     errno.EEXIST: "an instance with this id exists, or its removal waits while a process has it open",
