@@ -54,6 +54,7 @@ def printed(pattern: str) -> str:
     return found[1]
 
 
+@pytest.mark.network
 @pytest.mark.timeout(900)
 def test_the_demo_needs_the_prerequisites_and_prints_what_readme_shows(system: Machine) -> None:
     prerequisites = printed(r"\(Debian: `(apt install [^`]+)`\)")
@@ -83,6 +84,7 @@ def test_each_command_of_getting_started_runs_where_the_package_is_installed(sha
         assert done.stdout, command
 
 
+@pytest.mark.network
 @pytest.mark.timeout(900)
 def test_a_single_node_gets_its_package(system: Machine) -> None:
     follow(system, printed(r"\*\*Single node:\*\* `(make packages)`"))
