@@ -134,7 +134,7 @@ def _cluster(cluster: ClusterStatus) -> str:
     left_out = f"; dropped Events: {cluster.events_dropped}" if cluster.events_dropped else ""
     if cluster.reachable:
         return f"API server: reachable since {when}; in force: {in_force}{left_out}"
-    since = f"unreachable since {when}" if cluster.since else "has not answered yet"
+    since = f"no valid answer since {when}" if cluster.since else "has not answered yet"
     return f"API server: {since}; in force from its last answer: {in_force}{left_out}"
 
 

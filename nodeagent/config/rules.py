@@ -29,8 +29,10 @@ from nodeagent.model.spec import (
     NodePath,
     NodeRule,
     PciRule,
+    PciSelector,
     Rule,
     SriovRule,
+    UsbSelector,
     WantedType,
 )
 
@@ -96,7 +98,8 @@ def _shape(wanted: Any, key: Key) -> Shape:
 def _check_selector(selector: type, written: Mapping[str, Any]) -> None:
     if not any(written.values()):
         keys = ", ".join(field.key for field in plain.fields_of(selector))
-        hint = f'name at least one of {keys}; those that take patterns may be ["*"]'
+        every = _EVERY.get(selector)
+        hint = f"name at least one of {keys}" + (f'; to select every device: {every}: ["*"]' if every else "")
         raise Invalid("an empty selector would match every device", hint)
 
 
@@ -155,6 +158,8 @@ _KINDS: Mapping[str, type[Rule]] = {
 }
 _SHORT = frozenset({NodePath, WantedType})
 """Records for which a single word is accepted as the value of the first key."""
+_EVERY: Mapping[type, str] = {PciSelector: "addresses", UsbSelector: "ports"}
+"""The key of a selector that takes patterns."""
 
 
 def _rule(**written: Any) -> Rule:

@@ -31,7 +31,7 @@ START_KUBELET = (
 MORE_INSTANCES = "sysctl fs.inotify.max_user_instances=8192, and a file in /etc/sysctl.d that says so"
 _MORE_WATCHES = "sysctl fs.inotify.max_user_watches=1048576, and a file in /etc/sysctl.d that says so"
 API_SERVER = (ProblemCode.CLUSTER, "")
-"""The key of the problem that the API server does not answer."""
+"""The key of the problem that the API server gives no valid answer."""
 
 
 def problems(status: Status) -> Iterator[Problem]:
@@ -59,7 +59,7 @@ def _of_daemon(status: Status) -> Iterator[Problem]:
 def _of_cluster(status: Status) -> Iterator[Problem]:
     cluster = status.cluster
     if cluster.enabled and cluster.error:
-        yield _problem(*API_SERVER, f"the API server does not answer: {cluster.error}", cluster.hint)
+        yield _problem(*API_SERVER, f"no valid answer from the API server: {cluster.error}", cluster.hint)
     for line in cluster.warnings:
         yield _problem(ProblemCode.CLUSTER, line, line)
     yield from cluster.refused

@@ -23,3 +23,9 @@ def test_a_mistake_is_two_lines_with_its_place(tmp_path: Path, text: str, what: 
     assert first.startswith("config.yaml:")
     assert what in first
     assert hint in second
+
+
+def test_the_hint_for_an_empty_mdev_selector_has_no_pattern_since_no_key_takes_one(tmp_path: Path) -> None:
+    _, hint = Etc(tmp_path).lines("resources: [{name: a.b/c, mdev: [{}]}]")[:2]
+    assert "types, names" in hint
+    assert "*" not in hint

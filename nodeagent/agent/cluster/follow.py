@@ -195,7 +195,7 @@ class ClusterFollower:
         try:
             await threads.call(state.SECTION.save, self._core.root.prefix, saved)
         except KernelRefused as error:
-            unsaved = f"the KubeVirt CR and the Node's labels cannot be saved for a reboot: {error.what}"
+            unsaved = f"the last answers of the API server cannot be saved for a reboot: {error.what}"
             if unsaved != self._unsaved:
                 log.event(log.CLUSTER_STATE_NOT_SAVED, error=error.what, hint=error.hint)
             self._unsaved = unsaved

@@ -247,9 +247,12 @@ def _count(changes: ChangesStatus, kinds: frozenset[str]) -> int:
 
 
 def _additional(fewer: Iterable[CardStatus], more: Iterable[CardStatus]) -> Iterator[tuple[str, str, int]]:
-    """Card, its types, and the number of additional mdevs."""
-    known = {(card.card, card.types): card.instances for card in fewer}
+    """Card, its types, and the number of additional mdevs. A card with other types has other mdevs."""
+    known = {card.card: card for card in fewer}
     for card in more:
-        number = card.instances - known.get((card.card, card.types), 0)
+        other = known.get(card.card)
+        number = card.instances
+        if other is not None and {*card.types} & {*other.types}:
+            number -= other.instances
         if number > 0 and card.types:
             yield card.card, ", ".join(card.types), number

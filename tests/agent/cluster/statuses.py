@@ -86,11 +86,18 @@ def status(
     return found.with_findings([*unheard, *(wrong(ProblemCode.CHANGE, text, text) for text in problems)])
 
 
-def cards(instances: int, *, made: int = 0, removed: int = 0, busy: bool = False) -> ChangesStatus:
+def cards(
+    instances: int,
+    *,
+    made: int = 0,
+    removed: int = 0,
+    busy: bool = False,
+    types: tuple[str, ...] = ("nvidia-222",),
+) -> ChangesStatus:
     """One card with so many mdevs, of which so many were made and removed since the start."""
     results = (ResultsStatus("create-mdev", made), ResultsStatus("remove-mdev", removed))
     return NO_CHANGES._replace(
-        cards=(CardStatus("0000:3b:00.0", ("nvidia-222",), instances, ()),),
+        cards=(CardStatus("0000:3b:00.0", types, instances, ()),),
         in_progress=("create something",) if busy else (),
         results=results,
     )

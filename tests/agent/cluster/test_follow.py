@@ -15,6 +15,7 @@ import pytest
 from nodeagent.agent import core as cores
 from nodeagent.agent.cluster import state
 from nodeagent.agent.cluster.follow import ClusterFollower, follower
+from nodeagent.agent.cluster.node_events import find_causes
 from nodeagent.agent.cluster.state import ClusterState
 from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
@@ -100,6 +101,8 @@ async def test_a_state_that_cannot_be_written_is_a_doubt_until_one_is_written(sa
     async with saving.living():
         saving.follower.state.set(zone("b"))
         await saving.until(lambda: len(saving.status.warnings) == 2)
+        unsaved, _ = saving.status.warnings
+        assert find_causes(status(doubts=(unsaved,))) == {}, "the CR is in force"
         aside.rmdir()
         saving.follower.state.set(zone("c"))
         await saving.until(lambda: len(saving.status.warnings) == 1)

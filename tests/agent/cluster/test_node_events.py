@@ -249,6 +249,15 @@ def test_a_card_is_one_event_when_it_is_worked_on_no_more_and_a_scan_shows_it(be
     assert compare_cards(rest, after) == ([], after)
 
 
+def test_a_type_that_is_added_to_a_card_leaves_the_mdevs_of_the_others_uncounted() -> None:
+    one, both = cards(8), cards(12, made=4, types=("nvidia-222", "nvidia-223"))
+    (created,), _ = compare_cards(one, both)
+    names(created.message, "0000:3b:00.0: 4 x")
+    (removed,), _ = compare_cards(both, cards(8, made=4, removed=4))
+    names(removed.message, "0000:3b:00.0: 4 x")
+    assert removed.reason is node_events.MDEV_REMOVED
+
+
 def test_of_two_statuses_the_warnings_that_last_are_found() -> None:
     before = status(bad(), bad(OTHER_AT), changes=NO_CHANGES._replace(waiting=(WAITING,)))
     (only,) = node_events.find_lasting(
