@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes two parts of a Node's status: nodeagent's own condition, and the removal of stale resources.
 
-A condition is written with a strategic merge patch, which changes only the condition of its type. For each
-resource that ever had a device plugin, the kubelet keeps a "0" in the Node for ever (``MachineInfo`` in
+A condition is written with a strategic merge patch, which leaves conditions of other types unchanged. For
+each resource that ever had a device plugin, the kubelet keeps a "0" in the Node for ever (``MachineInfo`` in
 pkg/kubelet/nodestatus/setters.go); ``agent.cluster.stale`` decides which of them to remove.
 """
 
@@ -26,7 +26,7 @@ class Condition(NamedTuple):
     since: str = ""
 
     def equals(self, other: Condition | None) -> bool:
-        """Return True if both have the same status and texts, whenever they began."""
+        """Return True if both conditions have the same status and texts, even if their times differ."""
         return other is not None and self[:3] == other[:3]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses VMs and VMIs of KubeVirt, as the API server sends them, into ``VirtualMachine``. Decides nothing.
 
-Of a VirtualMachine, the template of its VirtualMachineInstance is parsed. Only devices are read. An entry
-with a resource claim uses DRA in KubeVirt, and requests no device from a device plugin.
+For a VirtualMachine, the VMI template in its spec is parsed. Only devices are read. An entry with a resource
+claim uses DRA in KubeVirt, and requests no device from a device plugin.
 """
 
 from __future__ import annotations

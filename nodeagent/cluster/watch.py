@@ -3,9 +3,9 @@
 
 The client requests the server to end each stream after five minutes, so a dead connection is detected. The
 next stream continues from the last resource version; if that is too old, the objects are listed again.
-After each failure the pause grows, until a stream has lasted for a while; so the loop causes little load
-whatever the server does. After a failure the last known objects stay available. ``agent.cluster.follow``
-uses this module, which does not interpret the objects.
+After each failure the pause grows, until a stream has lasted for a while; so even a failing server gets few
+requests. After a failure the last known objects stay available. ``agent.cluster.follow`` uses this module,
+which does not interpret the objects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def without_managed_fields(document: Object) -> Object:
 class Resource(NamedTuple):
     """A collection to watch: its ``path``, its plural for messages, and a field selector.
 
-    ``trim`` returns the part of an object that is stored; changes of other parts notify nobody.
+    ``trim`` returns the part of an object that is stored; a change of any other part causes no notification.
     """
 
     path: str
@@ -52,8 +52,9 @@ class Resource(NamedTuple):
 class WatchState:
     """The state of a watch. ``objects`` by ``namespace/name``; None before the first response.
 
-    ``answers``: whether the objects are current; None before the first request. ``at`` is the time of the
-    last change of ``answers``, in seconds since 1970. ``error`` and ``hint`` explain a failure.
+    ``answers``: whether the API server answers, so that the objects are current; None before the first
+    request. ``at`` is the time of the last change of ``answers``, in seconds since 1970. ``error`` and
+    ``hint`` explain a failure.
     """
 
     objects: Mapping[str, Object] | None = None
@@ -174,7 +175,7 @@ class Watch:
             self._set_answers(answers=True)
 
     def _note_failure(self, error: ClusterUnavailable) -> float:
-        """Log the first failure, and each other cause that has a hint; return the seconds to pause."""
+        """Log the first failure, and each later failure with a new hint; return the seconds to pause."""
         if error.hint not in self._logged_hints and (error.hint or not self._logged_hints):
             log.event(
                 log.CLUSTER_WATCH_FAILED, object=self._resource.plural, error=error.what, hint=error.hint
@@ -191,7 +192,7 @@ class Watch:
 
 
 class Store:
-    """The objects and their resource version; None: a list is needed. Does no I/O.
+    """The objects and their resource version; None if a list request is needed first. Does no I/O.
 
     Only names and versions of objects from the server are checked.
     """
@@ -211,7 +212,7 @@ class Store:
         self.version = version
 
     def apply(self, event: Object) -> None:
-        """Apply an event of a watch.
+        """Apply one event of the watch stream to the stored objects.
 
         :raises Expired: if the event reports that the version is too old.
         :raises ClusterUnavailable: if the event reports another error, or is invalid.

@@ -3,8 +3,8 @@
 
 Other packages call ``config.load``. ``settings`` defines every setting as a field of a record, ``rules``
 the structure of resource rules, ``words`` the accepted text formats. ``sources`` collects files, variables
-and flags; ``codec`` parses them; ``mdevctl`` and ``vgpu_device_manager`` import files of these tools;
-``loading`` runs all steps in order.
+and flags; ``codec`` parses them; ``mdevctl`` and ``vgpu_device_manager`` import files of the tools with these
+names; ``loading`` runs all steps in order.
 """
 
 from __future__ import annotations

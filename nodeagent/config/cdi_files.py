@@ -40,10 +40,11 @@ _Named = tuple[str, bool]
 
 
 class Directory:
-    """One pass over a CDI directory, run in a thread; the attributes show a waiting task whether it is stuck.
+    """One pass over a CDI directory, run in a thread; the attributes show a waiting task whether the pass is
+    stuck.
 
     ``progress`` is incremented after each file. ``at`` is the path that is being read. ``parsing`` is true
-    while the thread parses a file, when no system call can block it.
+    while the thread parses a file; no system call can block the thread then.
     """
 
     def __init__(self, prefix: str, rank: int, known: Mapping[str, CdiFile]) -> None:
@@ -214,7 +215,7 @@ def _plain_data(content: bytes, path: str) -> Any:
 
 
 def _plain(entry: Entry) -> Any:
-    """Return the entry as plain data; only booleans and numbers are told apart from text."""
+    """Return the entry as plain data; booleans and numbers get their own types, other scalars stay text."""
     if isinstance(entry, Items):
         return [_plain(each) for each in entry.entries]
     if not isinstance(entry, Scalar):

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts configurations of two other device plugins into resource rules, as plain data.
 
-The sriov-network-device-plugin (``resourceList``; its README and pkg/types, 3.11): selectors mean the same
-there and here: one of the values, all of the keys, one of the selectors, the first resource that fits. A
-selector with a key that has no counterpart, or for drivers that serve containers, would match more than was
-meant: it is left out, with a note. ``needVhostNet`` selects nothing, and of two keys that name the same PF
-(the SR-IOV operator writes both) one is enough.
+Selectors of the sriov-network-device-plugin (``resourceList``; README and pkg/types of 3.11) mean the same as
+in nodeagent: values and selectors are combined with OR, keys with AND, and the first matching resource gets
+the device. A selector is omitted, with a note, if one of its keys has no counterpart in nodeagent or if it
+selects drivers for containers, because the converted selector would match too many devices. ``needVhostNet``
+selects nothing, and of two keys that name the same PF (the SR-IOV operator writes both) one is enough.
 
 squat's generic-device-plugin (``devices``; its README and deviceplugin/path.go, 0.1): a group has as many
 devices as the pattern with the most matches, or fewer where another path has not enough of them; a path's
-``limit`` says how often a match may be used for that. Here the pattern with the smallest limit leads, and the
-others go with it. Each group is a rule, and rules of one name are one resource. USB devices of a group go
-together. A group that would pass more to a container than before is left out, with a note.
+``limit`` says how often a match may be used for that. In the converted rule, the pattern with the smallest
+limit comes first and has one device for each match, with device nodes of the other paths added. Each group
+becomes one rule, and rules with the same name form one resource. The USB devices of one group are allocated
+together. A group is omitted, with a note, if the converted rule would give a container more devices than the
+other plugin does.
 
 Both plugins read their files with Go's encoding/json, which ignores the case of keys.
 """
@@ -92,7 +94,7 @@ def _is_generic(document: dict[str, Any]) -> bool:
 
 
 def _list_devices(document: dict[str, Any]) -> list[Any]:
-    """The devices of a file; the text of one ``--device`` is a device itself."""
+    """Return the devices of a file; the text of a ``--device`` flag is one device instead of a list."""
     listed = document.get(_GENERIC_LIST, [document] if "groups" in document else [])
     return listed if isinstance(listed, list) else []
 
@@ -161,7 +163,7 @@ def _selector(given: Any, kind: str, place: str, notes: list[str]) -> Rule | Non
 
 
 def _merge_pfs(given: dict[str, Any], place: str, notes: list[str]) -> list[str]:
-    """Keep the one of two keys for the same PFs that has numbers of VFs; both keys if both have them."""
+    """Remove the redundant one of two keys that name the same PFs; keep both if both have VF numbers."""
     numbered = [key for key in ("rootDevices", "pfNames") if any("#" in each for each in _list(given[key]))]
     if len(numbered) > 1:
         return ["pfNames and rootDevices with numbers"]
@@ -251,7 +253,9 @@ def _path(given: Any, place: str, notes: list[str]) -> Rule | None:
 
 
 def _unit(entries: list[Rule], count: Any) -> Rule:
-    """Return the node of a rule. A pattern leads, if there is one: it has a device for each match."""
+    """Return the ``node`` entry of a rule. A pattern comes first, because the rule then has a device for each
+    match of its first path.
+    """
     patterns = (entry for entry in entries if is_pattern(entry["path"]))
     leading = min(patterns, key=lambda entry: int(entry.get("limit", 1)), default=None)
     if leading is not None:

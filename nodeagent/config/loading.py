@@ -133,7 +133,7 @@ def load_cached(
 def load_candidate(path: str, prefix: str, present: Iterable[Value]) -> Settings:
     """Return the settings that a process would have with this file as its config.yaml; "-" is standard input.
 
-    ``present`` are the current values of the process, of which those from environment and flags still
+    ``present`` has the current values of the process; its values from environment variables and flags still
     apply. ``conf.d`` is read from the host below the prefix.
 
     :raises ConfigError: or its subclass ConfigErrors, with all errors.
@@ -148,7 +148,7 @@ def load_candidate(path: str, prefix: str, present: Iterable[Value]) -> Settings
 def check_file(path: str) -> Settings:
     """Return the settings of one file and the defaults; "-" is standard input.
 
-    Files of other tools that the file names are not read.
+    Files of other tools are not read, even if this file names them.
 
     :raises ConfigError: or its subclass ConfigErrors, with all errors.
     """
@@ -274,7 +274,7 @@ def _read_vgpu_file(path: str) -> VgpuFile:
 
 
 def _check_pci_ids(path: str, prefix: str, effective: Effective) -> None:
-    """Report an error if the configured pci.ids file does not exist: the resources would get other names."""
+    """Report an error if the configured pci.ids file does not exist, because resource names would change."""
     if path and not os.path.isfile(sources.below(prefix, path)):  # noqa: PTH113  text in, answer out
         place = effective.place("discovery.pciIds") or ""
         hint = "give the path of a pci.ids file, or remove it: then the bundled copy is used"
@@ -304,9 +304,7 @@ def _build_configuration(effective: Effective, home: str, prefix: str = "") -> C
 
 
 def _default_node_name(prefix: str) -> str:
-    """Return the kubelet's default for the node name: the host name, with a root prefix that of
-    /etc/hostname.
-    """
+    """Return the kubelet's default node name: the host name, or with a root prefix that in /etc/hostname."""
     name = os.uname().nodename
     if prefix not in ("", "/"):
         with contextlib.suppress(OSError):

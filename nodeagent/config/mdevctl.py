@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports the definitions of mdevctl: ``/etc/mdevctl.d/<parent>/<uuid>``, one JSON file for each device.
 
-Only devices that mdevctl itself starts at boot (``"start": "auto"``) are created. An invalid file is a
+Only devices that mdevctl itself starts at boot (``"start": "auto"``) are created. An invalid file causes a
 warning, and the other files are used, so that one file cannot make all devices of the node unavailable. The
 device of an invalid file and its parent still belong to mdevctl: nodeagent creates nothing there.
 """

@@ -201,7 +201,7 @@ class Setting(Field):
         return self.flag and f"NODEAGENT_{self.flag[2:].replace('-', '_').upper()}"
 
     def note(self, before: str, after: str) -> str:
-        """Return a note between two texts if the daemon reads this setting at start only; else ""."""
+        """Return "read at the start only", between two texts, if that is true of this setting; else ""."""
         return f"{before}read at the start only{after}" if self.at_start else ""
 
 

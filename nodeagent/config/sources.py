@@ -184,7 +184,7 @@ def read_environment(
 
 
 def _unknown_variables(environ: Mapping[str, str], known: tuple[str, ...]) -> list[str]:
-    """Return warnings only, since Kubernetes sets variables such as NODEAGENT_PORT for a Service."""
+    """Return a warning for each unknown variable; those that Kubernetes sets for a Service are ignored."""
     kubernetes = (f"{ENV_PREFIX}SERVICE_", f"{ENV_PREFIX}PORT")
     return [
         f"env {name} is not a setting: {naming.suggest(name, known)}"

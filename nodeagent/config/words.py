@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines the accepted text formats of settings, with the error for any other text.
 
-Formats are strict wherever a text could have two meanings: a number is plain decimal, a switch is ``true``
-or ``false``, a duration has a unit, an id is plain hexadecimal. The hint of ``Invalid`` shows the correct
+Formats are strict if a text could have two meanings: a number is plain decimal, a switch is ``true`` or
+``false``, a duration has a unit, an id is plain hexadecimal. The hint of ``Invalid`` shows the correct
 format. The keys of records name their format in ``WORDS``.
 """
 
@@ -206,7 +206,7 @@ def _fits(pattern: str, template: tuple[str, ...]) -> bool:
 
 
 def _of_no_group(word: Word) -> Word:
-    """Return the same format without IOMMU group nodes.
+    """Return the same path format, which also rejects the device nodes of IOMMU groups.
 
     Only one process can open an IOMMU group, and group numbers change. Patterns are checked again when
     device nodes match them.
@@ -265,8 +265,8 @@ def _listen(scalar: Scalar) -> str:
 
 
 def kubelet_name(words: str, part: str, rest: str = "") -> Word:
-    """Return the format of a name that the kubelet accepts; with ``rest``, of a part of a name, which may
-    be empty.
+    """Return the format of a name that the kubelet accepts; with ``rest``, the format of the first part of a
+    name, which may be empty.
     """
 
     def read(scalar: Scalar) -> str:

@@ -2,8 +2,8 @@
 """The strict YAML parser: returns the entries of a file with their lines. No other module uses PyYAML.
 
 PyYAML implements YAML 1.1, in which an unquoted ``0000:03:00.0`` is the number 180.0, and later duplicate
-keys override earlier ones silently. So scalars stay text here, and duplicate keys, tags, several documents,
-invalid UTF-8 and files over 1 MiB are errors. Aliases are expanded up to ``MAX_ENTRIES`` values.
+keys override earlier ones silently. In this parser all scalars stay text, and duplicate keys, tags, several
+documents, invalid UTF-8 and files over 1 MiB are errors. Aliases are expanded up to ``MAX_ENTRIES`` values.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _content(path: str) -> bytes | None:
 
 
 def _no_link(path: str) -> None:
-    """Return silently if the path does not exist.
+    """Return without an error if the path does not exist.
 
     :raises ConfigError: if the path is a broken link: the operator expects its settings, not the defaults.
     """

@@ -277,7 +277,7 @@ class DemoNode:
         return ""
 
     def serves(self, capacities: Mapping[str, tuple[int, int]]) -> bool:
-        """Return True if each resource has one stream, and this capacity and allocatable."""
+        """Return True if each resource has one ListAndWatch stream, this capacity and this allocatable."""
         streams = self.kubelet.statistics.streams
         return all(
             streams.get(name) == 1 and self.kubelet.capacity(name) == numbers
@@ -365,7 +365,7 @@ async def open_node(
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without variables of another nodeagent; the package can be imported anywhere."""
+    """Return the environment without variables for other daemons, and with this package in PYTHONPATH."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
     paths = (str(SOURCE), kept.get("PYTHONPATH", ""))
     return kept | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}

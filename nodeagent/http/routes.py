@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The paths of the daemon's HTTP server, on the unix socket and by TCP, and which clients may use them.
 
-Only root may use the unix socket. Commands read the Status and the Snapshot with the settings there, and post
-manual requests. TCP serves metrics, health and the status page, which are all made from the Status.
+Only root may use the unix socket. Through this socket, commands read the Status and the Snapshot with the
+settings, and post manual requests. TCP serves metrics, health and the status page, which are all made from
+the Status.
 
 A page of any web site may send requests here from a browser, and its host name may resolve to this address
-(DNS rebinding). So the ``Host`` header must be an IP address, the name of this host or localhost. Metrics and
-health accept any name if all clients may connect anyway.
+(DNS rebinding). Therefore the ``Host`` header of a request must be an IP address, the name of this host or
+localhost. Requests for metrics and health may have any name in ``Host`` if the settings admit all clients.
 
-The Status is collected on the event loop and formatted in a thread. The thread also imports the modules for
-that, so a daemon without clients never loads them.
+The Status is collected on the event loop and formatted in a thread. The thread also imports the formatting
+modules, so a daemon without clients never loads them.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ def _probe(good: bool, text: str) -> Response:
 class StatusStream:
     """The Status as server-sent events (HTML standard): the whole document, whenever it has changed.
 
-    While at least one page is open, the Status is collected every second, once for all pages: no single event
-    shows a change of any of its parts.
+    While at least one page is open, the Status is collected every second, once for all pages, because no
+    event in the daemon reports every change of the Status.
     """
 
     def __init__(self, status: Callable[[], Status], timeouts: Timeouts) -> None:
@@ -208,7 +209,7 @@ class StatusStream:
             self._open -= 1
 
     async def _take_status(self) -> None:
-        """Make a new event if the Status has changed, unless another page did so just now."""
+        """Create a new event if the Status has changed, unless another page has just created it."""
         if anyio.current_time() - self._taken_at < self._timeouts.page_update / 2:
             return
         self._taken_at = anyio.current_time()

@@ -5,10 +5,11 @@ Each connection carries one request and is closed after the response (``http.con
 (``http.routes``) makes the response. A client that is slow, sends too much or does not speak HTTP is refused.
 While all connections are in use, further clients wait in the queue of the socket.
 
-The unix socket serves root and the daemon's own user. If another process listens on it, it is not taken over,
-and only our own file is removed. The TCP address follows the settings; if it is in use, opening it is
-retried. systemd accepts clients on a socket that it created even if the daemon does not serve it. So the
-daemon serves that socket while it cannot open the address of the settings.
+The unix socket serves root and the daemon's own user. If another process listens on the unix socket, the
+daemon does not replace that socket; at its end the daemon removes only a socket file of its own. The TCP
+address follows the settings; if it is in use, opening it is retried. systemd accepts clients on a socket that
+it created even if the daemon does not serve it. So the daemon serves the socket of systemd while it cannot
+open the address of the settings.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def _listen_unix(path: Path) -> sockets.SocketFile:
 class NetworkListener:
     """The component that serves ``http.listen``; ``handler`` returns the handler for given settings.
 
-    A socket with that address that systemd has ``passed`` to this process is used before one of our own.
+    If systemd has ``passed`` a socket with that address to this process, no new socket is opened.
     """
 
     name = "http"

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads PCI error counts (Advanced Error Reporting) and other hints for one function, and its binding.
 
-They are read on demand for ``explain`` and for a warning at start, never by a scan, and always with a
-timeout: a device may not respond. The counters exist if the kernel itself handles AER and the device has
-the capability; kernels before 7.2 leave ``aer_dev_fatal`` at zero after a failed recovery. sysfs does not
-show the state of a recovery; ``agent.recoveries`` saves it with the binding. May block: call it in a
-thread.
+These values are read on demand for ``explain`` and for a warning at start, never by a scan, and always with a
+timeout, because a device may not respond. The counters exist if the kernel itself handles AER and the device
+has the capability; kernels before 7.2 leave ``aer_dev_fatal`` at zero after a failed recovery. sysfs does not
+show the state of a recovery; ``agent.recoveries`` saves it with the binding. May block: call it in a thread.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _TOTAL = re.compile(r"^TOTAL_ERR_\S+\s+(\d{1,19})$", re.MULTILINE)
 def read_binding(root: Root, address: str) -> str | None:
     """Return an identity of the device and its current driver binding; None if the device does not exist.
 
-    It contains the inodes of the device's directory and of its ``vfio-dev``, which the kernel creates for
-    each binding.
+    The identity contains the inodes of the device's directory and of its ``vfio-dev``, which the kernel
+    creates for each binding.
     """
     path = f"{DEVICES}/{address}"
     try:

@@ -5,9 +5,9 @@ The modprobe.d file sets ``driver_override`` of each address when vfio-pci is lo
 still there: addresses change when a card is added. ``options vfio-pci ids=`` would bind all devices with an
 id. The initramfs loads vfio-pci before udev loads other modules: dracut with ``force_drivers``
 (rd.driver.pre, before its udev), initramfs-tools with a script that sorts before that of udev (dracut 059,
-initramfs-tools 0.142). The udev rule is for functions that are plugged in or rescanned later. The content
-of the modprobe.d file is the only record. Each file has a checksum: an edited file is neither replaced nor
-removed.
+initramfs-tools 0.142). The udev rule is for functions that are plugged in or rescanned later. nodeagent
+stores the list of these functions only in the modprobe.d file. Each file has a checksum: an edited file is
+neither replaced nor removed.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ On the running kernel these are uevents, read by ``uevents``, and inotify for ch
 devtmpfs create device nodes with ordinary system calls. inotify watches the same directories below every
 root: those of device nodes, the lists of devices and drivers in sysfs, and each driver's directory. For its
 own changes in sysfs, the kernel raises no inotify event. In a simulated host, programs make all changes, so
-inotify reports them; replacing a device's link announces a changed attribute. A slow timer finds changes
-that neither reports. The observer merges bursts.
+inotify reports them; a program that changes an attribute then replaces the link of the device, to cause an
+event. A slow timer finds changes that neither uevents nor inotify report. The observer merges bursts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class KernelEvents:
     def watch_rule_nodes(self, paths: Iterable[str]) -> None:
         """Watch for the device nodes that rules name; scan after this call.
 
-        USB devices are watched if the directory of their nodes is among these.
+        USB devices are watched if the directory of their device nodes is one of ``paths``.
         """
         self._rule_nodes = frozenset(paths)
         self._watch_nodes()
@@ -109,12 +109,12 @@ class KernelEvents:
             log.event(log.EVENTS_UNAVAILABLE, source="the kernel", seconds=seconds, error=error)
 
     def resync_interval(self, resync: float) -> float:
-        """Seconds between scans without an event; fewer than ``resync`` where the kernel sends none."""
+        """Seconds between scans without an event; fewer than ``resync`` if the kernel sends no events."""
         return min(resync, self._timeouts.host_poll) if self._polls else resync
 
     @property
     def _polls(self) -> bool:
-        """True where the kernel sends no events."""
+        """True if the kernel sends no events."""
         return self._root.is_host and self._reader is None
 
     def log_losses(self) -> None:
@@ -197,7 +197,7 @@ class KernelEvents:
             self._request_scan(path)
 
     def _concerns(self, path: str) -> bool:
-        """Return True for one of the nodes, and for any name in a directory of links to device nodes."""
+        """Return True for a watched device node, and for any name in a directory of links to device nodes."""
         if path.rpartition("/")[0].endswith(_LINK_DIRECTORIES):
             return True
         return any(fits(path, node) for node in self._rule_nodes | self._cdi_nodes)

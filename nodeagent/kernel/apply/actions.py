@@ -2,8 +2,8 @@
 """Applies one change to the host, and verifies it.
 
 A value that is already set is not written again. Every call may sleep in the kernel for as long as a VM
-runs, so callers use a thread that can be abandoned. The caller checks before whether a process uses the
-device (``open_files``).
+runs, so callers use a thread that can be abandoned. Before each call, the caller checks whether a process
+uses the device (``open_files``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from nodeagent.model.change import Action, ActionKind
 def apply(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Apply the change and verify it; return immediately if it is already in effect. May block for long.
 
-    In a simulated host the effect takes time to appear; in the kernel it does not.
+    In a simulated host the effect of a write appears later; in the kernel it appears before the write
+    returns.
 
     :raises KernelRefused: with the errno (0: no error, but no effect) and the path.
     """
@@ -30,7 +31,8 @@ def apply(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def _create_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Create an mdev; it is ready when it has a driver: the link exists when ``bind`` is announced.
+    """Create an mdev, and wait until a driver is bound to it: the driver link exists when the kernel sends
+    ``bind``.
 
     :raises KernelRefused: as ``write_verified``; immediately if the id exists or no instance is available.
     """
@@ -49,7 +51,7 @@ def _create_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def _remove_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Remove an mdev; does nothing if it does not exist. Blocks while a process has it open.
+    """Remove an mdev; does nothing if it does not exist. The call blocks while a process has the mdev open.
 
     :raises KernelRefused: as ``write_verified``.
     """
@@ -64,7 +66,7 @@ def _remove_mdev(root: Root, action: Action, timeouts: Timeouts) -> None:
 def _set_vgpu_type(root: Root, action: Action, timeouts: Timeouts) -> None:
     """Set or clear the vGPU type of a VF; does nothing if it is already as requested.
 
-    The driver returns EINVAL both for an unknown type and for one without capacity.
+    The driver returns EINVAL both for an unknown vGPU type and for a type without free capacity.
 
     :raises KernelRefused: as ``write_verified``; immediately if the VF does not offer the type now.
     """

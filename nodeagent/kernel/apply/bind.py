@@ -2,8 +2,8 @@
 """Changes the drivers of functions of one IOMMU group: of all of them, or of none.
 
 First all functions are released: for each function, ``driver_override`` is written, then ``unbind`` of the
-current driver. Then all are probed: ``drivers_probe`` does not report a failed probe, so the driver link is
-read back. If one step fails, the others are rolled back in reverse order. The host's use of all functions
+current driver. Then all functions are probed. ``drivers_probe`` does not report a failed probe, so the driver
+link is read. If one step fails, the others are rolled back in reverse order. The host's use of all functions
 is read again before the first write, and for each function before its own write, because the previous write
 may have blocked in the kernel for hours. ``new_id`` is never used, since it also binds functions that are
 plugged in later. Functions are not removed and rescanned, as that would clear the override (Linux 6.1 to
@@ -34,7 +34,8 @@ _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.con
 
 
 def change_drivers(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Make all moves; a value that is already set is not written. Blocks as long as a function is in use.
+    """Change the drivers of all functions in ``action``; a value that is already set is not written. The call blocks as
+    long as a function is in use.
 
     :raises KernelRefused: if a move fails. All functions are then back in their previous state
         (``Move.back``), or the message names those that are not.
@@ -124,7 +125,7 @@ def _refusal(move: Move, why: str, hint: str) -> KernelRefused:
 
 
 def _release(root: Root, address: str, driver: str | None, timeouts: Timeouts) -> None:
-    """Unbind one function from its current driver, unless that is the requested one; ``driver`` None: none.
+    """Unbind one function from its current driver, unless that is ``driver``; None requests no driver.
 
     :raises KernelRefused: with the write that had no effect.
     """
@@ -156,7 +157,7 @@ def _set_override(root: Root, address: str, driver: str | None, timeouts: Timeou
 def _unbind(root: Root, address: str, timeouts: Timeouts) -> None:
     """Unbind a function.
 
-    Blocks as long as a process has its VFIO device open, which the caller checks before.
+    The call blocks as long as a process has the function's VFIO device open, so the caller checks that first.
     """
     driver = _driver(root, address)
     if driver is None:

@@ -2,15 +2,15 @@
 """Sets the number of VFs of a function, and whether the kernel probes host drivers for new VFs.
 
 ``sriov_drivers_autoprobe`` applies when the kernel creates a VF, and at each later search for a driver,
-except to a VF with a ``driver_override`` (pci_device_can_probe in drivers/pci/pci-driver.c). So it stays
-disabled as long as a rule requires that: a host driver that udev loads for new VFs then binds none.
+except to a VF with a ``driver_override`` (pci_device_can_probe in drivers/pci/pci-driver.c). So autoprobe
+stays disabled as long as a rule requires that; a host driver that udev loads for new VFs then binds no VF.
 
 Only NVIDIA's sriov-manage can create the VFs of its GPUs, since their driver does not support
 ``sriov_numvfs``. The tool unbinds the GPU, creates or removes all VFs, and binds it again; a configuration
-for MIG or for vGPUs of several sizes is lost (according to the tool's source; not seen on hardware). It
-rejects a GPU that is open. The tool is never interrupted, because the GPU would be left without a driver:
-it has no timeout and outlives a daemon that ends. So its output goes to a memory file: it would be killed
-by a pipe without a reader.
+for MIG or for vGPUs of several sizes is lost (according to the tool's source; not seen on hardware). The tool
+rejects a GPU that a process has open. The tool is never interrupted, because the GPU would be left without a
+driver: it has no timeout and outlives a daemon that ends. Its output goes to a memory file, because writing
+to a pipe without a reader would kill the tool.
 """
 
 from __future__ import annotations
@@ -66,12 +66,14 @@ def set_number(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def probed(root: Root, address: str) -> bool:
-    """Return True if the kernel probes host drivers for new VFs of a function, and that can be changed."""
+    """Return True if the kernel probes host drivers for new VFs of a function, and this setting can be
+    changed.
+    """
     return root.text(f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}") == _ON
 
 
 def restore_autoprobe(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Let the kernel probe host drivers for VFs again; writes nothing if it does.
+    """Enable the probing of host drivers for VFs; write nothing if it is enabled already.
 
     :raises KernelRefused: as ``write_verified``.
     """
@@ -79,7 +81,7 @@ def restore_autoprobe(root: Root, action: Action, timeouts: Timeouts) -> None:
 
 
 def _set_autoprobe(root: Root, address: str, wanted: str, timeouts: Timeouts) -> bool:
-    """Enable or disable probing; return False if that is already set, or the attribute does not exist."""
+    """Enable or disable autoprobe; return False if it is set so already, or the attribute does not exist."""
     path = f"{pci.DEVICES}/{address}/{pci.AUTOPROBE}"
     if (now := root.text(path)) in (None, wanted):
         return False
@@ -88,7 +90,7 @@ def _set_autoprobe(root: Root, address: str, wanted: str, timeouts: Timeouts) ->
 
 
 def _restore_switch(root: Root, address: str, error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
-    """Restore the autoprobe setting, and return the error, which names a failure of that too."""
+    """Restore the autoprobe setting; return the error, extended if the restore fails too."""
     try:
         _set_autoprobe(root, address, _ON, timeouts)
     except KernelRefused as second:

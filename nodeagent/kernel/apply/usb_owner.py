@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes the owner of a USB device node: QEMU's user while a pod has the device, then the former owner.
 
-A container gets its own device node with the owner that the host's node has at that time, so the owner is
-changed before. The kernel creates the node again, owned by root, whenever the device gets another number.
-May block.
+A container gets a copy of the host's device node with its current owner, so the owner is changed before the
+container is created. The kernel creates a new device node, owned by root, whenever the device gets another
+number. May block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAJOR = 189  # USB_DEVICE_MAJOR in the kernel: 128 numbers to a bus
 
 
 def read_owner(root: Root, loan: Loan) -> Loan:
-    """Return the loan with the current owner of the node.
+    """Return ``loan`` with the current owner of the device node.
 
     :raises KernelRefused: if the node does not exist.
     """
@@ -41,7 +41,7 @@ def assign_to_qemu(root: Root, loan: Loan) -> None:
 
 
 def return_to_owner(root: Root, loan: Loan) -> None:
-    """Restore the former owner if the same node still belongs to QEMU.
+    """Restore the former owner if the same device node still belongs to QEMU's user.
 
     :raises KernelRefused: if that fails.
     """
@@ -54,7 +54,7 @@ def return_to_owner(root: Root, loan: Loan) -> None:
 
 
 def device_number(place: str) -> tuple[int, int]:
-    """Return the major and minor number of the node of ``bus:number``."""
+    """Return the major and minor number of the device node of the USB device ``bus:number``."""
     bus, _, device = place.partition(":")
     return _MAJOR, (int(bus) - 1) * 128 + int(device) - 1
 
