@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshot: all inputs of decisions at one moment, as one frozen value.
 
-The daemon, ``scan``, ``plan`` and ``explain`` decide from a Snapshot with the same functions. Its parts are
-immutable, and an equal part is the same object in the next Snapshot, so changes are found by identity.
+The daemon, ``scan``, ``plan`` and ``explain`` decide from a Snapshot with the same functions. The parts of a
+Snapshot are immutable, and a part that has not changed is the same object in the next Snapshot, so a
+comparison of object identities finds the changes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Names = Mapping[str, str]
 
 
 class AllocatedDevice(NamedTuple):
-    """A USB device, device node or CDI device by name, and its holder, if the kubelet has reported one."""
+    """The name of a USB device, device node or CDI device, and the pod that uses it, if the kubelet has
+    reported one.
+    """
 
     name: str
     holder: Holder | None
@@ -36,13 +39,13 @@ class Snapshot:
     """All inputs of all decisions.
 
     ``open`` has the UUIDs of mdevs and the addresses of VFs that a process of the host has open or may have
-    open. ``failures`` are the kernel's errors for attempts that wait for their retry. ``machine_id`` is ""
-    if unknown. ``unplugged`` are ids that left the host while a pod used them, with their groups.
-    ``scanned_nodes`` are the device nodes that the Host includes if they exist, besides those of VFIO;
-    None: all that rules name. ``loans`` are the USB devices allocated to pods, with their numbers at that
-    time. ``recently_allocated`` are functions of which a node or a USB device was just allocated.
-    ``unwanted`` are ids that a waiting change removes or binds to another driver when they are no longer in
-    use.
+    open. ``failures`` are the kernel's errors for changes that failed and will be retried. ``machine_id`` is
+    "" if unknown. ``unplugged`` are the ids and IOMMU groups of devices that left the host while a pod used
+    them. ``scanned_nodes`` are the device nodes that the scan looks for in addition to VFIO's device nodes;
+    None means all device nodes that rules name. ``loans`` are the USB devices allocated to pods, with their
+    bus device numbers at the allocation. ``recently_allocated`` are PCI functions of which a device node or
+    USB device was just allocated. ``unwanted`` are ids that a waiting change removes or binds to another
+    driver when they are no longer in use.
     """
 
     host: Host = field(default_factory=Host)
@@ -67,20 +70,22 @@ class Snapshot:
 
     @cached_property
     def allocated_nodes_beyond_rules(self) -> tuple[str, ...]:
-        """Return the allocated device nodes except those of VFIO and of rules; computed on first use."""
+        """Return the allocated device nodes that are neither VFIO's nor named by a rule; computed on first
+        use.
+        """
         wanted = self.spec.node_paths
         return tuple(path for path in self.allocated_nodes if not any(fits(path, each) for each in wanted))
 
     @cached_property
     def allocated_nodes(self) -> tuple[str, ...]:
-        """Return the allocated device nodes, by any name, except those of VFIO."""
+        """Return the allocated device nodes, under any resource name, except VFIO's device nodes."""
         found = sorted({path for _, paths in self._allocated() for path in paths})
         return tuple(path for path in found if is_node_path(path) and not of_groups(path))
 
     @cached_property
     def unknown_node(self) -> AllocatedDevice | None:
-        """Return an allocated node that does not exist, so that its PCI function is unknown; None if there
-        is none.
+        """Return an allocated device node whose PCI function is unknown, for example because the device node
+        does not exist; None if there is none.
         """
         nodes, usb = self.host.dev_nodes, {each.node for each in self.host.usb.values()}
         given = ((used, path) for used, paths in self._allocated() for path in paths)
@@ -96,7 +101,7 @@ class Snapshot:
 
     @cached_property
     def unidentified_device(self) -> ResourceDevice | None:
-        """Return an allocated id that is not a device of this host and whose nodes are unknown; None if
+        """Return an allocated device id that is not on this host and whose device nodes are unknown; None if
         there is none.
         """
         found = (each for each in self.allocations.not_in_checkpoint() if self.host.device(each[1]) is None)
@@ -104,7 +109,8 @@ class Snapshot:
 
     @cached_property
     def functions_in_use(self) -> Mapping[PciAddress, AllocatedDevice]:
-        """Return the functions whose USB device, node or CDI device a pod uses, with one such device each.
+        """Return the PCI functions whose USB device, device node or CDI device a pod uses, each with one of
+        these devices.
 
         The kubelet stores the responses of all Allocate calls, of every plugin and regardless of current
         rules. Computed on first use.
@@ -121,11 +127,11 @@ class Snapshot:
         return found
 
     def _behind(self, path: str) -> frozenset[PciAddress]:
-        """Return the PCI functions of a node."""
+        """Return the PCI functions of a device node."""
         return placed(self.host.dev_nodes.get(path)) or frozenset()
 
     def _allocated(self) -> Iterator[tuple[AllocatedDevice, tuple[str, ...]]]:
-        """Yield the devices allocated to pods, with their nodes."""
+        """Yield the devices allocated to pods, with the device nodes of each."""
         allocations = self.allocations
         for head, loans in self.loans.items():
             yield from ((AllocatedDevice(loan.id, self.holder(head)), (loan.node,)) for loan in loans)
@@ -147,14 +153,14 @@ class Snapshot:
         return tuple(dict.fromkeys(found))
 
     def nodes_of(self, used: AllocatedDevice) -> tuple[str, ...]:
-        """Return the nodes of an allocated CDI device according to its current file."""
+        """Return the device nodes that the current CDI file lists for an allocated CDI device."""
         entry = self.host.cdi_entries.get(used.name)
         return entry.device.paths if entry is not None else ()
 
     @cached_property
     def unknown_cdi_device(self) -> AllocatedDevice | None:
-        """Return an allocated CDI device, of a kind with a rule, that no file defines now; None if there is
-        none.
+        """Return an allocated CDI device that no CDI file defines now, if a rule names its CDI kind; None if
+        there is none.
         """
         kinds, known = self.spec.cdi_kinds, self.host.cdi_entries
         ours = (used for used in self.allocated_cdi if used.name.partition("=")[0] in kinds)
@@ -162,23 +168,27 @@ class Snapshot:
 
     @property
     def allocated_nodes_scanned(self) -> bool:
-        """Return True if the Host contains the hardware of all allocated nodes."""
+        """Return True if the scan of the Host included all allocated device nodes."""
         return self.scanned_nodes is None or self.scanned_nodes.issuperset(self.allocated_nodes_beyond_rules)
 
     def holder(self, device_id: str) -> Holder | None:
-        """Return the holder of a device; a pending allocation is newer than the kubelet's answer."""
+        """Return the pod that uses a device; a pending allocation takes precedence over the kubelet's older
+        answer.
+        """
         return self.reservations.pending.get(device_id) or self.allocations.holder(device_id)
 
     def held(self) -> Iterator[tuple[str, Holder]]:
-        """Yield all ids with their holders, from the kubelet's answer and from later Allocate calls."""
+        """Yield all device ids in use with their pods, from the kubelet's answer and from later Allocate
+        calls.
+        """
         return chain(self.allocations.held(), self.reservations.pending.items())
 
 
 def _is_unplaced(node: DevNode | None) -> bool:
-    """Return True if the PCI functions of the node are not known for certain."""
+    """Return True if the PCI functions of the device node are not known for certain."""
     return node is None or node.vacant or node.guessed
 
 
 def placed(node: DevNode | None) -> frozenset[PciAddress] | None:
-    """Return the PCI functions of a node; None if it does not exist, or no device has its number."""
+    """Return the PCI functions of a device node; None if it does not exist, or no device has its number."""
     return None if node is None or node.vacant else frozenset(node.functions)

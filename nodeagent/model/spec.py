@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Spec: the desired state from the operator, merged from all sources.
 
-The order of entries in a file matters, so they are stored in tuples. ``place`` is the place of an entry in
-a file ("config.yaml:12"), for messages only.
+The order of entries in a configuration file matters, so entries are stored in tuples. ``place`` is the place
+of an entry in a file ("config.yaml:12"), for messages only.
 """
 
 # Annotations are not postponed here: plain.fields_of evaluates them at each start, and that takes time.
@@ -53,8 +53,9 @@ class PciSelector(NamedTuple):
 class PciRule:
     """A resource of PCI functions. Without selectors it matches nothing.
 
-    ``permitted``: the rule is from the KubeVirt CR, which applies to all nodes. Like virt-handler, it
-    matches only functions on a VFIO driver: on another node the same card may be for the host.
+    ``permitted``: the rule is from the KubeVirt CR, which applies to all nodes. Like virt-handler, a
+    permitted rule matches only functions on a VFIO driver, because the host of some Nodes may need the same
+    card model for itself.
     """
 
     name: Annotated[str, Key("the resource, such as example.com/gpu", "resource")]
@@ -74,11 +75,12 @@ class PciRule:
 
 
 class NodePath(NamedTuple):
-    """A device node of a Device, or, with ``*``, ``?`` and ``[…]`` in the last part, all matching nodes.
+    """The path of a device node of a Device; with ``*``, ``?`` or ``[…]`` in the last part of the path, all
+    device nodes that match.
 
-    ``mount_path``: its path in the container; "" means the same path. ``permissions`` "": those of the
-    rule. ``limit``, with ``per_path``: the number of Devices that may contain the node; None: 1 for a
-    pattern, else all.
+    ``mount_path``: the path of the device node in the container; "" means the same path. ``permissions`` ""
+    means the permissions of the rule. ``limit``, with ``per_path``: how many Devices may contain the device
+    node; None means 1 for a pattern, and all Devices for a path.
     """
 
     path: Annotated[str, Key("the node; with *, ? and [...] in the last part all that match", "device nodes")]
@@ -103,7 +105,7 @@ class NodePath(NamedTuple):
 class NodeRule:
     """A resource of ``count`` shares of one device node such as /dev/kvm, or of several nodes together.
 
-    ``per_path``: each node that matches the first of the ``paths`` is a Device with ``count`` shares.
+    ``per_path``: each device node that matches the first of the ``paths`` is a Device with ``count`` shares.
     """
 
     name: str
@@ -120,17 +122,19 @@ class NodeRule:
 
     @property
     def each_alone(self) -> bool:
-        """Return True if each of its Devices can be Healthy or Unhealthy independently."""
+        """Return True if the health of each Device of this rule is independent of the other Devices."""
         return self.per_path and self.count == 1
 
     @property
     def entries(self) -> tuple[NodePath, ...]:
-        """Return all nodes of a Device; the first determines its name."""
+        """Return the entries for all device nodes of a Device; the first entry determines the name of the
+        Device.
+        """
         return self.paths or (NodePath(self.path),)
 
 
 class MdevSelector(NamedTuple):
-    """Matches mdevs by type: one of ``types`` (ids) AND one of ``names``; an empty key matches all."""
+    """Matches mdevs whose type has an id in ``types`` AND a name in ``names``; an empty key matches all."""
 
     types: Annotated[tuple[str, ...], Key("type ids, such as nvidia-222")] = ()
     names: Annotated[tuple[str, ...], Key("type names, such as GRID T4-1Q")] = ()
@@ -138,7 +142,9 @@ class MdevSelector(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MdevRule:
-    """A resource of mdevs. Without selectors it matches nothing. ``permitted``: from the KubeVirt CR."""
+    """A resource of mdevs. Without selectors it matches nothing. ``permitted``: the rule is from the KubeVirt
+    CR.
+    """
 
     name: str
     selectors: Annotated[tuple[MdevSelector, ...], Key("matches mediated devices", name="mdev")] = ()
@@ -156,7 +162,7 @@ class MdevRule:
 class UsbSelector(NamedTuple):
     """Matches USB devices: keys are combined with AND, values of a key with OR; an empty key matches all.
 
-    ``ports`` may contain ``*`` and ``?``, and name a port by its bus ("1-1.2") or by its controller;
+    ``ports`` may contain ``*`` and ``?``, and name a port by its bus ("1-1.2") or by its controller.
     ``classes`` are prefixes of the class of the device or of one of its interfaces ("08", "0806").
     """
 
@@ -173,9 +179,9 @@ class UsbSelector(NamedTuple):
 class UsbRule:
     """A resource of USB devices. Without selectors it matches nothing.
 
-    ``bundle``: one Device for each set with one device for every selector. ``force`` are ids or ports of
-    devices that may be taken from the host. ``permitted``: from the KubeVirt CR, each entry of which is one
-    rule.
+    ``bundle``: each Device is a set of USB devices that has one USB device for every selector. ``force`` are
+    ids or ports of USB devices that are offered although the host uses them. ``permitted``: the rule is from
+    the KubeVirt CR, in which each entry is one rule.
     """
 
     name: str
@@ -201,7 +207,8 @@ DeviceRule = PciRule | MdevRule | UsbRule
 
 @dataclass(frozen=True, slots=True)
 class CdiRule:
-    """A resource of the CDI devices of a kind, such as nvidia.com/gpu, that files on the host define.
+    """A resource of the CDI devices of one CDI kind, such as nvidia.com/gpu; CDI files on the host define
+    these devices.
 
     ``names`` and ``exclude`` are patterns of device names; the device "all" contains all devices of a kind.
     """
@@ -232,7 +239,7 @@ NO_RULES: Final[BySelector] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class WantedType:
-    """A type to create on a card: its id or name, and the number per card (None: as many as fit).
+    """A vGPU type to create on a card: its id or name, and the number per card (None: as many as fit).
 
     ``short`` is the last word of the type's name, as in NVIDIA's vgpu-device-manager: "T4-1Q".
     """
@@ -243,7 +250,7 @@ class WantedType:
 
 
 class NodeTypes(NamedTuple):
-    """The types for nodes with all these labels; an empty set of labels matches every node."""
+    """The vGPU types for Nodes with all these labels; an empty set of labels matches every Node."""
 
     labels: Annotated[
         tuple[tuple[str, str], ...], Key("labels of the node", "label", name="nodeSelector")
@@ -252,10 +259,12 @@ class NodeTypes(NamedTuple):
 
 
 class CardTypes(NamedTuple):
-    """The types for certain GPUs, selected by position in the list of GPUs by address and by id.
+    """The vGPU types for certain GPUs, which are selected by ids and by position in the list of GPUs in
+    address order.
 
-    ``positions`` None means every GPU. A filter is (vendor, device, subsystem vendor, subsystem device);
-    the last two may be None. Without a filter, all ids match. Without types, the card must be empty.
+    ``positions`` None means every GPU. A filter is (vendor, device, subsystem vendor, subsystem device); the
+    last two may be None. Without ``filters``, GPUs with any ids match. Without ``types``, the GPU must have
+    no vGPUs.
     """
 
     positions: tuple[int, ...] | None = None
@@ -274,11 +283,12 @@ class MdevDefinition(NamedTuple):
 class MdevSpec(NamedTuple):
     """The desired mdevs and vendor vGPUs. ``manage`` False: nothing is created or removed.
 
-    For a card, ``definitions`` have precedence over ``cards``, and these over the node's types: those of
-    all matching ``nodes``, else ``types``. ``excluded`` types are neither created nor removed. Instances of
-    a type in ``protected`` that others have created are never removed, even with ``adopt``. ``defined`` are
-    the UUIDs of all definitions of mdevctl, also of unused ones, and ``reserved`` the parents on which
-    mdevctl itself creates devices. ``obstacle``: why ``manage`` is off although it is configured.
+    For a card, ``definitions`` have precedence over ``cards``, and ``cards`` over the types of the Node. The
+    types of the Node are those of all matching ``nodes``, or ``types`` if none of the ``nodes`` matches.
+    Instances of ``excluded`` types are neither created nor removed. Instances of a type in ``protected`` that
+    others have created are never removed, even with ``adopt``. ``defined`` are the UUIDs of all definitions
+    of mdevctl, also of unused ones, and ``reserved`` the parents on which mdevctl itself creates devices.
+    ``obstacle``: why ``manage`` is off although it is configured.
     """
 
     manage: bool = False
@@ -298,7 +308,7 @@ class MdevSpec(NamedTuple):
 class SriovRule:
     """The desired number of VFs of the matching physical functions, and the VFIO driver of the VFs.
 
-    Driver None: this rule binds no driver.
+    ``driver`` None means that this rule binds no driver.
     """
 
     selectors: Annotated[tuple[PciSelector, ...], Key("which functions", name="match")]
@@ -318,9 +328,10 @@ class GroupScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PassthroughRule:
-    """The functions to bind to a VFIO driver. ``group``: with all of their IOMMU groups, or alone.
+    """The functions to bind to a VFIO driver. ``group``: whether the rest of their IOMMU groups is bound as
+    well.
 
-    ``force`` are the addresses of functions that may be taken from the host.
+    ``force`` are the addresses of functions that are bound although the host uses them.
     """
 
     selectors: Annotated[tuple[PciSelector, ...], Key("which functions", name="match")]
@@ -372,7 +383,7 @@ class Discovery(NamedTuple):
 
 
 class ClusterMode(Enum):
-    """Whether to watch the cluster: ``AS_POD`` if there is a pod's service account."""
+    """Whether to watch the API server; ``AS_POD`` means: only if there is the service account of a pod."""
 
     NO = "no"
     AS_POD = "as a pod"
@@ -380,7 +391,7 @@ class ClusterMode(Enum):
 
 
 class Spec(NamedTuple):
-    """The desired state of this node; ``labels`` are those of the node, which select its types.
+    """The desired state of this Node; ``labels`` are the labels of the Node, which select its vGPU types.
 
     ``kubevirt_rules`` are the ``rules`` that come from the KubeVirt CR. virt-handler serves the rules in
     ``virt_handler_rules``: discovery skips their devices.
@@ -399,7 +410,9 @@ class Spec(NamedTuple):
 
     @property
     def node_paths(self) -> tuple[str, ...]:
-        """Return the device nodes and patterns that rules name; for USB devices, their directory."""
+        """Return the device nodes and patterns that rules name; rules for USB devices add the directory of
+        all USB device nodes.
+        """
         rules = (rule for rule in self.rules if isinstance(rule, NodeRule))
         paths = tuple(dict.fromkeys(entry.path for rule in rules for entry in rule.entries))
         return (*paths, NODES) if any(isinstance(rule, UsbRule) for rule in self.rules) else paths

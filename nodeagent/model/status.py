@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Status: the state of the daemon as one frozen typed value, from which every output is rendered.
 
-Its plain form (``model.plain``) is the document of the status socket, which users and programs read: keys
-may be added with a default, but not renamed. Each component of the daemon provides its part
-(``agent.reporting.status``); ``policy.diagnose`` finds the problems in it. The types are named tuples,
-because each class costs time at the start of the daemon, and a dataclass ten times more.
+The plain form of a Status (``model.plain``) is the document of the status socket, which users and programs
+read. Keys may be added with a default, but must not be renamed. Each component of the daemon provides its
+part of the Status (``agent.reporting.status``); ``policy.diagnose`` finds the problems in the Status. The
+classes here are named tuples, because a dataclass takes ten times longer to define when the daemon starts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class Durations(NamedTuple):
-    """A histogram of durations: ``counts`` by class of ``BOUNDS``, and the sum."""
+    """A histogram of durations: the ``counts`` of durations up to each of the ``BOUNDS``, and the sum in
+    seconds.
+    """
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
     seconds: float = 0.0
@@ -56,7 +58,7 @@ class ProcessStatus(NamedTuple):
 
 
 class KubeletStatus(NamedTuple):
-    """The state of the kubelet; ``pod_resources`` is "answers", or the error."""
+    """The state of the kubelet; ``pod_resources`` is "answers", or the error of the PodResources API."""
 
     socket: str
     present: bool
@@ -65,7 +67,9 @@ class KubeletStatus(NamedTuple):
 
 
 class EventsStatus(NamedTuple):
-    """The ``source`` of scan requests, counts since the start, and the ``unwatched`` directories."""
+    """The ``source`` of the events that cause scans, counts since the start, and the ``unwatched``
+    directories.
+    """
 
     source: str
     events: int
@@ -83,7 +87,8 @@ class MdevsStatus(NamedTuple):
 
 
 class HostStatus(NamedTuple):
-    """The host in numbers; ``not_readable`` has the keys of devices that do not answer.
+    """The numbers of devices on the host; ``not_readable`` has the keys of devices whose attributes cannot be
+    read.
 
     ``scanned`` is False until a first scan has succeeded.
     """
@@ -172,10 +177,10 @@ NO_ALLOCATIONS = AllocationsStatus()
 
 
 class ResourceStatus(NamedTuple):
-    """A Resource, and its state at the kubelet; ``error`` is why it is not registered.
+    """A Resource, and its state at the kubelet; ``error`` is why the Resource is not registered.
 
     ``watched``: the kubelet reads its ListAndWatch stream. ``other_plugin_devices``: the device ids of
-    another plugin, which has registered the same name.
+    another plugin that has registered the same resource name.
     """
 
     name: ResourceName
@@ -207,11 +212,12 @@ class ResourceStatus(NamedTuple):
 
 
 class MemberStatus(NamedTuple):
-    """A function or mdev of a group: its name, its role in the group, and its resource or why it has none.
+    """A PCI function or mdev of an IOMMU group: its name, its role in the group, and its resource or why it
+    has no resource.
 
     ``role`` is "vfio", "bridge", "unbound", "friendly", "blocks" or "mdev"; in a group that is not for VFIO
-    also "splits" or "vacant". ``parent`` is its physical function. ``device`` is the id of its Device, None
-    if it is not advertised; ``message`` then says why.
+    also "splits" or "vacant". ``parent`` is the physical function of a VF or mdev. ``device`` is the id under
+    which the kubelet knows the function or mdev; None if it is not advertised: ``message`` then says why.
     """
 
     id: str
@@ -224,7 +230,7 @@ class MemberStatus(NamedTuple):
 
 
 class GroupStatus(NamedTuple):
-    """An IOMMU group that is relevant here; ``number`` None: its only member has no group."""
+    """An IOMMU group that the status shows; ``number`` None means a single device without an IOMMU group."""
 
     number: int | None
     viable: bool
@@ -270,10 +276,10 @@ class ResultsStatus(NamedTuple):
 
 
 class ChangesStatus(NamedTuple):
-    """The changes of the host; ``late`` are those that the kernel does not answer.
+    """The changes of the host; ``late`` are writes from which the kernel has not returned.
 
-    ``problems`` are reasons why configured changes are impossible. ``notes`` concern desired types that are
-    for other cards.
+    ``problems`` are reasons why configured changes are impossible. ``notes`` are about desired vGPU types
+    that are for cards of other Nodes.
     """
 
     cards: tuple[CardStatus, ...]
@@ -300,7 +306,7 @@ class HolderStatus(NamedTuple):
 class ConfigurationStatus(NamedTuple):
     """The settings in force: their number since the start, and the time of the change (seconds since 1970).
 
-    ``problem`` is why newer settings are not in force; ``refused`` counts those.
+    ``problem`` is why newer settings are not in force; ``refused`` counts the refused settings.
     """
 
     generation: int = 1
@@ -310,7 +316,7 @@ class ConfigurationStatus(NamedTuple):
 
 
 class HttpStatus(NamedTuple):
-    """The address that serves metrics, health and the page ("http://127.0.0.1:9481/").
+    """The address that serves metrics, health and the status page ("http://127.0.0.1:9481/").
 
     ``problem``: why the configured address is not served.
     """
@@ -320,10 +326,10 @@ class HttpStatus(NamedTuple):
 
 
 class StaleStatus(NamedTuple):
-    """An extended resource that nodeagent has advertised before, and that the Node still lists without a
-    plugin.
+    """An extended resource that nodeagent advertised formerly, and that the Node still lists although no
+    plugin offers it.
 
-    ``message`` is why it cannot be removed; "" if it can be.
+    ``message`` is why the resource cannot be removed from the Node; "" if it can be.
     """
 
     resource: str
@@ -331,15 +337,15 @@ class StaleStatus(NamedTuple):
 
 
 class ClusterStatus(NamedTuple):
-    """The state of the watches on the cluster.
+    """The state of the watches on the API server.
 
     ``enabled``: the settings require it, and there are credentials. ``reachable``: the watches are up to
-    date; ``since`` is the time of its last change, in seconds since 1970. ``kubevirt`` is the CR in force,
-    or ""; ``last_saved`` the time at which the CR or the labels were last written to disk. ``warnings`` are
-    lines on state that stays in force although the cluster differs; ``refused`` are the parts of the CR
-    that are not in force; ``write_errors`` are missing permissions. ``events_dropped`` counts Events over
-    the rate limit. ``stale`` are resources that the Node should no longer list; ``stale_removed`` those
-    that were removed.
+    date; ``since`` is the time when ``reachable`` last changed, in seconds since 1970. ``kubevirt`` is the CR
+    in force, or ""; ``last_saved`` the time at which the CR or the labels were last written to disk.
+    ``warnings`` are lines on state that stays in force although the cluster differs; ``refused`` are the
+    parts of the CR that are not in force; ``write_errors`` are missing permissions. ``events_dropped`` counts
+    Events over the rate limit. ``stale`` are resources that the Node should no longer list; ``stale_removed``
+    are resources removed from the Node.
     """
 
     enabled: bool = False
@@ -358,10 +364,11 @@ class ClusterStatus(NamedTuple):
 
 
 class Status(NamedTuple):
-    """Everything at one moment. ``findings`` are all problems with their hints, then notes.
+    """The state of the daemon at one moment. ``findings`` are all problems with their hints, then notes.
 
-    ``problems`` are the texts of those that need action. ``subsystems`` has the components that failed
-    since the start, each with the error or "running again". ``pci_ids`` is the date of the bundled copy.
+    ``problems`` are the texts of the findings that need action. ``subsystems`` has the components that failed
+    since the start, each with the error or "running again". ``pci_ids`` is the date of the bundled copy of
+    pci.ids.
     """
 
     version: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts for the class code of a PCI function, and the advice whether to bind it to vfio-pci. Pure.
+"""Texts for the class code of a PCI function, and the advice whether to bind the function to vfio-pci. Pure.
 
 The codes are those of the "PCI Code and ID Assignment Specification" (pci.ids has them under "C").
 """
@@ -35,7 +35,7 @@ _DISPLAY, _AUDIO = "03", "0403"
 
 
 def describe_class(function: PciFunction) -> str:
-    """The kind of the function, with its article."""
+    """The kind of the PCI function as a text with its article, such as "a network controller"."""
     code = function.pci_class or ""
     found = (_WORDS.get(code[:length]) for length in (4, 2))
     return next((each for each in found if each), "a device of an unknown class")
@@ -52,11 +52,11 @@ def describe_uses(function: PciFunction) -> str:
 
 
 def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str, str]]:
-    """Why the device ``name`` stays with the host, and the fix: one pair for each use by the host.
+    """Why the device ``name`` is not assigned to VMs, and the fix: one pair for each use by the host.
 
-    These are refusals for functions to bind and for USB devices to offer: mounted disks, interfaces that are
-    up, and keyboards stay with the host, unless the operator overrides that (``forced``). A use that cannot
-    be read counts as a use.
+    Mounted disks, network interfaces that are up, and keyboards stay with the host: such functions are not
+    bound to VFIO, and such USB devices are not offered, unless the operator overrides that (``forced``). If a
+    use by the host cannot be read, the device counts as used.
     """
     counting = uses.counting(forced)
     for use in counting.found:
@@ -70,7 +70,7 @@ def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str
 
 
 def _override(name: str) -> str:
-    """The advice how a rule overrides a use of the function or USB device ``name`` by the host."""
+    """The advice how a rule can bind or offer the device ``name`` although the host uses it."""
     return f'write force: ["{name}"] into a rule for it'
 
 
@@ -79,12 +79,12 @@ LEAVE = "leave it out of the rule"
 
 def advise_bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEAVE) -> str:
     """The advice to bind the function to vfio-pci. ``also``: the last part of the advice; ``mdevs``: the
-    number on it.
+    number of mdevs on the function.
 
-    A function that the host uses, or that vfio-pci refuses, is never bound: then ``leave`` is the advice. A
-    node may use a network, storage, USB or unknown device in ways that are not visible, or a GPU on its own
-    driver: then the advice has an "if". Unbinding a driver removes its mdevs and VFs, so they have to be
-    removed first.
+    If the host uses the function, or vfio-pci refuses it, the advice is ``leave``, because it is never bound.
+    The host may use a network, storage, USB or unknown device, or a GPU on its host driver, in ways that are
+    not visible, so the advice for such a device has an "if". Unbinding a driver removes its mdevs and VFs, so
+    the advice is to remove the mdevs and VFs first.
     """
     if used := describe_uses(function):
         return f"{used}: {leave}"
@@ -112,9 +112,10 @@ def _describe_unread_uses(function: PciFunction) -> str:
 
 
 def find_card(audio: PciFunction, host: Host) -> PciFunction | None:
-    """The display function in the slot and group of an audio function; None for other functions.
+    """The display function in the same slot and IOMMU group as an audio function; None for other functions.
 
-    An audio function in a group of its own belongs to no card: it is offered if a rule matches it.
+    An audio function that is alone in its IOMMU group belongs to no card, and is offered if a rule matches
+    it.
     """
     if not (audio.pci_class or "").startswith(_AUDIO):
         return None

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions that are bound to VFIO at boot, before the host drivers. Pure.
 
-Functions in use by the host now would be missing after the next boot: a mounted disk, a network with an
-address, the boot display. So they are refused like in ``bindings``, except for uses that end with a boot:
-open files, and allocations to pods. Groups are bound as a whole, as with a rule.
+If a function that the host uses now were bound to VFIO at boot, the host would lack a mounted disk, a network
+interface with an address or the boot display. Functions in use are therefore refused as in ``bindings``,
+except for uses that end with a boot: open files, and allocations to pods. IOMMU groups are bound as a whole,
+as with a rule.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from nodeagent.policy.change import bindings, guards, manual_requests
 
 
 class BootPlan(NamedTuple):
-    """The results, one for each group, and the entries for the files."""
+    """The results, one for each IOMMU group, and the entries for the files that bind functions at boot."""
 
     results: tuple[Result, ...]
     entries: tuple[AtBoot, ...]
 
 
 def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootPlan:
-    """The ``known`` entries and those for the named functions.
+    """The ``known`` entries and the entries for the named functions.
 
     :raises NodeagentError: if a name matches no function.
     """
@@ -50,7 +51,9 @@ def plan(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> BootP
 
 
 def remove_entries(request: Request, snapshot: Snapshot, known: Sequence[AtBoot]) -> tuple[AtBoot, ...]:
-    """The ``known`` entries without those of the named groups, including functions that left the host."""
+    """The ``known`` entries without the entries of the named groups; functions that left the host can be
+    named, too.
+    """
     wanted = [manual_requests.parse_name(name) for name in request.names]
     host = snapshot.host
     named = [
@@ -92,7 +95,7 @@ def _find_refusals(
 
 
 def _find_lasting_uses(uses: HostUses | None) -> HostUses | None:
-    """The uses that come back after a boot."""
+    """The uses by the host that exist after a boot as well."""
     if uses is None:
         return None
     return uses._replace(found=tuple(use for use in uses.found if use.kind is not UseKind.OPEN))
@@ -106,7 +109,7 @@ def _is_kept(function: PciFunction) -> bool:
 def _build_entries(
     members: Sequence[PciFunction], requested: Sequence[PciFunction], driver: str
 ) -> Iterator[AtBoot]:
-    """The entries of a group; a variant driver is for the named devices, the rest gets vfio-pci."""
+    """The entries of a group: devices with the ids of the named ones get ``driver``, others get vfio-pci."""
     alike = {(each.vendor, each.device) for each in requested}
     for each in members:
         if (each in requested or not _is_kept(each)) and each.vendor and each.device:

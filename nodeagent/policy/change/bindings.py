@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans driver changes of functions, to a VFIO driver or back to their own: one step for each group. Pure.
+"""Plans driver changes of PCI functions, to a VFIO driver or from VFIO to their former driver, with one step
+for each IOMMU group. Pure.
 
 VFIO assigns whole groups, so a group is bound as a whole or not at all. The Ledger records the former drivers
 of functions that nodeagent has bound; functions that an operator has bound in sysfs are never unbound. A
-manual request counts as a rule. Rules are matched with a function as if it had its own driver: otherwise a
-rule with ``drivers`` would undo itself. If the rest of a group cannot be bound, its bound functions are
-restored: either the daemon was killed halfway, or another function was re-plugged and is in use. The other
-functions of a card are bound before its first function and restored after it, because the kernel links them
-to it (drivers/pci/quirks.c, quirk_gpu_hda and others).
+manual request (``nodeagent bind``) counts as a rule. A rule is matched with a function as if the function had
+its former driver: otherwise a rule with ``drivers`` would no longer match the functions that it has bound. If
+only some functions of a group are bound and the rest cannot be, the bound ones get their former drivers. That
+happens if the daemon was killed halfway, or if another function was re-plugged and is in use. Functions 1 to
+7 of a card are bound before function 0 and restored after function 0, because the kernel links them to
+function 0 (drivers/pci/quirks.c, quirk_gpu_hda and others).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from nodeagent.policy.change.cards import address_key
 
 
 class DesiredDriver(NamedTuple):
-    """The desired VFIO driver of a function, and the rule; ``picked``: the rule matches it, not its group."""
+    """The desired VFIO driver of a function, and the rule; ``picked``: the rule matches the function itself,
+    not only another function of its group.
+    """
 
     driver: str
     rule: PassthroughRule
@@ -66,7 +70,9 @@ def find_members(plan: Plan, host: Host) -> Sequence[PciAddress]:
 
 
 def find_groups(addresses: Iterable[PciAddress], host: Host) -> Sequence[Sequence[PciFunction]]:
-    """The members of all groups of these functions; a function without a group is alone."""
+    """The members of the IOMMU group of each of these functions; a function without a group counts as a group
+    of its own.
+    """
     found = {_find_group(address, host) for address in addresses}
     return [_list_members(unit, host) for unit in sorted(found, key=lambda unit: address_key(unit[1]))]
 
@@ -89,8 +95,8 @@ def plan_group(members: Sequence[PciFunction], targets: DesiredDrivers, snapshot
 
 
 def find_desired_drivers(snapshot: Snapshot) -> DesiredDrivers:
-    """The desired driver of each function; with ``group: whole`` the other functions of a group follow the
-    matched ones.
+    """The desired driver of each function; with ``group: whole`` the rule also applies to the other functions
+    in the groups of matched functions.
 
     A rule takes precedence over a manual request, because it is visible in a file.
     """
@@ -113,12 +119,14 @@ def find_desired_drivers(snapshot: Snapshot) -> DesiredDrivers:
 
 
 def _with_own_driver(function: PciFunction, ledger: Ledger) -> PciFunction:
-    """The function with its own driver."""
+    """The function as if it were still bound to the driver that it had before nodeagent bound it to VFIO."""
     return function._replace(driver=_find_own_driver(function, ledger))
 
 
 def _find_own_driver(function: PciFunction, ledger: Ledger) -> str | None:
-    """The function's own driver; a recorded driver may be that of a device that was re-plugged since."""
+    """The driver that the function had before nodeagent bound it to VFIO; a present host driver is newer than
+    the record.
+    """
     recorded = ledger.drivers.get(function.address)
     hosts = function.driver is not None and not vfio_driver(function.driver)
     return function.driver if recorded is None or hosts else recorded or None
@@ -129,7 +137,9 @@ def _find_rule(function: PciFunction, rules: Iterable[PassthroughRule]) -> Passt
 
 
 def _find_vf_rule(function: PciFunction, snapshot: Snapshot) -> PassthroughRule | None:
-    """The driver rule of a VF, by the ``sriov`` rule that created it."""
+    """The rule that binds a VF to a VFIO driver because the ``sriov`` rule that created the VF has a driver;
+    else None.
+    """
     physical = None if function.physfn is None else snapshot.host.functions.get(function.physfn)
     return None if physical is None else future_vfs.find_driver_rule(physical, snapshot.spec)
 
@@ -146,7 +156,9 @@ def _is_matched(rule: PassthroughRule, function: PciFunction) -> bool:
 
 
 def _follow_group(picked: PciFunction, member: PciFunction, target: DesiredDriver) -> DesiredDriver:
-    """The desired driver of another member: a variant driver is for its devices, others get vfio-pci."""
+    """The desired driver of another group member: the driver of the picked function if both have the same
+    ids, else vfio-pci.
+    """
     alike = (picked.vendor, picked.device) == (member.vendor, member.device)
     return DesiredDriver(target.driver if alike else VFIO_PCI, target.rule, picked=False)
 
@@ -166,7 +178,8 @@ def _plan_bind(
 ) -> Step | None:
     """The step that binds the functions of a group; None if all have their desired drivers.
 
-    Refusals are added to ``problems``; then the step restores the drivers of functions bound already.
+    If there are refusals, they are added to ``problems``, and the step restores the former drivers of
+    functions that are bound already.
     """
     due = [(member, targets[member.address]) for member in members if member.address in targets]
     due = [(member, target) for member, target in due if _is_to_be_bound(member, target, snapshot.ledger)]
@@ -191,14 +204,16 @@ def _plan_bind(
 
 
 def describe_origin(rule: PassthroughRule) -> str:
-    """The origin of a driver change, as a text."""
+    """The rule or manual request that requires a driver change, as a text."""
     if rule.place == MANUAL:
         return f"requested manually ({MANUAL})"
     return f"required by a rule{f' ({rule.place})' if rule.place else ''}"
 
 
 def _is_to_be_bound(function: PciFunction, target: DesiredDriver, ledger: Ledger) -> bool:
-    """False if the function is on VFIO already, unless nodeagent bound it to another driver."""
+    """True if the function needs a bind; False for a function on VFIO, unless nodeagent bound it to another
+    VFIO driver.
+    """
     if groups.is_vfio_bound(function):
         return function.address in ledger.drivers and function.driver != target.driver
     beside = guards.is_bridge(function) or function.driver in groups.FRIENDLY_DRIVERS
@@ -206,7 +221,9 @@ def _is_to_be_bound(function: PciFunction, target: DesiredDriver, ledger: Ledger
 
 
 def _is_bound_by_us(function: PciFunction, targets: DesiredDrivers, ledger: Ledger) -> bool:
-    """True if nodeagent has bound the function: it is restored with its group if the rest cannot be bound."""
+    """True if nodeagent has bound the function, so that it gets its former driver if the rest of its group
+    cannot be bound.
+    """
     return (
         function.address in targets and function.address in ledger.drivers and groups.is_vfio_bound(function)
     )
@@ -240,7 +257,9 @@ def _find_refusals(
 
 
 def _describe_group(blocker: PciFunction, requested: Sequence[str], due: int) -> str:
-    """The text for the group that is not bound because of one member, with the requested addresses."""
+    """The end of a refusal, which names the requested functions that are not bound because of another group
+    member.
+    """
     if due == 1:
         return ""
     others = naming.shorten([address for address in requested if address != blocker.address])
@@ -261,7 +280,9 @@ def _move_to_vfio(function: PciFunction, target: DesiredDriver, ledger: Ledger) 
 
 
 def _plan_restore(members: Sequence[PciFunction], targets: DesiredDrivers, snapshot: Snapshot) -> Step | None:
-    """The step that restores the drivers of functions without a rule or request."""
+    """The step that restores the former drivers of functions that no rule or manual request requires on VFIO
+    any more.
+    """
     unwanted = [
         each
         for each in members
@@ -271,9 +292,11 @@ def _plan_restore(members: Sequence[PciFunction], targets: DesiredDrivers, snaps
 
 
 def _may_be_of_hidden_interface(function: PciFunction, snapshot: Snapshot) -> bool:
-    """True for a VF that a rule may match by an interface of its PF, while that is not visible.
+    """True for a VF that a rule may match by a network interface of its PF while that interface is not
+    visible.
 
-    An interface in another network namespace, or one that its driver creates again, is not in sysfs here.
+    An interface is not in sysfs here while it is in another network namespace, or while its driver creates it
+    anew after a reset.
     """
     selectors = [each for rule in snapshot.spec.passthrough for each in rule.selectors]
     by_interface = any(pci_address(pf.partition("#")[0]) is None for each in selectors for pf in each.pfs)
@@ -281,10 +304,11 @@ def _may_be_of_hidden_interface(function: PciFunction, snapshot: Snapshot) -> bo
 
 
 def _plan_rebind(members: Sequence[PciFunction], binding: Step | None, snapshot: Snapshot) -> Step | None:
-    """The step that restores the drivers of functions that lost their driver although a pod depends on it.
+    """The step that restores the drivers of functions that lost their driver although a pod depends on that
+    driver.
 
-    The driver did not bind the function again when a change was undone. The function is not bound to VFIO
-    until the pod ends.
+    This happens if the former driver did not bind the function when a failed change was undone. A function on
+    which a pod depends is not bound to VFIO until the pod ends.
     """
     if binding is None or binding.action.kind is not ActionKind.BIND_DRIVERS:
         return None
@@ -301,7 +325,7 @@ def _plan_rebind(members: Sequence[PciFunction], binding: Step | None, snapshot:
 def _build_restore(
     members: Sequence[PciFunction], some: Iterable[PciFunction], snapshot: Snapshot, why: str
 ) -> Step | None:
-    """The step that restores the drivers of some members; None if nodeagent bound none of them."""
+    """The step that restores the former drivers of ``some`` members; None if nodeagent bound none."""
     ledger = snapshot.ledger
     moves = tuple(
         Move(each.address, each.driver, _find_own_driver(each, ledger), each.driver)

@@ -2,16 +2,18 @@
 """Cards: physical functions that can be split, their instances with owners, and their desired types. Pure.
 
 A card is a physical function with all its VFs; a parent that is no PCI function (as of a sample driver) is a
-card of its own. Two ways of splitting are treated alike: mdev parents of the kernel, and VFs of NVIDIA's
-vendor-specific VFIO framework (``nvidia/current_vgpu_type``), where each VF has at most one instance.
+card of its own. Two kinds of split cards are treated alike: cards with mdevs, and cards with VFs of NVIDIA's
+vendor-specific VFIO framework (``nvidia/current_vgpu_type``), in which each VF has at most one instance.
 
-Own instances are those that nodeagent may remove: it created them, or the operator lets it adopt others.
-Instances of an excluded or unknown type, of a type that may be listed or excluded, and those that mdevctl
-defines are never own.
+Own instances are the mdevs and vGPUs that nodeagent may remove, because nodeagent created them or the
+operator lets nodeagent adopt those of others. These instances are never own: instances of an excluded or
+unknown vGPU type, instances of a type whose name is unknown, so that it may be an excluded one, and instances
+that mdevctl defines.
 
-Cards with a list of their own or with definitions do not take part in the round of the node's list, and may
-have several types. A definition of mdevctl contains its parent and its type; one that cannot be met is a
-problem, and changes nothing on its card.
+The types in the Node's list are assigned to cards round-robin. Cards for which the configuration has a
+separate list, or definitions of mdevctl, are not part of that, and may have several types. A definition of
+mdevctl names a parent and an mdev type; a definition that the host cannot meet is a problem, and changes
+nothing on the card.
 """
 
 from __future__ import annotations
@@ -43,17 +45,20 @@ class Parent:
     vgpu: bool = False
 
     def available(self, type_id: str) -> int:
-        """How many instances of the type can still be created here; an unknown number counts as 0."""
+        """How many instances of the vGPU type can still be created on this parent; an unknown number counts
+        as 0.
+        """
         return sum(mdev_type.available or 0 for mdev_type in self.types if mdev_type.type_id == type_id)
 
 
 @dataclass(frozen=True, slots=True)
 class CardSpec:
-    """The desired types of one card: type id → the entry that names it, first choice first.
+    """The desired vGPU types of one card: type id → the entry of the list that names the type, first choice
+    first.
 
-    ``shared``: the list is the node's, and the round assigns one of the types. ``definitions``: these
-    instances only. ``as_is``: why the card is unchanged, else None. ``unmet``: types of its list that it does
-    not offer.
+    ``shared``: the list is the Node's, and the round-robin assigns one of its types to the card.
+    ``definitions``: these instances only. ``as_is``: why the card is unchanged, else None. ``unmet``: types
+    in the card's list that the card does not support.
     """
 
     types: Mapping[str, WantedType] = field(default_factory=dict)
@@ -63,7 +68,7 @@ class CardSpec:
     unmet: tuple[WantedType, ...] = ()
 
     def count(self, type_id: str | None) -> int | None:
-        """How many instances of the type are desired; None: as many as fit."""
+        """How many instances of the vGPU type are desired on the card; None means as many as fit."""
         wanted = self.types.get(type_id or "")
         return None if wanted is None else wanted.count
 
@@ -72,9 +77,10 @@ class CardSpec:
 class Card:
     """A physical function with its parents and instances, each in address order, and its desired types.
 
-    ``before`` are types that its VFs have listed since boot: a VF with a type lists no others. ``partial``:
-    there may be more types, because a VF has had a type since boot. ``unread``: why too little is known of
-    the card to change it. ``idle``: why it has no desired type.
+    ``before`` are vGPU types that the VFs of the card have listed since boot; a VF that has a type lists no
+    other types. ``partial``: the card may support more types than are known, because a VF has had a type
+    since boot. ``unread``: why too little is known of the card to change it. ``idle``: why the card has no
+    desired type.
     """
 
     address: str
@@ -88,7 +94,9 @@ class Card:
 
     @cached_property
     def types(self) -> Mapping[str, MdevType]:
-        """The known types of the card, by id: its parents offer or did offer them, or instances have them."""
+        """The known vGPU types of the card, by id: types that its parents list or have listed, and types of
+        existing instances.
+        """
         known: dict[str, MdevType] = {}
         for parent in self.parents:
             for mdev_type in parent.types:
@@ -103,19 +111,23 @@ class Card:
 
     @property
     def has_foreign(self) -> bool:
-        """True if the card has foreign instances: then nothing is created beside them.
+        """True if the card has instances that nodeagent may not remove: then no others are created on the
+        card.
 
-        With definitions, instances of a defined type are allowed: mdevctl usually created them.
+        If definitions of mdevctl name the card, instances of a defined type do not count: mdevctl usually
+        created them.
         """
         beside = self.spec.types if self.spec.definitions else ()
         return any(not each.own and each.type_id not in beside for each in self.instances)
 
     def room(self, type_id: str) -> int:
-        """How many instances of the type can still be created, by the known numbers of its parents."""
+        """How many instances of the vGPU type can still be created on the card, according to the numbers that
+        its parents show.
+        """
         return sum(parent.available(type_id) for parent in self.parents)
 
     def count(self, type_id: str | None) -> int:
-        """How many instances of the type exist."""
+        """How many instances of the vGPU type exist on the card."""
         return sum(each.type_id == type_id for each in self.instances)
 
 
@@ -209,14 +221,18 @@ def _find_instances(host: Host) -> Iterator[Instance]:
 
 
 def _is_unread(function: PciFunction) -> bool:
-    """True if not even the ids are known: then its card and the positions of GPUs are unknown."""
+    """True if the vendor id of the function cannot be read: then the function may be a GPU, and the positions
+    of GPUs are unknown.
+    """
     return function.unreadable is not None and function.vendor is None
 
 
 def _explain_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) -> str | None:
-    """Why too little is known of a card. ``unread`` are functions of which nothing could be read.
+    """Why too little is known of a card to change it, as a text; None if enough is known. ``unread`` are PCI
+    functions of which nothing could be read.
 
-    If the parent of an instance is missing, its types were never read, or its driver is being unbound.
+    An instance whose parent is missing shows that the types of the parent were never read, or that the driver
+    of the parent is being unbound.
     """
     parents = {parent.address for parent in card.parents}
     if card.address in unread or any(each.parent not in parents for each in card.instances):
@@ -232,8 +248,8 @@ def _explain_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) ->
 def _with_owner(
     instance: Instance, snapshot: Snapshot, foreign: Mapping[str, str], protected: Set[str]
 ) -> Instance:
-    """The instance with its owner and pod. ``foreign``: type → why nodeagent keeps its instances;
-    ``protected``: types that are not adopted.
+    """The mdev or vGPU with its owner and the pod that uses it. ``foreign``: vGPU type → why nodeagent keeps
+    instances of that type; ``protected``: types whose instances are not adopted.
     """
     wanted = snapshot.spec.mdevs
     defined = wanted.defined.union(each.uuid for each in wanted.definitions)
@@ -255,7 +271,7 @@ def is_made_here(instance: Instance, snapshot: Snapshot) -> bool:
 
 
 def _find_leaving(card: Card, snapshot: Snapshot) -> Iterator[Instance]:
-    """Own instances whose removal is in progress: only their ids are still visible."""
+    """Own mdevs and vGPUs whose removal is in progress, so that only their ids are still visible."""
     for uuid in snapshot.host.leaving:
         for parent in card.parents:
             for type_id in (each.type_id for each in parent.types if not parent.vgpu):
@@ -275,7 +291,9 @@ def _build_card_spec(
     host: Host,
     excluded: Set[str],
 ) -> CardSpec:
-    """The desired types of a card, by ``rules`` that fit it and the node's ``listed`` types."""
+    """The desired types of a card, from the ``rules`` that match the card and from the types ``listed`` for
+    the Node.
+    """
     defined = [each for each in wanted.definitions if find_card_address(host, each.parent) == card.address]
     if defined:
         met = [each for each in defined if find_flaw(each, host, excluded) is None]
@@ -297,7 +315,9 @@ def _type_ids(wanted: Sequence[WantedType], card: Card, excluded: Set[str]) -> d
 
 
 def find_flaw(definition: MdevDefinition, host: Host, excluded: Set[str]) -> str | None:
-    """Why this host cannot meet a definition, as a text; None if it can, or has done so."""
+    """Why this host cannot create the mdev of a definition, as a text; None if the host can, or if the mdev
+    exists.
+    """
     parent, type_id = definition.parent, definition.type_id
     mdev_types = host.mdev_parents.get(parent)
     if mdev_types is None:
@@ -314,10 +334,12 @@ def find_flaw(definition: MdevDefinition, host: Host, excluded: Set[str]) -> str
 
 
 def _apply_rules(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> CardSpec:
-    """The desired types by the last rule that is empty, or has a type that the card offers.
+    """The desired types according to the last matching rule that has no types, or has a type that the card
+    supports.
 
-    So one entry may be for several models with the same ids, as in NVIDIA's own file. But the card is not
-    emptied by an earlier rule if the last rule has only types that the card does not offer.
+    A rule may therefore list the types of several card models with the same ids, as NVIDIA's example file
+    does. But an earlier rule without types does not empty the card if the last rule has only types that the
+    card does not support.
     """
     for rule in reversed(rules):
         chosen = _type_ids(rule.types, card, excluded)
@@ -332,9 +354,10 @@ def _apply_rules(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> 
 
 
 def find_rules(card: Card, rules: Sequence[CardTypes], host: Host) -> list[CardTypes]:
-    """The rules that match the card; NVIDIA's vgpu-device-manager applies its entries in turn.
+    """The rules that match the card, in the order in which NVIDIA's vgpu-device-manager applies them.
 
-    A position is an index into NVIDIA's display and 3D controllers that are no VFs, by address.
+    The position of a GPU is its index in the list of NVIDIA's display and 3D controllers by address, without
+    VFs.
     """
     function = host.functions.get(PciAddress(card.address))
     if function is None or not rules:

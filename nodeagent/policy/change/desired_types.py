@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Desired types of mdevs and vGPUs: the node's list by its labels, and their names matched with cards. Pure.
+"""Desired types of mdevs and vGPUs: selects the list for the labels of the Node, and finds the type ids for
+the names in the list. Pure.
 
-The lists of all matching node overrides replace the general list; their order, and the order inside each, is
-the operator's.
+The lists of all matching ``nodes`` entries together replace the general list, in the order of the
+configuration.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _GRAPHICS = "GFX"
 
 
 def list_for_node(wanted: MdevSpec, labels: Mapping[str, str]) -> tuple[WantedType, ...]:
-    """The list for a node with these labels, without duplicates."""
+    """The list of desired types for a Node with these labels, without duplicates."""
     fitting = [node for node in wanted.nodes if all(labels.get(key) == value for key, value in node.labels)]
     override = [wanted_type for node in fitting for wanted_type in node.types]
     return tuple(dict.fromkeys(override or wanted.types))
 
 
 def match_by_id(wanted: Iterable[WantedType], mdev_types: Sequence[MdevType]) -> dict[str, WantedType]:
-    """Type id → the first entry that names the type, in the order of the list."""
+    """vGPU type id → the first entry of the list that names the type, in the order of the list."""
     matched: dict[str, WantedType] = {}
     for each in wanted:
         for mdev_type in _find_types(each, mdev_types):
@@ -36,9 +37,9 @@ def match_by_id(wanted: Iterable[WantedType], mdev_types: Sequence[MdevType]) ->
 def _find_types(wanted: WantedType, mdev_types: Sequence[MdevType]) -> list[MdevType]:
     """The types that match a desired name. If no type has the suffix GFX, the name without it is used.
 
-    That suffix requests a GPU instance with the MIG attribute gfx, which no name of a type has
-    (vgpu-device-manager, pkg/vgpu). Other suffixes name another type: A100-1-5CME has media engines,
-    A100-1-5C has none.
+    The suffix GFX requests a GPU instance with the MIG attribute gfx, but no vGPU type has the suffix in its
+    name (vgpu-device-manager, pkg/vgpu). A name with any other suffix is the name of a different type:
+    A100-1-5CME has media engines, A100-1-5C has none.
     """
     found = [mdev_type for mdev_type in mdev_types if selectors.is_type_match(wanted, mdev_type)]
     if found or not wanted.short or not wanted.name.endswith(_GRAPHICS):
@@ -59,9 +60,9 @@ def find_ids(type_names: Iterable[str], mdev_types: Iterable[MdevType]) -> froze
 def find_unclear(
     wanted: MdevSpec, listed: Sequence[WantedType], mdev_types: Sequence[MdevType]
 ) -> frozenset[str]:
-    """The vGPU types without a known name that may be listed or excluded.
+    """The vGPU types whose names are unknown, so that a configured name may mean one of them.
 
-    That is possible while a listed or excluded name matches no known type.
+    A type without a known name counts only while a desired or excluded name matches no known type.
     """
     both = (*listed, *map(WantedType, wanted.excluded))
     by_name = (each for each in both if each.short or not each.name.removeprefix("nvidia-").isdecimal())

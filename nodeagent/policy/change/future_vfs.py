@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""VFs before they are created: whether all VFs of a PF will be bound to VFIO. Pure.
+"""Determines before VFs are created whether all VFs of a PF will be bound to VFIO. Pure.
 
-If so, no host driver may bind them first. Either the ``sriov`` rule has a driver, or ``passthrough`` rules
-match the properties that the PF shows of its VFs: their device id, their addresses, and the properties that
-they share with it (PCI Express Base Specification, 9.3.4 and 9.3.3.8 to 9.3.3.10). Properties that are not
-known before do not match. A rule with ``drivers`` does not match either: it needs a host driver to bind them.
+If all VFs of a PF will be bound to VFIO, no host driver may bind them first. VFs will be bound if the
+``sriov`` rule has a driver, or if ``passthrough`` rules match their known properties. The PF shows the device
+id and the addresses of its VFs, and VFs share other properties with the PF (PCI Express Base Specification,
+9.3.4 and 9.3.3.8 to 9.3.3.10). Properties that are unknown before the VFs exist do not match. A rule with
+``drivers`` does not match either, because it requires that a host driver has bound the VFs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NOWHERE = PciAddress("")
 
 
 def find_rule(function: PciFunction, rules: Sequence[SriovRule]) -> SriovRule | None:
-    """The rule with the number of VFs of a function, or None."""
+    """The first ``sriov`` rule that matches the function, or None."""
     if not function.sriov_capable or function.physfn is not None:
         return None
     return next((rule for rule in rules if is_matched(rule, function)), None)
@@ -42,7 +43,9 @@ def is_for_vfio(physical: PciFunction, rule: SriovRule, rules: Sequence[Passthro
 
 
 def find_driver_rule(physical: PciFunction, spec: Spec) -> PassthroughRule | None:
-    """The driver of the VFs of a PF by its ``sriov`` rule, as a ``passthrough`` rule; None if it has none."""
+    """A ``passthrough`` rule with the driver that the ``sriov`` rule of a PF has for its VFs; None if there
+    is no such driver.
+    """
     rule = find_rule(physical, spec.sriov)
     if rule is None or rule.driver is None:
         return None
@@ -54,7 +57,9 @@ def _is_bound(function: PciFunction, rules: Iterable[PassthroughRule]) -> bool:
 
 
 def _build_vfs(physical: PciFunction, count: int) -> Iterator[PciFunction]:
-    """The VFs with the properties that are known before; subsystem device and group are not."""
+    """The VFs with the properties that are known before their creation; subsystem device and IOMMU group are
+    unknown.
+    """
     for number in range(count):
         yield PciFunction(
             _build_address(physical, number),

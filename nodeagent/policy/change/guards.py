@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why a function must not be unbound from its driver: refusals, and uses for which a change waits. Pure.
 
-Each refusal names its evidence and the fix; ``docs/host-preparation.md`` has a table of them. An unknown
-state is refused, too. The host's use of a function is read again right before the write
-(``kernel.apply.bind``), and open files are read again by ``agent.changing.step``.
+Each refusal names its evidence and the fix; ``docs/host-preparation.md`` has a table of the refusals. A
+function whose state is unknown is refused, too. The host's use of a function is read again right before the
+write (``kernel.apply.bind``), and open files are read again by ``agent.changing.step``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_bridge(function: PciFunction) -> bool:
 
 
 def find_group_refusals(group: Group | None, drivers: Iterable[str], host: Host) -> Iterator[Problem]:
-    """The refusals for a whole group to be bound to these drivers."""
+    """The reasons why a whole IOMMU group cannot be bound to these drivers."""
     missing = groups.find_missing_isolation(group, host.no_iommu) or host.no_iommu
     if missing is not None:
         yield _not_bound(*missing)
@@ -42,14 +42,18 @@ def find_group_refusals(group: Group | None, drivers: Iterable[str], host: Host)
 
 
 def find_bridge_refusals(members: Iterable[PciFunction]) -> Iterator[Problem]:
-    """The refusals for bridges whose driver VFIO does not allow in the group: bridges are never bound."""
+    """The refusals for bridges whose driver VFIO does not allow in the group; nodeagent never binds bridges
+    to VFIO.
+    """
     for blocker in groups.find_blockers(each for each in members if is_bridge(each)):
         text = f"{blocker.address} of the same group is a bridge on the driver {blocker.driver}"
         yield _not_bound(text, "leave the group out: bridges are never bound")
 
 
 def find_function_refusals(function: PciFunction, snapshot: Snapshot, forced: bool) -> Iterator[Problem]:
-    """The refusals for one function; ``forced``: the operator has confirmed uses that can be confirmed."""
+    """The refusals for one function; ``forced``: the operator accepts that the host loses a network interface
+    or display.
+    """
     if is_bridge(function):
         yield _not_bound("it is a bridge", "leave it out: bridges are never bound")
     if function.denylisted:  # there is no variant driver for these ids
@@ -66,7 +70,9 @@ def find_function_refusals(function: PciFunction, snapshot: Snapshot, forced: bo
 
 
 def _list_users(ids: Iterable[str], snapshot: Snapshot) -> str:
-    """The VFs and mdevs with the pods that use them, the ones in use first, shortened."""
+    """A short list of the VFs and mdevs with the pods that use them, as a text; VFs and mdevs in use come
+    first.
+    """
     found = {each: snapshot.host.device(each) for each in ids}
     holders = {
         each: groups.find_holder(snapshot.allocations, each, None if device is None else device.group)
@@ -83,7 +89,9 @@ def _find_use_refusals(function: PciFunction, forced: bool) -> Iterator[Problem]
 
 
 def find_ending_uses(problems: Iterable[Problem], host: Host) -> frozenset[PciAddress]:
-    """The functions that are not bound because of a use by the host that may end: any but a display."""
+    """The functions that are not bound to VFIO because of a use by the host that may end, so any use except a
+    display.
+    """
     refused = (
         host.functions.get(PciAddress(each.subject))
         for each in problems
@@ -103,7 +111,9 @@ def _not_bound(text: str, hint: str) -> Problem:
 
 
 def find_obstacle(members: Sequence[PciFunction], moves: Iterable[Move], snapshot: Snapshot) -> str | None:
-    """The use of a group for which its driver changes have to wait, as a text; None if there is none."""
+    """The use of an IOMMU group that has to end before drivers of the group are changed, as a text; None if
+    there is none.
+    """
     texts = [
         _describe_removal(member, snapshot) or describe_user(member.address, snapshot) for member in members
     ]
@@ -124,7 +134,9 @@ def _is_doubtful(allocations: Allocations) -> bool:
 
 
 def _describe_unplugged(number: GroupNumber | None, snapshot: Snapshot) -> str | None:
-    """The unplugged device of the group that a pod has, as a text: the pod may still have the group open."""
+    """The unplugged device of the IOMMU group that a pod uses, as a text; the pod may still have the group
+    open.
+    """
     if number is None:
         return None
     host, allocations = snapshot.host, snapshot.allocations
@@ -139,7 +151,8 @@ def _describe_unplugged(number: GroupNumber | None, snapshot: Snapshot) -> str |
 def _describe_removal(function: PciFunction, snapshot: Snapshot) -> str | None:
     """The text for a function that is being unbound or cannot be read; None otherwise.
 
-    After a bind from a host driver, the lowest open count counts as left by that driver, not as in use.
+    If nodeagent bound the function from a host driver to VFIO, that driver may have left an open count, so
+    the lowest count seen under VFIO does not mean that the function is in use.
     """
     if function.unreadable is not None:
         return f"{function.address} is {function.unreadable}"
@@ -181,8 +194,8 @@ def describe_indirect_user(address: PciAddress, snapshot: Snapshot) -> str | Non
     """The pod that uses a function on a host driver through a device node or USB device, as a text; None if
     none.
 
-    For example a USB device on its controller, or a device node of its driver: the pod loses it when the
-    function gets another driver.
+    The pod uses, for example, a USB device at the controller, or a device node of the host driver, and loses
+    it when the function gets another driver.
     """
     if address in snapshot.recently_allocated:
         return f"a node or USB device of {address} was allocated to a pod a moment ago"
@@ -194,9 +207,11 @@ def describe_indirect_user(address: PciAddress, snapshot: Snapshot) -> str | Non
 
 
 def _describe_unknown_user(snapshot: Snapshot) -> str | None:
-    """A node or device of a pod that belongs to an unknown function, as a text; None if all are known.
+    """A device node or device that a pod uses and whose PCI function is unknown, as a text; None if all PCI
+    functions are known.
 
-    A missing node may belong to any driver, so all changes of host drivers wait for its pod.
+    A missing device node may belong to any driver, so all changes of host drivers wait until the pod that
+    uses it ends.
     """
     if snapshot.unidentified_device is not None:
         name, each = snapshot.unidentified_device

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans a manual request to bind or to release, by group: Snapshot and Request → GroupPlans. Pure.
 
-A request counts like a rule, so the answer to it is the plan of the group with the recorded request: with the
-same refusals and the same steps. A plan that has to wait is refused and dropped: the user can repeat the
-command. A release does not override a rule, because the rule would apply again at once. Called by
-``agent.changing.requests``; the commands and ``at_boot`` parse names with it.
+A manual request counts as a rule, so the answer is the plan of the IOMMU group as if the request were
+recorded, with the same refusals and steps as for a rule. A request whose plan has to wait is refused and not
+recorded: the user can repeat the command. A release does not override a rule, because the rule would apply
+again at once. ``agent.changing.requests`` uses this module; the commands and ``at_boot`` parse the names of
+functions with it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ _HINT = "use an address (3b:00.0), a pattern of addresses ('3b:*'), or vendor:de
 
 
 class GroupPlan(NamedTuple):
-    """The plan of one IOMMU group with the recorded request; ``functions``: the functions of the answer.
+    """The plan of one IOMMU group with the recorded request; ``functions``: the PCI functions that the answer
+    lists.
 
-    ``asked``: the changes to the recorded manual requests; None: the request is removed.
+    ``asked``: the changes to the recorded manual requests; the value None removes a request.
     """
 
     functions: tuple[str, ...]
@@ -44,12 +46,14 @@ class GroupPlan(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """True if the plan has something to carry out."""
+        """True if the plan has a step that can be carried out now."""
         return not (self.plan.problems or self.plan.waiting) and bool(self.plan.steps or self.asked)
 
     @property
     def waits_for(self) -> frozenset[str]:
-        """The ids whose release would let the plan proceed; empty if it is refused for other reasons."""
+        """The ids of the devices whose release would let the plan proceed; empty if the plan is refused for
+        other reasons.
+        """
         if self.plan.problems or not self.plan.waiting:
             return frozenset()
         return self.plan.waiting[0].action.takes
@@ -68,7 +72,7 @@ def parse_name(name: str) -> PciSelector:
 
 
 def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
-    """The functions with these names; bridges only by their own address.
+    """The PCI functions with these names; a bridge is included only if its own address is one of the names.
 
     :raises ConfigError: as ``parse_name``. :raises NodeagentError: if a name matches none.
     """
@@ -89,7 +93,9 @@ def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
 
 
 def is_entry_selected(entry: AtBoot, wanted: PciSelector) -> bool:
-    """True if the selector matches the function of the entry, whether it is on the host or not."""
+    """True if the selector matches the function of the recorded entry, whether or not the function is on the
+    host.
+    """
     function = PciFunction(PciAddress(entry.address), vendor=entry.vendor, device=entry.device)
     return selectors.is_match(wanted, function, selectors.NO_NAMES)
 
@@ -113,7 +119,9 @@ def plan(request: Request, snapshot: Snapshot) -> tuple[GroupPlan, ...]:
 
 
 def plan_now(group: GroupPlan, snapshot: Snapshot) -> Plan:
-    """The plan of the group now, with its request on record: empty when done, else the obstacles."""
+    """The present plan of the group with its recorded request: empty if the request is carried out, else the
+    obstacles.
+    """
     there = [each for each in map(PciAddress, group.functions) if each in snapshot.host.functions]
     if there:
         (members, *_) = bindings.find_groups(there, snapshot.host)
@@ -124,7 +132,7 @@ def plan_now(group: GroupPlan, snapshot: Snapshot) -> Plan:
 
 
 def find_refusals(plan: Plan) -> tuple[Problem, ...]:
-    """The problems for which a plan cannot be carried out now."""
+    """The problems because of which a plan cannot be carried out now."""
     return tuple(dict.fromkeys(plan.problems)) or tuple(
         _refuse(step.action.card, f"{step.action.text}: {step.why}", "repeat the command when that is over")
         for step in plan.waiting[:1]
@@ -132,7 +140,7 @@ def find_refusals(plan: Plan) -> tuple[Problem, ...]:
 
 
 def build_result(group: GroupPlan, host: Host) -> Result:
-    """The plan of one group as the answer to the request."""
+    """The plan of one IOMMU group as the answer to the manual request."""
     if why := find_refusals(group.plan):
         return Result(group.functions, Outcome.REFUSED, refusals=why)
     if not group.due:
@@ -158,7 +166,9 @@ def _find_named(request: Request, snapshot: Snapshot) -> frozenset[PciAddress]:
 
 
 def _find_absent(request: Request, snapshot: Snapshot) -> Sequence[PciAddress]:
-    """The functions to release that have left the host: a re-plug would bind them again."""
+    """The functions to release that have left the host; without a release, they would be bound to VFIO when
+    plugged in again.
+    """
     named = (pci_address(name) for name in request.names if request.asking is BindAction.RELEASE)
     asked, there = snapshot.ledger.asked, snapshot.host.functions
     return [each for each in named if each is not None and each in asked and each not in there]
@@ -169,8 +179,8 @@ def _plan_bind(
 ) -> GroupPlan:
     """The plan to bind the named functions of a group.
 
-    A function that a rule matches needs no request. A function that another tool has bound is only requested
-    together with others of its group.
+    A function that a rule matches needs no request. A function that another tool has bound to VFIO is only
+    requested together with other functions of its group.
     """
     driver = request.driver
     targets, ours = bindings.find_desired_drivers(snapshot), snapshot.ledger.drivers
@@ -202,7 +212,7 @@ def _plan_bind(
 def _plan_release(
     members: Sequence[PciFunction], named: Sequence[PciFunction], request: Request, snapshot: Snapshot
 ) -> GroupPlan:
-    """The plan to release a whole group, because VFIO cannot use a part of one."""
+    """The plan to release a whole IOMMU group, because VFIO cannot use a part of a group."""
     forgotten: dict[str, Asked | None] = {each.address: None for each in members}
     without = _with_changes(snapshot, forgotten)
     targets, ledger = bindings.find_desired_drivers(without), snapshot.ledger
@@ -225,7 +235,9 @@ def _plan_release(
 def _build_group_plan(
     plan: Plan, named: Sequence[PciFunction], asked: Mapping[str, Asked | None], snapshot: Snapshot
 ) -> GroupPlan:
-    """The plan of a group, for the named functions and, if it is due, the others in its steps."""
+    """The plan of a group; its functions are the named ones and, if the plan has steps, those that the steps
+    change.
+    """
     before = snapshot.ledger.asked
     new = {address: each for address, each in asked.items() if before.get(address) != each}
     group = GroupPlan(_list_addresses(named), plan, new)
@@ -238,7 +250,7 @@ def _plan_members(members: Sequence[PciFunction], snapshot: Snapshot) -> Plan:
 
 
 def _with_changes(snapshot: Snapshot, changes: Mapping[str, Asked | None]) -> Snapshot:
-    """The Snapshot with these changes on record."""
+    """The Snapshot with these changes to the recorded manual requests."""
     ledger = snapshot.ledger
     return replace(snapshot, ledger=ledger._replace(asked=with_requests(ledger.asked, changes)))
 

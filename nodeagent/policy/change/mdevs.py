@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans mdevs and vendor vGPUs: desired types × cards × existing instances × their pods → steps. Pure.
+"""Plans mdevs and vendor vGPUs: computes the steps from the desired types, the cards, the existing instances
+and their pods. Pure.
 
 Each card gets one type, and as many instances of it as fit. Instances that nodeagent did not create are kept,
 and no others are created beside them, unless the operator lets nodeagent adopt them. Types are assigned to
-cards round-robin, in the operator's order. In its turn a type gets the first unassigned card that has it
-already, or that has no desired type and room for this one. A card with a desired type counts in the round, so
-the result is the same after an interruption. Only unused instances are removed. The room on a card is known
-only when the card is empty: while one card is being emptied, cards that could get several types wait. A
-removal may wait weeks for a pod; its card remains assigned to its type.
+cards round-robin, in the operator's order. In its turn, a type is assigned to the first unassigned card that
+has instances of the type, or that has no instances of any desired type and has room for this one. A card that
+has instances of a desired type takes part in the round-robin, so the result is the same after an
+interruption. Only unused instances are removed. How many instances fit on a card is known only when the card
+is empty. While a card is being emptied, cards that could get several types wait. A removal may wait weeks for
+a pod; meanwhile the card remains assigned to the new type.
 
-Then each card is planned by itself: no instance of another type is created while others exist. An mdev
-without a driver is removed and created again. An action that the kernel refused is retried after a delay and
-keeps its place; all other actions continue.
+After the assignment each card is planned separately: no instance is created while instances of another type
+exist. An mdev without a driver is removed and created again. An action that the kernel refused is retried
+after a delay and keeps its position in the plan; all other actions continue.
 
 The plan is made again after every change: a plan is valid only for the Host from which it was built.
 """
@@ -75,7 +77,8 @@ def find_obstacles(wanted: MdevSpec) -> tuple[Problem, ...]:
 def plan(snapshot: Snapshot) -> Plan:
     """The plan for this host: removals first, then creations, card by card in address order.
 
-    Empty unless mdevs are managed; without a machine id their UUIDs do not show their owner.
+    The plan is empty unless mdevs are managed, or if the machine id is unknown: then UUIDs of mdevs do not
+    show their owner.
     """
     wanted = snapshot.spec.mdevs
     if not wanted.manage:
@@ -115,7 +118,9 @@ def plan(snapshot: Snapshot) -> Plan:
 
 
 def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot) -> list[CardPlan]:
-    """The plan of each card, by the round or, with a list of its own or foreign instances, by itself."""
+    """The plan of each card: the round-robin assigns its type, unless the card has a separate list or foreign
+    instances.
+    """
     in_round = [card for card in found if card.spec.shared and not card.has_foreign]
     assigned = assign_types(types, in_round)
     plans = [
@@ -159,21 +164,23 @@ def _can_assign(card: Card, type_id: str) -> bool:
 
 
 def _find_present_type(card: Card) -> str | None:
-    """The desired type of which the card has own instances."""
+    """The desired type of which the card has instances that nodeagent may remove."""
     own = {each.type_id for each in card.instances if each.own}
     return next((type_id for type_id in card.spec.types if type_id in own), None)
 
 
 def _find_fitting_types(card: Card) -> list[str]:
-    """The desired types that the card could get; if it is emptied first, all have room."""
+    """The desired types that the card could get; all of them have room if the card is emptied first."""
     emptied = any(each.own for each in card.instances)
     return [each for each in card.spec.types if each in card.types and (emptied or card.room(each) > 0)]
 
 
 def _choose_types(card: Card) -> tuple[str, ...]:
-    """The types of a card outside the round; with foreign instances it keeps own ones of desired types.
+    """The types of a card that is not part of the round-robin; a card with foreign instances keeps its own
+    instances of desired types.
 
-    An entry of its list may name several type ids: it means the one that exists, else the first that fits.
+    An entry of the card's list may name several type ids: it then means the type of existing instances, else
+    the first type that fits.
     """
     if card.spec.definitions:
         return tuple(card.spec.types)
@@ -193,7 +200,9 @@ def _choose_types(card: Card) -> tuple[str, ...]:
 
 
 def _plan_card(card: Card, types: Sequence[str], snapshot: Snapshot) -> CardPlan:
-    """The plan of a card that gets these types, or no own instances."""
+    """The plan of a card that gets instances of these types, or loses all own instances if there are no
+    types.
+    """
     going = tuple(_find_surplus(card, types))
     removals: list[Step] = []
     waiting: list[Step] = []
@@ -229,12 +238,14 @@ def _plan_card(card: Card, types: Sequence[str], snapshot: Snapshot) -> CardPlan
 
 
 def _find_limit(card: Card, type_id: str) -> int:
-    """How many instances of the type the card has at most, without definitions."""
+    """How many instances of the vGPU type the card may have, if no definitions of mdevctl name the card."""
     return card.spec.count(type_id) or _MOST
 
 
 def _find_surplus(card: Card, types: Sequence[str]) -> Iterator[tuple[Instance, str]]:
-    """The own instances to remove, and why; of a surplus those that no pod has, the highest ids first."""
+    """The own instances to remove, and why; of too many instances, those that no pod uses are removed, the
+    highest ids first.
+    """
     spec, kept = card.spec, dict[str | None, list[Instance]]()
     if spec.as_is is not None or (spec.definitions and card.has_foreign):
         return
@@ -286,7 +297,7 @@ def _find_obstacle(instance: Instance, card: Card, action: Action, snapshot: Sna
 def _plan_creations(card: Card, type_id: str, taken: Set[str], snapshot: Snapshot) -> Iterator[Step]:
     """The steps that fill the card with instances of the type.
 
-    ``taken`` are the parents of steps for other types: a VF has one instance at most.
+    ``taken`` are the parents on which other steps create instances, because a VF has one instance at most.
     """
     if card.has_foreign or card.unread is not None:
         return
@@ -312,13 +323,13 @@ def _plan_creations(card: Card, type_id: str, taken: Set[str], snapshot: Snapsho
 
 
 def _describe_type(type_id: str, name: str) -> str:
-    """The id of a type, with the name by which it is configured."""
+    """The id of a vGPU type, with the name by which the type is configured."""
     is_id = naming.normalize_type(name) in naming.type_names(type_id, None)
     return type_id if is_id else f'{type_id} ("{name}")'
 
 
 def _new_uuids(parent: Parent, type_id: str, used: Set[str], machine_id: str) -> Iterator[str]:
-    """The UUIDs for as many instances as the parent has room for, with the lowest free indexes."""
+    """The UUIDs for as many mdevs as the parent has room for, with the lowest free indexes."""
     remaining = parent.available(type_id)
     for index in range(ownership.INDEXES if remaining else 0):
         uuid = ownership.build_uuid(machine_id, parent.address, type_id, index)
@@ -331,7 +342,7 @@ def _new_uuids(parent: Parent, type_id: str, used: Set[str], machine_id: str) ->
 
 
 def _plan_defined(card: Card, parents: Sequence[Parent], type_id: str, used: Set[str]) -> Iterator[Step]:
-    """The defined instances that do not exist yet, while there is room."""
+    """The steps for mdevs that mdevctl defines and that do not exist yet, as long as there is room."""
     room = {parent.address: parent.available(type_id) for parent in parents}
     for definition in card.spec.definitions:
         if definition.type_id != type_id or definition.uuid in used or room.get(definition.parent, 0) < 1:
@@ -342,7 +353,7 @@ def _plan_defined(card: Card, parents: Sequence[Parent], type_id: str, used: Set
 
 
 def _list_retried(coming: Sequence[Step], snapshot: Snapshot) -> list[Step]:
-    """One waiting step for each kind of attempt that has failed and is retried later."""
+    """One waiting step for each kind of action that the kernel refused and that is retried later."""
     waiting: dict[str, Step] = {}
     for step in coming:
         failure = snapshot.failures.get(step.action.attempt)
@@ -436,7 +447,7 @@ def _find_problems(
 def _find_missing_types(
     wanted: MdevSpec, listed: Sequence[WantedType], found: Sequence[Card], host: Host
 ) -> Iterator[Problem]:
-    """A Problem if types are desired and no card has any: with the drivers of the GPUs, which offer types."""
+    """A Problem if types are desired but no card supports vGPUs; its text names the drivers of the GPUs."""
     if not _mdev_types(found) and (listed or wanted.definitions or any(rule.types for rule in wanted.cards)):
         gpus = [each for each in host.functions.values() if (each.pci_class or "").startswith("03")]
         causes = naming.shorten([_describe_driver(each) for each in gpus if each.physfn is None], _MOST_SHOWN)
@@ -453,9 +464,10 @@ def _describe_driver(gpu: PciFunction) -> str:
 
 
 def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -> tuple[str, ...]:
-    """The types of the node's list that no card here offers, if some types of the list are offered.
+    """The types in the Node's list that no card of this host supports, if cards support other types in the
+    list.
 
-    So one list can be written for cards of several families.
+    This is no problem, because one list can be for cards of several families.
     """
     mdev_types = _mdev_types(found)
     missing = [each for each in listed if not desired_types.match_by_id([each], mdev_types)]
@@ -467,7 +479,9 @@ def _find_types_of_others(listed: Sequence[WantedType], found: Sequence[Card]) -
 def _find_types_without_card(
     types: Sequence[str], found: Sequence[Card], plans: Sequence[CardPlan]
 ) -> Iterator[Problem]:
-    """The types of the node's list for which all cards that offer them have other types."""
+    """The types in the Node's list that are created nowhere, because all cards that support them have other
+    types.
+    """
     if any(each.removals for each in plans):
         return  # a card that is emptied may get the type
     types_of = {each.address: each.types for each in plans}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The owner of an mdev, by its UUID, and of a vGPU on a VF, by the Ledger. Pure.
 
-The UUID of instance number n of a type on a parent is the uuid5 of "machine-id/parent/type" in a namespace
-of nodeagent, with n in its last four hexadecimal digits. So one hash shows whether nodeagent created an
-instance, without a state file and the same after every boot. All others are foreign. A VF has no such id, so
-the types that were listed and set on it are recorded in the Ledger.
+The UUID of instance number n of a type on a parent is the uuid5 of "machine-id/parent/type" in a namespace of
+nodeagent, with n in its last four hexadecimal digits. A hash therefore shows whether nodeagent created an
+mdev, without a state file; the result is the same after every boot. All others are foreign. A vGPU on a VF
+has no UUID, so the Ledger records the types that a VF has listed and the type that nodeagent has set.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _TAIL = 4
 
 
 def update_ledger(ledger: Ledger, host: Host, names: Names, coming: Set[str] = frozenset()) -> Ledger:
-    """The ledger updated from the host: adds types and names that VFs list, removes VFs that are gone.
+    """The Ledger updated from the host: types and names that VFs list are added, VFs that have left the host
+    are removed.
 
-    A VF whose type another program has cleared or changed is no longer own. ``coming``: VFs whose type is
-    being set, and that may not show it yet. ``names`` has names that no VF lists, by ``vgpu_key``. Returns
-    the same object if nothing is new.
+    The vGPU on a VF no longer counts as created by nodeagent if another program has cleared or changed the
+    type. ``coming``: VFs whose type is being set, and that may not show it yet. ``names`` has names that no
+    VF lists, by ``vgpu_key``. Returns the same object if nothing is new.
     """
     vfs = [function for function in host.functions.values() if function.vgpu]
     present = {function.vgpu_type for function in vfs if function.vgpu_type is not None}
@@ -48,7 +49,7 @@ def update_ledger(ledger: Ledger, host: Host, names: Names, coming: Set[str] = f
 
 
 def _is_kept(vf: str, type_id: str, host: Host) -> bool:
-    """False if the VF is gone, or has another type or none."""
+    """False if the VF has left the host, or has no vGPU type or another one than recorded."""
     function = host.functions.get(PciAddress(vf))
     return function is not None and (not function.vgpu or function.vgpu_type == type_id)
 

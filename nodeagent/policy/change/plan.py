@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans all changes of the host: Snapshot → Plan. Pure.
 
-The daemon and ``nodeagent plan`` both call it, so they always agree. A new kind of change is one more planner
-in the table. Their order is that of the steps: VFs come before their drivers and the vGPUs on them.
+The daemon and ``nodeagent plan`` both call this module, so their plans are always the same. A new kind of
+change needs one more planner in the table. The order of the planners is the order of the steps: VFs are
+created before their drivers are bound and before vGPUs are created on them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PLANNERS: tuple[Callable[[Snapshot], Plan], ...] = (sriov.plan, bindings.plan, 
 
 
 def is_due(snapshot: Snapshot) -> bool:
-    """True if settings or manual requests require changes, or changes made before are to be undone."""
+    """True if settings or manual requests require changes, or if former changes have to be undone."""
     return snapshot.spec.changes_host or snapshot.ledger.to_return
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the number of VFs of physical functions. Pure.
 
-The kernel allows only 0 → n and n → 0 (EBUSY between two counts above 0, drivers/pci/iov.c). So for another
-count all VFs are removed first, when none of them is in use. A count that the kernel would refuse then
-(ERANGE) is not started. NVIDIA's driver accepts no number: its tool creates all VFs or none, and resets the
-configuration of the card, so it only runs on empty cards. If all VFs are for VFIO,
-``sriov_drivers_autoprobe`` is off, so that no host driver binds them first.
+The kernel allows a change of the number of VFs only from 0 and to 0 (else EBUSY, drivers/pci/iov.c). To
+change a number above 0, nodeagent first removes all VFs of the PF, when no VF is in use. The VFs are not
+removed if the kernel would refuse the new number (ERANGE). NVIDIA's driver accepts no number of VFs: NVIDIA's
+tool creates all VFs or none, and resets the configuration of the card, so nodeagent runs the tool only on
+cards without vGPUs. If all VFs of a PF are for VFIO, nodeagent turns ``sriov_drivers_autoprobe`` off, so that
+no host driver binds the VFs first.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def plan(snapshot: Snapshot) -> Plan:
 def _find_rules_without_sriov(snapshot: Snapshot) -> Iterator[Problem]:
     """Notes on rules that match functions of this node, none of which supports SR-IOV.
 
-    The rule may be for other nodes. The kernel shows ``sriov_totalvfs`` only for a function with that
-    capability, which firmware may hide.
+    A rule that matches no function with SR-IOV may be for other Nodes. The kernel shows ``sriov_totalvfs``
+    only for a function with the SR-IOV capability, which firmware may hide.
     """
     for rule in snapshot.spec.sriov:
         found = [each for each in snapshot.host.functions.values() if future_vfs.is_matched(rule, each)]
@@ -80,7 +81,9 @@ def _find_rules_without_sriov(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def _is_by_tool(function: PciFunction) -> bool:
-    """True for a GPU on NVIDIA's driver, which has no sriov_configure: a write of sriov_numvfs is ENOENT."""
+    """True for a GPU on NVIDIA's driver, which has no sriov_configure, so that a write to sriov_numvfs fails
+    with ENOENT.
+    """
     return function.vendor == "10de" and function.driver == groups.VENDOR_DRIVER
 
 
@@ -100,7 +103,9 @@ def _is_unprobed(rule: SriovRule | None, function: PciFunction, spec: Spec) -> b
 
 
 def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiting: list[Step]) -> None:
-    """Turn autoprobe on again; existing VFs without a driver are not bound by that."""
+    """The step that turns ``sriov_drivers_autoprobe`` on again; this does not bind existing VFs without a
+    driver.
+    """
     action = restore_autoprobe(function.address)
     refused = snapshot.failures.get(action.attempt)
     why = "its VFs are not reserved for VFIO any more"
@@ -131,9 +136,10 @@ def _find_refusal(
 
 
 def _find_left_behind(host: Host) -> Mapping[str, Sequence[str]]:
-    """PF → the VFs that link to it and that it does not list.
+    """PF → the VFs that link to this PF although the PF does not list them.
 
-    Writing ``sriov_numvfs`` then ends in a BUG of drivers/pci/iov.c (Linux 6.1, 6.12) or an oops (7.2).
+    If a VF links to a PF that does not list it, writing ``sriov_numvfs`` ends in a BUG of drivers/pci/iov.c
+    (Linux 6.1, 6.12) or an oops (7.2).
     """
     lost: dict[str, list[str]] = {}
     for function in host.functions.values():
