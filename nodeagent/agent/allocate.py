@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers the kubelet's Allocate and GetPreferredAllocation requests.
 
-An Allocate does not name its pod. PodResources shows which pod is being admitted. It is queried only if that
-matters: if, by the table of ``agent.usage``, a pod already uses a device of the same IOMMU groups, or if
-another resource offers devices of them. Each Allocate reads the devices from sysfs again, and waits for a
-device that the container of a former pod still has open. The last check and the marking of the ids as
-allocated happen without an await in between.
+An Allocate does not name its pod. PodResources shows which pod is being admitted. PodResources is queried
+only if a pod already uses a device of the same IOMMU groups (``agent.usage``), or if another resource offers
+devices of these groups. Each Allocate reads the devices from sysfs again, and waits for a device that the
+container of a former pod still has open. The last check and the marking of the ids as allocated happen
+without an await in between.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class Allocator:
             return self._answer(self._renew(request), admission)
 
     async def _reread(self, request: Request, functions: Sequence[PciAddress] = ()) -> Request:
-        """Read the devices, and everything that their health depends on, again, and decide again.
+        """Read the devices, and all facts that their health depends on, and compute a new Decision.
 
-        If a device is in another IOMMU group by then, that group is read too.
+        If a device has moved to another IOMMU group meanwhile, that group is read too.
 
         :raises KernelRefused: if changed devices could not be read.
         """
@@ -168,9 +168,10 @@ class Allocator:
         """Find an open device among the devices and the other devices of their groups; None if all are
         closed.
 
-        For PCI functions the kernel's open count decides. A count that never fell may be a leftover of a
-        former driver: it only counts shortly after a release. Mdevs, vGPUs and group nodes have no count. For
-        those of the ``suspected`` ids (released a moment ago), the open files of all processes are scanned.
+        The kernel's open count shows whether a PCI function is open. An open count that has never fallen may
+        be a leftover of a former driver, so it is considered only shortly after a release. Mdevs, vGPUs and
+        the device nodes of IOMMU groups have no open count. For ids without an open count that were released
+        a moment ago (``suspected``), the open files of all processes are scanned.
         """
         members = allocating.find_closed(request, admission.pods or {})
         now = anyio.current_time()
@@ -194,7 +195,7 @@ class Allocator:
         return None if seen is None else next((_Opened(*each) for each in seen.openers.items()), None)
 
     async def _ensure_nodes(self, request: Request, admission: Admission) -> None:
-        """Make sure that the CDI file and the owners of USB device nodes are as QEMU needs them.
+        """Make sure that the CDI file is current, and that QEMU's user owns the USB device nodes.
 
         :raises AllocationRefused: if a device is not Healthy, or the files cannot be prepared in time.
         """
@@ -215,7 +216,7 @@ class Allocator:
         await nodes.ensure(resource.name, device_ids, owned)
 
     def _answer(self, request: Request, admission: Admission) -> Grant:
-        """Check for the last time, and mark the ids as allocated, with no await in between."""
+        """Check the request a last time and mark its ids as allocated, with no await in between."""
         grant = grants.grant(*request)
         allocating.check_unused(request, admission.owned, admission.pods)
         if request.resource.kind is Kind.USB:
@@ -239,8 +240,8 @@ class Allocator:
     async def prefer(
         self, name: ResourceName, available: Sequence[str], must: Sequence[str], size: int
     ) -> Sequence[str]:
-        """Return the preferred ids of the ``available`` ones. PodResources is queried only if the pod
-        matters.
+        """Return the preferred ids of the ``available`` ones. PodResources is queried only if the choice
+        depends on the pod.
 
         :raises AllocationRefused: if the request cannot be met.
         """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a CDI file for each resource that needs one, and reports the files that could not be written.
 
-A Resource does not show the device nodes of its devices, so the file may have to change while the Resource
-stays equal: a restarted container reads the file again. Each write uses the newest Decision at that moment,
-so no write replaces a file by an older one. Devices that no resource offers any more, but that a pod still
-uses, stay in one separate file.
+A CDI file must name the current device nodes, because a restarted container reads the file again. The
+Resource does not contain the device nodes, so the file may change while the Resource stays equal. Each write
+uses the newest Decision at that moment, so no write replaces a file by an older one. Devices that no resource
+offers any more, but that a pod still uses, stay in one separate file.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class _Source(NamedTuple):
     spec: Spec
 
     def same(self, other: _Source | None) -> bool:
-        """True if both sources give the same file."""
+        """True if both sources give the same CDI file."""
         return other is not None and all(one is two for one, two in zip(self, other, strict=True))
 
 
 class CdiFiles:
-    """Writes the files of one directory, each before the kubelet gets the list of its devices."""
+    """Writes the CDI files of one directory, each before the kubelet gets the device list of its resource."""
 
     name = "CDI files"
 
@@ -61,19 +61,19 @@ class CdiFiles:
 
     @property
     def busy(self) -> bool:
-        """True while files are being written; their disk may be slow."""
+        """True while CDI files are being written, which takes long on a slow disk."""
         return self._lock.locked()
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The files that could not be written, as problems."""
+        """The CDI files that could not be written, each as a Problem."""
         return tuple(
             wrong(ProblemCode.CDI_FILE, name, f"{name}: {error.what}; {error.hint}")
             for name, error in self._errors.items()
         )
 
     async def run(self) -> None:
-        """Rewrite the files when only device nodes have changed, for ever."""
+        """Rewrite the CDI files when device nodes have changed but no Resource has, for ever."""
         seen, host, allocations = -1, None, None
         while True:
             seen, snapshot = await self._snapshots.newer(seen)
@@ -83,7 +83,7 @@ class CdiFiles:
                 await self.follow()
 
     async def follow(self) -> None:
-        """Write the files that have changed, and delete those of resources that no longer exist."""
+        """Write the CDI files that have changed, and delete the files of resources that no longer exist."""
         async with self._lock:
             resources = self._offering.decision.resources
             wanted = [name for name, resource in resources.items() if resource.cdi]
@@ -102,7 +102,7 @@ class CdiFiles:
                 self._stale = False
 
     async def ensure(self, name: ResourceName, device_ids: Sequence[str]) -> None:
-        """Write the file again if another program has deleted or replaced it.
+        """Write the CDI file again if another program has deleted or replaced it.
 
         :raises AllocationRefused: if the container runtime could not find these devices.
         """
@@ -115,7 +115,7 @@ class CdiFiles:
             raise AllocationRefused(f"{name}: {', '.join(device_ids)}: {error.what}", error.hint)
 
     async def _bring_up(self, name: ResourceName) -> None:
-        """Write the file until it matches the newest Decision, which may change during a write."""
+        """Write the CDI file until it matches the newest Decision, which may change during a write."""
         while (source := self._source(name)) and not source.same(self._sources.get(name)):
             entries = grants.cdi_entries(source.resource, self._offering.decision)
             before = self._written.get(name, {})
@@ -128,14 +128,14 @@ class CdiFiles:
             self._sources[name] = source
 
     def _leave(self, *entries: _Entries) -> None:
-        """Remember entries that are no longer in the file of their resource: a pod may use one of them."""
+        """Remember entries that are in no resource's CDI file any more: a pod may use one of these devices."""
         left = dict(self._left or {})
         for each in entries:
             left.update(each)
         self._left = left
 
     async def _keep_held(self) -> None:
-        """Write the devices in use that are in no resource's file any more to the separate file."""
+        """Write the separate file of devices that are in use, but in no resource's CDI file any more."""
         snapshot = self._offering.decision.snapshot
         listed = [entries for name, entries in self._written.items() if name != _HELD]
         left = {
@@ -150,7 +150,7 @@ class CdiFiles:
             self._forget(_HELD)
 
     def _forget(self, name: ResourceName) -> None:
-        """Forget the file of this resource, so that the file is deleted."""
+        """Forget the CDI file of this resource, so that the file is deleted."""
         self._written.pop(name, None)
         self._sources.pop(name, None)
         self._stamps.pop(name, None)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the CDI files of the host: at each change of a CDI directory, and periodically.
 
-It only runs if a rule names CDI devices. A thread of its own reads each directory, so a directory that hangs
-(a call into the kernel that does not return) affects only its own devices: they are listed as Unhealthy until
-it answers. Parsing a file or a thousand files may take any time, and is not a hang. The result of a late read
-is used. A directory is watched after it was read, because adding a watch to a hanging directory would hang.
-The scanner gets the files, and looks for the device nodes that they name, so a Host has both or neither.
+This component only runs if a rule names CDI devices. Each directory is read by a separate thread, so a
+directory that hangs (a call into the kernel does not return) affects only the devices that its files name:
+these are Unhealthy until the directory answers. The time limit applies only to calls into the kernel, so slow
+parsing does not count as a hang. If a read returns after the time limit, its result is still used. A
+directory is watched after it was read, because adding a watch to a hanging directory would hang. The scanner
+gets the CDI files and looks up the device nodes that these files name, so a Host contains both the files and
+the nodes, or neither.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ _LOOK = "/dev/cdi"  # the key of a scan request that only looks for device nodes
 
 
 class Reader:
-    """Reads both CDI directories on request. A directory that hangs is not read a second time."""
+    """Reads both CDI directories on request. No directory is read while an earlier read of it hangs."""
 
     def __init__(self, root: Root, known: Mapping[str, CdiFile], limit: float) -> None:
         """``known``: the files that were read before; a file that has become invalid keeps its last valid
         devices.
 
-        ``limit``: seconds in the kernel for one file, after which its directory counts as hanging.
+        ``limit``: if a call into the kernel takes longer for one file (in seconds), the directory counts as
+        hanging.
         """
         self._limit = limit
         self._root = root
@@ -75,7 +78,7 @@ class Reader:
                 return None
 
     def _silent(self, rank: int) -> dict[str, CdiFile]:
-        """The known files of a directory that hangs, with a fault, and the path at which the read hangs."""
+        """The last known files of a hanging directory, with a fault, and the path at which the read hangs."""
         at = self._hanging[rank][0].at
         known = reading.files_in(self._known, reading.DIRECTORIES[rank])
         files = {file.path: file._replace(fault=f"{at} does not answer", stamp=()) for file in known}
@@ -95,7 +98,7 @@ class CdiSpecs:
         self._changed: Latest[None] = Latest(None)
 
     async def run(self) -> None:
-        """Read the directories whenever something has changed, for ever."""
+        """Read the CDI directories whenever a file or a rule has changed, for ever."""
         while True:
             seen, answers = self._changed.version, self._reader.answers.version
             spec = self._core.snapshots.now.spec
@@ -118,7 +121,7 @@ class CdiSpecs:
         )  # also if only the watches are new: a node may have vanished before they were added
 
     async def _until_news(self, seen: int, answers: int, spec: Spec) -> None:
-        """Wait for a changed file or rule, or an answer of a hanging directory, with a limit."""
+        """Wait for a changed file or rule, or an answer of a hanging directory, with a time limit."""
         with anyio.move_on_after(self._core.settings.get().timing.resync):
             async with anyio.create_task_group() as group:
 
@@ -136,7 +139,7 @@ class CdiSpecs:
             version, _ = await self._core.snapshots.newer(version)
 
     def _watch(self, directories: frozenset[str]) -> None:
-        """Watch the directories that have answered; if a watch is new, read once more."""
+        """Watch the directories that have answered; after adding a watch, read the directories once more."""
         paths = map(self._core.root.path, directories)
         if self._core.watcher.watch_only(paths, self._on_change, contents=True):
             self._changed.touch()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes the host: makes the changes of the Plan, and records those that the host itself does not show."""
+"""Makes the planned changes of the host, and records the changes that the host itself does not show."""

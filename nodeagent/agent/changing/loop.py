@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop that changes the host: plans from each new Snapshot, and starts one task per card with steps.
+"""Plans changes of the host from each new Snapshot, and starts one task for each card that needs changes.
 
 A failure on one card does not delay other cards. Facts that the host shows are not stored, so a crash at any
-point loses nothing. If the Snapshot gives no work, no file is touched. ``policy.change`` decides, and
-``agent.changing.step`` makes the steps. ``app`` loads this module when the first change is needed.
+point loses nothing. If no change is due, no file is read or written. ``policy.change`` plans the changes, and
+``agent.changing.step`` makes each change. ``app`` loads this module when the first change is needed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ChangeLoop:
 
     @property
     def status(self) -> ChangesStatus:
-        """The changes in progress, those that wait and why, and those that the kernel has refused."""
+        """The changes in progress, waiting changes with reasons, and changes that the kernel has refused."""
         now, plan = anyio.current_time(), self.plan
         return ChangesStatus(
             tuple(_card(card) for card in plan.cards),
@@ -104,7 +104,7 @@ class ChangeLoop:
         )
 
     def _waiting_steps(self) -> Sequence[Step]:
-        """The waiting steps, without those that only wait for their next try after a refusal."""
+        """The waiting steps, except steps that only wait for the next attempt after a refusal."""
         failing = self._retries.failures
         return [step for step in self.plan.waiting if step.action.attempt not in failing]
 
@@ -130,7 +130,7 @@ class ChangeLoop:
         self._retries.forget_unplanned(attempts, assigned, anyio.current_time())
 
     def _batches(self) -> Mapping[str, Sequence[Step]]:
-        """The steps by card, without those that must wait for work in progress."""
+        """The steps by card, except steps that must wait for work in progress."""
         batches: dict[str, list[Step]] = {}
         working, busy = self.runner.working, self.runner.busy
         for step in self.plan.steps:
@@ -155,12 +155,12 @@ class ChangeLoop:
         self._waiting = reasons
 
     def _await_releases(self) -> None:
-        """Await the release of ids that waiting steps remove, and of functions of which a pod has a node or
-        device.
+        """Await the release of ids that waiting steps remove, and of PCI functions of which a pod has a
+        device or a device node.
 
-        Also await functions that are not bound because the host uses them: no uevent shows the end of that.
-        If a pod uses an id that is to be removed or to get its former driver back, the id is allocated to no
-        other pod afterwards, unless the kernel has refused the step before.
+        Also await PCI functions that are not bound because the host uses them: no uevent shows when the host
+        stops using a function. If a pod uses a device that is to be removed or to get its former driver, the
+        device is allocated to no other pod afterwards, unless the kernel has already refused that change.
         """
         actions, snapshot = [step.action for step in self.plan.waiting], self._snapshots.now
         removals = [
@@ -189,7 +189,7 @@ class ChangeLoop:
 
 
 def _inputs(snapshot: Snapshot, runner: ChangeRunner) -> Inputs:
-    """The inputs without the marks of withdrawn and unwanted ids, because no plan depends on those."""
+    """The inputs of a plan, without the marks of withdrawn and unwanted ids, which no plan depends on."""
     reservations = replace(snapshot.reservations, withdrawn=frozenset())
     planned = replace(snapshot, reservations=reservations, unplugged=frozenset(), unwanted=frozenset())
     return planned, runner.working, runner.busy

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles manual requests: ``nodeagent bind`` and ``release``, in the daemon and without one.
 
-A request becomes part of the Ledger, and the normal plan carries it out. ``ManualRequests`` answers requests
-in the daemon, whose loop makes the changes. ``carry_out_alone`` does the same in the process of the command
-when no daemon runs: it takes the daemon's lock, changes only the named groups, and serves no resource.
+A request is recorded in the Ledger, and the next plan includes its changes. ``ManualRequests`` answers
+requests in the daemon, whose loop makes the changes. When no daemon runs, ``carry_out_alone`` carries out the
+request in the process of the command: it takes the daemon's lock, changes only the named IOMMU groups, and
+advertises no resource.
 
 Before a request is planned (``policy.change.manual_requests``), the host, its mounts and the open files are
-scanned and the kubelet is queried, because these change without an event. A refused request is forgotten; its
-answer says so. If the kernel holds up a write for too long, the loop waits for it, and the answer reports the
-write as late.
+scanned and the kubelet is queried, because these change without an event. A refused request is removed from
+the Ledger; the answer reports the refusal. If a write sleeps in the kernel for too long, the answer reports
+it as late, and the loop waits for its end.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ManualRequests:
     name = "requests"  # the name under which it awaits releases
 
     def __init__(self, core: Core, runner: ChangeRunner, group: TaskGroup | None = None) -> None:
-        """``group`` runs the tasks that make the changes; None: the daemon's loop makes them."""
+        """``group``: the task group that makes the changes; None: the daemon's loop makes the changes."""
         self._core = core
         self._runner = runner
         self._group = group
@@ -70,7 +71,7 @@ class ManualRequests:
         return plain.dump(await self.handle(request, asker))
 
     async def handle(self, request: Request, asker: int = 0) -> Answer:
-        """Return the outcome for each group; if a write has not ended in time, its state at that moment."""
+        """Return the outcome for each IOMMU group; if a write has not ended in time, its state so far."""
         try:
             groups = await self._plan(request)
             results = {
@@ -112,7 +113,7 @@ class ManualRequests:
         return manual_requests.plan(request, replace(now, host=now.host.with_uses(found, now.host)))
 
     async def _host_uses(self, request: Request) -> Mapping[PciAddress, HostUses]:
-        """Read how the host uses the functions, with a limit of time; the write reads it again."""
+        """Read the host's uses of the PCI functions, within a time limit; a write checks them again."""
         wanted = [
             each.address for each in manual_requests.find_members(request, self._snapshots.now) if each.usable
         ]
@@ -125,7 +126,7 @@ class ManualRequests:
     async def _carry_out(
         self, due: Sequence[GroupPlan], planned: Mapping[tuple[str, ...], Result]
     ) -> Mapping[tuple[str, ...], Result]:
-        """Return the results by their functions.
+        """Return the results, keyed by the PCI functions of each.
 
         :raises KernelRefused: if the request cannot be recorded.
         """
@@ -163,13 +164,13 @@ class ManualRequests:
                 await self._snapshots.newer(seen)
 
     def _is_in_progress(self, group: GroupPlan) -> bool:
-        """True while a change of the group is in progress, or a write to it has not ended."""
+        """True while a change of the IOMMU group is in progress, or a write to its devices has not ended."""
         working, busy = self._runner.working, self._runner.busy
         actions = [step.action for step in group.plan.steps]
         return any(each.card in working or not busy.isdisjoint(occupied(each)) for each in actions)
 
     def _failure(self, group: GroupPlan) -> tuple[Problem, ...]:
-        """The first change of the group that the kernel refused, as a problem; () if there is none."""
+        """The first change of the IOMMU group that the kernel refused, as a Problem; () if there is none."""
         failures = self._runner.retries.failures
         for action in (step.action for step in group.plan.steps):
             if (failure := failures.get(action.attempt)) is not None:
@@ -189,7 +190,7 @@ class ManualRequests:
         self._runner.ledger.request(manual_requests.with_requests(self._snapshots.now.ledger.asked, changes))
 
     def _start(self, steps: Sequence[Step]) -> None:
-        """Make the steps of one group now, unless the daemon's loop does."""
+        """Make the steps of one IOMMU group now, unless the daemon's loop makes them."""
         if self._group is not None and steps:
             self._runner.start(steps[0].action.card, steps, self._snapshots.now, self._group)
 
@@ -199,7 +200,7 @@ def _awaited(groups: Collection[GroupPlan]) -> frozenset[str]:
 
 
 def _log_accepted(request: Request, due: Sequence[GroupPlan], asker: int) -> None:
-    """Log an accepted request before its first write. ``asker``: the process that sent it."""
+    """Log an accepted request before its first write. ``asker``: the process that sent the request."""
     for each in due:
         asking = request.asking.value
         log.event(log.REQUEST_ACCEPTED, process=str(asker), operation=asking, device=each.functions)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the changes that the kernel has refused, and when each is tried again (with a back-off).
+"""Keeps the changes that the kernel has refused, with the time of each next attempt (a back-off).
 
-A first "no room" or "exists already" only means that the last scan was old, so the host is scanned again. If
-the same error follows without a success in between, it counts as a failure. An attempt that takes a device
-from a working driver is soon repeated only once an hour instead of every five minutes: a driver that refuses
-a device usually always refuses it (its denylist, an unsupported class), and only the kernel log has the
-cause.
+After a first ENOSPC or EEXIST the host is only scanned again, because the last scan may have been old. If the
+kernel refuses the change once more without a success in between, the change counts as failed. The back-off
+grows to five minutes, or to one hour for a change that unbinds a working driver: a VFIO driver that refuses a
+device usually always refuses it (its denylist, an unsupported class), and only the kernel log has the cause.
 
 The only writer of the Snapshot's ``failures``, the attempts that must not be made yet.
 """
@@ -30,7 +29,7 @@ _SCAN_AGAIN = (errno.ENOSPC, errno.EEXIST)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last refusal of a step, how many in a row, and when the next try is due (monotonic seconds)."""
+    """The last refusal of a step, the number of refusals in a row, and when the next attempt is due."""
 
     step: Step
     error: KernelRefused
@@ -77,8 +76,8 @@ class Retries:
         """Forget the attempts that are not ``planned`` any more; if they are planned again, they are due at
         once.
 
-        The attempts of cards with work in progress (``assigned``, with the card's type) are kept: an mdev
-        that disappears as soon as it is created must not be created faster and faster.
+        Attempts on cards with work in progress (``assigned``: card and vGPU type) are kept: otherwise an mdev
+        that disappears as soon as it is created would be created without any back-off.
         """
 
         def is_planned(step: Step) -> bool:

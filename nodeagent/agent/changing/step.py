@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes one change of the host, from the check that the device is free to the scan that shows the effect.
 
-``ChangeRunner.start`` starts a task for one card. A card is a physical function with its VFs and mdevs, or,
-for driver changes, an IOMMU group, named by its first function. ``agent.changing.loop`` calls it, and
-``agent.changing.requests`` when no daemon runs. The steps of a card run one after the other, those of several
-cards at the same time. ``_make`` is one whole step; ``_finish`` follows the last step. If a step does not go
-as planned, the task ends early, so that the card is scanned and planned again. A refusal by the kernel does
-not end it.
+``ChangeRunner.start`` starts a task for one card. A card here is a PF with its VFs and mdevs; for driver
+changes it is an IOMMU group, named by the group's first PCI function. ``agent.changing.loop`` calls
+``start``, or ``agent.changing.requests`` when no daemon runs. The steps of one card run one after the other;
+steps of different cards run at the same time. ``_make`` makes one whole step; ``_finish`` follows the last
+step. If a step does not go as planned, the task ends early, so that the card is scanned and planned again. A
+refusal by the kernel does not end the task.
 
-A write may sleep in the kernel for as long as a VM runs. A write beyond its deadline is logged as late. Its
-device stays withdrawn, and the task waits for the end of the write, while another task works on the rest of
-the card. There is never more than one write to a device at a time.
+A write may sleep in the kernel for as long as a VM runs. A write beyond its deadline is logged as late. The
+device of a late write stays withdrawn, and the task waits for the end of the write, while another task works
+on the rest of the card. There is never more than one write to a device at a time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PendingWrite(NamedTuple):
 
 @dataclass(slots=True)
 class CardWork:
-    """The steps of one card, planned from a Snapshot. ``open``: their ids that the last probe found open."""
+    """The steps of one card, planned from a Snapshot. ``open``: ids that the last probe found open."""
 
     card: str
     steps: Sequence[Step]
@@ -67,7 +67,7 @@ class CardWork:
 
 
 class ChangeRunner:
-    """Makes changes. Holds the writes in progress, and the ids that are withdrawn from allocation for them.
+    """Makes changes. Holds the writes in progress, and the ids that are withdrawn from allocation meanwhile.
 
     The only writer of the Snapshot's ``open``.
     """
@@ -110,7 +110,7 @@ class ChangeRunner:
         group.start_soon(self._work, CardWork(card, steps, planned), name=f"work on {card}")
 
     async def _work(self, work: CardWork) -> None:
-        """Make the steps. Afterwards other work on the card may start, and a late write is waited for."""
+        """Make the steps. Then other work on the card may start, and this task awaits a late write."""
         for step in work.steps:
             if await self._make(step, work) is Then.NEW_PLAN:
                 break
@@ -124,15 +124,18 @@ class ChangeRunner:
     async def _make(self, step: Step, work: CardWork) -> Then:
         """Make one change.
 
-        1. The plan must still count: the operator wants the same, and no pod has got or released a device.
-        2. An action that the kernel refused a moment ago, for another step of the card, is skipped. So is
-           one whose ids a process has open: in the next plan it waits.
-        3. The ids are withdrawn, so that no Allocate gets them. Then the kubelet is queried and rewrites its
-           checkpoint, so that the allocations include any that we have not seen.
-        4. The present driver, type or switch is recorded: the host will not show it after the write.
-        5. The plan must still count, since 3 and 4 take time. If it does not, the record may name a driver
-           that was not replaced: the next plan drops it by a RESTORE_DRIVERS that finds nothing to write.
-        6. The write. Nothing stops it, not even a new configuration: the next plan undoes it.
+        1. The plan must still be valid: the configuration is the same, and no pod has got or released a
+           device.
+        2. An action that the kernel refused a moment ago, for another step of the card, is skipped. An action
+           whose devices a process has open is also skipped: in the next plan it waits.
+        3. The device ids are withdrawn, so that no Allocate gets them. Then the kubelet is queried and
+           rewrites its checkpoint, so that all its allocations are known.
+        4. The present driver, vGPU type or autoprobe switch is recorded: the write overwrites it.
+        5. The plan must still be valid, because steps 3 and 4 take time. If the plan has become invalid, the
+           record may name a driver that was not replaced: the next plan removes that record by a
+           RESTORE_DRIVERS that has nothing to write.
+        6. The write is made. Nothing stops a write in progress, not even a new configuration: the next plan
+           then undoes the change.
         """
         action = step.action
         disturbs = bool(action.takes or moved(action))
@@ -174,7 +177,7 @@ class ChangeRunner:
         return Then.NEW_PLAN
 
     async def _finish(self, steps: Collection[Step], keys: frozenset[str]) -> None:
-        """Scan, so that the Host shows the effect; then the remaining ids may be allocated again."""
+        """Scan, so that the Host shows the changes; then devices that still exist may be allocated again."""
         await self._core.observer.rescan(keys)
         for step in self._unfinished.intersection(steps):
             self._unfinished.remove(step)
@@ -201,8 +204,9 @@ class ChangeRunner:
         """True if the configuration has not changed since the plan, and no pod has got, lost or released a
         device.
 
-        Equal parts stay the same objects (``agent.snapshot``), so they are compared by identity. A device
-        node that a pod has may belong to any function once the node has vanished.
+        Equal parts of two Snapshots are the same objects (``agent.snapshot``), so they are compared by
+        identity. If a device node that a pod uses has vanished, the node may have belonged to any PCI
+        function.
         """
         now = self.snapshots.now
         return (
@@ -217,7 +221,7 @@ class ChangeRunner:
         """Withdraw the ids that the step removes from allocation; False if one was allocated a moment ago.
 
         There is no await between the check and the mark (``agent.reservations``). The device of the step is
-        busy until ``_finish``, even if the step removes nothing.
+        busy until ``_finish``, even if the step removes no id.
         """
         moving = moved(step.action)
         if not self._core.reservations.withdraw(step.action.takes | moving, moving):
@@ -237,17 +241,18 @@ class ChangeRunner:
         return not found <= host.mdevs.keys() | {each for step in work.steps for each in step.action.targets}
 
     async def _probe_batch(self, work: CardWork) -> frozenset[str]:
-        """The open ids among those that the steps of a card remove; an old answer is probed again."""
+        """The ids that steps of a card remove and a process has open; an old result is probed again."""
         if anyio.current_time() > work.probed + self._timeouts.open_file_scan_fresh:
             work.open = await self.probe({each for step in work.steps for each in step.action.takes})
             work.probed = anyio.current_time()
         return work.open
 
     async def probe(self, ids: Collection[str]) -> frozenset[str]:
-        """Return the ids that a process on the host has open, and publish them, because closing has no event.
+        """Return the ids that a process on the host has open, and publish them: closing a device causes no
+        event.
 
-        An id counts as open if the kernel does not answer in time: a single file on a dead file system, open
-        in any process, blocks the answer for good. Only one probe runs at a time.
+        An id counts as open if the kernel does not answer in time: one open file on a dead file system blocks
+        the answer for good. Only one probe runs at a time.
         """
         asked = frozenset(ids)
         try:
@@ -263,7 +268,8 @@ class ChangeRunner:
     def forget_open(self, planned: Collection[Step]) -> None:
         """Forget the open ids that no planned step removes: they are not probed again.
 
-        For a probe, a function that got its former driver back is "open", but it may still be bound again.
+        A probe reports a PCI function that got its former driver back as open, but it may still be bound
+        again.
         """
         now = self.snapshots.now
         takes = frozenset[str]().union(*(step.action.takes for step in planned))
@@ -311,7 +317,7 @@ class ChangeRunner:
             self._core.scan_requests.add(key)
 
     def _note_refusal(self, step: Step, error: KernelRefused) -> Then:
-        """Record a refusal, and log it once for each card and type. NEW_PLAN if scanning again is enough."""
+        """Record a refusal, and log it once per card and type; return NEW_PLAN if a new scan is enough."""
         self.ledger.note_end(step.action, made=False)
         known = {failure.step.place for failure in self.retries.failures.values()}
         if not self.retries.refused(step, error, anyio.current_time()):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the condition DevicesUsable of the Node: False while ``nodeagent status`` shows a problem.
 
-The condition is compared with the watched Node, so a starting daemon writes nothing if it is the same. It has
-no heartbeat: controllers that use conditions read status and lastTransitionTime, and each patch writes the
-whole Node to etcd. For the same reason a difference must last for a moment before it is written, and a
-difference of the text alone must last longer.
+The condition is compared with the watched Node, so a starting daemon writes nothing if it is the same. The
+condition has no heartbeat: controllers that use conditions read status and lastTransitionTime, and each patch
+writes the whole Node to etcd. To avoid patches, a difference is written only after it has lasted for a
+moment, or for longer if only the text differs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ADVICE = "nodeagent status on the node says what to do"
 
 
 def condition(status: Status) -> Condition:
-    """The condition for this status. Pure.
+    """The condition of the Node for this Status. Pure.
 
-    An unreachable API server is left out: it is no problem of the node, and the condition could not be
-    written until it is over.
+    An unreachable API server is left out: it is no problem of this node, and the condition could not be
+    written meanwhile.
     """
     problems = [each.message for each in status.found if each.key != diagnose.API_SERVER]
     if not problems:
@@ -45,9 +45,9 @@ def condition(status: Status) -> Condition:
 
 
 class _Difference(NamedTuple):
-    """A difference between the wanted and the present condition, and when it is due to be written.
+    """A difference between the desired and the present condition, and when the condition is to be written.
 
-    ``of_status``: True and False differ, not only the text.
+    ``of_status``: the status (True or False) differs, not only the text.
     """
 
     of_status: bool
@@ -95,7 +95,7 @@ class ConditionWriter:
             await anyio.sleep(timeouts.condition_gather)
 
     async def _update(self, api: Api) -> float:
-        """Write the condition if it has differed for long enough; return seconds until the next look."""
+        """Write the condition if it has differed for long enough; return the seconds until the next check."""
         timeouts = self._core.timeouts
         poll = timeouts.cluster_status_poll
         if api.document is None or self._permission.missing:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends Events about this node and its pods to the API server, if ``cluster.events`` is on.
 
-``follow`` runs it while there is a session. It compares each Status with the previous one (``node_events``)
-and queues the Events; the queue limits their rate and age. Changes within a moment are compared together, so
-that a card that falls off the bus with all its functions is one Event instead of twenty. Nothing waits for an
-Event: after a failure the API server is tried again later, and an Event that it rejects is dropped.
+``follow`` runs this task while there is a session with the API server. The task compares each Status with the
+previous one (``node_events``) and queues the Events; the queue limits their rate and age. Changes within a
+moment are compared together, so that a card with twenty PCI functions that falls off the bus causes one Event
+instead of twenty. Nothing waits for an Event: after a failure the API server is tried again later, and an
+Event that it rejects is dropped.
 """
 
 from __future__ import annotations
@@ -53,8 +54,7 @@ class EventQueue:
     """The Events that are not sent yet. Times are seconds of the event loop's clock. Pure.
 
     The rate is that of client-go's spam filter (tools/record/events_cache.go): 25 at once, then one in five
-    minutes. ``left_out`` counts the Events beyond that rate, those that became too old, and those that were
-    rejected.
+    minutes. ``left_out`` counts the dropped Events: beyond that rate, too old, or rejected by the API server.
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
@@ -135,7 +135,7 @@ class Events:
         return status._replace(events_dropped=self._queue.left_out)
 
     async def run(self, api: Api) -> None:
-        """Compare and send while the settings enable Events, for ever."""
+        """Compare Statuses and send Events while the settings enable Events, for ever."""
         settings, seen = self._core.settings, -1
         while True:
             enabled = settings.get().cluster.events
@@ -165,14 +165,14 @@ class Events:
     async def _add_lasting(self, first: Status) -> None:
         """Report problems that existed at the start and still exist after a while.
 
-        A starting daemon sees no change on an unchanged node, so a device that broke while the node was down
-        would not be reported.
+        Comparing Statuses does not show these problems: a device that broke while the node was down does not
+        change after the start of the daemon.
         """
         await anyio.sleep(self._timeouts.event_settle + self._timeouts.event_spread * self._jitter())
         self._add(find_lasting(first, self._status()))
 
     def _add(self, found: Iterable[NodeEvent]) -> None:
-        """Queue the Events, and log when they start to exceed the rate."""
+        """Queue the Events, and log when they start to exceed the rate limit."""
         now = anyio.current_time()
         for event in fold(found):
             delay = self._timeouts.event_spread * self._jitter() if event.reason.everywhere else 0.0

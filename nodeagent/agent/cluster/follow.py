@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches the KubeVirt CR and this node's Node, and publishes their configuration, if the settings say so.
+"""Watches the KubeVirt CR and this node's Node, and publishes their configuration, if the settings enable it.
 
-No decision waits for the API server: the last state stays in force while it does not answer, even after a
-reboot (``state``). There are two watches with one connection each, and no polling. While there is a session,
-the tasks that write to the cluster run as well.
+No decision waits for the API server: while the server does not answer, the last configuration stays in force,
+even after a reboot (``state``). There are two watches with one connection each, and no polling. While there
+is a session with the API server, the tasks that write to the cluster run as well.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ClusterFollower:
         return (*now.doubts, *(line for line in (self._unsaved, not_followed) if line))
 
     def _list_objections(self) -> tuple[Problem, ...]:
-        """The parts of the CR that are not in force, cached: there may be thousands."""
+        """The parts of the KubeVirt CR that are not in force; cached, because there may be thousands."""
         cluster, configuration = self.state.get().config, self._core.settings.get().configuration
         last = self._objections
         if last is None or last[0] is not configuration or last[1] != cluster:
@@ -163,7 +163,7 @@ class ClusterFollower:
         raise InternalError("a task that follows the cluster was cancelled")
 
     def _update(self, node: str) -> None:
-        """Put the API server's answers into force, and log lines about parts that are not in force."""
+        """Put the watched KubeVirt CR and Node into force, and log the parts that are not in force."""
         crs, nodes = (watch.state.get().objects for watch in self._watches)
         before = {*self._lines()}
         now = state.update(self.state.get(), crs, nodes, node)
@@ -173,7 +173,7 @@ class ClusterFollower:
         self._core.snapshots.touch()
 
     def _lines(self) -> Iterator[str]:
-        """The lines for the log on the state in force."""
+        """The log lines about the configuration in force."""
         yield from self.state.get().doubts
         yield from (f"{each.message}; {each.hint}" for each in self._list_objections())
 
@@ -205,7 +205,7 @@ class ClusterFollower:
 
 
 def _log_new(lines: Sequence[str]) -> None:
-    """Log the first of the lines: each one takes time, and all requests wait meanwhile."""
+    """Log only the first lines: logging takes time, and all requests wait meanwhile."""
     for line in lines[:LOGGED]:
         log.event(log.CONFIG_WARNING, text=line)
     if len(lines) > LOGGED:

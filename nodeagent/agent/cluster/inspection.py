@@ -34,8 +34,8 @@ _NONE = "create one, or wait until virt-operator deploys it: kubectl get kubevir
 class Right(NamedTuple):
     """One verb on one resource of the API; ``namespace`` and ``name`` are "" for all objects.
 
-    ``purpose``: why it is needed. A right that is not ``required`` is needed by a command only, not by the
-    daemon.
+    ``purpose``: why the permission is needed. A right that is not ``required`` is needed by a command only,
+    not by the daemon.
     """
 
     verb: str
@@ -61,7 +61,7 @@ class Right(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The result of one check. ``kind``: right, object, entry. ``hint``: how to fix it if it is not ``ok``.
+    """The result of one check. ``kind``: right, object, entry. ``hint``: the fix if the check is not ``ok``.
 
     A check that is not ``required`` may fail.
     """
@@ -77,8 +77,8 @@ class Check(NamedTuple):
 def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
     """The rights at the API server that the settings need; the last one is for the command line.
 
-    The ClusterRole of the chart grants these rights, each only if a setting needs it. A new use of the API
-    server is one more right here and one more rule in the chart.
+    The ClusterRole of the chart grants these rights, each only if a setting needs it. Each new use of the API
+    server needs one more right here and one more rule in the chart.
     """
     if settings.configuration.following is ClusterMode.NO:
         return
@@ -100,7 +100,7 @@ def needed_rights(settings: Settings, node: str) -> Iterator[Right]:
 
 
 async def inspect(session: Session, settings: Settings, node: str) -> tuple[str, tuple[Check, ...]]:
-    """Return the name under which the API server knows this node ("" if it does not tell), and the checks.
+    """Return the name of this node at the API server ("" if it is unknown), and the checks.
 
     :raises ClusterUnavailable: if the API server does not answer, or rejects our credentials.
     """
@@ -154,7 +154,7 @@ async def check_right(session: Session, right: Right) -> Check:
 
 
 async def read_user(session: Session) -> str:
-    """Return our user name at the API server; "" if the server has no such reviews (before Kubernetes 1.28).
+    """Return our user name at the API server; "" if it has no SelfSubjectReview (before Kubernetes 1.28).
 
     :raises ClusterUnavailable: if there is no answer, or the API server rejects our credentials.
     """

@@ -2,8 +2,9 @@
 """Compares two Statuses and returns the Events that are due: reason, text, and the pod concerned. Pure.
 
 ``events`` compares each Status with the previous one, and sends the Events. A cause that both Statuses have
-causes no Event. Nor does a device that waits for a pod to end: there would be an Event for each start of a
-VM. Nor does an unreachable API server: all nodes would send that Event when it is back.
+causes no Event. A device that is Unhealthy only until a pod ends causes no Event: otherwise each start of a
+VM would cause one. An unreachable API server causes no Event: otherwise all nodes would send one when the
+server answers again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class NodeEvent(NamedTuple):
 
     @property
     def message(self) -> str:
-        """The text and the hint."""
+        """The text of the Event, followed by its hint."""
         return f"{self.text}; {self.hint}" if self.hint else self.text
 
     def has_cause_of(self, other: NodeEvent | None) -> bool:
@@ -82,7 +83,7 @@ Causes = dict[tuple[str, ...], NodeEvent]
 
 
 def diff(before: Status, now: Status) -> list[NodeEvent]:
-    """The Events for causes that have begun, changed or ended, and for devices and counts that are gone."""
+    """The Events for causes that have begun, changed or ended, and for removed devices and removed counts."""
     old, new = find_causes(before), find_causes(now)
     begun = (event for key, event in new.items() if not event.has_cause_of(old.get(key)))
     ended = (event for key in old if key not in new for event in _ended(key, now))
@@ -99,8 +100,8 @@ def find_lasting(before: Status, now: Status) -> list[NodeEvent]:
 def compare_cards(before: ChangesStatus, now: ChangesStatus) -> tuple[list[NodeEvent], ChangesStatus]:
     """The Events for mdevs that nodeagent created or removed, and the ChangesStatus for the next comparison.
 
-    The latter stays ``before`` while a change is in progress, and until the cards show the counted mdevs: so
-    all mdevs of a card are one Event.
+    The returned ChangesStatus stays ``before`` while a change is in progress, and until the cards show the
+    counted mdevs, so that all mdevs of a card are one Event.
     """
     if now.in_progress:
         return [], before
@@ -247,7 +248,7 @@ def _count(changes: ChangesStatus, kinds: frozenset[str]) -> int:
 
 
 def _additional(fewer: Iterable[CardStatus], more: Iterable[CardStatus]) -> Iterator[tuple[str, str, int]]:
-    """Card, its types, and the number of additional mdevs. A card with other types has other mdevs."""
+    """Card, its vGPU types, and its additional mdevs: all its mdevs if its vGPU types are other ones."""
     known = {card.card: card for card in fewer}
     for card in more:
         other = known.get(card.card)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stale resources: the Node still lists them with a count of 0, although no plugin offers them any more.
 
-They are reported, and removed if ``cluster.staleResources`` says so: only if both counts are 0, the kubelet
-has forgotten the name, and some time has passed. Each name is removed once: if it returns, another program
-writes it on purpose. There is no extra request to the API server, because the Node is watched anyway. The
-kubelet's checkpoint is read periodically while a stale resource exists. Only names that nodeagent has offered
-on this node can be stale. These names are saved on disk; if there are too many, the oldest are dropped.
+Stale resources are reported. If ``cluster.staleResources`` is ``remove``, a stale resource is removed from
+the Node when both counts are 0, the kubelet has forgotten the name, and some time has passed. Each name is
+removed only once: if the name returns, another program has written it on purpose. There is no extra request
+to the API server, because the Node is watched anyway. The kubelet's checkpoint is read periodically while a
+stale resource exists. Only names that nodeagent has offered on this node can be stale. These names are saved
+on disk; if there are too many, the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class StaleResources:
                     await bell.newer(seen)
 
     async def _turn(self, api: Api) -> float:
-        """Look for stale resources and remove one that is due; return the seconds until the next look."""
+        """Look for stale resources and remove one that is due; return the seconds until the next check."""
         offered = self._core.offering.resources.get()
         self._taken.difference_update(offered)
         names = await self.learn_names(offered)
@@ -153,7 +154,7 @@ class StaleResources:
         }
 
     async def _remove(self, api: Api) -> float:
-        """Remove one resource that is due; return 0 to look again, as the others may be offered by then."""
+        """Remove one stale resource that is due; return 0, because the others must be checked again."""
         now, document = anyio.current_time(), api.document
         name, due = min(self._due.items(), key=lambda item: item[1], default=("", math.inf))
         if document is None or due > now:
@@ -200,18 +201,17 @@ def find_stale(
     known: Collection[str] | None,
     removed: Collection[str] = (),
 ) -> Iterator[StaleStatus]:
-    """Return the stale ones of the resources that a Node lists with 0 and 0, and which of them may be
-    removed.
+    """Return the resources with the counts 0 and 0 on the Node that are stale, and which may be removed.
 
-    A kubelet knows a resource from the first list of its plugin until five minutes after the plugin, or the
-    kubelet itself, was last started or heard (``endpointStopGracePeriod``). Until then it writes the counts
-    whenever they differ; after that it never touches the name again, which stays as "0".
+    A kubelet knows a resource from the first device list of its plugin until five minutes after the plugin
+    disconnected or the kubelet started (``endpointStopGracePeriod``). While the kubelet knows a resource, it
+    corrects the counts on the Node; afterwards it never changes that entry of the Node, which stays "0".
 
     ``empty``: names that we have offered before, and that the Node lists with 0 and 0. ``offered``: the names
     that we offer now.
 
-    ``known``: the names that the kubelet has, of all plugins; None: unknown. ``removed``: the names that we
-    have removed before.
+    ``known``: the resource names of all plugins that the kubelet knows; None: not read. ``removed``: the
+    names that we have removed before.
     """
     for name in empty:
         if name in offered:

@@ -2,8 +2,9 @@
 """The KubeVirt CR and the labels of the Node that are in force on this node.
 
 ``follow`` updates this state with each answer of the API server and saves it, so that it stays in force after
-a reboot. The CR is kept as the API server sent it, so that one parser reads both. If the CR disappears or is
-invalid, the last valid one stays in force; if the Node disappears, its last labels stay in force.
+a reboot. The KubeVirt CR is saved as the API server sent it, so that one parser reads saved and received CRs.
+If the CR disappears or is invalid, the last valid one stays in force; if the Node disappears, its last labels
+stay in force.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ClusterState(NamedTuple):
 
     @property
     def objects(self) -> tuple[Mapping[str, Any] | None, Mapping[str, str] | None]:
-        """The CR and the labels."""
+        """The KubeVirt CR and the labels of the Node."""
         return self.document, self.config.labels
 
 
@@ -67,7 +68,9 @@ SECTION = Section(
 
 
 def update(last: ClusterState, crs: Objects | None, nodes: Objects | None, node: str) -> ClusterState:
-    """Return the state after these answers; None: no answer yet. ``node``: the name of this node."""
+    """Return the state after these answers (None: no answer of the API server yet). ``node``: the name of
+    this node.
+    """
     document, cr, doubt = _update_cr(last, crs)
     labels, missing = _update_labels(last, nodes, node)
     doubts = tuple(line for line in (doubt, missing) if line)
@@ -116,7 +119,7 @@ def trim_cr(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trim_node(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The name, labels, counts and our condition of a Node: the other parts are large and change often."""
+    """A Node with only its name, labels, counts and our condition: other parts are large and change often."""
     status = document.get("status")
     found = status if isinstance(status, Mapping) else {}
     counts = {key: found[key] for key in ("capacity", "allocatable") if key in found}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the three tasks that write to the API server: Events, the Node's condition, stale resources.
+"""The common code of the tasks that write to the API server: Events, condition, stale resources.
 
-``follow`` runs them with each session. They share the client and the watched Node; each one remembers which
-of its writes are not permitted.
+``follow`` runs these tasks during each session with the API server. The tasks share the client and the
+watched Node; each task remembers which of its writes are not permitted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Api(NamedTuple):
 
     @property
     def document(self) -> Object | None:
-        """This node's Node, as far as it is kept; None if it is unknown or does not exist."""
+        """The kept parts of this node's Node; None if the Node is unknown or does not exist."""
         return (self.own.get().objects or {}).get(self.node)
 
     async def wait_for_node(self) -> None:
@@ -47,7 +47,7 @@ class ClusterWriter(Protocol):
         """The task's name in the log and the status."""
 
     async def run(self, api: Api) -> None:
-        """Run until cancelled. An error ends only this task, for a while."""
+        """Run until cancelled. An error ends only this task, which is started again later."""
 
     def add_status(self, status: ClusterStatus) -> ClusterStatus:
         """Return the status with this task's part."""
