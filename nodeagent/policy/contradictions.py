@@ -2,7 +2,8 @@
 """Finds contradictions between rules, aliases and desired mdevs. Pure.
 
 Each resource name must have one kind, one set of options and one environment variable; a list of devices must
-fit into one message to the kubelet. Each single value is checked where it is read.
+fit into one message to the kubelet. A value that is invalid by itself is found when the configuration file is
+read.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def contradictions(configuration: Configuration) -> tuple[Problem, ...]:
 
 
 def last_name(name: str, targets: Mapping[str, str]) -> str:
-    """The name at the end of a chain of aliases; a cycle ends where it began."""
+    """The last name of a chain of aliases; for a cycle, the last name before a name repeats."""
     seen = {name}
     while name in targets and targets[name] not in seen:
         name = targets[name]
@@ -77,7 +78,7 @@ def _options(rule: DeviceRule) -> tuple[object, ...]:
 
 
 def _shared_leaders(rules: Sequence[Rule]) -> Iterator[Problem]:
-    """Rules for device nodes of one name whose devices would have the same ids."""
+    """Rules for device nodes that have one resource name and whose devices would have the same ids."""
     first: dict[tuple[str, bool, str], NodeRule] = {}
     for rule in rules:
         if isinstance(rule, NodeRule):
@@ -136,7 +137,7 @@ def _plain(rule: Rule) -> bool:
 def _shared_variables(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Problem]:
     """Names whose devices would share one environment variable; the kubelet uses the first.
 
-    A name that an alias introduces may be of either kind, unless a rule has it.
+    A resource name that an alias introduces may be for any kind of device, unless a rule has the name.
     """
     kinds = {rule.name: (rule.kind,) for rule in rules if not isinstance(rule, DirectRule)}
     named = [(rule.name, rule.place) for rule in rules if rule.name in kinds]

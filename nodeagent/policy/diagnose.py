@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the problems and notes of a Status, each with its hint. Pure.
 
-``agent.reporting.status`` puts them into the Status, and all commands and pages show them from there. The
-problems of the daemon come before those of its devices.
+``agent.reporting.status`` puts the problems and notes into the Status, from which all commands and pages show
+them. The problems of the daemon come before those of its devices.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def _of_host(status: Status) -> Iterator[Problem]:
 
 
 def _of_changes(status: Status) -> Iterator[Problem]:
-    """The problems of the plan, of hanging writes, and of refusals: once per card and type."""
+    """The problems of the plan, of writes from which the kernel has not returned, and of changes that the
+    kernel refused, once per card and vGPU type.
+    """
     changes = status.changes
     yield from changes.problems
     yield from changes.notes

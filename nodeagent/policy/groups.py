@@ -41,7 +41,7 @@ def is_vgpu_capable(function: PciFunction) -> bool:
 def is_unfinished(function: PciFunction) -> bool:
     """True for a VF on NVIDIA's driver that has no vGPU types yet.
 
-    The driver creates ``nvidia/`` after the bind, without an event.
+    NVIDIA's driver creates the directory ``nvidia/`` of a VF after the bind, without an event.
     """
     return function.driver == VENDOR_DRIVER and function.physfn is not None and not function.vgpu
 
@@ -59,7 +59,7 @@ def is_assignable(function: PciFunction) -> bool:
 def needs_token(function: PciFunction) -> bool:
     """True for a VF that vfio-pci opens only with a VF token, which neither libvirt nor virt-launcher sends.
 
-    That is the case if its PF is on vfio-pci, which does not bind a PF that has VFs already
+    A VF needs a VF token if its PF is on vfio-pci, which does not bind a PF that has VFs already
     (vfio_pci_validate_vf_token and vfio_pci_vf_init in drivers/vfio/pci/vfio_pci_core.c).
     """
     return function.physfn is not None and function.pf_driver == TOKEN_DRIVER
@@ -75,7 +75,7 @@ def describe_pf(function: PciFunction) -> str | None:
 
 
 def is_split(function: PciFunction, host: Host) -> bool:
-    """True if its driver creates mdevs on it, or vGPUs on its VFs."""
+    """True if the driver of the function can create mdevs on the function, or vGPUs on its VFs."""
     if function.driver is None or is_vfio_bound(function):
         return False
     vfs = (host.functions.get(address) for address in function.vfs)
@@ -122,8 +122,9 @@ def find_missing_isolation(group: Group | None, no_iommu: Missing | None) -> Mis
 def is_kept_by_firmware(group: Group | None, host: Host) -> bool:
     """True if the kernel refuses the group to VFIO, because memory of a member has to stay mapped 1:1.
 
-    Intel's IOMMU driver does so since Linux 3.17. Since 6.6 the kernel does so with all IOMMUs, because a
-    VFIO user starts without any mapping (commit a48ce36e2786, ``require_direct`` in drivers/iommu/iommu.c).
+    Intel's IOMMU driver refuses such groups since Linux 3.17. Since Linux 6.6 the kernel refuses such groups
+    with all IOMMUs, because a VFIO user starts without any mapping (commit a48ce36e2786, ``require_direct``
+    in drivers/iommu/iommu.c).
     """
     if group is None or not group.direct:
         return False
@@ -135,8 +136,9 @@ def is_going_away(function: PciFunction, group: Group | None) -> bool:
     """True if an unbind, remove or unplug waits until the user of the function closes it.
 
     The driver link is removed first; the group's node and the open count remain until the close (seen on
-    Linux 6.1, 6.12 and 7.2). An open count that a host driver left is ignored. So is the count of a bridge,
-    which the kernel enables for the devices behind it (``pci_enable_bridge`` in drivers/pci/pci.c).
+    Linux 6.1, 6.12 and 7.2). An open count that a host driver left is ignored. The open count of a bridge is
+    ignored, too, because the kernel enables a bridge for the devices behind it (``pci_enable_bridge`` in
+    drivers/pci/pci.c).
     """
     if is_open_without_driver(function):
         return True
@@ -145,7 +147,9 @@ def is_going_away(function: PciFunction, group: Group | None) -> bool:
 
 
 def is_open_without_driver(function: PciFunction) -> bool:
-    """True if it is certainly open without a driver: its open count was lower under VFIO."""
+    """True if the function has no driver and a process certainly has it open: its open count was lower under
+    VFIO.
+    """
     lowest = function.lowest
     return function.driver is None and lowest is not None and (function.enable or 0) > lowest
 
@@ -161,8 +165,8 @@ def whole_group_id(number: GroupNumber) -> str:
 def may_be_former_group(device_id: str, number: GroupNumber, host: Host) -> bool:
     """False if the present group of this number cannot be that of an unplugged device: numbers are reused.
 
-    An mdev has a group of its own. A function shares a group with others of its bus, or through a bridge,
-    which is in the group as well (``pci_device_group`` in the kernel's drivers/iommu/iommu.c).
+    Each mdev has a separate IOMMU group. A function shares a group with others of its bus, or through a
+    bridge, which is in the group as well (``pci_device_group`` in the kernel's drivers/iommu/iommu.c).
     """
     address = pci_address(device_id)
     if address is None:
@@ -210,7 +214,8 @@ def find_open_state(function: PciFunction) -> OpenState:
 
 
 def has_leftover_count(function: PciFunction) -> bool:
-    """True if its count is as low as ever under this VFIO driver, and not zero.
+    """True if the open count of the function is not zero, but as low as ever seen under the present VFIO
+    driver.
 
     A former driver may have left it: i915 and radeon never call pci_disable_device.
     """
@@ -218,12 +223,12 @@ def has_leftover_count(function: PciFunction) -> bool:
 
 
 def is_open(function: PciFunction) -> bool:
-    """True if it is certainly open."""
+    """True if a process certainly has the device open."""
     return find_open_state(function) is OpenState.OPEN
 
 
 def is_counted(device: HostDevice) -> bool:
-    """True if a count of the kernel shows whether it is open: mdevs and vendor vGPUs have none."""
+    """True if the kernel has an open count for the device; mdevs and vendor vGPUs have no such count."""
     if isinstance(device, UsbDevice):
         return True
     if not isinstance(device, PciFunction) or is_vgpu_capable(device):

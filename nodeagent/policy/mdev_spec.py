@@ -31,7 +31,7 @@ SWITCH = "set mediatedDevicesConfiguration.enabled: false in the KubeVirt CR"
 
 
 def build_spec(configuration: Configuration, cr: KubeVirtCR | None, labels: Labels) -> MdevSpec:
-    """The desired mdevs of a node with these labels; ``manage`` is off where there is an obstacle."""
+    """The desired mdevs of a Node with these labels; ``manage`` is off if there is an obstacle."""
     spec = _build_unguarded(configuration, cr, labels)
     for problem in find_obstacles(configuration, cr, labels):
         return spec._replace(manage=False, obstacle=problem)
@@ -129,7 +129,7 @@ def _is_configured(configuration: Configuration) -> bool:
 
 
 def _find_external(cr: KubeVirtCR) -> tuple[str, ...]:
-    """The types that the CR leaves to other providers: virt-handler removes no mdev of them."""
+    """The mdev types that the CR leaves to other providers: virt-handler removes no mdevs of these types."""
     mdevs = (entry for entry in cr.permitted or () if entry.kind is Kind.MDEV)
     return tuple(dict.fromkeys(entry.selector for entry in mdevs if entry.external))
 

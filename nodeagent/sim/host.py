@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated host: a tree of files in which devices appear and change as in the kernel's sysfs.
 
-The demo, the tests and the benchmark use it. The files and the order of their changes follow kernels 6.12
-and 7.2: a new function gets its directory, then its group, then its entry on the bus. Binding a VFIO driver
-creates links before device nodes; unbinding removes them in reverse. An unbind of an open device waits. A
-group is in sysfs while it has a member; its node in /dev/vfio exists from the first VFIO device of the
-group until the last unbind has finished; a VFIO device gets the lowest free number.
+The demo, the tests and the benchmark use it. The files and the order of their changes follow kernels 6.12 and
+7.2: a new function gets its directory, then its group, then its entry on the bus. Binding a VFIO driver
+creates links before device nodes; unbinding removes them in reverse. An unbind of an open device waits until
+the device is closed. A group is in sysfs while it has a member; its node in /dev/vfio exists from the first
+VFIO device of the group until the last unbind has finished; a VFIO device gets the lowest free number.
 
 Nothing happens by itself: each method is one event of the host. ``mdev`` adds cards with mdevs.
 """

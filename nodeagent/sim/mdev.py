@@ -6,9 +6,9 @@ and mbochs on Linux 6.1 and 6.12: the errors of ``create`` and ``remove``; that 
 its instances; that an mdev whose removal is blocked leaves the bus, but keeps its UUID and its instance.
 Which vGPUs may share a card is from NVIDIA's documentation (``Sizes``).
 
-``SimulatedCards`` shows that state in a tree of files, and applies writes to them. It notices writes
-through inotify. So a write takes effect a moment later, and a write that breaks a rule has no effect
-instead of an error; only writes that are made to fail (``fail_create``) return a real errno.
+``SimulatedCards`` shows that state in a tree of files, and applies writes to them. ``SimulatedCards`` notices
+writes through inotify. A write therefore takes effect a moment later, and a write that breaks a rule has no
+effect instead of an error. Only writes that are made to fail (``fail_create``) return a real errno.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ class Card:
 
 @dataclass(slots=True)
 class Instance:
-    """An mdev, or a VF with a type. ``dead``: no driver. ``leaving``: the removal waits until it is closed.
+    """An mdev, or a VF with a type. ``dead``: no driver. ``leaving``: the removal of the instance waits until
+    the instance is closed.
 
     ``place`` is the start of its part of a card with mixed sizes, as a multiple of its size.
     """

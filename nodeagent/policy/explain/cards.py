@@ -2,7 +2,7 @@
 """Explains a card that is split: its types, the number that still fits, its mdevs and vGPUs, and their
 creator. Pure.
 
-Uses the same cards as the Plan, and plans nothing.
+This module uses the same list of cards as the Plan, and plans nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class CardType(NamedTuple):
 class CardInstance(NamedTuple):
     """An mdev or vGPU; ``made_by``: nodeagent, mdevctl or others; null if unknown.
 
-    ``dead``: it has no driver. ``removing``: its removal waits for the process that uses it.
+    ``dead``: the mdev or vGPU has no driver. ``removing``: the removal of the mdev or vGPU waits for the
+    process that uses it.
     """
 
     id: str

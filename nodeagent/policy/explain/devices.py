@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 class DeviceRow(NamedTuple):
     """One device in short.
 
-    ``name`` is that of the device or type. ``resource`` is null if the device is not offered; ``message`` has
-    the cause. Otherwise ``message`` says why it is Unhealthy, and is "" for a Healthy device. ``matched_by``
-    is "rule NAME", "discovery", or "" if the device stays listed for another reason.
+    ``name`` is the name of the device model or of the vGPU type. ``resource`` is null if the device is not
+    offered; ``message`` has the cause. For an offered device, ``message`` says why the device is Unhealthy,
+    and is "" if it is Healthy. ``matched_by`` is "rule NAME", "discovery", or "" if the device stays listed
+    for another reason.
     """
 
     id: str
@@ -40,7 +41,7 @@ class DeviceRow(NamedTuple):
 
     @property
     def offered(self) -> bool:
-        """True if the kubelet is told of it."""
+        """True if the device is listed to the kubelet."""
         return self.resource is not None
 
     def __str__(self) -> str:
@@ -87,7 +88,7 @@ def _split_role(function: PciFunction, host: Host) -> str:
 
 
 def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
-    """Return the effect of a function on its group, which is for VFIO."""
+    """Return the effect of a function on its IOMMU group, if the group is for VFIO."""
     if function in groups.find_blockers(functions):
         return "blocks"
     if function.driver is None:
@@ -100,9 +101,10 @@ def role(function: PciFunction, functions: Iterable[PciFunction]) -> str:
 class DeviceExplanation(NamedTuple):
     """All facts that decide about one device.
 
-    ``hint``: how to make the device available. ``healthy`` is null if it is not offered. A PCI function has
-    ``address``, ``device`` and ``vgpu_type``, an mdev ``uuid``, ``type`` and ``parent``. ``facts``: the lines
-    of the text, by their first word. ``split``: the card, if the device is split.
+    ``hint``: how to make the device available. ``healthy`` is null if the device is not offered. A PCI
+    function has ``address``, ``device`` and ``vgpu_type``, an mdev ``uuid``, ``type`` and ``parent``.
+    ``facts``: the lines that ``explain`` prints, by the first word of each line. ``split``: the card, if the
+    device is split.
     """
 
     id: str
@@ -313,7 +315,7 @@ _FACTS: Mapping[type, tuple[Callable[[Any], Facts], Callable[[Any], Facts]]] = {
 
 
 def identity_of(host_device: HostDevice) -> dict[str, Any]:
-    """Return the fields of the document that only devices of its kind have."""
+    """Return the fields of the document that only devices of this kind have."""
     return {key: getattr(host_device, name) for key, name in _IDENTITY.get(type(host_device), {}).items()}
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains whether this node can pass the requested devices to a VM: now, after a release, or never. Pure.
+"""Explains whether this Node can pass the requested devices to a VM now, after another pod releases devices,
+or never. Pure.
 
 virt-controller requests one device of a resource for each entry of ``gpus`` and ``hostDevices`` (KubeVirt
 renderresources.go), and virt-launcher takes as many addresses from the variable of that resource.
@@ -41,7 +42,7 @@ _UNRESTRICTED = "the KubeVirt CR has no permittedHostDevices, so KubeVirt permit
 
 
 class Availability(StrEnum):
-    """The availability of a resource on this node, the best first."""
+    """The possible availabilities of a resource on this Node, the best first."""
 
     NOW = "now"
     LATER = "later"  # after a pod releases devices
@@ -89,7 +90,7 @@ class ResourceRequest:
 
 
 class VMExplanation(NamedTuple):
-    """Whether this node can pass the requested devices to a VM: now, later, others, never."""
+    """Whether this Node can pass the requested devices to a VM: ``now``, ``later``, ``others``, ``never``."""
 
     vm: VMName
     availability: Availability

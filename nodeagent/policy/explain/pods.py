@@ -24,8 +24,8 @@ class PodResource(NamedTuple):
     """The devices of one resource that a pod has, and the variables and nodes that its container gets for
     them.
 
-    ``ours`` is false if another device plugin allocated them. ``gone``: ids that the resource no longer
-    lists.
+    ``ours`` is false if another device plugin allocated the devices. ``gone``: ids that the resource no
+    longer lists.
     """
 
     resource: str
@@ -80,7 +80,7 @@ def _part(name: ResourceName, ids: list[str], pod: str, decision: Decision) -> P
 
 
 def _grant(resource: Resource, devices: list[Device], decision: Decision) -> Grant:
-    """The grant for these devices, healthy or not, because the pod already has them."""
+    """The Allocate response for these devices, whether healthy or not, because the pod already uses them."""
     if resource.direct:
         return grants.direct_grant(resource, [device.id for device in devices], decision)
     present = [each for device in devices for each in _behind(device.id, decision)]

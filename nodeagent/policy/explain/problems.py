@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds problems and notes that no device of the status shows, such as a missing IOMMU or driver. Pure.
 
-The daemon and ``scan`` report the same ones. A device that is listed as Unhealthy is left out, because its
-Reason is shown. Mediated devices need neither an IOMMU nor vfio-pci.
+The daemon and ``scan`` report the same problems and notes. A device that is listed as Unhealthy is left out,
+because its Reason is shown. Mediated devices need neither an IOMMU nor vfio-pci.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _mixed_types(decision: Decision) -> Iterator[Problem]:
 
 
 def expected(function: PciFunction, host: Host, spec: Spec) -> bool:
-    """Return True if the function is meant to be assigned as a whole, whatever its present driver is."""
+    """Return True if a rule or discovery would offer the whole function if it were on a VFIO driver."""
     wanted = _is_discoverable(function, spec) or _is_wanted(function, spec)
     return wanted and not _is_split(function, host)
 

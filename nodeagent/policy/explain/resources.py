@@ -50,7 +50,7 @@ class ResourceExplanation(NamedTuple):
 def explain(name: str, decision: Decision, status: Status | None = None) -> ResourceExplanation | None:
     """Return the resource with that name; None if neither a device nor a rule has it.
 
-    ``status``: the daemon's; it shows whether the resource is registered with the kubelet.
+    ``status`` is the Status of the daemon, which shows whether the resource is registered with the kubelet.
     """
     snapshot = decision.snapshot
     resource = decision.resources.get(ResourceName(name)) or _without_devices(name, snapshot.spec.rules)
@@ -84,8 +84,8 @@ def _list(device: Device, name: str, snapshot: Snapshot) -> ListedDevice:
 
 
 def remembered(status: Status, decision: Decision) -> Resources:
-    """Resources that the daemon lists, but a Decision made now does not: a served resource stays, even
-    without devices.
+    """The resources that the daemon lists although a Decision made now does not list them: the daemon
+    continues to list a resource without devices.
 
     :raises ValueError: if it has an unknown Reason code.
     """
@@ -97,7 +97,7 @@ def remembered(status: Status, decision: Decision) -> Resources:
 
 
 def _kind(resource: ResourceStatus) -> Kind:
-    """The kind of devices, by the form of their ids; shares of a node never get here."""
+    """The kind of the devices, by the form of their ids; this is never called for shares of a device node."""
     kinds = (kind_of_id(device.id) for device in resource.devices)
     return next((kind for kind in kinds if kind is not None), Kind.PCI)
 
@@ -110,13 +110,13 @@ def _device(told: DeviceStatus) -> Device:
 
 
 def of_node(path: str, decision: Decision) -> tuple[str, ...]:
-    """The names of the resources that offer a device node."""
+    """The names of the resources that offer the device node."""
     rules = (rule for rule in decision.snapshot.spec.rules if isinstance(rule, DirectRule))
     return tuple(dict.fromkeys(rule.name for rule in rules if _has_node(rule, path, decision.snapshot)))
 
 
 def _has_node(rule: DirectRule, path: str, snapshot: Snapshot) -> bool:
-    """True if the rule offers the node with that path."""
+    """True if the rule offers the device node with that path."""
     if isinstance(rule, CdiRule):
         from nodeagent.policy.offer import cdi_rules
 

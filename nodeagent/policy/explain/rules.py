@@ -30,8 +30,8 @@ _FOR_OTHERS = "change it, or leave it if it is for other nodes; nodeagent scan l
 
 
 class RuleExplanation(NamedTuple):
-    """A rule and the devices that it matches on this node; ``rejects``: why it does not match others → their
-    number.
+    """A rule and the devices that it matches on this Node; ``rejects``: reason why the rule does not match
+    devices → the number of these devices.
 
     ``note``: for a rule for device nodes or CDI devices, how they are allocated, or that there are none.
     """
@@ -57,7 +57,9 @@ def at(place: str, decision: Decision) -> RuleExplanation | None:
 
 
 def explain(rule: Rule, decision: Decision) -> RuleExplanation:
-    """Return the result of the rule for each device of its kind; for device nodes their paths."""
+    """Return whether the rule matches each device of its kind; for a rule for device nodes, return the
+    matching paths.
+    """
     if isinstance(rule, DirectRule):
         takes = _matched_directly(rule, decision.snapshot)
         return RuleExplanation(rule.name, rule.kind, rule.place, takes, {}, _note(rule, takes))

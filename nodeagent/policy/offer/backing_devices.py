@@ -2,8 +2,9 @@
 """The devices behind device nodes: whether a container may use the node, and its NUMA node. Pure.
 
 A function that can be assigned to a VM is not allocated to a container: the PCI address behind a node
-decides, not the rule that names the node. The same is true of a USB device that a rule offers. The node of an
-IOMMU group is allocated only together with the devices of the group, because only their users are checked.
+decides, not the rule that names the node. A USB device that a USB rule offers is not allocated to a container
+by its device node either. The node of an IOMMU group is allocated only together with the devices of the
+group, because only their users are checked.
 """
 
 from __future__ import annotations

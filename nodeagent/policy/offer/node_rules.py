@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device nodes (/dev/kvm, /dev/dri/renderD*, …) as resources: equal shares of each unit of nodes. Pure.
+"""Offers device nodes (/dev/kvm, /dev/dri/renderD*, …) as resources, in equal shares. Device nodes that are
+allocated together are a NodeUnit. Pure.
 
-A unit has all nodes that a rule names. With ``perPath`` there is one unit for each node that matches the
-first path, its leading node. A node of another path joins the leading node of the same device. If that device
-is unknown, the first node joins the first leading node, the second the second, and so on. A node leads only
-one unit, by the first rule that names it. Rules with the same name are one resource. This module is loaded
-when there is such a rule.
+A NodeUnit has all device nodes that a rule names. With ``perPath`` there is one NodeUnit for each device node
+that matches the first path, which is called the leading node. A device node that matches another path is
+allocated together with the leading node of the same device. If that device is unknown, the first device node
+is allocated with the first leading node, the second device node with the second leading node, and so on. A
+device node is the leading node of only one NodeUnit, by the first rule that names the device node. Rules with
+the same name are one resource. This module is loaded when there is such a rule.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 class NodeUnit(NamedTuple):
-    """The nodes for one container, each with its entry; ``missing``: required paths without a node."""
+    """The device nodes that one container gets, each with its entry of the rule; ``missing``: required paths
+    that match no device node.
+    """
 
     name: str
     parts: tuple[tuple[DevNode, NodePath], ...] = ()
@@ -71,7 +75,7 @@ def _stem(path: str) -> str:
 
 
 def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Grant:
-    """The grant for these shares, each node once.
+    """The Allocate response for these shares, with each device node once.
 
     :raises AllocationRefused: if two nodes would have one path in the container.
     """
@@ -95,7 +99,7 @@ def are_shared(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) ->
 
 
 def _container_path(node: DevNode, entry: NodePath) -> str:
-    """The path of a node in the container."""
+    """The path of a device node in the container."""
     if entry.mount_path.endswith("/"):
         return entry.mount_path + node.path.rpartition("/")[2]
     return entry.mount_path or node.path
@@ -110,7 +114,7 @@ def find_sources(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) 
 
 
 def find_nodes(rule: NodeRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
-    """Id of a share → its nodes."""
+    """Id of a share → the device nodes of the share."""
     return {each: unit.nodes for each, (_, unit) in _by_id(rule, snapshot).items()}
 
 

@@ -233,9 +233,9 @@ def _find_ids_to_check(before: Decision, now: Decision, changed: Changed) -> fro
     """The ids in use that may be offered differently now: those with another pod, and those of changed units
     and resources.
 
-    A function leaves its group before it leaves the host. No unit has it then, so it is added separately. If
-    a USB device was plugged in, the USB devices of pods are added, too: the new one may be at the port of one
-    that has left.
+    A function leaves its group before it leaves the host. A function that has left its group but not the host
+    is in no unit, so its id is added separately. If a USB device was plugged in, the USB devices of pods are
+    added, too: the new one may be at the port of one that has left.
     """
     holders, pending = now.snapshot.allocations.holders, now.snapshot.reservations.pending
     mostly = len(changed.rebuilt) + len(changed.rechecked) > len(holders) + len(pending)
@@ -351,5 +351,5 @@ def find_awaited(decision: Decision) -> frozenset[str]:
 
 
 def _is_ended_by_release(code: ReasonCode, host_device: HostDevice | None) -> bool:
-    """False for a function that is on the host but off the bus: no release makes that Healthy."""
+    """False for a function in sysfs that does not respond on the bus: no release makes it Healthy."""
     return code in _ENDS_BY_RELEASE and not (code is ReasonCode.GONE and isinstance(host_device, PciFunction))

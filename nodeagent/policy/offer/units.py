@@ -207,7 +207,9 @@ def find_holders(unit_id: UnitId, snapshot: Snapshot) -> dict[str, Holder]:
 
 
 def _with_unplugged(ids: tuple[str, ...], group: Group | None, snapshot: Snapshot) -> tuple[str, ...]:
-    """The ids, and those of unplugged devices of the group: their pod may have the group open."""
+    """The ids of the devices, and of unplugged devices of the group, whose pods may still have the group
+    open.
+    """
     if group is None or not snapshot.unplugged:
         return ids
     return (*ids, *(each for each, number in snapshot.unplugged if number == group.number))

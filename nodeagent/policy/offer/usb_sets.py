@@ -155,7 +155,7 @@ def _is_match(rule: UsbRule, members: Sequence[UsbDevice]) -> bool:
 
 
 def _find_next_set(rule: UsbRule, free: Iterable[UsbDevice]) -> tuple[UsbDevice, ...]:
-    """The first free device for each selector; () if one matches none."""
+    """The first free USB device for each selector; () if a selector matches no free device."""
     members: dict[str, UsbDevice] = {}
     free = list(free)
     for selector in rule.selectors:

@@ -7,9 +7,9 @@ connects; and the end of any stream of a resource disconnects the resource's cur
 stream is older.
 
 ``PluginWatcher`` follows pkg/kubelet/pluginmanager, only faster. It calls GetInfo on each socket in
-plugins_registry whose name has no leading dot, uses the plugin like a registered one, and notifies it of
-the result. It removes the plugin with its file, and retries failures. A plugin whose stream ends while the
-file remains is not registered again.
+plugins_registry whose name has no leading dot, uses the plugin like a registered one, and notifies it of the
+result. ``PluginWatcher`` removes a plugin when the file of its socket is removed, and retries failed
+registrations. A plugin whose stream ends while the file remains is not registered again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of the fake kubelet: device tables with the checkpoint, pods, faults and statistics.
 
-The tables follow pkg/kubelet/cm/devicemanager/manager.go of Kubernetes 1.36: a list replaces the whole
-table of its resource; only ``Healthy`` counts as healthy; a lost plugin makes all its devices unhealthy at
-once, and the resource is removed five minutes later; allocations survive a restart in
-``kubelet_internal_checkpoint``. That file is written only after each list and after each container with
-devices.
+The tables follow pkg/kubelet/cm/devicemanager/manager.go of Kubernetes 1.36: a list replaces the whole table
+of its resource; only ``Healthy`` counts as healthy; a lost plugin makes all its devices unhealthy at once,
+and the resource is removed five minutes later; allocations survive a restart in
+``kubelet_internal_checkpoint``. The checkpoint is written only after each ListAndWatch message and after each
+container with devices.
 
 Every change wakes the tasks that wait in ``until``; nothing polls. This module does not use gRPC.
 """
@@ -405,9 +405,9 @@ class State:
         """Return the active pods that PodResources lists.
 
         After a start the kubelet knows its static pods first, and other pods only when the API server has
-        answered: after a second, or minutes later if that is unreachable. Until then it does not list the
-        other pods, but keeps their devices and frees nothing (measured on 1.36.3; ``sourcesReady`` in
-        manager.go).
+        answered: after a second, or minutes later if that is unreachable. Until the API server has answered,
+        the kubelet does not list the other pods, but keeps their devices and frees nothing (measured on
+        1.36.3; ``sourcesReady`` in manager.go).
         """
         if self._is_young(self.faults.get("pod-resources-empty")):
             return []
