@@ -129,7 +129,7 @@ class Daemon:
         )
 
     def status(self) -> Status:
-        """Return everything that is reported, as of now."""
+        """Return the present Status."""
         uptime = anyio.current_time() - self._began
         http = self.network.status
         return status.collect(

@@ -128,7 +128,7 @@ class CdiFiles:
             self._sources[name] = source
 
     def _leave(self, *entries: _Entries) -> None:
-        """Remember entries that are in no resource's CDI file any more: a pod may use one of these devices."""
+        """Remember entries that are in no resource's CDI file any more: a pod may use such a device."""
         left = dict(self._left or {})
         for each in entries:
             left.update(each)

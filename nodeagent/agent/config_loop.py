@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the settings from flags, environment and files, and reads them again when a file changes.
 
-This includes files that the configuration names. If a file is invalid, the last valid settings stay in force
-and the error is logged; everything is read again periodically until it is valid, since the cause may be in
-any file. ``SpecMerger`` merges the settings with the KubeVirt CR and the labels of the Node. Equal settings
-wake no reader.
+Files that the configuration names are also read again. If a file is invalid, the last valid settings stay in
+force and the error is logged; everything is read again periodically until it is valid, since the cause may be
+in any file. ``SpecMerger`` merges the settings with the KubeVirt CR and the labels of the Node. Equal
+settings wake no reader.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _describe(error: ConfigError) -> Problem:
 
 
 def _changed(before: Settings, fresh: Settings) -> list[str]:
-    """The keys of settings with other values, each with a note about unexpected effects."""
+    """The keys of changed settings, each with a note about unexpected effects."""
     both = zip(before.values, fresh.values, strict=True)
     keys = [new.key for old, new in both if old.value != new.value]
     return [key + config.BY_KEY[key].note(" (", ")") for key in keys]

@@ -144,7 +144,7 @@ class DevicePlugins:
         return self._allocator.tally.durations
 
     async def run(self) -> None:
-        """Follow the offered Resources, for ever; those with CDI files in an own task: a directory may
+        """Follow the offered Resources, for ever. Resources with CDI files have a separate task, which may
         hang.
         """
 
@@ -169,7 +169,7 @@ class DevicePlugins:
             endpoint.shorten_grace(grace)
 
     def send_again(self) -> bool:
-        """Send one device list again, so that the kubelet writes its checkpoint; False if it reads none."""
+        """Send one device list again, so that the kubelet writes its checkpoint; False if no list is read."""
         for endpoint in self.endpoints.values():
             if endpoint.listed:
                 endpoint.devices.resend()
@@ -250,8 +250,8 @@ def _status(
 ) -> ResourceStatus:
     """The status of one resource.
 
-    ``registered``: the healthy ids that the kubelet has for it; if one of them is ours, no other plugin has
-    registered it.
+    ``registered``: the healthy ids that the kubelet has for this resource; if one of these ids is ours, no
+    other plugin has registered the resource.
     """
     state = endpoint.state if endpoint is not None else RegistrationState()
     listed = endpoint is not None and endpoint.listed

@@ -29,7 +29,7 @@ def find_unlisted(file: Checkpoint, listed: PodList) -> frozenset[Entry]:
 
 
 def find_pods(file: Checkpoint, listed: Table, before: Mapping[str, Holder]) -> dict[str, Holder]:
-    """Pod uid in the checkpoint → its pod, by a device of it that is listed now or was listed ``before``."""
+    """Pod uid in the checkpoint → pod, by one of its devices that is listed now or was listed ``before``."""
     pods: dict[str, Holder] = {}
     for entry in file.entries:
         holder = listed.get(entry.resource, {}).get(entry.device_id)

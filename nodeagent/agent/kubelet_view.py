@@ -20,12 +20,12 @@ class Lists(Protocol):
     """The device lists of our resources."""
 
     def send_again(self) -> bool:
-        """Send one list again; False if the kubelet reads none."""
+        """Send one device list again; False if the kubelet reads no list."""
         ...
 
 
 class KubeletView:
-    """Reads both sources, and translates the group numbers that virt-handler's resources have as ids."""
+    """Reads both sources, and translates the IOMMU group numbers that virt-handler uses as device ids."""
 
     def __init__(self, root: Root, settings: Settings, snapshots: Snapshots, timeouts: Timeouts) -> None:
         plugins = root.path(settings.kubelet.device_plugin_dir)
@@ -57,7 +57,7 @@ class KubeletView:
         self._lists = lists
 
     def resend_list(self) -> bool:
-        """Make the kubelet write its checkpoint; False if it reads no list of ours."""
+        """Make the kubelet write its checkpoint; False if it reads no device list of ours."""
         return self._lists is not None and self._lists.send_again()
 
     def is_present(self) -> bool:

@@ -105,7 +105,7 @@ class Observer:
                 await anyio.sleep(self._timeouts.failed_scan_retry)
 
     async def follow_nodes(self) -> None:
-        """Watch the device nodes that rules name; scan when these, or the nodes allocated to pods, change."""
+        """Watch the device nodes that rules name; scan when these, or device nodes of pods, change."""
         seen, paths, before = -1, tuple[str, ...](), Snapshot()
         while True:
             seen, snapshot = await self._snapshots.newer(seen)
@@ -227,9 +227,10 @@ class Gathering:
         return keys
 
     async def due(self, slow: float) -> None:
-        """Wait until a scan is due; it is one of everything if the last such was ``slow`` seconds ago.
+        """Wait until a scan is due; it is a full scan if the last full scan was ``slow`` seconds ago.
 
-        Requests for single devices do not delay that: a release may be polled every two seconds, for days.
+        Requests for single devices do not delay the full scan: a release may be polled every two seconds, for
+        days.
         """
         began = anyio.current_time()
         remaining = max(self._everything + slow - began, 0)

@@ -62,7 +62,7 @@ class Offering:
             await self.heartbeat.wait(self.snapshots.newer(seen))
 
     def one_turn(self) -> Decision:
-        """Decide again for changed devices; a new Spec counts after the nodes of its rules were scanned."""
+        """Decide again for changed devices; a new Spec is used once the nodes of its rules were scanned."""
         before, now = self.decision.snapshot, self.snapshots.now
         if now.spec is not before.spec and not now.rule_nodes_scanned:
             now = replace(now, spec=before.spec)

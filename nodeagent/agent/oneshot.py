@@ -109,7 +109,8 @@ async def with_hints(root: Root, before: Snapshot, address: PciAddress, timeouts
     """Add the facts of one function that are slow to read to the Snapshot, as far as they can be read in
     time.
 
-    The function's name is one of them: a daemon looks up only names of functions that may be offered.
+    The name of the PCI function is one of these facts: a daemon looks up only the names of functions that may
+    be offered.
     """
     function = before.host.functions.get(address)
     if function is None:
@@ -128,7 +129,7 @@ async def with_close_uses(
 ) -> Snapshot:
     """Add the host's uses of these functions to the Snapshot, as the guards find them right before a bind.
 
-    Addresses, mounts and open files change without an event. They are read with a limit of time.
+    Addresses, mounts and open files change without an event. The host's uses are read within a time limit.
     """
     known = before.host.functions
     wanted = [address for address in map(PciAddress, functions) if address in known and known[address].usable]

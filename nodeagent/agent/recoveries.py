@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves the states of PCI error recoveries, and ends a recovery that takes too long as failed.
 
-Only events of the kernel show these states, so each one is saved at once, and loaded before the first scan
-after a restart. A state is saved with the binding of its device, and is dropped if the device was bound
-again. Events set a state, and a scan clears it (``kernel.scan_requests``).
+Only events of the kernel show the states of recoveries, so each state is saved at once, and loaded before the
+first scan after a restart. A state is saved with the binding of its device, and is dropped if the device was
+bound again. Events set a state, and a scan clears it (``kernel.scan_requests``).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class DeviceReader(Protocol):
     """Reads devices again that may have been released: from the host, or from the open files of processes."""
 
     async def refresh(self, ids: Collection[str]) -> None:
-        """Read those of the ids that it knows again, and wait a limited time for the result."""
+        """Read the devices of these ids again, if known, and wait a limited time for the result."""
         ...
 
 

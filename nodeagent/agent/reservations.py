@@ -3,13 +3,14 @@
 
 ``agent.allocate`` and ``agent.changing`` check and mark ids here without an await in between, so the first
 one gets the id and the other one sees the mark. An allocated id is pending until the kubelet's checkpoint or
-PodResources lists it. If neither lists it when both should, the kubelet has refused its pod.
+PodResources lists it. If neither the checkpoint nor PodResources lists a pending id in time, the kubelet has
+refused the pod.
 
-The pod under admission may be allocated other resources of the same IOMMU groups. Its admission is over when
-PodResources shows another new pod, when the kubelet no longer has any of its devices, or ``foreign_allocate``
-seconds after its last Allocate. If the checkpoint has all of its devices, its container waits for no other
-plugin, so ``admission_settle`` seconds are enough. ``agent.usage`` passes the kubelet's answers. Times are
-seconds of the event loop's clock.
+The pod under admission may be allocated other resources of the same IOMMU groups. The admission of a pod is
+over when PodResources shows another new pod, when the kubelet no longer has any device of the pod, or
+``foreign_allocate`` seconds after the last Allocate for the pod. If the checkpoint has all devices of the
+pod, its container waits for no other plugin, so ``admission_settle`` seconds are enough. ``agent.usage``
+passes the kubelet's answers. Times are seconds of the event loop's clock.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from nodeagent.policy.offer.allocating import find_owners, is_other_pod
 
 
 class Admission(NamedTuple):
-    """The Allocates of one pod. ``pods``: the answer of PodResources at the last one, if queried."""
+    """The Allocates of one pod. ``pods``: the answer of PodResources at the last Allocate, if queried."""
 
     pods: Pods | None = None
     allocated: frozenset[ResourceDevice] = frozenset()
@@ -43,9 +44,8 @@ class Admission(NamedTuple):
 
 
 class PodsAnswer(NamedTuple):
-    """An answer of PodResources: pods with their devices. It was queried at the time ``requested_at``.
-
-    ``in_allocate``: it was queried during an Allocate, so the kubelet had read all earlier responses.
+    """An answer of PodResources: pods with their devices. ``requested_at``: the time of the query.
+    ``in_allocate``: the query was made during an Allocate, so the kubelet had read all earlier responses.
     """
 
     pods: Pods
@@ -54,7 +54,7 @@ class PodsAnswer(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """One allocated id: its pod unless PodResources lists it, and the host functions of its nodes."""
+    """One allocated id: its pod (None if PodResources lists the id), and the PCI functions of its nodes."""
 
     holder: Holder | None
     functions: frozenset[str] = frozenset()
@@ -105,7 +105,7 @@ class ReservationBook:
         """Mark ``ids`` as about to be removed, and ``moving`` functions as about to be bound to another
         driver.
 
-        False, and no mark, if one of them was allocated a moment ago.
+        Return False and mark nothing if one of these ids was allocated a moment ago.
         """
         now = self._snapshots.now
         pending = now.reservations.pending.keys()
@@ -130,7 +130,7 @@ class ReservationBook:
     def identify(self, pods: Pods | None) -> Admission:
         """Return the admission of the pod that requests now, from the pods that PodResources lists now.
 
-        ``pods`` is None if the kubelet did not answer; then the pod counts as another one than before.
+        ``pods`` is None if the kubelet did not answer; then the requesting pod counts as a new one.
         """
         known = self._admission
         if known is None or pods is None or self._is_other(pods):
@@ -186,7 +186,7 @@ class ReservationBook:
         self._publish()
 
     def _latest_entry(self, one: Pending) -> float:
-        """Until when the checkpoint may lack an id: its container may wait for other plugins."""
+        """The time until which the checkpoint may lack an id: its container may wait for other plugins."""
         return one.at + self._timeouts.foreign_allocate
 
     def _update_admission(self, admission: Admission, answer: PodsAnswer | None, *, is_known: bool) -> None:

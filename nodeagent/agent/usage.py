@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pod uses which device: joins PodResources, the kubelet's checkpoint and pending allocations.
 
-A device in one of the three is in use. The checkpoint may have entries that PodResources does not list: of
-pods that have ended, of plain init containers, or because the kubelet does not know its pods yet. If such
-entries are new, one device list is sent to the kubelet again. The kubelet then writes the checkpoint, and all
-entries of the new file are in use. While the checkpoint cannot be read, the last known allocations count for
-30 s.
+A device that one of these three sources contains is in use. The checkpoint may have entries that PodResources
+does not list: of pods that have ended, of plain init containers, or because the kubelet does not know its
+pods yet. If the checkpoint has new entries that PodResources does not list, one device list is sent to the
+kubelet again. After receiving a device list, the kubelet rewrites the checkpoint, and the devices of all its
+entries are in use. While the checkpoint cannot be read, the last known allocations count for 30 s.
 
 Only one query runs at a time. This module writes ``allocations`` of the Snapshot. Times are seconds of the
 event loop's clock.
@@ -59,7 +59,7 @@ class Kubelet(Protocol):
         ...
 
     def resend_list(self) -> bool:
-        """Send one device list again, so that the kubelet writes the checkpoint; False if it reads none."""
+        """Send one device list again, so that the kubelet writes the checkpoint; False if no list is read."""
         ...
 
     def is_present(self) -> bool:
@@ -121,9 +121,9 @@ class Usage:
             return await self._request(in_allocate=in_allocate)
 
     async def request_before_change(self) -> None:
-        """Query the kubelet after this call began; callers that wait at the same time share one answer.
+        """Make a query of the kubelet that starts after this call began; concurrent callers share one answer.
 
-        The answer counts only if the kubelet rewrote its checkpoint after it.
+        The answer of PodResources counts only if the kubelet rewrote its checkpoint after that answer.
         """
         wanted = anyio.current_time()
         async with self._lock:
@@ -199,7 +199,7 @@ class Usage:
         return await self._kubelet.list_pods()
 
     async def _publish_without_answer(self, error: KubeletUnavailable) -> None:
-        """Publish without an answer: the last listed devices and the checkpoint's are in use."""
+        """Publish without an answer: devices that were listed last or are in the checkpoint are in use."""
         if self.error is None:
             log.event(log.POD_RESOURCES_UNAVAILABLE, error=error.what)
         self.error = error.what
@@ -235,8 +235,8 @@ class Usage:
     ) -> Checkpoint:
         """Have the kubelet rewrite the checkpoint and return it; the old one if it is not written in time.
 
-        Without resources there is no device list to send. Then a pod that PodResources no longer lists has
-        ended.
+        Without resources there is no device list to send, so a pod that PodResources no longer lists counts
+        as ended.
         """
         self._list_sent = anyio.current_time()
         if not self._kubelet.resend_list():
@@ -335,7 +335,7 @@ class Usage:
                 await self.request()
 
     async def ready(self) -> None:
-        """Wait a limited time for the first answer of the present kubelet: any device may be in use."""
+        """Wait a limited time for the present kubelet's first answer: any device may be in use before."""
         with anyio.CancelScope(deadline=self._first_list):
             while self._failures.get() and self._kubelet.is_expected():
                 await self._failures.newer(self._failures.version)
@@ -354,7 +354,7 @@ class Usage:
                 await self._wait_until_due(requested_at, wakes)
 
     async def _wait_until_due(self, requested_at: float, wakes: int) -> None:
-        """Wait for a wake, or until the next query after one at ``requested_at`` is due."""
+        """Wait until this component is woken, or a query is due after the one at ``requested_at``."""
         while self._wakes.get() == wakes:
             seen = self._wakes.version
             remaining = self._next_due(requested_at) - anyio.current_time()
@@ -364,7 +364,7 @@ class Usage:
                 await self._wakes.newer(seen)
 
     def _next_due(self, requested_at: float) -> float:
-        """When the next query is due if there is no wake."""
+        """When the next query is due if this component is not woken before."""
         timing, timeouts = self._settings.get().timing, self._timeouts
         times = [requested_at + timing.resync]
         if (failures := self._failures.get()) > 0:

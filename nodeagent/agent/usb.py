@@ -4,9 +4,9 @@
 The kernel lets several processes open a USB device, so a device is allocated only when no process has it
 open. Each former owner is recorded on disk before the owner is changed: a daemon that dies in between may
 leave a needless record, but never a changed node without a record. The record includes the device number;
-after a replug the device has another number, and the guest has lost it. A node returns to its former owner
-when no pod is known to use the device. The record is below /run, because owners of nodes and device numbers
-end with the boot, too; a damaged record is moved aside.
+after a replug the device has another number, and the guest has lost the device. A device node is returned to
+its former owner when no pod is known to use the device. The record is below /run, because owners of device
+nodes and device numbers also change at a reboot; a damaged record is moved aside.
 
 ``app`` loads this module when a rule matches USB devices; ``agent.allocate`` calls ``ensure``.
 """
@@ -152,7 +152,7 @@ class UsbNodes:
     # After a release
 
     async def run(self) -> None:
-        """Return the nodes of released devices to their owners, for ever."""
+        """Return the device nodes of released devices to their former owners, for ever."""
         async with self._lock:
             await self._read()
         seen = -1

@@ -40,7 +40,8 @@ class NodeagentError(Exception):
 class ConfigError(NodeagentError):
     """Raised for an error in the configuration: a wrong key, type, selector, name or path.
 
-    Text from the file may be long and contain line ends; both lines quote it shortened and escaped.
+    Text from the configuration file may be long and contain line ends; both lines of the error quote this
+    text shortened and escaped.
     """
 
     def __init__(self, what: str, hint: str = "") -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The log: a fixed catalogue of events, and ``event``, which logs one with the standard logging module.
 
-Each event is one line. Its MESSAGE_ID and its name never change, so ``journalctl MESSAGE_ID=…`` works in
-every version. Its fields are fixed; its text may be improved. Only state changes are logged.
-``log_handlers`` writes the lines.
+Each event is one line. The MESSAGE_ID and the name of an event never change, so ``journalctl MESSAGE_ID=…``
+works in every version. The fields of an event are fixed; its text may be improved. Only state changes are
+logged. ``log_handlers`` writes the lines.
 
 To add an event, add a constant here with a new id (``systemd-id128 new``), and its texts to
 ``render/logs.toml``.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts about this process from /proc (proc(5)): start time, threads, file descriptors, memory.
 
-The path is always the real /proc: ``--root`` refers to the host, and this process may not be in it.
+The path is always the real /proc, without ``--root``, because the host's /proc may not contain this process.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def release_memory() -> None:
     """Free unreachable cycles and return free pages to the system; takes tens of milliseconds with a large
     heap.
 
-    glibc keeps free pages between used blocks; malloc_trim(3) returns them. Other C libraries lack the
-    call.
+    glibc keeps free pages between used blocks; malloc_trim(3) returns them. C libraries other than glibc lack
+    malloc_trim.
     """
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

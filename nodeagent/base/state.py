@@ -181,7 +181,7 @@ class Section(Generic[T]):
 def _read(path: str, *, to_replace: bool = False) -> dict[str, Any]:
     """Return the sections of a file.
 
-    ``to_replace``: they will be written again, so unreadable content is an error.
+    ``to_replace``: the sections will be written again, so unreadable content is an error.
 
     :raises Damaged: if the content is not a JSON object.
     :raises KernelRefused: if the file cannot be read at present.

@@ -5,8 +5,8 @@ A read or write of sysfs can sleep in the kernel for as long as a VM runs, and n
 exits without waiting for *daemon* threads, unlike the threads of ``anyio.to_thread``. The caller sets the
 deadline with ``move_on_after``.
 
-A killed process keeps its sockets until its last thread has ended. So a write that may block as long as a
-VM runs is made by a separate process (``kernel.apply.write``), and a thread waits for that process.
+A killed process keeps its sockets until its last thread has ended. Therefore a separate process makes each
+write that may block as long as a VM runs (``kernel.apply.write``), and a thread waits for that process.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class OneByOne:
     ) -> T | None:
         """Run ``function`` in a daemon thread; return None if there is no result within ``seconds``.
 
-        The wait for an earlier call may take the same time again.
+        The wait for an earlier call may take up to ``seconds`` in addition.
         """
         with anyio.move_on_after(seconds):
             while self._last is not None and not self._last.done():

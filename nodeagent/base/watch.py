@@ -105,8 +105,8 @@ class DirectoryWatcher:
     def watch(self, directory: str, on_change: OnChange, *, contents: bool = False) -> None:
         """Call ``on_change`` for each name that is created, deleted or replaced in ``directory``.
 
-        With ``contents``, also after a write to a file or a change of its attributes. List the directory
-        after this call, not before, so that no change is missed.
+        With ``contents``, ``on_change`` is also called after a write to a file or a change of its attributes.
+        List the directory after this call, not before, so that no change is missed.
         """
         subscription = self._subscriptions.setdefault(directory, _Subscription())
         subscription.subscribers[on_change] = contents

@@ -17,7 +17,7 @@ AS_ROOT = "run it again as root"
 
 
 class Verdict(StrEnum):
-    """The result of a check. ``note``: it may be intended; ``unseen``: it could not be read."""
+    """The result of a check. ``note``: the state may be intended; ``unseen``: the state could not be read."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -42,9 +42,9 @@ Finding = tuple[Verdict, str, str]
 class Node(NamedTuple):
     """The node to check. Paths are host paths, according to the settings in force.
 
-    ``snapshot``: the daemon's, or the one that a daemon with the settings of this command would have.
-    ``saved``: the host comes from a file; then ``root`` is an empty tree. ``daemon``: its Status, or why
-    there is none.
+    ``snapshot``: the Snapshot of the daemon, or of a daemon with the settings of this command. ``saved``: the
+    host comes from a file; then ``root`` is an empty tree. ``daemon``: the Status of the daemon, or why there
+    is none.
     """
 
     root: Root

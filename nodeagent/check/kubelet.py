@@ -107,13 +107,13 @@ def check_kvm(node: Node) -> Finding:
 
 
 def check_tun(node: Node) -> Finding:
-    """Does /dev/net/tun exist? Networks of VMs need it."""
+    """Does /dev/net/tun exist? Networks of VMs need /dev/net/tun."""
     missing = note("not there", "for the network of VMs: modprobe tun")
     return _find_node("/dev/net/tun", "tun", node.root) or missing
 
 
 def check_vhost_net(node: Node) -> Finding:
-    """Does /dev/vhost-net exist? Fast networks of VMs need it."""
+    """Does /dev/vhost-net exist? Fast networks of VMs need /dev/vhost-net."""
     missing = note("not there", "for the network of VMs: modprobe vhost_net")
     return _find_node("/dev/vhost-net", "vhost-net", node.root) or missing
 
@@ -129,7 +129,7 @@ def _find_node(path: str, misc: str, root: Root) -> Finding | None:
 
 
 def check_virt_handler(node: Node) -> Finding:
-    """Does virt-handler run here? It serves /dev/kvm on each of its nodes."""
+    """Does virt-handler run here? virt-handler advertises /dev/kvm on each of its nodes."""
     if node.root.exists(f"{node.plugin_dir}/kubevirt-kvm.sock"):
         return ok(f"its sockets are in {node.plugin_dir}")
     return note(f"none of its sockets is in {node.plugin_dir}: it does not run here")

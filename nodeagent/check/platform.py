@@ -29,7 +29,7 @@ def check_iommu(node: Node) -> Finding:
 def check_remapping(node: Node) -> Finding:
     """Are interrupts remapped?
 
-    If they are not, VFIO refuses all devices, because a guest could forge interrupts of the host
+    Without interrupt remapping, VFIO refuses all devices, because a guest could forge interrupts of the host
     (``vfio_iommu_type1_attach_group`` in drivers/vfio/vfio_iommu_type1.c).
     """
     if not node.host.iommu:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs all checks, in the order of the report. They change nothing and open no device.
+"""Runs all checks, in the order of the report. The checks change nothing and open no device.
 
-Each check reads in a thread of its own. A thread that does not return in time is abandoned; the report says
-so, and has the other checks.
+Each check reads in a separate thread. If a check does not end in time, the report says so, and contains the
+results of the other checks.
 """
 
 from __future__ import annotations

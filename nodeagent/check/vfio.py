@@ -5,7 +5,7 @@
 have iommufd; Debian's kernels up to 7.2 do not. The kernel puts the devices below a bridge into the group of
 the bridge in two cases (``pci_device_group`` in drivers/iommu/iommu.c): the bridge lacks ACS, so the devices
 could reach each other past the IOMMU; or it leads to conventional PCI, whose devices the IOMMU cannot
-distinguish. So the bridge that causes a large group is a member of it.
+distinguish. In both cases, the bridge that causes a large IOMMU group is a member of that group.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def check_iommufd(node: Node) -> Finding:
 
 
 def check_container_node(node: Node) -> Finding:
-    """Does /dev/vfio/vfio exist? QEMU opens groups through it."""
+    """Does /dev/vfio/vfio exist? QEMU needs /dev/vfio/vfio to open groups."""
     if CONTAINER_NODE in node.host.nodes:
         return ok(f"there: {CONTAINER_NODE}")
     if not node.host.vfio_loaded:

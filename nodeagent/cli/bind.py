@@ -5,8 +5,8 @@ Only one process changes the host: a running daemon, which gets the request on i
 command, which takes the daemon's lock. If a daemon has the lock but does not answer, it is starting or
 ending, and this command waits.
 
-This command itself writes the files for the next boot, because the daemon's sandbox may not write them. For
-the guards it scans the host, and uses the settings in force.
+This command itself writes the files for the next boot, because the daemon's sandbox may not write them. To
+check the guards, this command scans the host and uses the settings in force.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 """The only client of the daemon's socket: reads its Status, Snapshot and settings, sends manual requests.
 
 The socket is found without a valid configuration, because the daemon may run with its last valid settings
-while the file is edited. A command that decides something uses a Basis. That is the daemon's Basis; if no
-daemon answers, this process scans with the settings of the command, and a line says so. A saved host is
-judged with the settings of the command, without the daemon. ``status`` needs no scan, so the functions that
-scan import the code for it themselves.
+while the file is edited. Commands that compute decisions use a Basis. The Basis comes from the daemon; if no
+daemon answers, this process scans the host with the settings of the command, and prints a line that says so.
+A saved host is judged with the settings of the command, without the daemon. ``status`` needs no scan, so the
+functions that scan import the code for it themselves.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def find_basis(options: argparse.Namespace) -> tuple[Basis | None, str]:
 
 
 def read_settings(options: argparse.Namespace) -> tuple[config.Settings, str]:
-    """Return the settings of the daemon, overridden by the flags of the command; without a daemon, the
-    command's.
+    """Return the settings of the daemon, overridden by the command's flags; without a daemon, the command's
+    settings.
 
     The second value is a line to print first, or "". :raises ConfigError: if the settings are invalid.
     """

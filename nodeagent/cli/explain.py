@@ -2,8 +2,9 @@
 """``nodeagent explain NAME``: finds the object with this name on the node, and prints its explanation.
 
 Addresses, UUIDs, paths and places of rules are recognized by their form. Other names belong to resources,
-parents of mdevs, pods and rules. A resource has a dot before its slash; the namespace of a pod has none.
-``policy/explain`` makes the explanations, which are the JSON documents; this module makes their texts.
+parents of mdevs, pods and rules. The name of a resource has a dot before its slash; a pod's
+``namespace/name`` has none. ``policy/explain`` makes the explanations, which are the JSON documents; this
+module makes their texts.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ def _explain_port(subject: _Subject) -> DeviceExplanation:
 
 
 def _describe_no_device(device_id: str, subject: _Subject) -> NodeagentError:
-    """Return the error for a missing device. While a pod uses it, the daemon still lists it as Unhealthy."""
+    """Return the error for a missing device, which is still listed as Unhealthy while a pod uses it."""
     for resource in () if subject.status is None else subject.status.resources:
         for device in resource.devices:
             if device.id == device_id and not device.healthy:
@@ -237,7 +238,7 @@ def _find_by_node(vfio_device: str, path: str, host: Host) -> str:
 
 
 def _explain_passthrough_rule(subject: _Subject) -> RuleExplanation | None:
-    """Explain a passthrough rule with the facts of a bind; None if none starts here."""
+    """Explain the passthrough rule at this place with the facts of a bind; None if there is no rule."""
     snapshot = subject.decision.snapshot
     if (rule := passthrough.find_rule(subject.name, snapshot)) is None:
         return None
@@ -369,7 +370,7 @@ def _name(explanation: DeviceExplanation) -> str:
 
 
 def role_text(role: str, *, own: bool = False) -> str:
-    """The meaning of a member for its group. ``own``: it is the explained device, which needs a driver."""
+    """The meaning of a member for its group. ``own``: the member is the explained device."""
     return "no driver, so VFIO cannot assign it" if own and role == "unbound" else _ROLES[role]
 
 
@@ -383,7 +384,7 @@ def _device_group(explanation: DeviceExplanation) -> str:
 
 
 def viability_text(viable: bool, roles: Iterable[str]) -> str:
-    """Whether VFIO can use the group, or does not need to."""
+    """Whether VFIO can use the IOMMU group, or does not need it."""
     if viable:
         return "viable"
     return "NOT viable" if is_blocked(roles) else "not for VFIO: split into vGPUs by its host driver"

@@ -2,8 +2,8 @@
 """``nodeagent explain vmi``: whether this node can pass the requested devices to a VM of a file or the
 cluster.
 
-The KubeVirt CR says which devices KubeVirt permits. It is the one of ``--cr``; otherwise the API server's, if
-the VM is read from there; otherwise the one that the daemon uses.
+The KubeVirt CR says which devices KubeVirt permits. The command uses the CR of ``--cr``; otherwise the CR of
+the API server, if the VM is read from that server; otherwise the CR that the daemon uses.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _parse_one(documents: Iterable[Any], place: str) -> VirtualMachine:
 
 
 def _choose_cr(options: argparse.Namespace, crs: Mapping[str, Any] | None) -> UsedCR:
-    """Choose the KubeVirt CR to use. An invalid CR of the cluster is in force nowhere."""
+    """Choose the KubeVirt CR to use. An invalid KubeVirt CR of the cluster is in force on no node."""
     if options.cr is not None:
         return UsedCR(_read_cr(options.cr), "file")
     chosen = kubevirt.chosen((crs or {}).values())

@@ -78,7 +78,7 @@ def problem_sections(problems: Sequence[Problem]) -> list[str]:
 
 
 def problem_section(heading: str, problems: Sequence[Problem]) -> list[str]:
-    """The heading and the problems below it, or []; a hint for several follows the last of them."""
+    """The heading and its problems, or []; a hint that several problems share follows the last of these."""
     lines = ["", heading] if problems else []
     for hint, alike in groupby(problems, lambda problem: problem.hint):
         lines += [f"  {problem.message}" for problem in alike]

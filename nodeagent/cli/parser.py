@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The argument parser: commands, examples, exit codes. Man page and shell completions are generated from it.
 
-Each command is a module of the same name with ``add_arguments`` and ``run``. It is imported only if its name
-is in the arguments: each command has dozens of flags, and the daemon would hold all of them in its memory.
+Each command is a module of the same name with ``add_arguments`` and ``run``. The module of a command is
+imported only if the command's name is in the arguments: each command has dozens of flags, and the daemon
+would hold all of these in its memory.
 
 The help of a command fits on a screen. Only ``run`` and ``config`` list the settings; the other commands take
 them, too.

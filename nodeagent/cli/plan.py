@@ -118,8 +118,8 @@ def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[
     """Add the machine id and the host's uses to the Snapshot; return it with a message about an unknown id,
     or "".
 
-    A daemon that changes nothing has neither the id nor the ledger: then they are read from this machine.
-    Functions that a rule binds to a VFIO driver are checked as closely as right before the write.
+    A daemon that changes nothing has neither the machine id nor the ledger: then both are read from this
+    machine. Functions that a rule binds to a VFIO driver are checked as closely as right before the write.
 
     :raises ConfigError: if the id of ``--machine-id`` is invalid, or if no id is known and mdevs are to be
     planned.

@@ -139,7 +139,7 @@ def _cluster(cluster: ClusterStatus) -> str:
 
 
 def _stale(stale: StaleStatus) -> str:
-    """A line about a stale resource. It is no problem: pods that request it wait as they would without it."""
+    """A line about a stale resource. A stale resource is no problem: pods that request it stay Pending."""
     why = stale.message or "to remove it from the Node, set cluster.staleResources to remove"
     return f"{stale.resource}: the Node lists it with 0 devices, and no plugin offers it; {why}"
 

@@ -195,7 +195,8 @@ class Session:
     def _replace_client(self, refused: Any) -> None:
         """Use this client for no further request.
 
-        The last running request closes it, which ends its streams; their watches then use the next client.
+        The last running request closes the client, which ends its streams; the watches then use the next
+        client.
         """
         if refused is self._client:
             self._client = None

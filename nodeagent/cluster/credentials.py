@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads the address of the API server and the credentials: a kubeconfig, or the service account of a pod.
 
-They are loaded for each new client, because tokens and certificates change while the daemon runs; the
-library also reads a service account token again every minute. ``is_followed`` is called at each start, and
-does not import the library.
+The credentials are loaded for each new client, because tokens and certificates change while the daemon runs;
+the library also reads a service account token again every minute. ``is_followed`` is called at each start,
+and does not import the library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOST = "KUBERNETES_SERVICE_HOST"
 
 
 def has_service_account(environ: Mapping[str, str] = os.environ, directory: Path = SERVICE_ACCOUNT) -> bool:
-    """Return True if there are a token file and the address of an API server. Does not read the token."""
+    """Return True if there are a token file and the address of an API server. The token is not read."""
     return bool(environ.get(HOST)) and (directory / "token").is_file()
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes Events (core/v1), shown by ``kubectl describe``: created once, then counted when they recur.
 
-The name of an Event is a checksum of its contents. So a restarted daemon increments the existing Event,
-without permission to read Events. Texts may contain untrusted parts: ``on_one_line`` removes unprintable
-characters and limits the length.
+The name of an Event is a checksum of its contents. Therefore a restarted daemon increments the existing
+Event, without permission to read Events. Texts may contain untrusted parts: ``on_one_line`` removes
+unprintable characters and limits the length.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads fields of untrusted Kubernetes objects: strict about types, lenient about unknown keys.
 
-The author of such an object may not be the operator of this node. So a text is accepted only if it is
-printable and not too long for a name; messages quote it shortened and escaped. An invalid field is noted
-and ignored, and the other fields are read; no input raises. Lists and entries of the wrong type are noted
+The author of such an object may not be the operator of this node. Therefore a text is accepted only if it is
+printable and not too long for a name; messages quote it shortened and escaped. An invalid field is noted and
+ignored, and the other fields are read; no input raises. Lists and entries of the wrong type are noted
 separately, because their content is then unknown.
 """
 

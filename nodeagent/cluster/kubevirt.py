@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses the KubeVirt CR, as the API server sends it, into ``KubeVirtCR``.
 
-Sends no requests, decides nothing.
+This module sends no requests and decides nothing.
 
 The fields are those of KubeVirt's API (staging/src/kubevirt.io/api/core/v1/types.go). KubeVirt's CRD checks
 the types; a file, or a CRD without a schema, does not. An entry with an invalid field is rejected alone. If
@@ -79,8 +79,8 @@ def chosen(documents: Iterable[Any]) -> Any | None:
     """Return the CR that applies, of all in the cluster; None if none applies.
 
     The rule is that of virt-handler: CRs that are being deleted, or that virt-operator has not processed
-    (``status.phase`` is empty), do not apply. virt-operator allows one CR. If there are more, a deployed
-    one comes first, then the oldest, then the first by name, so that all nodes choose the same CR.
+    (``status.phase`` is empty), do not apply. virt-operator allows one CR. If there are several CRs, a
+    deployed CR comes first, then the oldest, then the first by name, so that all nodes choose the same CR.
     """
     counting = [document for document in documents if counts(document)]
     return min(counting, key=_rank, default=None)
@@ -162,9 +162,8 @@ def _no_table(place: str, value: Any) -> Problem:
 
 
 def _misplaced(configuration: dict[Any, Any], notes: Notes) -> None:
-    """The user guide's example has it one level too high, others beside the lists of permitted devices.
-
-    An API server drops it there without a word.
+    """Note mdev types of nodes in the wrong section: one level too high, or beside the permitted devices. An
+    API server drops this misplaced list without a warning.
     """
     permitted = fields.table(configuration.get(PERMITTED))
     for place, section in (("", configuration), (f"{PERMITTED}.", permitted)):
@@ -223,7 +222,7 @@ def _mdev(place: str, entry: dict[Any, Any], resource: str, external: bool, note
 
 
 def _usb(place: str, entry: dict[Any, Any], resource: str, external: bool, notes: Notes) -> Permitted | None:
-    """Return an entry, which is one bundle; one invalid selector makes the bundle invalid."""
+    """Return an entry for USB devices that are allocated together; an invalid selector makes it invalid."""
     before = len(notes.findings)
     selectors = tuple(
         f"{_usb_id(selector, 'vendor', where, notes)}:{_usb_id(selector, 'product', where, notes)}"
@@ -271,7 +270,7 @@ def _node(place: str, entry: dict[Any, Any], notes: Notes) -> NodeTypes | None:
 
 
 def _types(section: dict[Any, Any], place: str, notes: Notes) -> tuple[WantedType, ...]:
-    """Return the list of types; the deprecated key is read only if the new one is empty."""
+    """Return the list of mdev types; the deprecated key is read only if the new key is empty."""
     key = "mediatedDeviceTypes" if section.get("mediatedDeviceTypes") else "mediatedDevicesTypes"
     return tuple(map(WantedType, fields.texts(section, key, _TYPE, place, notes)))
 

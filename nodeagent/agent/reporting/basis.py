@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Basis: the inputs of a running daemon's decisions, and its settings, for the command line.
 
-From the same Snapshot and the same remembered matches, ``scan``, ``explain`` and ``plan`` compute the
-daemon's own decisions in their own process: no decision is programmed twice.
+From the daemon's Snapshot and remembered matches, the commands ``scan``, ``explain`` and ``plan`` compute the
+same decisions as the daemon, by the same code.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ class _Change(NamedTuple):
 def changes(before: Resource | None, now: Resource, decision: Decision) -> None:
     """Log one line for each device that was added, was removed, or became Unhealthy or Healthy.
 
-    Shares of one node that change alike have one line together: there may be a thousand.
+    Shares of one device node that change in the same way get one line together: there may be a thousand
+    shares.
     """
     lines: dict[tuple[_Change, DeviceId | None], list[DeviceId]] = {}
     for device_id, change in _changed(before, now, decision):

@@ -21,7 +21,7 @@ class ProblemLog:
     name = "problem log"
 
     def __init__(self, snapshots: Snapshots, offering: Offering, pause: float) -> None:
-        """``pause``: seconds from a change to the check: at boot, devices are bound one by one."""
+        """``pause``: seconds from a change to the check, because devices are bound one by one at boot."""
         self._pause = pause
         self._snapshots = snapshots
         self._offering = offering

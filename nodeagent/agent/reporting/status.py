@@ -86,8 +86,8 @@ def collect(
 def in_force(core: Core) -> Basis:
     """The Snapshot, matches and settings of the newest Decision.
 
-    Parts on which only changes of the host depend come from the newest Snapshot: no Decision is made for
-    them.
+    Parts that matter only for changes of the host come from the newest Snapshot: these parts cause no new
+    Decision.
     """
     decision, settings, now = core.offering.one_turn(), core.settings.get(), core.snapshots.now
     snapshot = replace(

@@ -3,8 +3,8 @@
 
 The watchdog's message is sent from the event loop itself, and only while three loops run: the one that scans
 the host, the one that decides which devices are offered, and the one that changes the host. An unreachable
-kubelet or API server, or a hanging device or disk, stops none of them, so systemd restarts the daemon only if
-that helps. The status line is sent when it has changed. Called by ``app``.
+kubelet or API server, or a hanging device or disk, stops none of the three loops, so systemd restarts the
+daemon only if a restart helps. The status line is sent when it has changed. Called by ``app``.
 """
 
 from __future__ import annotations

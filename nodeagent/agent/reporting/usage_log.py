@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs when a pod starts and stops using a device, by the answers of the kubelet.
 
-So the log shows which pod used a device last night. Each change is logged once; devices in use when the
-daemon starts count as a change. A pod whose name is not known yet is not logged, and the pod before it counts
-as the user until there is a name.
+The log therefore shows which pod used a device last night. Each change is logged once; devices in use when
+the daemon starts count as a change. A pod whose name is not known yet is not logged: until the name is known,
+the previous pod counts as the user of the device.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class UsageLog:
 def held(before: Held, allocations: Allocations, served: Collection[str]) -> Held:
     """Return the pod that uses each device of the served resources.
 
-    A pod without a name may be the one that used the device before, and counts as that one until it has a
-    name.
+    A pod of unknown name may be the previous user of the device, and counts as that pod until its name is
+    known.
     """
     now: dict[str, ResourceDevice] = {}
     for device_id, holder in allocations.holders.items():
