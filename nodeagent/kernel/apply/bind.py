@@ -34,8 +34,8 @@ _MODULE = "load it with modprobe {0}, and name it in /etc/modules-load.d/{0}.con
 
 
 def change_drivers(root: Root, action: Action, timeouts: Timeouts) -> None:
-    """Change the drivers of all functions in ``action``; a value that is already set is not written. The call blocks as
-    long as a function is in use.
+    """Change the drivers of all functions in ``action``; a value that is already set is not written.
+    The call blocks as long as a function is in use.
 
     :raises KernelRefused: if a move fails. All functions are then back in their previous state
         (``Move.back``), or the message names those that are not.
