@@ -92,8 +92,8 @@ def usb_selector(vendor: str, product: str) -> str:
 def env_key(kind: Kind, name: str) -> str:
     """The environment variable with the devices of resource ``name`` (KubeVirt ``pkg/util/util.go``).
 
-    Upper case, '/' and '.' are replaced by '_', '-' is kept. KubeVirt reads none for device nodes; they get a
-    prefix of their own.
+    Upper case, '/' and '.' are replaced by '_', '-' is kept. KubeVirt reads no variable for device nodes; the
+    variables of device nodes have a different prefix.
     """
     prefix = _ENV_PREFIX.get(kind, f"{kind.upper()}_RESOURCE")
     return f"{prefix}_{name.upper().replace('/', '_').replace('.', '_')}"

@@ -2,7 +2,8 @@
 """Resources of CDI devices: each CDI name is one Device, and is allocated by that name. Pure.
 
 The first rule that matches a name gets it. Names with the same container edits are one device, and the first
-name counts: GPUs are often listed by number and by UUID. Loaded when there is such a rule.
+name counts: GPUs are often listed by number and by UUID. This module is loaded when there is a rule for CDI
+devices.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def find_sources(rule: CdiRule, device_ids: Iterable[str], snapshot: Snapshot) -
 
 
 def find_nodes(rule: CdiRule, snapshot: Snapshot) -> dict[str, Sequence[DevNode]]:
-    """Device id → the nodes in its file."""
+    """Device id → the device nodes that the CDI file lists for the device."""
     return {each: _find_nodes(entry, snapshot.host) for each, entry in _by_id(rule, snapshot).items()}
 
 

@@ -28,7 +28,8 @@ class Changed(NamedTuple):
     """The units to decide again, and the ids that another pod or no pod uses now.
 
     In ``rebuilt`` units, devices of the host have changed. In ``rechecked`` units, the devices and matches
-    are as before, and only their health may differ. Both keep the order in which units are decided.
+    are as before, and only their health may differ. ``rebuilt`` and ``rechecked`` keep the order in which
+    units are decided.
     """
 
     rebuilt: Mapping[UnitId, None]

@@ -98,7 +98,9 @@ def _find_changes(before: Decision, after: Decision) -> Iterator[DeviceChange]:
 
 
 def _list_devices(decision: Decision) -> dict[DeviceId, dict[ResourceName, Device]]:
-    """Device id → its entry in each resource. Shares of a node may be in several, a device in use in two."""
+    """Device id → its entry in each resource. A share of a device node may be in several resources, and a
+    device in use in two.
+    """
     found: dict[DeviceId, dict[ResourceName, Device]] = {}
     for name, resource in decision.resources.items():
         for device in resource.devices:

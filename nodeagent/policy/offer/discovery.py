@@ -2,8 +2,8 @@
 """Automatic discovery: the devices that it matches, and the texts for their resource names. Pure.
 
 Discovery matches every mdev, every VF with a vGPU type, and the functions of the configured classes that are
-bound to a VFIO driver. Audio, USB and bridge functions of a card are in its group, and get no resource of
-their own.
+bound to a VFIO driver. Audio, USB and bridge functions of a card are in the IOMMU group of the card, and get
+no separate resource.
 """
 
 from __future__ import annotations

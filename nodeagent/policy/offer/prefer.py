@@ -67,7 +67,8 @@ def find_places(
 ) -> dict[str, Place]:
     """The place of each of these devices; ``NOWHERE`` if the host does not have it.
 
-    ``released`` are ids released a moment ago. ``same_pod``: the pod under admission requests again.
+    ``released`` are ids released a moment ago. ``same_pod``: the pod under admission has requested devices
+    before.
     """
     snapshot, places = decision.snapshot, dict[str, Place]()
     for device_id in ids:

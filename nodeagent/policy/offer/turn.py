@@ -4,8 +4,8 @@
 Only units (IOMMU groups) and ids with changes are decided again, and only resources with changes are built
 again from their offers. The result equals a decision from scratch, with two exceptions: a device that was
 offered remains listed while it exists, and a resource that was listed remains, with an empty list if
-necessary. Both end when the operator changes the configuration; then only devices in use remain listed, until
-they are released.
+necessary. When the operator changes the configuration, the two exceptions no longer apply; then only devices
+in use remain listed, until they are released.
 """
 
 from __future__ import annotations
