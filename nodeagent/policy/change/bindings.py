@@ -296,7 +296,7 @@ def _may_be_of_hidden_interface(function: PciFunction, snapshot: Snapshot) -> bo
     visible.
 
     An interface is not in sysfs here while it is in another network namespace, or while its driver creates it
-    anew after a reset.
+    again after a reset.
     """
     selectors = [each for rule in snapshot.spec.passthrough for each in rule.selectors]
     by_interface = any(pci_address(pf.partition("#")[0]) is None for each in selectors for pf in each.pfs)
