@@ -104,7 +104,7 @@ class KernelEvents:
         with anyio.move_on_after(self._timeouts.event_source_start):
             await self.armed.wait()
         if self._polls:
-            error = "a user namespace of its own gets no kernel events"
+            error = "a process in a separate user namespace receives no kernel uevents"
             seconds = f"{self.resync_interval(resync):g}"
             log.event(log.EVENTS_UNAVAILABLE, source="the kernel", seconds=seconds, error=error)
 

@@ -189,7 +189,7 @@ def raise_if_out_of_resources(error: OSError) -> None:
     if error.errno in _OUT_OF_RESOURCES:
         raise KernelRefused(
             f"the host cannot be read: {hints.strerror(error)}",
-            hints.for_errno(error, "read", "the last scan stays valid until then"),
+            hints.for_errno(error, "read", "nodeagent uses the last scan until then"),
             errno=error.errno,
         ) from error
 

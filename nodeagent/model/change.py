@@ -258,7 +258,7 @@ def _restore_text(moves: Sequence[Move]) -> str:
     if any(move.now != move.to for move in moves):
         return f"give back {_by_driver(moves)}"
     addresses = sorted((move.address for move in moves), key=pci_order)
-    return f"see that no driver_override of ours is left on {', '.join(addresses)}"
+    return f"check that nodeagent left no driver_override on {', '.join(addresses)}"
 
 
 def _by_driver(moves: Sequence[Move]) -> str:

@@ -40,14 +40,20 @@ class Mdevs(NamedTuple):
     manage: Annotated[bool, Key("create and remove mdevs and vGPUs")] = False
     types: Annotated[
         tuple[WantedType, ...],
-        Key("types to create, in order: ids or names; a count is per card, none means as many as fit"),
+        Key("vGPU types to create, in order: ids or names; count is per card, default: as many as fit"),
     ] = ()
     nodes: Annotated[
         tuple[NodeTypes, ...],
-        Key("types for nodes with certain labels; the lists of all matching entries replace mdevs.types"),
+        Key(
+            "vGPU types for Nodes with certain labels; the lists of all matching entries replace mdevs.types"
+        ),
     ] = ()
-    adopt: Annotated[bool, Key("manage mdevs and vGPUs that others have created like own ones")] = False
-    exclude: Annotated[tuple[str, ...], Key("types that are neither created nor removed")] = ()
+    adopt: Annotated[bool, Key("manage mdevs and vGPUs of other tools as if nodeagent had created them")] = (
+        False
+    )
+    exclude: Annotated[
+        tuple[str, ...], Key("vGPU types of which nodeagent creates and removes no vGPUs")
+    ] = ()
     mdevctl: Annotated[bool, Key("create the mdevs that /etc/mdevctl.d defines with automatic start")] = False
     vgpu_config_file: Annotated[
         str,
@@ -56,8 +62,7 @@ class Mdevs(NamedTuple):
     vgpu_config: Annotated[
         str,
         Key(
-            "which configuration of that file, unless the label nvidia.com/vgpu.config in node.labels names "
-            "one",
+            "name of the configuration in vgpuConfigFile, unless node.labels has nvidia.com/vgpu.config",
             "optional text",
         ),
     ] = ""
@@ -69,13 +74,13 @@ class Node(NamedTuple):
     name: Annotated[
         str,
         Key(
-            "name of the node, by default the host's; without a cluster also its label "
+            "name of the Node, default: the host name; without a cluster also the label "
             "kubernetes.io/hostname",
             "node name",
         ),
     ] = ""
     labels: Annotated[
-        tuple[tuple[str, str], ...], Key("labels of the node, if no cluster is watched", "label")
+        tuple[tuple[str, str], ...], Key("labels of the Node, if no cluster is watched", "label")
     ] = ()
 
 
@@ -89,20 +94,24 @@ class KubeVirt(NamedTuple):
     enabled: Annotated[
         str,
         Key(
-            "watch the KubeVirt CR and the Node; auto: with a kubeconfig, or a pod's service account",
+            "watch the KubeVirt CR and the Node; auto: if a kubeconfig or a pod's service account exists",
             choices=("auto", "true", "false"),
         ),
     ] = "auto"
     serve: Annotated[
         str,
         Key(
-            "permitted devices of the CR to advertise: those with externalResourceProvider, all, or none",
+            "permittedHostDevices of the CR to advertise: external (externalResourceProvider: "
+            "true), all, or none",
             choices=("external", "all", "none"),
         ),
     ] = "external"
     manage_mdevs: Annotated[
         bool,
-        Key("create the mdevs that the CR lists, if virt-handler does not (enabled: false in the CR)"),
+        Key(
+            "create the mdevs that the KubeVirt CR lists, if "
+            "mediatedDevicesConfiguration.enabled is false there"
+        ),
     ] = False
 
 
@@ -151,16 +160,19 @@ class Configuration:
 
     discovery: Discovery = field(default_factory=Discovery)
     aliases: Annotated[
-        tuple[Alias, ...], Key("discovered name to the name that is advertised instead", "resource")
+        tuple[Alias, ...],
+        Key("map discovered resource names to the names that are advertised instead", "resource"),
     ] = ()
     rules: Annotated[
         tuple[Rule, ...],
-        Key("resources by rule; a device belongs to the first rule that matches", name="resources"),
+        Key("resource rules; a device belongs to the first rule that matches it", name="resources"),
     ] = ()
     mdevs: Mdevs = field(default_factory=Mdevs)
     passthrough: Annotated[
         tuple[PassthroughRule, ...],
-        Key("functions to bind to a VFIO driver; without a rule they get their own driver back"),
+        Key(
+            "PCI functions to bind to a VFIO driver; when the rule is removed, their host driver is restored"
+        ),
     ] = ()
     sriov: Annotated[tuple[SriovRule, ...], Key("virtual functions to create")] = ()
     kubevirt: KubeVirt = field(default_factory=KubeVirt)

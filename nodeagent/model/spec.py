@@ -36,7 +36,7 @@ class PciSelector(NamedTuple):
     devices: Annotated[tuple[str, ...], Key("device ids, 4 hexadecimal digits", "device id")] = ()
     subsystems: Annotated[tuple[str, ...], Key('"10de:12a2", or "10de" for the vendor', "subsystem")] = ()
     classes: Annotated[tuple[str, ...], Key("class codes, 2, 4 or 6 digits", "PCI class")] = ()
-    drivers: Annotated[tuple[str, ...], Key("drivers that the function is bound to", "driver")] = ()
+    drivers: Annotated[tuple[str, ...], Key("drivers that the PCI function is bound to", "driver")] = ()
     addresses: Annotated[tuple[str, ...], Key("addresses; * and ? match", "PCI address pattern")] = ()
     pfs: Annotated[
         tuple[str, ...],
@@ -46,7 +46,7 @@ class PciSelector(NamedTuple):
     iommu_groups: Annotated[
         tuple[int, ...], Key("IOMMU groups; their numbers may change at each boot", bounds=(0, 2**31 - 1))
     ] = ()
-    vgpu_types: Annotated[tuple[str, ...], Key("vGPU types of a vendor driver")] = ()
+    vgpu_types: Annotated[tuple[str, ...], Key("vGPU types of VFs, as their vendor driver numbers them")] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,10 @@ class PciRule:
     selectors: Annotated[tuple[PciSelector, ...], Key("matches PCI functions", name="pci")] = ()
     isolation: Annotated[
         Isolation,
-        Key("group: an allocated device blocks its IOMMU group; bundle: one device per group; none: neither"),
+        Key(
+            "group: an allocated device blocks its IOMMU group; bundle: one Device per group; "
+            "none: no blocking"
+        ),
     ] = Isolation.GROUP
     iommufd: Annotated[Iommufd, Key("allocate /dev/iommu and the VFIO device nodes")] = Iommufd.NEVER
     cdi: Annotated[bool, Key("allocate with CDI device names")] = False
@@ -83,7 +86,9 @@ class NodePath(NamedTuple):
     node; None means 1 for a pattern, and all Devices for a path.
     """
 
-    path: Annotated[str, Key("the node; with *, ? and [...] in the last part all that match", "device nodes")]
+    path: Annotated[
+        str, Key("path of the device node; *, ? and [...] in the last part match several", "device nodes")
+    ]
     mount_path: Annotated[
         str,
         Key("path in the container; a directory ends with /; default: the same path", "mount path"),
@@ -91,11 +96,12 @@ class NodePath(NamedTuple):
     permissions: Annotated[
         str, Key("permissions out of r, w and m; default: those of the rule", "permissions")
     ] = ""
-    optional: Annotated[bool, Key("the Device is Healthy even without this node")] = False
+    optional: Annotated[bool, Key("the Device is Healthy even if this device node does not exist")] = False
     limit: Annotated[
         int | None,
         Key(
-            "with perPath, how many Devices may contain the node; default: 1 for a pattern, all for a path",
+            "with perPath: how many Devices may contain the device node; default: 1 for a "
+            "pattern, all for a path",
             bounds=SHARES,
         ),
     ] = None
@@ -110,10 +116,10 @@ class NodeRule:
 
     name: str
     path: Annotated[str, Key("one node below /dev", "device node")] = ""
-    count: Annotated[int, Key("how many containers may share it", bounds=SHARES)] = 1
+    count: Annotated[int, Key("how many containers may share the device node", bounds=SHARES)] = 1
     permissions: Annotated[str, Key("permissions out of r, w and m", "permissions")] = "rw"
-    paths: Annotated[tuple[NodePath, ...], Key("nodes of one Device; patterns are allowed")] = ()
-    per_path: Annotated[bool, Key("one Device for each node that matches the first path")] = False
+    paths: Annotated[tuple[NodePath, ...], Key("device nodes of one Device; patterns are allowed")] = ()
+    per_path: Annotated[bool, Key("one Device for each device node that matches the first path")] = False
     topology: bool = True
     place: str = field(default="", compare=False)
 
@@ -186,10 +192,12 @@ class UsbRule:
 
     name: str
     selectors: Annotated[tuple[UsbSelector, ...], Key("matches USB devices", name="usb")] = ()
-    bundle: Annotated[bool, Key("one device for each set of USB devices that has one for every selector")] = (
-        False
-    )
-    force: Annotated[tuple[str, ...], Key("ids or ports of USB devices that may be taken from the host")] = ()
+    bundle: Annotated[
+        bool, Key("allocate sets of USB devices: each set has one USB device for every selector")
+    ] = False
+    force: Annotated[
+        tuple[str, ...], Key("ids or ports of USB devices to offer although the host uses them")
+    ] = ()
     topology: bool = True
     permitted: bool = False
     place: str = field(default="", compare=False)
@@ -217,7 +225,8 @@ class CdiRule:
     spec_kind: Annotated[str, Key("vendor and class, such as nvidia.com/gpu", "CDI kind", name="kind")]
     names: Annotated[tuple[str, ...], Key("names of devices; * and ? match")] = ("*",)
     exclude: Annotated[
-        tuple[str, ...], Key("names to skip; default: those of devices that contain all others")
+        tuple[str, ...],
+        Key("names of devices to skip; default: the device named all, which contains all others"),
     ] = ("all",)
     topology: bool = True
     place: str = field(default="", compare=False)
@@ -245,7 +254,9 @@ class WantedType:
     """
 
     name: Annotated[str, Key("type id or name", name="type")]
-    count: Annotated[int | None, Key("how many to create on each card", bounds=(1, 1024))] = None
+    count: Annotated[
+        int | None, Key("how many vGPUs of the type to create on each card", bounds=(1, 1024))
+    ] = None
     short: bool = False
 
 
@@ -255,7 +266,7 @@ class NodeTypes(NamedTuple):
     labels: Annotated[
         tuple[tuple[str, str], ...], Key("labels of the node", "label", name="nodeSelector")
     ] = ()
-    types: Annotated[tuple[WantedType, ...], Key("types on such a node, in order")] = ()
+    types: Annotated[tuple[WantedType, ...], Key("vGPU types on these Nodes, in order")] = ()
 
 
 class CardTypes(NamedTuple):
@@ -314,7 +325,7 @@ class SriovRule:
     selectors: Annotated[tuple[PciSelector, ...], Key("which functions", name="match")]
     num_vfs: Annotated[int, Key("how many VFs", bounds=(0, 65535), name="numVFs")]
     driver: Annotated[
-        str | None, Key("the VFIO driver of the VFs; no host driver is bound before", "VFIO driver")
+        str | None, Key("the VFIO driver for the VFs, which are never bound to a host driver", "VFIO driver")
     ] = None
     place: str = field(default="", compare=False)
 
@@ -336,15 +347,16 @@ class PassthroughRule:
 
     selectors: Annotated[tuple[PciSelector, ...], Key("which functions", name="match")]
     driver: Annotated[
-        str, Key("the VFIO driver to bind them to; vfio-pci if none is given", "VFIO driver")
+        str, Key("the VFIO driver to bind the PCI functions to; default: vfio-pci", "VFIO driver")
     ] = VFIO_PCI
     group: Annotated[
-        GroupScope, Key("whole: bind all functions of their IOMMU groups, or none; matched: bind only these")
+        GroupScope,
+        Key("whole: bind all PCI functions of an IOMMU group, or none; matched: bind only those that match"),
     ] = GroupScope.WHOLE
     force: Annotated[
         tuple[str, ...],
         Key(
-            "addresses of functions to bind although the host uses them for network or display",
+            "addresses of PCI functions to bind although the host uses them for network or display",
             "PCI address",
         ),
     ] = ()
@@ -357,7 +369,7 @@ class Discovery(NamedTuple):
     ``pci_ids`` is the configured database of names, "" for none.
     """
 
-    enabled: Annotated[bool, Key("advertise VFIO-bound functions without a rule")] = True
+    enabled: Annotated[bool, Key("advertise PCI functions on a VFIO driver that no rule matches")] = True
     naming: Annotated[
         str,
         Key("name discovered resources after pci.ids, or after vendor and device id", choices=("name", "id")),
@@ -368,7 +380,7 @@ class Discovery(NamedTuple):
     pci_ids: Annotated[
         str,
         Key(
-            "a pci.ids file with precedence over the bundled copy and the host's own",
+            "a pci.ids file that takes precedence over the bundled copy and the host's file",
             "optional file",
             at_start=True,
         ),

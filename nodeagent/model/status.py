@@ -414,5 +414,5 @@ class Status(NamedTuple):
         if not self.kubelet.present:
             return missing
         late = (each for each in self.resources if not (each.registered and each.watched))
-        lacks = {False: "does not know it yet", True: "does not read its list yet"}
+        lacks = {False: "does not know it yet", True: "does not read its list of devices yet"}
         return (*missing, *(f"{each.name}: the kubelet {lacks[each.registered]}" for each in late))

@@ -60,21 +60,21 @@ def find_refusals(uses: HostUses, name: str, forced: bool) -> Iterator[tuple[str
     """
     counting = uses.counting(forced)
     for use in counting.found:
-        hint = "leave it out, or end that use on the host"
+        hint = "remove the device from the rule, or end its use on the host"
         if use.kind is UseKind.POOL:
-            hint = f"zpool status shows its disks; if this is none of them, {_override(name)}"
+            hint = f"zpool status shows its disks; if this device is none of these disks, {_override(name)}"
         yield f"in use by the host ({use})", hint
     for unseen in counting.unseen:
         hint = f"{READ_USES}; or {_override(name)} if you know that it is not in use"
-        yield f"its use cannot be read from here: {unseen}", hint
+        yield f"nodeagent cannot read here whether the host uses it: {unseen}", hint
 
 
 def _override(name: str) -> str:
     """The advice how a rule can bind or offer the device ``name`` although the host uses it."""
-    return f'write force: ["{name}"] into a rule for it'
+    return f'write force: ["{name}"] into a rule for this device'
 
 
-LEAVE = "leave it out of the rule"
+LEAVE = "remove it from the rule"
 
 
 def advise_bind(function: PciFunction, also: str = "", mdevs: int = 0, leave: str = LEAVE) -> str:

@@ -59,7 +59,9 @@ def _doubles(rules: Sequence[Rule]) -> Iterator[Problem]:
         difference = _difference(earlier, rule)
         if difference is not None:
             what = f'"{rule.name}" is the name of two rules {difference} ({_at(earlier)})'
-            yield misconfigured(rule.place, what, "give one of the two another name, or make them alike")
+            yield misconfigured(
+                rule.place, what, "give one of the two rules another name, or the same kind and options"
+            )
 
 
 def _difference(one: Rule, other: Rule) -> str | None:
@@ -68,7 +70,7 @@ def _difference(one: Rule, other: Rule) -> str | None:
     if isinstance(one, NodeRule) or isinstance(other, NodeRule):
         return None if one.topology == other.topology else "with different options"
     if isinstance(one, CdiRule) or isinstance(other, CdiRule):
-        return "for CDI devices; a name has one"
+        return "for CDI devices; only one such rule may have this name"
     return None if _options(one) == _options(other) else "with different options"
 
 
@@ -88,7 +90,7 @@ def _shared_leaders(rules: Sequence[Rule]) -> Iterator[Problem]:
             leader = path if rule.per_path else node_rules.name_unit(rule)
             earlier = first.setdefault((rule.name, rule.per_path, leader), rule)
             if earlier is not rule:
-                what = f'"{rule.name}": the devices of {path} have the ids of another rule ({_at(earlier)})'
+                what = f'"{rule.name}": two rules give the devices of {path} the same ids ({_at(earlier)})'
                 yield misconfigured(rule.place, what, "use count for more shares, or another name")
 
 
@@ -114,14 +116,16 @@ def _cycles(aliases: Sequence[Alias]) -> Iterator[Problem]:
     for alias in aliases:
         if last_name(alias.name, targets) in targets:
             what = f'the alias "{alias.name}" is part of a cycle'
-            yield misconfigured(alias.place, what, "let each chain of aliases end at a new name")
+            yield misconfigured(
+                alias.place, what, "change one alias, so that the chain of aliases ends at a new name"
+            )
 
 
 def _aliased_rules(rules: Sequence[Rule], aliases: Sequence[Alias]) -> Iterator[Problem]:
     by_name = {rule.name: rule for rule in rules}
     for alias in aliases:
         if alias.name in by_name:
-            what = f'the alias "{alias.name}" is the name of a rule, and renames nothing'
+            what = f'the alias "{alias.name}" is also the name of a rule, so it renames nothing'
             yield misconfigured(alias.place, what, "aliases are for discovered names: rename the rule")
         rule = by_name.get(alias.target)
         if rule is not None and not _plain(rule):

@@ -137,7 +137,7 @@ def subject(resource: ResourceStatus, device: DeviceStatus) -> str:
 
 def not_in_force(error: str) -> str:
     """The text about a refused configuration."""
-    return f"the new configuration is not in force: {error}"
+    return f"the new configuration is not active: {error}"
 
 
 def find_unwatched(directories: Sequence[str], *, has_instance: bool) -> Iterator[Problem]:

@@ -51,7 +51,10 @@ def find_obstacles(configuration: Configuration, cr: KubeVirtCR | None, labels: 
     spec = _build_unguarded(configuration, cr, labels)
     for name in _find_unprotected(spec, cr, labels) if spec.manage else ():
         text = f'virt-handler would remove mdevs of the type "{name}", so nodeagent creates and removes none'
-        hint = f"{SWITCH}, or list all types there as external, spelled as here"
+        hint = (
+            f"{SWITCH}, or list all these types in the KubeVirt CR with externalResourceProvider: "
+            "true and the same spelling"
+        )
         yield virt_handler_conflict("mdevs.manage", text, hint)
         return
 
@@ -60,7 +63,7 @@ def find_ignored(configuration: Configuration, cr: KubeVirtCR | None) -> Iterato
     """Desired mdevs of the CR that are ignored, because the configuration has its own."""
     both = configuration.kubevirt.manage_mdevs and _is_configured(configuration)
     if both and cr is not None and cr.mdevs is not None:
-        text = "the configuration has its own list of mdevs, so that of the KubeVirt CR is ignored"
+        text = "the configuration has its own list of mdevs, so the list of the KubeVirt CR is ignored"
         hint = "remove it, or the types and files from mdevs"
         yield misconfigured("kubevirt.manageMdevs", text, hint)
 

@@ -92,7 +92,7 @@ async def test_health_is_a_line_and_a_status_code() -> None:
     assert (await ask("/readyz"))[::2] == (200, b"ready\n")
     assert (await ask("/readyz", status=WELL))[::2] == (
         503,
-        b"the host was not scanned yet\nnvidia.com/gpu: the kubelet does not read its list yet\n",
+        b"the host was not scanned yet\nnvidia.com/gpu: the kubelet does not read its list of devices yet\n",
     )
     still = network_routes(lambda: WELL, lambda: "observe stands still", Timeouts(), LOCAL)
     assert (await still(Request("GET", "/healthz", "localhost", "127.0.0.1"))).status == 503

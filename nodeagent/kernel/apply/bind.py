@@ -106,7 +106,7 @@ def _check_unused(root: Root, move: Move, forced: bool) -> None:
         raise _refusal(move, "it has VFs or mdevs", "remove them first, once they are not in use")
     vgpu_type = root.text(f"{pci.DEVICES}/{address}/{nvidia.VGPU_TYPE}")
     if vgpu_type not in (None, "", nvidia.NO_VGPU):
-        hint = "clear the type first, once it is not in use"
+        hint = "clear the vGPU type first, when the vGPU is not in use"
         raise _refusal(move, f"it has the vGPU type {vgpu_type}", hint)
     counting = host_use.find_uses(root, (address,), closely=True)[address].counting(forced)
     for use in counting.found:
@@ -117,7 +117,7 @@ def _check_unused(root: Root, move: Move, forced: bool) -> None:
             "run nodeagent in the host's PID and network namespaces; "
             f"or add {address} to force if you know that it is not in use"
         )
-        raise _refusal(move, f"its use cannot be read from here: {unseen}", hint)
+        raise _refusal(move, f"nodeagent cannot read here whether the host uses it: {unseen}", hint)
 
 
 def _refusal(move: Move, why: str, hint: str) -> KernelRefused:
@@ -173,7 +173,7 @@ def _roll_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts
     stuck = [text for move in moves if (text := _restore(root, move, timeouts)) is not None]
     if not stuck:
         return error
-    what = f"{error.what}; and earlier steps cannot be undone: {'; '.join(stuck)}"
+    what = f"{error.what}; and undoing the earlier steps failed: {'; '.join(stuck)}"
     return KernelRefused(
         what, error.hint, errno=error.errno, path=error.path, interrupting=error.interrupting
     )

@@ -28,18 +28,19 @@ from nodeagent.kernel.scan import nvidia, pci
 from nodeagent.model.change import Action
 
 _HINTS = {  # sriov_numvfs_store in drivers/pci/iov.c
-    errno.ENOENT: "its driver supports no VFs (like vfio-pci), it has no driver, or it was removed",
-    errno.ERANGE: "the function cannot have so many VFs: see its sriov_totalvfs",
+    errno.ENOENT: "the PF has no driver, its driver (such as vfio-pci) supports no VFs, or the PF was "
+    "removed",
+    errno.ERANGE: "the PF supports fewer VFs: see its sriov_totalvfs",
     errno.ENOMEM: "the firmware has reserved no addresses (MMIO, bus numbers) for the VFs, see dmesg: switch "
-    "SR-IOV on in its setup, or try pci=realloc in the kernel parameters",
+    "SR-IOV on in the firmware's setup, or try pci=realloc in the kernel parameters",
 }
-_LEFT_BEHIND = "reboot the node when it is drained: such a write can crash the kernel"  # drivers/pci/iov.c
+_LEFT_BEHIND = "drain and reboot the Node: writing sriov_numvfs now can crash the kernel"  # drivers/pci/iov.c
 _OFF, _ON = "0", "1"
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _TOOL_HINT = (
-    "run it by hand on the host for details; it needs lspci, setpci, the module pci-pf-stub, and a GPU that "
-    "is not open"
+    "run sriov-manage by hand on the host for details; it needs lspci, setpci, the module pci-pf-stub, "
+    "and a GPU that no process has open"
 )
 
 
@@ -54,7 +55,7 @@ def set_number(root: Root, action: Action, timeouts: Timeouts) -> None:
     if _is_done(root, address, count, path):
         return
     was_switched = action.unprobed and _set_autoprobe(root, address, _OFF, timeouts)
-    otherwise = f"{address} has another number of VFs"
+    otherwise = f"{address} does not have the requested number of VFs"
     try:
         write_verified(
             root, timeouts, path, str(count), lambda: len(_vfs(root, address)) == count, otherwise, _HINTS
@@ -94,7 +95,7 @@ def _restore_switch(root: Root, address: str, error: KernelRefused, timeouts: Ti
     try:
         _set_autoprobe(root, address, _ON, timeouts)
     except KernelRefused as second:
-        what = f"{error.what}; and earlier steps cannot be undone: {second.what}"
+        what = f"{error.what}; and undoing the earlier steps failed: {second.what}"
         return KernelRefused(what, error.hint, errno=error.errno, path=error.path)
     return error
 
@@ -140,8 +141,10 @@ def run_tool(root: Root, address: str, *, make: bool) -> None:
     """
     if _has_gpu_instances(root, address):
         raise KernelRefused(
-            f"{nvidia.SRIOV_MANAGE} is not run: {address} has GPU instances of MIG, which it would delete",
-            "delete them first if they are not needed, or create the VFs manually before MIG is set up",
+            f"{nvidia.SRIOV_MANAGE} is not run: {address} has GPU instances of MIG, which "
+            "sriov-manage would delete",
+            "delete the GPU instances if they are not needed, or create the VFs manually before "
+            "MIG is set up",
             path=nvidia.SRIOV_MANAGE,
         )
     order = "-e" if make else "-d"

@@ -66,7 +66,7 @@ def _read_status(root: Root, loan: Loan) -> os.stat_result:
         raise _refused(error, loan.node) from error
     strange = stat.S_ISCHR(status.st_mode) and status.st_rdev != os.makedev(*device_number(loan.place))
     if stat.S_ISLNK(status.st_mode) or (root.is_host and strange):
-        raise _refused(OSError(errno.ENODEV, "it is not the node of that device"), loan.node)
+        raise _refused(OSError(errno.ENODEV, "the device node has the number of another device"), loan.node)
     return status
 
 
@@ -82,9 +82,9 @@ def _own(root: Root, loan: Loan, user: int, group: int) -> None:
 def _refused(error: OSError, node: str) -> KernelRefused:
     hint = "plug the device in again, or see the kernel log"
     if error.errno in (errno.EPERM, errno.EROFS):
-        hint = "give nodeagent CAP_CHOWN and a writable /dev/bus/usb: see docs/usb.md"
+        hint = "run nodeagent with CAP_CHOWN and a writable /dev/bus/usb: see docs/usb.md"
     return KernelRefused(
-        f"{node} cannot be made QEMU's: {hints.strerror(error)}",
+        f"{node} cannot be given to QEMU's user: {hints.strerror(error)}",
         hint,
         errno=error.errno or 0,
         path=node,

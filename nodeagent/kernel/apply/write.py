@@ -29,14 +29,14 @@ from nodeagent.kernel.root import Root
 
 LOG = "see the kernel log of the host (dmesg)"
 _HINTS = {
-    errno.ENOSPC: "the card reports no room for another instance",
-    errno.EEXIST: "an instance with this id exists, or its removal waits while a process has it open",
+    errno.ENOSPC: "the card has no room for another mdev or vGPU",
+    errno.EEXIST: "an mdev with this UUID exists, or a process has it open, so that its removal waits",
     errno.ENOENT: "the file no longer exists: the parent driver may have been unloaded",
     errno.ENODEV: "the file no longer exists: the device or its driver was removed",
     errno.EINVAL: f"the driver rejects this value; {LOG}",
     errno.EBUSY: "the device is in use",
     errno.EIO: f"the driver failed; {LOG}",
-    errno.ENOMEM: f"the driver got no memory, or no addresses on the bus; {LOG}",
+    errno.ENOMEM: f"the driver could not allocate memory or bus addresses; {LOG}",
 }
 _NO_HINTS: Mapping[int, str] = {}
 # ``create`` of an mdev takes no lock that an open device keeps, and is written hundreds of times in a row.

@@ -37,7 +37,7 @@ _FIRST = "fb0"  # fbcon takes the first one for all consoles (drivers/video/fbde
 _INPUT = "/proc/bus/input/devices"
 _CONSOLE = "kbd"  # the handler that feeds the virtual terminals (drivers/tty/vt/keyboard.c)
 _DEPTH = 12  # directories below a function: USB allows five hubs in a row, and an input device has six more
-_BOOT_VGA = HostUse(UseKind.DISPLAY, "boot display", "its firmware and console show there")
+_BOOT_VGA = HostUse(UseKind.DISPLAY, "boot display", "the firmware and the console use this display")
 
 
 def find_uses(
@@ -88,7 +88,7 @@ def _by_function(targets: Mapping[str, str]) -> dict[PciAddress, list[str]]:
 def _find_hidden_interface(root: Root, address: PciAddress) -> HostUses:
     if not netdevs.has_hidden_interface(root, f"{DEVICES}/{address}"):
         return HostUses()
-    return HostUses((), ("its network interface: it is in another network namespace",))
+    return HostUses((), ("its network interface, which is in another network namespace",))
 
 
 def _join(*parts: HostUses) -> HostUses:
@@ -176,7 +176,7 @@ def _keyboard_use(root: Root, device: UsbDevice) -> HostUses:
     """Return whether the keys of the device go to the console."""
     text = root.text(_INPUT)
     if text is None:
-        return HostUses((), (f"whether the console reads its keys: {_INPUT} cannot be read",))
+        return HostUses((), (f"whether the console reads this keyboard: {_INPUT} cannot be read",))
     for block in text.split("\n\n"):
         values = {line[:2]: line.partition("=")[2] for line in block.splitlines()}
         parts = values.get("S:", "").split("/")

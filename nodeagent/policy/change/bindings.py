@@ -189,7 +189,9 @@ def _plan_bind(
     if refusals:
         problems += refusals
         ours = [each for each in members if each.address in targets]
-        return _build_restore(members, ours, snapshot, "the rest of its group cannot be bound")
+        return _build_restore(
+            members, ours, snapshot, "the other PCI functions of its IOMMU group cannot be bound"
+        )
     moves = tuple(
         _move_to_vfio(each, targets[each.address], snapshot.ledger)
         for each in reversed(members)
@@ -271,8 +273,8 @@ def refuse_vf_parent(function: PciFunction, snapshot: Snapshot) -> Iterator[Prob
     """Refuse a PF of an ``sriov`` rule: unbinding its driver may leave VFs behind, and crash the kernel."""
     rule = future_vfs.find_rule(function, snapshot.spec.sriov)
     if rule is not None and rule.num_vfs:
-        hint = "remove it from one of the two rules; its VFs can be bound by passthrough"
-        yield wrong(ProblemCode.NOT_BOUND, function.address, "a rule of sriov creates VFs of it", hint)
+        hint = "remove the PF from one of the two rules; its VFs can be bound by a passthrough rule"
+        yield wrong(ProblemCode.NOT_BOUND, function.address, "an sriov rule creates VFs of this PF", hint)
 
 
 def _move_to_vfio(function: PciFunction, target: DesiredDriver, ledger: Ledger) -> Move:
@@ -319,7 +321,7 @@ def _plan_rebind(members: Sequence[PciFunction], binding: Step | None, snapshot:
     )
     settled = (each for each in without if each.address not in snapshot.recently_allocated)
     missed = [each for each in settled if guards.describe_indirect_user(each.address, snapshot) is not None]
-    return _build_restore(members, missed, snapshot, "a pod may use a device of its driver")
+    return _build_restore(members, missed, snapshot, "a pod may use a device of the host driver")
 
 
 def _build_restore(

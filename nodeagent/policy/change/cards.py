@@ -33,7 +33,7 @@ from nodeagent.policy.change import desired_types, ownership
 
 _GPU_CLASSES = ("0300", "0302")
 _UNMET = "its desired types cannot be created"
-_RESERVED = "mdevctl creates the mdevs that are defined on it"
+_RESERVED = "mdevctl creates the mdevs that are defined on this card"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +236,9 @@ def _explain_unread(card: Card, rules: Sequence[CardTypes], unread: Set[str]) ->
     """
     parents = {parent.address for parent in card.parents}
     if card.address in unread or any(each.parent not in parents for each in card.instances):
-        return "its types could not be read"
+        return "its vGPU types could not be read"
     if unread and any(rule.positions is not None for rule in rules):
-        return f"its place among the GPUs is not known while {min(unread)} cannot be read"
+        return f"its position in the list of GPUs is unknown while {min(unread)} cannot be read"
     return None
 
 
@@ -385,11 +385,11 @@ def _is_match(rule: CardTypes, function: PciFunction, position: int) -> bool:
 def _explain_idle(card: Card, spec: CardSpec, listed: Sequence[WantedType]) -> str:
     """Why a card has no desired type, as a text."""
     if not spec.shared:
-        return "its list of types is empty"
+        return "its list of vGPU types is empty"
     if not listed:
-        return "no types are configured for this node"
+        return "no vGPU types are configured for this Node"
     if desired_types.match_by_id(listed, tuple(card.types.values())):
         return "its configured types are excluded"
     if card.partial:
-        return "the types that it offers are not known while its VFs have one"
-    return "it offers none of the configured types"
+        return "the driver does not show which vGPU types the card offers while its VFs have a vGPU type"
+    return "the card offers none of the configured vGPU types"

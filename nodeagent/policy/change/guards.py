@@ -36,7 +36,9 @@ def find_group_refusals(group: Group | None, drivers: Iterable[str], host: Host)
         yield _not_bound(*missing)
     elif group is not None and groups.is_kept_by_firmware(group, host):
         text = f"firmware keeps memory of group {group.number} mapped (reserved_regions: direct)"
-        yield _not_bound(text, "VFIO refuses such a group: leave it out, or update the firmware")
+        yield _not_bound(
+            text, "VFIO refuses this IOMMU group: remove it from the rule, or update the firmware"
+        )
     if VFIO_PCI in drivers and host.no_vfio is not None:
         yield _not_bound(*host.no_vfio)
 
@@ -46,8 +48,8 @@ def find_bridge_refusals(members: Iterable[PciFunction]) -> Iterator[Problem]:
     to VFIO.
     """
     for blocker in groups.find_blockers(each for each in members if is_bridge(each)):
-        text = f"{blocker.address} of the same group is a bridge on the driver {blocker.driver}"
-        yield _not_bound(text, "leave the group out: bridges are never bound")
+        text = f"{blocker.address} of the same group is a bridge that is bound to the driver {blocker.driver}"
+        yield _not_bound(text, "remove the IOMMU group from the rule: bridges are never bound")
 
 
 def find_function_refusals(function: PciFunction, snapshot: Snapshot, forced: bool) -> Iterator[Problem]:
@@ -55,17 +57,22 @@ def find_function_refusals(function: PciFunction, snapshot: Snapshot, forced: bo
     or display.
     """
     if is_bridge(function):
-        yield _not_bound("it is a bridge", "leave it out: bridges are never bound")
+        yield _not_bound("it is a bridge", "remove the bridge from the rule: bridges are never bound")
     if function.denylisted:  # there is no variant driver for these ids
-        yield _not_bound(classes.describe_denylist(function), "leave it out: a VM could harm the host")
+        yield _not_bound(
+            classes.describe_denylist(function),
+            "remove the PCI function from the rule: a VM could harm the host",
+        )
     if function.left_behind:
-        yield _not_bound("its PF was removed without it", "drain and reboot the node")
+        yield _not_bound("its PF was removed, but the VF remained", "drain and reboot the node")
     mdevs = [mdev.uuid for mdev in snapshot.host.mdevs.values() if mdev.parent == function.address]
     if parts := classes.describe_children(function, len(mdevs)):
         users = _list_users((*function.vfs, *mdevs), snapshot)
         yield _not_bound(f"it has {parts}", f"remove its {parts} first, once they are not in use: {users}")
     if (vgpu_type := groups.find_vgpu_type(function)) is not None:
-        yield _not_bound(f"it has the vGPU type {vgpu_type}", "clear the type first, once it is not in use")
+        yield _not_bound(
+            f"it has the vGPU type {vgpu_type}", "clear the vGPU type first, when the vGPU is not in use"
+        )
     yield from _find_use_refusals(function, forced)
 
 
@@ -198,9 +205,9 @@ def describe_indirect_user(address: PciAddress, snapshot: Snapshot) -> str | Non
     it when the function gets another driver.
     """
     if address in snapshot.recently_allocated:
-        return f"a node or USB device of {address} was allocated to a pod a moment ago"
+        return f"a device node or USB device of {address} was allocated to a pod a moment ago"
     if not snapshot.allocated_nodes_scanned:
-        return "the devices behind the nodes of pods are not known yet"
+        return "it is not known yet to which PCI functions the device nodes in pods belong"
     if (used := snapshot.functions_in_use.get(address)) is not None:
         return f"{used.holder or UNNAMED} has {used.name}, which belongs to {address}"
     return _describe_unknown_user(snapshot)
@@ -216,9 +223,9 @@ def _describe_unknown_user(snapshot: Snapshot) -> str | None:
     if snapshot.unidentified_device is not None:
         name, each = snapshot.unidentified_device
         holder = snapshot.allocations.holder_of(name, each) or UNNAMED
-        return f"the nodes that {holder} has with {each} of {name} are not known yet"
+        return f"the device nodes that {holder} got with {each} of {name} are not known yet"
     if (used := snapshot.unknown_cdi_device) is not None:
         return f"{used.holder or UNNAMED} has {used.name}, which is in no CDI file"
     if (used := snapshot.unknown_node) is not None:
-        return f"{used.holder or UNNAMED} has {used.name}, which does not exist: its driver is not known"
+        return f"{used.holder or UNNAMED} has {used.name}, which no longer exists, so its driver is not known"
     return None

@@ -68,7 +68,7 @@ def parse_name(name: str) -> PciSelector:
         return PciSelector(vendors=(ids[1],), devices=(ids[2],))
     if _PATTERN.fullmatch(text):
         return PciSelector(addresses=(f"0000:{text}" if text.count(":") == 1 else text,))
-    raise ConfigError(f'"{name}" is no name of a function', _HINT)
+    raise ConfigError(f'"{name}" is neither a PCI address nor a pattern nor vendor:device', _HINT)
 
 
 def find_functions(names: Sequence[str], host: Host) -> tuple[PciAddress, ...]:
@@ -134,7 +134,11 @@ def plan_now(group: GroupPlan, snapshot: Snapshot) -> Plan:
 def find_refusals(plan: Plan) -> tuple[Problem, ...]:
     """The problems because of which a plan cannot be carried out now."""
     return tuple(dict.fromkeys(plan.problems)) or tuple(
-        _refuse(step.action.card, f"{step.action.text}: {step.why}", "repeat the command when that is over")
+        _refuse(
+            step.action.card,
+            f"{step.action.text}: {step.why}",
+            "repeat the command when the obstacle is gone",
+        )
         for step in plan.waiting[:1]
     )
 

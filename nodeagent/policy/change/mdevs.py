@@ -133,7 +133,7 @@ def _plan_cards(found: Sequence[Card], types: Sequence[str], snapshot: Snapshot)
     emptied = next((each.address for each in plans if each.removals and each.address in new), None)
     if emptied is None:
         return plans
-    why = f"its type is assigned when {emptied} is empty"
+    why = f"its vGPU type is assigned when {emptied} has no vGPUs"
     return [
         replace(each, types=(), notes=(*each.notes, why), creations=(), shortfalls=())
         if each.creations and each.address in new and len(_find_fitting_types(new[each.address])) > 1
@@ -257,7 +257,7 @@ def _find_surplus(card: Card, types: Sequence[str]) -> Iterator[tuple[Instance, 
         elif instance.type_id not in types:
             yield instance, f"{instance.type_id} is not desired on this card"
         elif instance.dead:
-            yield instance, "it has lost its driver, and is created again"
+            yield instance, "the mdev has lost its driver; it is removed and created again"
         elif not instance.leaving:
             kept.setdefault(instance.type_id, []).append(instance)
     for type_id, present in kept.items():
@@ -276,7 +276,7 @@ def _build_removal(card: str, instance: Instance) -> Action:
 def _find_obstacle(instance: Instance, card: Card, action: Action, snapshot: Snapshot) -> str | None:
     """The use for which a removal waits, as a text; None if it may begin."""
     if instance.leaving:
-        return "its removal is in progress, and ends when the process that has it open closes it"
+        return "its removal ends when the process that has the mdev open closes it"
     holder = instance.holder or snapshot.reservations.pending.get(instance.id)
     if holder is not None and holder.named:
         return f"in use by {holder}"
@@ -365,7 +365,7 @@ def _list_retried(coming: Sequence[Step], snapshot: Snapshot) -> list[Step]:
 def _build_notes(card: Card, types: Sequence[str], in_the_way: bool) -> tuple[str, ...]:
     notes = []
     if types and in_the_way:
-        notes.append(f"it gets {' and '.join(types)} when its other vGPUs are removed")
+        notes.append(f"the card gets {' and '.join(types)} when its other vGPUs are removed")
     if card.unread is not None:
         notes.append(f"{card.unread}: nothing is created or removed")
     elif card.has_foreign:
@@ -376,13 +376,15 @@ def _build_notes(card: Card, types: Sequence[str], in_the_way: bool) -> tuple[st
     elif not types and card.idle is not None:
         notes.append(card.idle)
     elif not types and not any(each.own for each in card.instances):
-        notes.append("no desired type has room on it")
+        notes.append("the card has no room for a desired vGPU type")
     for type_id in types if card.unread is None and not card.has_foreign else ():
         fits = card.count(type_id) + card.room(type_id)
         if card.spec.count(type_id) is None and fits > _MOST:
-            notes.append(f"at most {_MOST} of {type_id} without a count, and {fits} fit: see mdevs.types")
+            notes.append(
+                f"without a count, at most {_MOST} of {type_id} are created, but {fits} fit: see mdevs.types"
+            )
     if any(mdev_type.available is None for parent in card.parents for mdev_type in parent.types):
-        notes.append("available_instances of a type cannot be read, and counts as 0")
+        notes.append("available_instances of a vGPU type cannot be read, and counts as 0")
     return tuple(notes)
 
 
@@ -423,7 +425,7 @@ def _find_problems(
         text for each in asked if not meant[each] and (text := _describe_unoffered(each)) not in others
     ]
     both = [
-        f'the type "{each.name}" is both listed and excluded: it is not created'
+        f'the type "{each.name}" is both listed and excluded (mdevs.exclude), so it is not created'
         for each in asked
         if meant[each] & excluded
     ]

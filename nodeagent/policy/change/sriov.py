@@ -29,8 +29,8 @@ _BY_HAND = (
     "that resets its configuration for MIG or for vGPUs of several sizes"
 )
 _SWITCH_ON = (
-    "switch SR-IOV on in the firmware's setup and in that of the card, or leave the rule if it is for other "
-    "nodes"
+    "switch SR-IOV on in the firmware's setup and in the card's setup, or keep the rule if it is for "
+    "other Nodes"
 )
 _FEWER = "set numVFs to {most}, or raise the number in the card's firmware (Mellanox: NUM_OF_VFS)"
 _REBOOT = "drain and reboot the node: writing sriov_numvfs can crash the kernel, so nodeagent does not do it"
@@ -76,7 +76,10 @@ def _find_rules_without_sriov(snapshot: Snapshot) -> Iterator[Problem]:
         found = [each for each in snapshot.host.functions.values() if future_vfs.is_matched(rule, each)]
         if rule.num_vfs and found and not any(each.sriov_capable or each.physfn for each in found):
             shown = naming.shorten([each.address for each in found], _SHOWN)
-            text = f"{shown}: {rule.num_vfs} VFs are configured, but no SR-IOV is there (no sriov_totalvfs)"
+            text = (
+                f"{shown}: {rule.num_vfs} VFs are configured, but the PCI functions do not support "
+                "SR-IOV (no sriov_totalvfs)"
+            )
             yield note(ProblemCode.IDLE_RULE, text, _SWITCH_ON, rule.place)
 
 
@@ -108,7 +111,7 @@ def _restore(function: PciFunction, snapshot: Snapshot, steps: list[Step], waiti
     """
     action = restore_autoprobe(function.address)
     refused = snapshot.failures.get(action.attempt)
-    why = "its VFs are not reserved for VFIO any more"
+    why = "no rule reserves its VFs for VFIO any more"
     if refused is None:
         steps.append(Step(action, why))
     else:
@@ -120,7 +123,7 @@ def _find_refusal(
 ) -> tuple[str, str] | None:
     """Why a rule is not carried out at all, and the fix; None if it can be."""
     if lost:
-        return f"its VFs {naming.shorten(lost, _SHOWN)} were left behind when it was removed", _REBOOT
+        return f"its VFs {naming.shorten(lost, _SHOWN)} remained when the PF was removed", _REBOOT
     if not _is_by_tool(function):
         return _explain_too_many(rule, function)
     if rule.num_vfs not in (0, function.total_vfs):
@@ -130,7 +133,7 @@ def _find_refusal(
             f"set numVFs to {most} or 0; mdevs.types configures the vGPUs on them",
         )
     if not host.sriov_manage:
-        text = "its driver accepts no number of VFs, and NVIDIA's sriov-manage is not where nodeagent runs"
+        text = "its driver does not support sriov_numvfs, and nodeagent cannot find NVIDIA's sriov-manage"
         return text, _BY_HAND.format(flag="-e" if rule.num_vfs else "-d", address=function.address)
     return None
 
@@ -161,7 +164,7 @@ def _find_obstacle(action: Action, function: PciFunction, snapshot: Snapshot) ->
     if refused is not None:
         return f"{refused}; it is retried later"
     if function.driver is None:
-        return "it has no driver, which is needed to create them"
+        return "the PF has no driver, and only a driver can create VFs"
     if action.takes and not snapshot.allocations.complete:
         return guards.UNKNOWN
     used = (

@@ -38,9 +38,14 @@ def suggestions(name: str, snapshot: Snapshot) -> tuple[Suggestion, ...]:
 def _from_names(name: str, spec: Spec) -> Iterator[Suggestion]:
     for old, new in spec.aliases:
         if old == name:
-            yield Suggestion(f"an alias gives it the name {new}", f"ask for that: nodeagent explain {new}")
+            yield Suggestion(
+                f"an alias renames this resource to {new}", f"explain that resource: nodeagent explain {new}"
+            )
         if new == name:
-            yield Suggestion(f"an alias makes it of {old}", f"no device is discovered as {old}")
+            yield Suggestion(
+                f"an alias renames a discovered resource to this name: {old}",
+                f"no device is discovered as {old}",
+            )
     theirs = next((rule for rule in spec.virt_handler_rules.values() if rule.name == name), None)
     if theirs is not None:
         yield Suggestion(
@@ -82,13 +87,17 @@ def _missing_for_type(card: Card, type_id: str, snapshot: Snapshot) -> str:
     present = [each.type_id or "unknown type" for each in card.instances]
     if not room:
         has = ", ".join(f"{present.count(each)} of {each}" for each in dict.fromkeys(present))
-        return f"it has no room while it has {has}" if present else "it has no room for it now"
+        return (
+            f"the card has no room while it has {has}"
+            if present
+            else "the card has no room for this vGPU type now"
+        )
     if wanted.obstacle is not None:
         return wanted.obstacle.line
     if not wanted.manage:
-        return f"up to {room} fit, but none is made: mdevs.manage is false"
+        return f"up to {room} fit, but none is created: mdevs.manage is false"
     if type_id not in card.spec.types:
-        return f"up to {room} fit, but the type is not wanted on this card: see mdevs.types"
+        return f"up to {room} fit, but the vGPU type is not desired on this card: see mdevs.types"
     return f"up to {room} fit; nodeagent plan shows why"
 
 
@@ -100,6 +109,6 @@ def _from_functions(name: str, snapshot: Snapshot) -> Iterator[Suggestion]:
         on_vfio = function._replace(driver="vfio-pci", vfio=True, vgpu=False)
         if _matches_as(name, on_vfio, snapshot.names, snapshot):
             yield Suggestion(
-                f"{function.address} would be one on a VFIO driver",
+                f"{function.address} would match this resource if it were bound to a VFIO driver",
                 f"its driver is {function.driver or 'none'}: nodeagent explain {function.address}",
             )

@@ -72,8 +72,10 @@ def _describe_incomplete(rule: UsbRule, host: Host) -> str:
         if not any(not each.hub and selectors.is_match(selector, each, {}) for each in host.usb.values())
     ]
     if missing:
-        return f"its set is incomplete: no USB device of this node is {naming.shorten(missing)}"
-    return "its set is incomplete: one of the selectors matches no free device"
+        return (
+            f"its set of USB devices is incomplete: no USB device of this node is {naming.shorten(missing)}"
+        )
+    return "its set of USB devices is incomplete: one of the selectors matches no free device"
 
 
 def _why_function(function: PciFunction, reason: Reason | None, unit: Unit, snapshot: Snapshot) -> Why:
@@ -86,7 +88,7 @@ def _why_function(function: PciFunction, reason: Reason | None, unit: Unit, snap
         return Why(text, reason.hint)
     mdevs = sum(mdev.parent == function.address for mdev in host.mdevs.values())
     if not ready and (parts := classes.describe_children(function, mdevs)):
-        text = f"it carries {parts}, each of which is a device of its own"
+        text = f"it carries {parts}, which are offered as separate devices"
         by_driver = reason is not None and reason.code is ReasonCode.DRIVER_CHANGED
         return Why(text, reason.hint if reason is not None and by_driver else "")
     if settings.enabled and (card := classes.find_card(function, host)) is not None:
@@ -123,7 +125,7 @@ def _class_refusal(host_device: HostDevice, settings: Discovery) -> str | None:
 def _bind_with_card(audio: PciFunction, card: PciFunction, unit: Unit) -> str:
     """Return the fix for the audio function of a card; if the card is not ready, look at the card."""
     if not groups.is_assignable(card):
-        return f"ask for its card: nodeagent explain {card.address}"
+        return f"explain its card: nodeagent explain {card.address}"
     if not groups.find_blockers((audio,)):
         return ""
     return health.advise_vfio(audio, unit, f" as well as {card.address}")

@@ -111,7 +111,7 @@ def check_unused(request: Request, owned: frozenset[ResourceDevice], pods: Pods 
             if each == device_id:
                 other = f", which got it as {holder.resource}" if holder.resource != resource.name else ""
                 text = f"in use by {holder}{other}, but the kubelet counted it as free"
-                hint = "the kubelet counts it as allocated again; try the pod again"
+                hint = "the kubelet counts the device as allocated again; create the pod again"
                 raise AllocationRefused(f"{resource.name}: {device_id}: {text}", hint)
             raise AllocationRefused(
                 f"{resource.name}: {device_id}: IOMMU group in use by {holder}, which has {each}",
@@ -238,7 +238,8 @@ def check_usb_nodes(request: Request) -> None:
         now = [(each.id, each.place) for each in devices if isinstance(each, UsbDevice)]
         if [(loan.id, loan.place) for loan in loans] != now:
             raise AllocationRefused(
-                f"{resource.name}: {device_id}: it was re-plugged, or its set has changed",
+                f"{resource.name}: {device_id}: the USB device was re-plugged, or its set of "
+                "devices has changed",
                 "try the pod again",
             )
 

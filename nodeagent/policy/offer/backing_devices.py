@@ -38,13 +38,14 @@ def find_reason(nodes: Iterable[DevNode], snapshot: Snapshot) -> Reason | None:
             return Reason(
                 ReasonCode.NODE_MISSING,
                 f"{node.path} exists, but no device has its number",
-                "check the driver of the card: on vfio-pci it is for VMs, and the node is a leftover",
+                "check the driver of the card: if it is vfio-pci, the card is for VMs, and the "
+                "device node is a leftover",
             )
     return None
 
 
 def _describe_group_node(node: DevNode) -> Reason:
-    leads = f" links to {node.real}, a node or directory" if node.target else " is a node or directory"
+    leads = f" links to {node.real}, a node or directory" if node.target else " is a device node or directory"
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         f"{node.path}{leads} of IOMMU groups, which two containers cannot share",
@@ -86,7 +87,7 @@ def _describe_usb_node(node: DevNode, device: UsbDevice, rule: UsbRule) -> Reaso
     return Reason(
         ReasonCode.DRIVER_CHANGED,
         f"{node.path} belongs to the USB device {device.id}, which {rule.name} offers",
-        "remove the node from this rule, or exclude the device from the usb selectors of that one",
+        "remove the node from this rule, or exclude the device from the usb selectors of the other rule",
     )
 
 

@@ -174,7 +174,7 @@ def _left_behind(function: PciFunction) -> Reason | None:
         return None
     return Reason(
         ReasonCode.GONE,
-        f"its physical function {function.physfn} was removed and left it behind: it does not respond",
+        f"its physical function {function.physfn} was removed without this VF, so the VF does not respond",
         f"drain and reboot the node, and do not write sriov_numvfs of {function.physfn} before: "
         "that can crash the kernel",
     )
@@ -241,9 +241,9 @@ def _boot_framebuffer(function: PciFunction, unit: Unit) -> Reason | None:
         return None
     return Reason(
         ReasonCode.USED_BY_HOST,
-        f"the framebuffer of the firmware ({owner}) holds its memory region: a VM cannot use it",
+        f"the framebuffer of the firmware ({owner}) uses its memory region, so a VM cannot use the device",
         "let the firmware show on another display, or add initcall_blacklist=sysfb_init to the kernel's "
-        "command line, which ends the console on this one; then drain the node and reboot",
+        "command line, which ends the console on this display; then drain the node and reboot",
     )
 
 
@@ -286,7 +286,7 @@ def _type_changed(now: str | None, use: Use) -> Reason | None:
         return None
     return Reason(
         ReasonCode.MDEV_TYPE_CHANGED,
-        f"its type was {before} and is {now or 'none'} now",
+        f"its vGPU type was {before} and is {now or 'none'} now",
         f"set the type {before} again, or add a rule that offers {now or 'it'}",
     )
 
@@ -298,7 +298,8 @@ def _unnamed(function: PciFunction, use: Use) -> Reason | None:
     number = groups.find_vgpu_type(function)
     return Reason(
         ReasonCode.TYPE_NAME_UNKNOWN,
-        f"the name of its vGPU type {number} is not known yet, and it is not offered under a number",
+        f"the name of its vGPU type {number} is not known yet, and nodeagent does not use the "
+        "number as a resource name",
         "make the vGPU manager's vgpuConfig.xml visible to nodeagent, or name the type in a rule: "
         f'pci: [{{vgpuTypes: ["{number}"]}}]',
     )
@@ -352,7 +353,7 @@ def _no_mdev_group(unit: Unit) -> Reason | None:
         return None
     return Reason(
         ReasonCode.NO_GROUP,
-        "no IOMMU group: its driver creates none",
+        "the mdev has no IOMMU group: its driver creates none",
         "check the kernel log for messages of the parent's driver; once it is not in use, remove it and "
         "create it again",
     )
@@ -391,7 +392,7 @@ def _unwanted(device_id: str, unit: Unit) -> Reason | None:
     return Reason(
         ReasonCode.GOING_AWAY,
         f"{use}; nodeagent removes it, or restores its driver, when it is released",
-        "this ends when the VM that uses it stops, or when the configuration wants the device again",
+        "this ends when the VM that uses it stops, or when the configuration includes the device again",
     )
 
 
@@ -426,8 +427,10 @@ def _nodes(host_device: VfioDevice, unit: Unit, use: Use) -> Reason | None:
     if unit.group is not None and unit.group.stale and not only:
         return Reason(
             ReasonCode.NODE_MISSING,
-            f"/dev/vfio/{unit.number} is not the node of the group: it has the number of another device",
-            "remove that node, which the kernel has not created, and bind the device again to get its own",
+            f"/dev/vfio/{unit.number} is not the device node of the IOMMU group: it has the "
+            "number of another device",
+            "remove that node, which the kernel has not created, and bind the device again: then "
+            "the kernel creates the right one",
         )
     if only:
         missing = [f"/dev/vfio/devices/{host_device.vfio_device or 'vfio?'}"]

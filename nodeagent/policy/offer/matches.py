@@ -127,7 +127,7 @@ def explain_undiscovered(host_device: HostDevice, group: Group | None, spec: Spe
         return OFF
     kind = kinds.find_kind(host_device)
     if kind.refusal is None:
-        return f"{kind.rule.words} are offered by rules only"
+        return f"{kind.rule.words} are only offered if a rule matches them"
     return kind.refusal(host_device, group, spec) or _describe_virt_handler(host_device, spec)
 
 
@@ -160,7 +160,7 @@ def is_left_to_virt_handler(host_device: HostDevice, spec: Spec) -> bool:
 def _describe_virt_handler(host_device: HostDevice, spec: Spec) -> str | None:
     """The text for a device that the KubeVirt CR leaves to virt-handler; None if it does not."""
     entry = next(iter(_find_cr_rules(host_device, spec.virt_handler_rules)), None)
-    return None if entry is None else f"it is virt-handler's, as {entry.name} ({entry.place})"
+    return None if entry is None else f"virt-handler offers it as {entry.name} ({entry.place})"
 
 
 def discovered_name(host_device: HostDevice, spec: Spec, names: Names) -> ResourceName:

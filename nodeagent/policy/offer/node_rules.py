@@ -87,7 +87,7 @@ def grant(rule: NodeRule, device_ids: Iterable[str], snapshot: Snapshot) -> Gran
             if found.setdefault(inside, device_node).path != node.real:
                 raise AllocationRefused(
                     f"{rule.name}: {found[inside].path} and {node.real} would both be {inside}",
-                    "request one of them in a container, or end mountPath with a slash",
+                    "request only one of them in a container, or end mountPath with a slash",
                 )
     plain = (replace(each, inside="") if each.inside == each.path else each for each in found.values())
     return Grant(nodes=tuple(plain))

@@ -152,7 +152,7 @@ class Guarded(NamedTuple):
         return any(contains(problem.message, *self.facts) for problem in plan.problems)
 
 
-SHOWN = used(UseKind.DISPLAY, "boot display", "its firmware and console show there")
+SHOWN = used(UseKind.DISPLAY, "boot display", "the firmware and the console use this display")
 LPC = function("0000:00:1f.0", 7, driver="lpc_ich", pci_class="060100")
 GUARDED = {
     "network": Guarded(

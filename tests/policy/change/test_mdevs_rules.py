@@ -92,7 +92,7 @@ def test_an_empty_card_tells_why_it_is_for_nothing() -> None:
     wishes = wanted(), wanted("999"), wanted("222", excluded=("GRID T4-1B",))
     notes = [planned(ModelKernel([t4(1)]), wish).cards[0].notes for wish in wishes]
     assert [len(each) for each in notes] == [1, 1, 1]
-    assert [contains(note, "node") for (note,) in notes] == [True, False, False]
+    assert [contains(note, "Node") for (note,) in notes] == [True, False, False]
     assert [contains(note, "excluded") for (note,) in notes] == [False, False, True]
 
 

@@ -160,7 +160,7 @@ def test_what_the_cr_gives_to_virt_handler_is_left_by_discovery_and_by_rules_of_
     ):
         assert resource(function(), wish) is None
         for _, told in matches.find_verdicts(function(), GROUP, wish, NAMES):
-            names(told, "virt-handler's", "a.b/theirs", "KubeVirt CR: pciHostDevices[0]")
+            names(told, "virt-handler", "a.b/theirs", "KubeVirt CR: pciHostDevices[0]")
     assert resource(function(), WISH._replace(virt_handler_rules=foreign)) == GPU
     assert resource(function(device="1eb9"), Spec(virt_handler_rules=foreign)) == "nvidia.com/1eb9"
 
