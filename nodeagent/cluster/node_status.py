@@ -2,8 +2,9 @@
 """Writes two parts of a Node's status: nodeagent's own condition, and the removal of stale resources.
 
 A condition is written with a strategic merge patch, which leaves conditions of other types unchanged. For
-each resource that ever had a device plugin, the kubelet keeps a "0" in the Node for ever (``MachineInfo`` in
-pkg/kubelet/nodestatus/setters.go); ``agent.cluster.stale`` decides which of them to remove.
+each resource that ever had a device plugin, the kubelet keeps the resource with the count 0 in the Node for
+ever (``MachineInfo`` in pkg/kubelet/nodestatus/setters.go); ``agent.cluster.stale`` decides which of them to
+remove.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 Open files below a ``/dev`` are compared by device number, since a container may have a node under another
 path. The scan never opens a device: an open group node alone makes a starting VM fail with EBUSY. Closing a
 device sends no event, so a result is valid only for a moment; a process that is ending lists no open files
-while the kernel still closes its devices. Before a change of the host (``find_in_use``), unknown counts as
-open. This module does not know pods. May block: call it in a thread.
+while the kernel still closes its devices. Before a change of the host (``find_in_use``), a device in an
+unknown state counts as open. This module does not know pods. May block: call it in a thread.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ class OpenFiles(NamedTuple):
 
     @property
     def decisive(self) -> bool:
-        """Return True if a device without an open file is closed even when its open count is not zero."""
+        """Return True if all processes could be inspected, so a device that none has open is closed whatever
+        its count.
+        """
         return self.whole and self.processes > 0
 
 
 def find_in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
     """Return the mdevs (by UUID) and VFs (by address) that are open or may be open.
 
-    An id that does not exist is not open.
+    A device that does not exist counts as not open.
     """
     searched: dict[str, tuple[Node, ...]] = {}
     counted: set[str] = set()
@@ -70,8 +72,8 @@ def find_in_use(root: Root, ids: Iterable[str]) -> frozenset[str]:
 def find_openers(root: Root, ids: Iterable[str], by_group: Collection[str] = ()) -> OpenFiles:
     """Return the processes that have these mdevs (by UUID) and functions (by address) open.
 
-    Of functions in ``by_group``, only the node of the group counts, which one process at a time can open;
-    their own nodes may be opened by any process.
+    For functions in ``by_group``, only the device node of the IOMMU group counts, because one process at a
+    time can open it; any process may open the device nodes of the functions.
     """
     searched: dict[str, tuple[Node, ...]] = {}
     for each in ids:
@@ -82,7 +84,9 @@ def find_openers(root: Root, ids: Iterable[str], by_group: Collection[str] = ())
 
 
 def find_open(root: Root, searched: Nodes) -> OpenFiles:
-    """Return the processes that have one of these nodes open; in a simulated host without processes, none."""
+    """Return the processes that have one of these device nodes open; none in a simulated host without
+    processes.
+    """
     ids_of: dict[Node, list[str]] = {}
     for each, nodes in searched.items():
         for node in nodes:
@@ -137,16 +141,17 @@ def _mdev(root: Root, uuid: str) -> bool | tuple[Node, ...]:
 
 
 def _function(root: Root, address: PciAddress) -> bool | tuple[Node, ...] | None:
-    """Return the same for a function; None: open according to its count, unless a previous driver left that
-    count.
+    """Return False if the function is closed, True if it counts as open, else the device nodes through which
+    it could be open; None if its open count says open, which a previous driver may have left.
 
-    A function without a driver is open only while its group has a node: an unbind waits for the process,
-    whose own device node may already be removed (``vfio_unregister_group_dev`` since Linux 6.6). A VF on a
-    host driver may be in use in ways that are not visible here: as a network interface or a disk.
+    A function without a driver is open only while its IOMMU group has a device node: an unbind waits for the
+    process, whose own device node may already be removed (``vfio_unregister_group_dev`` since Linux 6.6). A
+    VF on a host driver may be in use in ways that are not visible here: as a network interface or a disk.
 
-    This is different on NVIDIA's driver, whose VFs are for vGPUs only: a VF without a vGPU type and mdev is
-    not in use. A VF with a vendor's vGPU type is open through the node of its group. Although it has a VFIO
-    device, it is bound to a host driver, for which ``enable`` says nothing (usually 1).
+    VFs on NVIDIA's host driver are for vGPUs only, so such a VF without a vGPU type and mdev is not in use. A
+    VF with a vendor's vGPU type is opened through the device node of its IOMMU group. Although a VF with a
+    vGPU type has a VFIO device, it is bound to a host driver, with which the file ``enable`` (usually 1) does
+    not show whether the VF is open.
     """
     function, device = pci.function(root, address), f"{pci.DEVICES}/{address}"
     if function is None:
@@ -173,13 +178,15 @@ def _use_count(root: Root, module: str) -> int | None:
 
 
 def _nodes(root: Root, device: str, *, own: bool = True) -> tuple[Node, ...]:
-    """Return the existing nodes of a device: that of its group, and its ``own``."""
+    """Return the existing device nodes of a device: the node of its IOMMU group, and with ``own`` also its
+    VFIO device.
+    """
     nodes = (_node(root.path(path)) for path in _paths(root, device, own=own))
     return tuple(node for node in nodes if node is not None)
 
 
 def _paths(root: Root, device: str, *, own: bool = True) -> list[str]:
-    """Return the host paths of these nodes, existing or not."""
+    """Return the host paths of the device nodes of a device and its IOMMU group, existing or not."""
     group = root.link(f"{device}/iommu_group")
     paths = [] if group is None else [f"{pci.VFIO}/{group}", f"{pci.VFIO}/noiommu-{group}"]
     if own:
@@ -188,7 +195,7 @@ def _paths(root: Root, device: str, *, own: bool = True) -> list[str]:
 
 
 def _node(path: str) -> Node | None:
-    """Return the node by number: a process in a container may have it under another path."""
+    """Return the number of a device node: a process in a container may have the node under another path."""
     try:
         status = os.stat(path)  # noqa: PTH116 - text, not a Path
     except OSError:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks up names in the PCI ID database (pci.ids) for the few ids of a host.
 
-The name of an id comes from the first file that contains it: the file that the operator configured, the
-bundled copy, so that all nodes of a cluster agree, then the host's own. A device line belongs to the vendor
-line above it: the same number below another vendor is another device. Files are searched, not parsed: only
-the requested lines are decoded. A broken file yields no names instead of an error. Format: the comment at
-the beginning of pci.ids.
+The name of an id comes from the first of three files that contains it: the file that the operator configured,
+the bundled copy (the same on all nodes of a cluster), then the file of the host. A device line belongs to the
+vendor line above it: the same number below another vendor is another device. Files are searched, not parsed:
+only the requested lines are decoded. A broken file yields no names instead of an error. Format: the comment
+at the beginning of pci.ids.
 """
 
 from __future__ import annotations

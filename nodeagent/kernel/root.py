@@ -3,11 +3,10 @@
 
 This is the only module that converts a host path such as ``/sys/bus/pci/devices`` into a path of this
 process: with a prefix, the whole agent uses a tree of files. A read of a missing or vanishing file returns
-None or (), because in sysfs that is not an error but a change in progress. But without a free file
-descriptor or memory nothing can be read, and every read raises KernelRefused: a device that could not be
-read must not count as removed. Plain ``os`` calls are used, since a scan makes ten of them per device.
-Every call may block; call these on the event loop only for paths that cannot hang (``/proc`` of this
-process, directories of the agent).
+None or (), because in sysfs that is not an error but a change in progress. Without a free file descriptor or
+memory, however, every read raises KernelRefused: a device that could not be read must not count as removed.
+Plain ``os`` calls are used, since a scan makes ten of them per device. Every call may block; call these on
+the event loop only for paths that cannot hang (``/proc`` of this process, directories of the agent).
 """
 
 from __future__ import annotations
@@ -34,7 +33,9 @@ _READ_TIMEOUT = 0.1
 
 
 class Directory:
-    """An open directory: its entries are read without resolving the whole path. Close it, or use ``with``."""
+    """An open directory: its entries are read without resolving the whole path. Close the object with
+    ``close``, or use it in a ``with`` statement.
+    """
 
     __slots__ = ("_fd", "_path")
 
@@ -182,7 +183,7 @@ def is_gone(error: OSError) -> bool:
 
 
 def raise_if_out_of_resources(error: OSError) -> None:
-    """Return if the error concerns the file that was read.
+    """Return without an exception if the error concerns the file that was read.
 
     :raises KernelRefused: if the error concerns only this process or node.
     """
@@ -195,8 +196,8 @@ def raise_if_out_of_resources(error: OSError) -> None:
 
 
 def read_with_timeout(name: str, read: Callable[[], T]) -> list[T]:
-    """Return a list with the value, or an empty list if there is no answer in time; the thread is then
-    abandoned.
+    """Return a list with the value of ``read``, or an empty list if ``read`` does not return in time; its
+    thread is then abandoned.
 
     ``name`` is the name of the thread. Until that thread has returned, nothing is read under this name
     again.

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scan requests: the parts of the host to scan again, and the results of PCI error recoveries.
 
-This cell connects the sources of events and the scanner, which do not know each other. A request names a
-part of the host and says nothing about it. Results of PCI error recovery are an exception, because sysfs
-does not show them: a result is kept here until the device is removed, bound again, or proves to work. The
-contents of CDI files, which another component reads, are also kept here. For use on the event loop only.
+This cell connects the sources of events and the scanner, which do not know each other. A request names the
+part of the host to scan, and contains no state of that part. Results of PCI error recovery are an exception,
+because sysfs does not show them: a result is kept here until the device is removed, bound again, or proves to
+work. The contents of CDI files, which another component reads, are also kept here. For use on the event loop
+only.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class ScanRequests(Latest[None]):
         """Remove the results of functions that were removed or unbound, or that proved to work.
 
         A function that is opened after its failed recovery, and answers while it is open, works: VFIO
-        enables and resets a device when it is opened. A rising open count shows this, regardless of a count
-        left by a previous driver.
+        enables and resets a device when it is opened. A rising open count shows that the function was opened,
+        even if a previous driver left a count above zero.
         """
         for address, verdict in tuple(self.recoveries.items()):
             function = host.functions.get(address)

@@ -2,9 +2,9 @@
 """The kernel's uevents: one netlink socket, and the device that each message names.
 
 A message is a scan request for the device that has changed; lost and repeated messages are harmless. Only
-the progress of an AER recovery is taken from messages, because it is not in sysfs. Group 1 is the kernel's
-own multicast group (udev's is group 2 and is missing in a container). Messages of other senders are dropped
-and counted. Formats: lib/kobject_uevent.c, drivers/pci/pci-driver.c (6.1 to 7.2).
+the progress of an AER recovery is taken from messages, because it is not in sysfs. Netlink group 1 is the
+kernel's own multicast group (udev's is group 2 and is missing in a container). Messages of other senders are
+dropped and counted. Formats: lib/kobject_uevent.c, drivers/pci/pci-driver.c (6.1 to 7.2).
 """
 
 from __future__ import annotations
@@ -143,7 +143,10 @@ def are_received(root: Root) -> bool:
 
 
 def open_socket() -> socket.socket:
-    """Return a bound socket. Scan after this call, not before. :raises KernelRefused: if that fails."""
+    """Return a bound socket. Scan the host after this call, because this process gets no message about
+    earlier changes.
+    :raises KernelRefused: if that fails.
+    """
     flags = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
     try:
         sock = socket.socket(socket.AF_NETLINK, flags, _NETLINK_KOBJECT_UEVENT)

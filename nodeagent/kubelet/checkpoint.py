@@ -145,7 +145,7 @@ def _entries(file: BinaryIO) -> tuple[tuple[Entry, ...], bool, Mapping[str, Sequ
 def _of_pod(pod: dict[str, Any]) -> Iterator[Entry]:
     """Yield the entries of a pod.
 
-    They are grouped by NUMA node ("-1": none); before Kubernetes 1.20 in one list.
+    The device ids are grouped by NUMA node ("-1": none); before Kubernetes 1.20 they were in one list.
 
     A numeric id is one of several shares of a device, unless the Allocate response contains the node of the
     IOMMU group with that number: then virt-handler's device plugin has allocated the group.

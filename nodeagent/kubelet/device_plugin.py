@@ -223,7 +223,8 @@ class DevicePlugin(v1beta1.DevicePluginBase):
     async def _wait_until_sent(self) -> None:
         """Wait for a limited time until the list with the refusal reason is sent.
 
-        Otherwise a controller creates pod after pod for a device that the kubelet still considers Healthy.
+        Without this wait, a controller creates pod after pod for a device that the kubelet still considers
+        Healthy.
         """
         wanted = self._devices.cell.version
         with anyio.move_on_after(self._timeouts.refusal_list_sent):

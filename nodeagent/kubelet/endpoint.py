@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves and registers one resource with the kubelet, and registers it again when the registration is lost.
 
-``agent.device_plugins`` starts one ``Endpoint.run`` per resource. Each pass of its loop creates a new
-server with a new socket path. A pass ends when the kubelet creates a new socket, the endpoint's own socket
-is removed, or the ListAndWatch stream ends or is not opened in time. A resource never has two registrations
-at once, because kubelet 1.36 disconnects the *current* plugin when any stream of the resource ends.
-``plugin_watcher`` implements the other registration method.
+``agent.device_plugins`` starts one ``Endpoint.run`` per resource. Each pass of the loop in ``Endpoint.run``
+creates a new server with a new socket path. A pass ends when the kubelet creates a new socket, the endpoint's
+own socket is removed, or the ListAndWatch stream ends or is not opened in time. A resource never has two
+registrations at once, because kubelet 1.36 disconnects the *current* plugin when any stream of the resource
+ends. ``plugin_watcher`` implements the other registration method.
 
 The kubelet connects back and requests the options before it answers Register, which may take 10 s; so a
 Register call may take 20 s. Every failed registration is retried. ``kubelet.sock`` appears at bind(2), but
@@ -126,7 +126,7 @@ def register_delay(attempt: int, age: float, jitter: float, timeouts: Timeouts) 
 
 
 def _is_young(age: float, timeouts: Timeouts) -> bool:
-    """Return True if the kubelet may not listen yet on a kubelet.sock of this age."""
+    """Return True if kubelet.sock is so new that the kubelet possibly does not listen on it yet."""
     return age < timeouts.young_kubelet_socket
 
 
@@ -289,11 +289,11 @@ class Endpoint:
         return now != self._kubelet and not (now is None and self.listed)
 
     def _is_over(self, server: SocketServer) -> bool:
-        """Return True if the kubelet has restarted, or our socket is gone and there is a kubelet to
-        register with.
+        """Return True if the kubelet has restarted, or if the endpoint's own socket is gone and kubelet.sock
+        exists.
 
-        If both sockets are gone but the kubelet still reads the list, no kubelet.sock is left to register
-        at, and further events may follow.
+        The result is False if both sockets are gone but the kubelet still reads the list, because a
+        registration needs kubelet.sock, and further events may follow.
         """
         if self._is_kubelet_changed():
             return True

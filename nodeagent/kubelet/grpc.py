@@ -9,8 +9,8 @@ grpclib 0.4.9 implements the protocol, and the generated messages encode and dec
 - ``call`` runs each call in its own task, because grpclib aborts a call by cancelling its task.
 - Unknown methods are answered with UNIMPLEMENTED, since grpc-go cannot parse grpclib's own answer.
 
-Each resource's endpoint has a server; each Register call and the PodResources client have a channel. The
-fake kubelet in ``sim/`` uses both as well.
+Each resource's endpoint has a server; each Register call and the PodResources client have a channel. The fake
+kubelet in ``sim/`` uses this server and this channel too.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class SocketServer:
                 await self._hang_up(server)
 
     def _guarded(self, handler: Handler) -> Handler:
-        """Return a handler that is counted, refused while stopping, and ended by ``stop`` so that trailers
-        are sent.
+        """Return a handler whose calls are counted, refused while the server stops, and ended with trailers
+        by ``stop``.
         """
         is_stream = handler.cardinality.server_streaming
 
@@ -258,8 +258,8 @@ class _Server(Server):
     async def close_listener(self) -> None:
         """Accept no new connections; existing connections stay open.
 
-        The method first lets a connection start that was accepted just now: otherwise a closed asyncio
-        server leaves it open and loses track of it (``Server._attach`` in Python 3.11).
+        The method first waits until a connection that was just accepted has started: otherwise the closed
+        asyncio server leaves this connection open and loses track of it (``Server._attach`` in Python 3.11).
         """
         if not isinstance(self._server, asyncio.Server):
             return

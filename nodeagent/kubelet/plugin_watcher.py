@@ -3,8 +3,9 @@
 v1).
 
 The kubelet watches the directory, connects to each socket, also after its own restart, and retries
-failures. It does not reconnect after it has ended a stream, so the socket is then created again. One socket
-serves both the registration and the device plugin. A resource never uses this method and Register together.
+failures. The kubelet does not reconnect after it has ended a stream, so the endpoint then creates a new
+socket. One socket serves both the registration and the device plugin. A resource never uses this method and
+Register together.
 """
 
 from __future__ import annotations

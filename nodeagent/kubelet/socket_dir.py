@@ -4,8 +4,8 @@
 The watch is level-triggered: an event causes the directory to be read again, and a slow poll finds changes
 without an event. The kubelet unlinks every socket in the directory when it starts, and writes its
 checkpoint there after each list, so events are filtered by name. Endpoints are notified of changes of their
-socket and of kubelet.sock. A lock excludes a second nodeagent. Used for the device-plugins directory, and
-for plugins_registry if configured.
+socket and of kubelet.sock. A lock excludes a second nodeagent. This module is used for the device-plugins
+directory, and for plugins_registry if configured.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SocketDir:
     def __init__(
         self, path: str, watcher: DirectoryWatcher, *, exclusive: bool = True, own: str | None = None
     ) -> None:
-        """Create the watch. ``exclusive``: take the lock here and in the agent's ``own`` directory."""
+        """Create the watch. ``exclusive``: lock this directory and the agent's ``own`` directory."""
         self.path = path
         self.kubelet: Latest[Identity | None] = Latest(None)
         self.checkpoint: Latest[int] = Latest(0)

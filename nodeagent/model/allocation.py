@@ -50,7 +50,9 @@ class Holder:
 
 
 def unnamed(resource: ResourceName, numa: int | None) -> Holder:
-    """Return the pod of an Allocate call before the kubelet reports its name."""
+    """Return a Holder for a pod whose Allocate call is known, but whose name the kubelet has not reported
+    yet.
+    """
     return Holder("", UNNAMED, resource, numa)
 
 
@@ -121,7 +123,7 @@ class Allocations:
 
     @property
     def complete(self) -> bool:
-        """Return True if every device that is missing from the table is not allocated."""
+        """Return True if a device that is missing from the table is certainly not allocated."""
         return self.knowledge is Knowledge.COMPLETE
 
     @property
@@ -164,7 +166,7 @@ def by_resource(held: Iterable[tuple[str, Holder]]) -> ByResource[Holder]:
 
 @dataclass(frozen=True, slots=True)
 class Reservations:
-    """Ids in a running Allocate call or in a change of the host, never in both.
+    """Device ids that take part in a running Allocate call or in a change of the host, never in both.
 
     ``pending`` ids were allocated by nodeagent and are not yet reported by the kubelet. ``admitting`` ids
     were allocated to the pod under admission, which may also be allocated devices of other resources in the

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of the host as values: one action, the plan of all, the ledger of those made, requests by hand.
+"""Changes of the host as values: Action, Plan of all actions, Ledger of completed changes, manual Request.
 
 ``policy.change`` plans the actions, ``agent.changing`` and ``kernel.apply`` carry them out, and ``nodeagent
-plan`` prints them. Each kind of Action has a function that makes it, and all that others need to know is a
-field. A new kind is a member of ActionKind, such a function, a planner in ``policy.change`` (a row of
-``plan``), a writer in ``kernel.apply`` (a row of ``actions``), and if it is undone later an entry of the
-Ledger (``agent.changing.ledger``); with settings of its own a rule in ``model.spec``. A Plan holds all kinds
-of change; it is made from a Snapshot, and good for that Snapshot only. ``nodeagent bind`` and ``release``
-send a Request, through a socket as plain data (``plain``) where a daemon does the work.
+plan`` prints them. For each kind of Action a function creates the Action, and the fields contain all facts
+that other modules need. A new kind is a member of ActionKind, such a function, a planner in ``policy.change``
+(a row of ``plan``), a writer in ``kernel.apply`` (a row of ``actions``), and if it is undone later an entry
+of the Ledger (``agent.changing.ledger``); with settings of its own a rule in ``model.spec``. A Plan contains
+changes of all kinds; it is made from a Snapshot, and valid for that Snapshot only. ``nodeagent bind`` and
+``release`` create a Request; if a daemon runs, they send the Request to its socket as plain data (``plain``).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Action:
     mdevs, or, for a change of drivers, the first function of the IOMMU group. Two actions on the same
     ``device`` never run at the same time. ``targets`` are scanned afterwards, because a write without an
     error proves nothing. ``takes`` are the ids that become unavailable to pods. ``attempt`` identifies the
-    attempt after a refusal: only the same attempt is delayed. ``undo`` describes the reverse action, None
-    if it is not known in advance. The fields after it are for ``kernel.apply``.
+    attempt: after a refusal, only the same attempt is delayed. ``undo`` describes the reverse action, None if
+    it is not known in advance. The fields after ``undo`` are for ``kernel.apply``.
     """
 
     kind: ActionKind
@@ -196,9 +196,7 @@ def _sriov_manage(address: str, count: int) -> str:
 
 
 def restore_autoprobe(address: str) -> Action:
-    """Return the action that enables ``sriov_drivers_autoprobe`` of a PF again, which nodeagent has
-    disabled.
-    """
+    """Return the action that enables ``sriov_drivers_autoprobe`` of a PF after nodeagent has disabled it."""
     return Action(
         ActionKind.RESTORE_AUTOPROBE,
         address,
@@ -254,7 +252,9 @@ def restore_drivers(card: str, moves: Sequence[Move], allocatable: Iterable[str]
 
 
 def _restore_text(moves: Sequence[Move]) -> str:
-    """Describe a restore; a function that already has its own driver may still have nodeagent's override."""
+    """Describe a restore of drivers; a function on its former driver may still have nodeagent's
+    driver_override.
+    """
     if any(move.now != move.to for move in moves):
         return f"give back {_by_driver(moves)}"
     addresses = sorted((move.address for move in moves), key=pci_order)
@@ -293,7 +293,7 @@ class Step:
 
     @property
     def place(self) -> tuple[str, str | None]:
-        """Return card and type, the key under which a refusal is logged, whatever the number of attempts."""
+        """Return card and type, the key under which a refusal is logged; all attempts have the same key."""
         return self.action.card, self.action.type_id
 
 
@@ -337,11 +337,11 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps to take now, those that must wait, the state of each card, and problems of the spec.
+    """The steps to take now, the steps that must wait, the state of each card, and problems of the spec.
 
-    A problem without a hint is solved only by another configuration. A SHORTFALL reports how many instances
-    fit on a card; it is ignored while steps for the card are running. ``notes`` concern types for cards
-    that this node lacks.
+    If a problem has no hint, only another configuration solves the problem. A SHORTFALL reports how many
+    instances fit on a card; it is ignored while steps for the card are running. ``notes`` name vGPU types
+    that are configured for cards which this node does not have.
     """
 
     steps: tuple[Step, ...] = ()
@@ -352,7 +352,9 @@ class Plan:
 
 
 class Asked(NamedTuple):
-    """The VFIO driver that was requested manually, and the device: its slot may later contain another one."""
+    """The VFIO driver that was requested manually, and the identity of the device, because its slot may later
+    contain another device.
+    """
 
     driver: str
     vendor: str | None = None
@@ -360,13 +362,13 @@ class Asked(NamedTuple):
 
 
 class Ledger(NamedTuple):
-    """Changes and observations of nodeagent that the host does not show; empty: none.
+    """Changes that nodeagent has made, and its observations, that the host does not show.
 
     ``agent.changing.ledger`` keeps it on disk.
     ``types``: VF → the vGPU type that nodeagent has set; ``names``: type → name; ``listed``: VF → all types
     that it has ever listed.
-    ``drivers``: function bound by nodeagent → its own driver, "" for none; ``asked``: function → the manual
-    request (``nodeagent bind``). ``unprobed``: PFs whose ``sriov_drivers_autoprobe`` nodeagent has
+    ``drivers``: function bound by nodeagent → its driver before, "" for none; ``asked``: function → the
+    manual request (``nodeagent bind``). ``unprobed``: PFs whose ``sriov_drivers_autoprobe`` nodeagent has
     disabled. Functions are identified by address, types by id.
     """
 
@@ -415,7 +417,8 @@ class Outcome(StrEnum):
 
 
 class Result(NamedTuple):
-    """The result for one IOMMU group: its ``functions`` that were named or are bound along, and the outcome.
+    """The result for one IOMMU group: its ``functions`` that were named or are bound together with these, and
+    the outcome.
 
     ``refusals`` are the problems that prevent the request.
     """

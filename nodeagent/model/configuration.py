@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration: the settings of this node, each parsed and checked, before they are merged with the
-cluster's.
+"""Configuration: the settings of this node, each parsed and checked, before they are merged with the settings
+of the cluster.
 
 It also has the contents of files of other tools: ``policy.merge`` decides which part of them applies, and
 determines the node's labels. The order of entries in a file matters, so they are stored in tuples. Places
@@ -35,7 +35,7 @@ class Alias(NamedTuple):
 
 
 class Mdevs(NamedTuple):
-    """The section ``mdevs``; the last three fields name further sources of types ("" and False: none)."""
+    """The section ``mdevs``; the last three fields are further sources of vGPU types ("" and False: none)."""
 
     manage: Annotated[bool, Key("create and remove mdevs and vGPUs")] = False
     types: Annotated[
@@ -118,7 +118,7 @@ class KubeVirt(NamedTuple):
 class MdevctlDefinitions(NamedTuple):
     """The definitions of mdevctl; ``wanted`` are those that start automatically.
 
-    ``uuids`` are those of all definitions; ``reserved`` are the parents on which mdevctl creates devices
+    ``uuids`` has the UUIDs of all definitions; ``reserved`` are the parents on which mdevctl creates devices
     that nodeagent does not support.
     """
 
@@ -189,7 +189,7 @@ class Configuration:
 
     @property
     def following(self) -> ClusterMode:
-        """Return whether to watch the cluster; auto does with a kubeconfig, or as a pod."""
+        """Return whether to watch the cluster; ``auto`` means yes with a kubeconfig or in a pod."""
         if self.kubevirt.enabled == "auto":
             return ClusterMode.YES if self.kubeconfig else ClusterMode.AS_POD
         return ClusterMode.YES if self.kubevirt.enabled == "true" else ClusterMode.NO

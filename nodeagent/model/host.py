@@ -5,8 +5,8 @@ Unusable devices are included too, because ``policy`` makes the decisions. An un
 or "". ``kernel.scan`` builds it. An unchanged object is the same one in the next Host, so two Hosts are
 compared by identity. A HostUse is evidence, not a decision.
 
-The number of a USB device on its bus changes with each replug and each reset. So a device is identified by
-its serial number, or by its port if it has none or shares it.
+The number of a USB device on its bus changes with each replug and each reset. A USB device is therefore
+identified by its serial number, or by its port if the number is missing or not unique.
 """
 
 from __future__ import annotations
@@ -128,12 +128,12 @@ class UsbDevice(NamedTuple):
 
     @property
     def group(self) -> GroupNumber | None:
-        """Return None, since no IOMMU isolates USB devices from each other."""
+        """Return no IOMMU group (None), since no IOMMU isolates USB devices from each other."""
         return None
 
     @property
     def driver(self) -> str | None:
-        """Return the drivers of its interfaces."""
+        """Return the drivers of the interfaces of the USB device."""
         names = dict.fromkeys(each.driver for each in self.interfaces if each.driver is not None)
         return ", ".join(names) or None
 
@@ -144,23 +144,25 @@ class UsbDevice(NamedTuple):
 
     @property
     def keyboard(self) -> bool:
-        """Return True if one of its interfaces is a keyboard."""
+        """Return True if one of the interfaces of the USB device is a keyboard."""
         return any(each.code == _KEYBOARD for each in self.interfaces)
 
     @property
     def controller(self) -> PciAddress | None:
-        """Return the PCI function of its bus; None if that is not a PCI function, or unknown."""
+        """Return the PCI function of the USB controller; None if the controller is no PCI function, or
+        unknown.
+        """
         address = self.path.partition("-usb-")[0]
         return PciAddress(address) if pci_address(address) == address else None
 
     @property
     def node(self) -> str:
-        """Return the path of its device node."""
+        """Return the path of the device node of the USB device."""
         return f"{NODES}/{self.bus or 0:03}/{self.number or 0:03}"
 
     @property
     def place(self) -> str:
-        """Return bus and number in virt-launcher's format."""
+        """Return the bus and the number of the USB device in virt-launcher's format."""
         return f"{self.bus}:{self.number}"
 
 
@@ -285,7 +287,7 @@ class PciFunction(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Return the id of its Device: the PCI address."""
+        """Return the PCI address, which is the id of the function as a Device."""
         return self.address
 
     @property
@@ -297,7 +299,9 @@ class PciFunction(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """Return True if the host may use it: a host driver is bound, or the firmware uses its display."""
+        """Return True if the host may use the function: a host driver is bound, or the firmware uses its
+        display.
+        """
         display = self.pci_class is not None and self.pci_class.startswith("03")
         return not self.vfio and not self.bridge and (self.driver is not None or display)
 
@@ -357,7 +361,7 @@ class Mdev(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Return the id of its Device: the UUID."""
+        """Return the UUID, which is the id of the mdev as a Device."""
         return self.uuid
 
 
@@ -406,7 +410,8 @@ class Host:
     """The whole node at one moment.
 
     ``generation`` counts the Hosts of one scanner, and ``changes`` is the difference from the previous one,
-    so that readers need not compare the two. Neither describes the node, so ``==`` ignores both.
+    so that readers need not compare the two. ``generation`` and ``changes`` do not describe the node, so
+    ``==`` ignores both.
     """
 
     functions: Annotated[Mapping[PciAddress, PciFunction], LISTED] = field(default_factory=dict)
@@ -452,7 +457,7 @@ class Host:
         return None if self.vfio_loaded else self.vfio_missing or NO_VFIO
 
     def changes_since(self, before: Host) -> Changes:
-        """Return the difference from ``before``; fast if that is the directly previous Host."""
+        """Return the difference from ``before``; this is fast if ``before`` is the directly previous Host."""
         if self is before:
             return Changes()
         if self.changes is not None and self.generation == before.generation + 1:

@@ -108,7 +108,7 @@ class DeviceList(StrEnum):
 
 
 class VmDevice(NamedTuple):
-    """One device that a VM requests. ``resource`` is None if it comes from a ResourceClaim."""
+    """One device that a VM requests. ``resource`` is None if the device comes from a ResourceClaim."""
 
     listed: DeviceList
     name: str
@@ -138,7 +138,7 @@ class VirtualMachine:
 class ClusterConfig(NamedTuple):
     """The last answer of the cluster for this node: the KubeVirt CR, and the labels of the Node.
 
-    None means that it was never read, which differs from a cluster without a CR or a Node without labels.
+    A field is None if it was never read, which differs from a cluster without a CR or a Node without labels.
     """
 
     kubevirt: KubeVirtCR | None = None

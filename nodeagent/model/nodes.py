@@ -3,9 +3,9 @@
 
 A DevNode contains the target of a path's links, and the hardware of the node. Only nodes that rules or CDI
 files name are included; a path without a node is missing. Other tools write CDI files (Container Device
-Interface), and container runtimes read them. The runtimes' rules apply here too: a file with any error is
-ignored, a directory of higher rank has precedence, and a name that occurs twice in one directory is
-ignored.
+Interface), and container runtimes read them. nodeagent follows the rules of container runtimes: a file with
+any error is ignored, a directory of higher rank has precedence, and a name that occurs twice in one directory
+is ignored.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class DevNode(NamedTuple):
 
     ``target``: the node itself, if the path is a link. ``alias``: its persistent name, such as
     ``serial/usb-FTDI_A50285BI``, from udev's links. ``parent``: the sysfs directory of its device.
-    ``vacant``: the node exists, but no device has its number. ``others``: further functions of the node,
-    since an NVMe disk may have several controllers. ``guessed``: it is unknown which of these functions the
-    node belongs to.
+    ``vacant``: the node exists, but no device has its number. ``others``: further PCI functions of the device
+    node, since an NVMe disk may have several controllers. ``guessed``: it is unknown which of ``function``
+    and ``others`` the device node belongs to.
     """
 
     path: str
@@ -51,11 +51,11 @@ class DevNode(NamedTuple):
 
     @property
     def real(self) -> str:
-        """Return the path of the node itself."""
+        """Return the path of the device node itself, even if the requested path is a link."""
         return self.target or self.path
 
     def covers(self, path: str) -> bool:
-        """Return True if this is the node of that path, or a directory that contains it."""
+        """Return True if ``path`` is the path of this device node, or is below this directory."""
         return path == self.real or path.startswith(f"{self.real.rstrip('/')}/")
 
 
@@ -99,7 +99,7 @@ class CdiFile(NamedTuple):
     """A CDI file, or a directory that cannot be read (then only ``fault`` is set).
 
     ``fault``: the error that makes the file unusable, with its place; its devices are then those before the
-    error. ``rank`` is that of its directory, ``stamp`` changes when the file is written.
+    error. ``rank`` is the rank of the file's directory; ``stamp`` changes when the file is written.
     """
 
     path: str
@@ -111,7 +111,9 @@ class CdiFile(NamedTuple):
 
 
 class CdiEntry(NamedTuple):
-    """The device of a qualified name (``nvidia.com/gpu=0``). ``rivals``: other files with the same name."""
+    """The device of a qualified name (``nvidia.com/gpu=0``). ``rivals``: other files that define a device
+    with the same qualified name.
+    """
 
     name: str
     device: CdiDevice
@@ -136,13 +138,13 @@ def cdi_nodes(files: Mapping[str, CdiFile]) -> tuple[str, ...]:
 
 
 def is_node_path(path: str) -> bool:
-    """Return True for a path in /dev, or in a /dev below /run: that of a driver in a container."""
+    """Return True for a path in /dev, or in a /dev below /run, which a containerized driver has."""
     return "/../" not in path and (path.startswith("/dev/") or (path.startswith("/run/") and "/dev/" in path))
 
 
 def _counting(before: CdiEntry | None, now: CdiEntry) -> CdiEntry:
-    """Return which of two devices with one name applies; ``now`` is of the same or a higher rank, or
-    invalid.
+    """Return which of two devices with one name applies; ``now`` is from a file of the same or a higher rank,
+    or of an invalid one.
     """
     if before is None:
         return now

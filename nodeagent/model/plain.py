@@ -57,9 +57,10 @@ UNSAVED: Final = "unsaved"
 
 
 class RecordField(NamedTuple):
-    """A field of a record, and its key. ``tagged``: its records contain the name of their class.
+    """A field of a record, and its key. ``tagged``: the records in this field contain the name of their
+    class.
 
-    ``listed``: as ``LISTED``. ``written``: its key in the configuration file, if it has one.
+    ``listed``: as ``LISTED``. ``written``: the key of this field in the configuration file, if there is one.
     """
 
     name: str

@@ -65,7 +65,7 @@ class Problem(NamedTuple):
         return self.code, self.subject
 
     def with_place(self) -> Problem:
-        """Return the problem with the place in its message, which then identifies it."""
+        """Return the problem with its subject in the message; the new message also identifies the problem."""
         message = f"{self.subject}: {self.message}" if self.subject else self.message
         return self._replace(subject=message, message=message)
 

@@ -81,7 +81,9 @@ class Reason(NamedTuple):
 
 
 class Device(NamedTuple):
-    """One unit of a Resource. ``numa`` None means unknown: no topology is advertised."""
+    """One device of a Resource as the kubelet counts it, which may consist of several HostDevices. ``numa``
+    None means unknown: no topology is advertised.
+    """
 
     id: DeviceId
     reason: Reason | None = None
@@ -89,7 +91,7 @@ class Device(NamedTuple):
 
     @property
     def healthy(self) -> bool:
-        """Return True if the kubelet may allocate it."""
+        """Return True if the kubelet may allocate the device."""
         return self.reason is None
 
 
@@ -109,7 +111,7 @@ class Resource:
 
     @property
     def direct(self) -> bool:
-        """Return True if its devices are not HostDevices: they have no IOMMU group."""
+        """Return True if the devices of the resource are not HostDevices, and so have no IOMMU group."""
         return self.kind in _DIRECT
 
     def device(self, device_id: str) -> Device | None:

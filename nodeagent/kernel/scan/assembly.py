@@ -33,7 +33,8 @@ def assemble(
     *,
     whole: bool,
 ) -> Host:
-    """Return the Host of the values found, by table and key; None means that the object no longer exists.
+    """Return the Host made of ``found``, the values by table and key; a value of None means that the object
+    no longer exists.
 
     ``frame`` is a Host with the simple facts; ``whole``: everything was read.
     """
@@ -107,7 +108,7 @@ def add_unseen_facts(
 
 
 def _with_uses(before: PciFunction, function: PciFunction) -> PciFunction:
-    """Return the function with the host uses found earlier, if the function is unchanged."""
+    """Return the function with the host uses that an earlier scan found, if the function is unchanged."""
     same = (function.driver, function.inode) == (before.driver, before.inode)
     return function._replace(uses=before.uses) if same and before.uses and function.usable else function
 
@@ -115,9 +116,10 @@ def _with_uses(before: PciFunction, function: PciFunction) -> PciFunction:
 def _with_counts(before: PciFunction, function: PciFunction) -> PciFunction:
     """Return the function with the facts about its open count that are still valid.
 
-    On a VFIO driver these are the lowest count in this binding, and the process found at the same count.
-    Without a driver: the count that a host driver has left, since no process has the function open, or the
-    lowest count under the VFIO driver.
+    For a function on a VFIO driver, these facts are the lowest open count since it was bound, and the process
+    that was found at the same count. For a function without a driver, the fact is the open count that the
+    previous host driver left, since no process has the function open, or the lowest count on the previous
+    VFIO driver.
     """
     if function.driver is None and before.inode == function.inode:
         left = before.idle if before.driver is None else function.enable
@@ -139,7 +141,8 @@ def _binding(function: PciFunction) -> tuple[object, ...]:
 def same_or_new(previous: Host, host: Host, read: Mapping[str, Collection[Any]] | None) -> Host:
     """Return ``previous`` itself if nothing differs, else ``host`` with indexes reused from ``previous``.
 
-    ``read`` has the keys that were read, by table, unless that was everything; other values cannot differ.
+    ``read`` has the keys that were read, by table; None: everything was read. Values of other keys cannot
+    differ.
     """
     if all(_unchanged(previous, host, part.name) for part in fields(Host) if part.compare):
         return previous

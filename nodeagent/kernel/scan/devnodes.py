@@ -154,7 +154,7 @@ class _NodeReader:
         return _node_of(self._functions(parent or self._device(at)))._replace(parent=parent)
 
     def _functions(self, real: str | None) -> tuple[PciAddress, ...]:
-        """Return the PCI functions above a device; for an NVMe subsystem, which is below none, its
+        """Return the PCI functions above a device in sysfs; for an NVMe subsystem, the functions of its
         controllers.
         """
         subsystem = _SUBSYSTEM.match(real or "")
@@ -204,7 +204,9 @@ class _NodeReader:
 
     @cached_property
     def _nvidia(self) -> dict[PciAddress, list[str | None]]:
-        """Return the numbers of the GPUs that NVIDIA's driver lists; empty for one that does not answer."""
+        """Return the minor number of each GPU that NVIDIA's driver lists; an empty list for a GPU that does
+        not answer.
+        """
         gpus = [PciAddress(name) for name in self._root.names(nvidia.GPUS)]
         return {
             gpu: read_with_timeout(f"number of {gpu}", partial(nvidia.read_minor, self._root, gpu))
@@ -213,9 +215,9 @@ class _NodeReader:
 
 
 def _find_nvidia_hardware(number: int, known: Mapping[PciAddress, list[str | None]]) -> DevNode:
-    """Return the hardware behind a node of NVIDIA's: a GPU, or none for a node of the driver itself.
+    """Return the GPU behind a device node of NVIDIA's driver; no hardware for a node of the driver itself.
 
-    A number that no GPU reports may belong to any GPU that reports none.
+    A minor number that no GPU reports may belong to any GPU whose number is unknown.
     """
     if number >= _NVIDIA_SHARED:
         return DevNode("")

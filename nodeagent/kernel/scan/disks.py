@@ -2,10 +2,10 @@
 """Finds the block devices that the host uses: mounted, used as swap, or part of md, LVM or device mapper.
 
 Mounts are those of the host's process 1, compared by device number, or by name for file systems with their
-own numbers (btrfs). In a container these are not visible: mounts that are visible count, and beyond them
-only the mounts that some file systems show in ``/sys/fs`` for every namespace. Swap is visible in all
-namespaces. Finding the processes that have a disk open requires a search of all processes, so it is done on
-demand only. The disks of a ZFS pool are not visible, but the pool itself is.
+own numbers (btrfs). In a container the mounts of the host's process 1 are not visible. Then the container's
+own mounts count, and the mounts that some file systems show in ``/sys/fs`` for every namespace. Swap is
+visible in all namespaces. Finding the processes that have a disk open requires a search of all processes, so
+it is done on demand only. The disks of a ZFS pool are not visible, but the pool itself is.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def find_open(root: Root, names: Iterable[str], storage: Storage) -> HostUses:
 
 
 def add_multipath_heads(names: Iterable[str], targets: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names; for a path of a multipath NVMe namespace, also its disk with its partitions."""
+    """Return the names of block devices; for a path of a multipath NVMe namespace, also its disk and
+    partitions.
+    """
     result = dict.fromkeys(names)
     for match in [match for name in result if (match := _PATH_OF_HEAD.fullmatch(name))]:
         head = match[1] + match[2]

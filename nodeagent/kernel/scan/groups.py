@@ -45,7 +45,8 @@ def group(root: Root, number: GroupNumber) -> Group | None:
 
 
 def _own_node(root: Root, name: str) -> bool | None:
-    """Return True for the group's own node, False for a node with another device number, None without a node.
+    """Return True if the group's device node has the group's number, False if it has another one, None
+    without a node.
 
     The kernel neither removes nor replaces a node that it has not created (drivers/base/devtmpfs.c). A node
     that was created manually remains when VFIO gives the group another number; it then belongs to another
@@ -62,10 +63,11 @@ def _own_node(root: Root, name: str) -> bool | None:
 
 
 def _group_name(root: Root, path: str, members: Iterable[str]) -> str | None:
-    """Return the name of a group without default domain; other groups have none.
+    """Return the name of an IOMMU group of functions; only a group without a default domain has a name.
 
     VFIO creates groups named vfio-noiommu for PCI functions without an IOMMU, and with the same name for
-    mdevs, which need none (vfio_noiommu_group_alloc in drivers/vfio/group.c): only the former count.
+    mdevs, which need no IOMMU (vfio_noiommu_group_alloc in drivers/vfio/group.c). The name of a group of
+    mdevs is not returned.
     """
     return None if any(mdev_uuid(member) for member in members) else root.text(f"{path}/name")
 

@@ -6,9 +6,9 @@ path, through virtio, USB and SCSI alike; then a few attributes of each are read
 reading one function, because it takes the same time for one as for all. May block: call it in a thread with
 a timeout.
 
-The kernel console uses the first framebuffer and the serial ports that the command line names. No process
-has a driver's framebuffer open while only the console uses it; the same is true for a serial port without a
-login. Their sysfs paths show the function.
+The kernel console uses the first framebuffer and the serial ports that the command line names. While only the
+console uses a framebuffer, no process has it open; the same is true for a serial port without a login. The
+sysfs path of a framebuffer or a serial port contains the PCI function.
 
 A host driver releases its function only when the character devices below the function are closed (a
 display, a sound card, a keyboard, a GPU), or it removes them from the processes that have them open. These
@@ -74,8 +74,8 @@ def _targets(root: Root, directory: str) -> dict[str, str]:
 def _by_function(targets: Mapping[str, str]) -> dict[PciAddress, list[str]]:
     """Return the devices below each PCI address; a device without an address in its path is virtual.
 
-    Above a function are bridges, which are never bound. If Intel's VMD has disks in its own PCI domain, its
-    controller is also above them, and the disks belong to it.
+    The PCI addresses above a function in the path are bridges, which are never bound to VFIO. Disks in the
+    PCI domain of an Intel VMD are also below its controller, and belong to that controller too.
     """
     result: dict[PciAddress, list[str]] = {}
     for name, target in targets.items():
@@ -144,7 +144,7 @@ def _character_devices(root: Root, address: str) -> Iterator[tuple[str, str]]:
 
 
 def find_usb_uses(root: Root, device: UsbDevice) -> HostUses:
-    """Return the uses of one USB device, and the uses that cannot be seen from here."""
+    """Return the uses of one USB device, and descriptions of the uses that this process cannot see."""
     blocks, interfaces = (tuple(_below(root, device, place)) for place in (disks.BLOCKS, netdevs.INTERFACES))
     return _join(
         disks.find_uses(root, blocks, disks.read_storage(root)) if blocks else HostUses(),

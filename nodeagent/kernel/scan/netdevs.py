@@ -5,9 +5,9 @@ interface.
 Interfaces are those of ``/sys/class/net``, which shows the network namespace in which that sysfs was
 mounted. Addresses and routes are those of ``/proc/1/net``, and are used only if it lists the same
 interfaces: in a pod it may show another namespace. The link state (``operstate``) does not indicate use.
-For IPv4 the kernel shows the routes of each interface, and a list of addresses without their interfaces;
-since each address adds a route, an interface without routes has no address, except addresses that no route
-covers.
+For IPv4, the kernel lists the routes of each interface, but the addresses without their interfaces. Each
+address normally adds a route, so an interface without routes has no address, unless an address exists that no
+route covers.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def read_vgpu_type(at: Directory) -> tuple[bool, str | None]:
 def parse_vgpu_types(text: str) -> tuple[tuple[str, str], ...]:
     """Return (id, name) of each type in the text of ``VGPU_TYPES``.
 
-    It has a header and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
+    The text has a header and lines ``ID : vGPU Name`` (NVIDIA vGPU User Guide, vGPU on Linux with a
     vendor-specific VFIO framework).
     """
     types = (_listed_type(line) for line in text.splitlines())
@@ -98,18 +98,21 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 def read_minor(root: Root, address: str) -> str | None:
-    """Return the number of NVIDIA's node for a GPU: 0 for /dev/nvidia0; None if the driver reports none."""
+    """Return the number of NVIDIA's device node for a GPU: 0 for /dev/nvidia0; None if the driver reports
+    none.
+    """
     lines = (root.text(f"{GPUS}/{address}/information") or "").splitlines()
     pairs = (line.partition(":") for line in lines)
     return next((value.strip() for name, _, value in pairs if name.strip() == "Device Minor"), None)
 
 
 def find_egm_nodes(root: Root) -> tuple[tuple[str, tuple[PciAddress, ...]], ...]:
-    """Return the nodes of Extended GPU Memory (GH200 and GB200), each with the GPUs that share it, by name.
+    """Return the device nodes of Extended GPU Memory (GH200, GB200) by name, each with the GPUs that share
+    it.
 
-    There is one node for each socket, created by nvgrace-egm. Its class directory lists the GPUs in a file
-    ``gpu_devices`` (the driver that NVIDIA ships), or as links named by address (the driver proposed to
-    Linux in 2026).
+    The driver nvgrace-egm creates one device node for each CPU socket. The class directory of such a device
+    node lists the GPUs in a file ``gpu_devices`` (the driver that NVIDIA ships), or as links named by address
+    (the driver proposed to Linux in 2026).
     """
     return tuple(_egm_nodes(root))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads one PCI function.
 
-A regular scan reads only attributes that neither hang while a device is being unbound (``uevent``,
-``driver_override``, ``sriov_numvfs`` and ``sriov_vf_total_msix`` do, on kernel 6.1 or on all) nor wake a
-sleeping device (``config``, ``*_link_speed``, ``*_link_width``). The configuration space is read only if a
+A regular scan reads no attribute that may hang while a device is being unbound (``uevent``,
+``driver_override``, ``sriov_numvfs``, ``sriov_vf_total_msix``; on kernel 6.1 or on all), and none that wakes
+a sleeping device (``config``, ``*_link_speed``, ``*_link_width``). The configuration space is read only if a
 device is open and awake, and just before an Allocate. This module makes no decisions: a partly readable
 device is kept with the attributes that could be read; the result is None only if the device does not exist.
 """
@@ -120,8 +120,8 @@ def _function(root: Root, address: PciAddress, at: Directory) -> PciFunction:
     """Return all attributes. Rare attributes are opened by name, which is faster than listing the directory.
 
     The driver is read before the open count: a count read before a new driver was bound would be taken for
-    the lowest count under that driver, so that the device would appear open for ever. In this order, the
-    count at worst belongs to a binding that never returns.
+    the lowest count under that driver, so that the device would appear open for ever. If the driver is read
+    first, the count may at worst be stored for a binding that has already ended.
     """
     driver = _intern(at.link("driver"))
     vfio_devices = at.inodes("vfio-dev")
@@ -184,8 +184,8 @@ def _parse_modalias(text: str | None) -> tuple[str, ...] | None:
 
 
 def _read_ids(at: Directory) -> tuple[str | None, ...]:
-    """Return the same for a function without modalias: it is being removed, or its host was saved without
-    it.
+    """Return the ids and class of a function without ``modalias``: it is being removed, or its host was saved
+    without this file.
     """
     return tuple(hexadecimal(at.text(name), digits) for name, digits in _ID_FILES)
 
@@ -354,7 +354,7 @@ def _follow(address: PciAddress, now: PciFunction | None, previous: Host) -> Ite
 
 
 def _of_pf(physical: PciFunction) -> tuple[object, ...]:
-    """Return the facts of a PF that are also facts of its VFs."""
+    """Return the facts of a PF that its VFs contain too."""
     return physical.driver, physical.pf_interfaces
 
 

@@ -29,7 +29,7 @@ class Item(NamedTuple):
 class Reader(NamedTuple):
     """Describes how one table of the Host is filled.
 
-    Functions that read may hang; those with a Host do no I/O.
+    Functions with a Root parameter may hang; functions with a Host parameter do no I/O.
 
     ``list``: returns the keys of all objects that exist.
     ``read``: returns the value of one key; None: the object does not exist.

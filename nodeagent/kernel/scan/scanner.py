@@ -6,8 +6,8 @@ further objects to read (``follow``): the group that a function has left, the PF
 mdev. A read of sysfs sleeps as long as the kernel locks the device, and no signal ends it. So a thread that
 reads one device for longer than the deadline is replaced: the device is listed as unreadable with its last
 known state, another thread reads the other devices, and the device is not read again before the first
-thread has returned. With k such devices a scan takes k deadlines once. The observer and commands call this
-module; ``assembly`` merges the results.
+thread has returned. If k devices hang, the first scan takes k deadlines longer, later scans do not. The
+observer and commands call this module; ``assembly`` merges the results.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class Scanner:
         """Return the Host with the uses of functions by the host; ``read`` are the functions scanned, None:
         all.
 
-        Only functions that have changed or are in use are examined, since the end of a use changes nothing
-        else. If the examination does not finish in time, the previous result is kept; each driver change is
-        preceded by a more detailed one.
+        Only functions that have changed or that the host uses are examined, because the end of a use changes
+        no other attribute of a function. If the examination does not finish in time, the previous result is
+        kept; before each driver change, a more detailed examination is made.
         """
         if read is None:
             scope = list(host.functions.values())
@@ -260,7 +260,7 @@ class _Reads:
     def _add(self, items: Iterable[Item]) -> None:
         """Add items; each is read once, except an mdev parent that is named again after it was read.
 
-        Its free capacity may have changed without an event.
+        The free capacity of a parent may have changed without an event.
         """
         for item in items:
             if item in self._known:
@@ -277,7 +277,8 @@ def resolve(keys: Iterable[str], previous: Host) -> tuple[Item, ...] | None:
     read.
 
     A key is a PCI address, an mdev UUID, a VFIO device name (``vfio3``), a device node (``/dev/vfio/13``),
-    a USB device (``usb:1-1.2``, or its id) or an IOMMU group's directory. Uses only the previous Host.
+    a USB device (``usb:1-1.2``, or its id) or an IOMMU group's directory. The function looks the keys up in
+    the previous Host and does no I/O.
     """
     items: dict[str, dict[Item, None]] = {table: {} for table in READERS}
     for key in sorted(keys):
@@ -344,7 +345,7 @@ def _with_missing(root: Root, host: Host, *, vfio_loaded: bool) -> Host:
 
 
 def existing_nodes(root: Root, dev_nodes: Iterable[str]) -> frozenset[str]:
-    """Return these nodes, and those of VFIO and iommufd, if they exist."""
+    """Return these device nodes, and those of VFIO and iommufd, if they exist."""
     return frozenset((*dev_nodes, *(path for path in COMMON_NODES if root.exists(path))))
 
 
@@ -360,9 +361,9 @@ def read_nodes(root: Root, wanted: Sequence[str]) -> Mapping[str, DevNode]:
 def check_fallen(
     root: Root, functions: dict[str, PciFunction | None], recoveries: Mapping[PciAddress, Recovery]
 ) -> None:
-    """Check functions that have fallen off the bus again, since no event reports that they answer.
+    """Read the functions that had fallen off the bus, because no event reports that a function answers again.
 
-    This wakes a sleeping device; no pod uses it.
+    The read wakes a sleeping device, which is acceptable because no pod uses it.
     """
     for address, recovery in recoveries.items():
         function = functions.get(address)

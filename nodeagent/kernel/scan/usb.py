@@ -128,7 +128,8 @@ def assign_ids(
     """Return the devices by id instead of by name, with None for ids that no longer exist. Does no I/O.
 
     A device that stays in its port keeps its id. If another device already has the same serial number, the
-    id is made of the port; if both appear together, this applies to both.
+    id is made of the port; if two devices with one serial number appear together, the ids of both are made of
+    their ports.
     """
     before = {each.name: each for each in known.values()}
     now = {name: each for name, each in before.items() if not whole and name not in read}
@@ -148,7 +149,7 @@ def assign_ids(
 
 
 def _is_same_device(before: UsbDevice | None, now: UsbDevice) -> bool:
-    """Return True if it is, as far as is known, the same device as before."""
+    """Return True if ``now`` is, as far as is known, the same USB device as ``before``."""
     if before is None:
         return False
     same = (before.vendor, before.product, before.serial) == (now.vendor, now.product, now.serial)
