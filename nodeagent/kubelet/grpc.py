@@ -317,10 +317,21 @@ class SocketChannel(Channel):
     ) -> None:
         super().__init__(path=str(path), codec=codec or ProtoCodec(), config=SMALL_WINDOWS)
         self._authority = authority
+        self._closed = False
+
+    def close(self) -> None:
+        """Close the connection for good: grpclib would connect again for a call that begins afterwards."""
+        self._closed = True
+        super().close()
 
     async def _create_connection(self) -> H2Protocol:
+        if self._closed:
+            raise ConnectionRefusedError(f"the channel to {self._path} is closed")
         with sockets.shortened(str(self._path)) as address:
             _, protocol = await self._loop.create_unix_connection(self._protocol_factory, address)
+        if self._closed:
+            protocol.processor.close()
+            raise ConnectionRefusedError(f"the channel to {self._path} is closed")
         return protocol
 
 

@@ -344,8 +344,8 @@ def _apply_rules(rules: Sequence[CardTypes], card: Card, excluded: Set[str]) -> 
     for rule in reversed(rules):
         chosen = _type_ids(rule.types, card, excluded)
         if chosen:
-            met = set(chosen.values())
-            return CardSpec(chosen, unmet=tuple(each for each in rule.types if each not in met))
+            unmet = (each for each in rule.types if not _type_ids((each,), card, excluded))
+            return CardSpec(chosen, unmet=tuple(unmet))
         if not rule.types:
             break
     if not rules[-1].types:

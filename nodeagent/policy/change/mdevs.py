@@ -54,9 +54,9 @@ _CHANGE_TYPES = (
     "change the configuration (nodeagent scan lists the types), or leave it if it is for other nodes"
 )
 _MIX = (
-    "NVIDIA's driver mixes vGPUs of several sizes only in mixed-size mode: remove the vGPUs of the card, run "
-    "nvidia-smi vgpu -i CARD -shm 1, and let nodeagent create them again; MIG types need GPU instances of "
-    "their size; otherwise change the counts"
+    "NVIDIA's driver mixes vGPUs of several sizes only in mixed-size mode: drain the node, stop nodeagent, "
+    "remove the vGPUs of the card, run nvidia-smi vgpu -i CARD -shm 1 (again after each boot), and start "
+    "nodeagent; MIG types need GPU instances of their size; otherwise change the counts"
 )
 _LOAD_DRIVER = (
     "load the vGPU driver of the card's vendor, and create the VFs of NVIDIA cards with SR-IOV (sriov); "

@@ -105,6 +105,12 @@ def test_a_type_that_the_card_does_not_offer_costs_the_others_nothing() -> None:
     each_names([each.message for each in plan.problems], ("A10-8Q",))
 
 
+def test_a_second_name_of_a_type_is_not_a_type_that_the_card_lacks() -> None:
+    plan = planned(ModelKernel([Card(FIRST, A10)]), desired(_4Q=3, _4QGFX=2))
+    assert [step.action.type_id for step in plan.steps] == ["nvidia-591"] * 3
+    assert plan.problems == ()
+
+
 def test_a_type_that_the_kernel_refuses_costs_the_others_nothing() -> None:
     kernel = ModelKernel([Card(FIRST, A10, sizes=Sizes.MIXED)])
     failed = {f"{FIRST}/nvidia-591/create": "EIO"}
