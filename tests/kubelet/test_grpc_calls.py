@@ -130,3 +130,12 @@ async def test_calls_share_a_connection_until_the_peer_is_another(tmp_path: Path
     assert first is again
     assert second is last
     assert second is not first
+
+
+async def test_a_closed_channel_does_not_connect_again_for_a_later_call(tmp_path: Path) -> None:
+    async with serving(tmp_path), open_channel(tmp_path / "p.sock") as channel:
+        stub = v1beta1.DevicePluginStub(channel)
+        await grpc.call(stub.get_device_plugin_options(timeout=5))
+        channel.close()
+        with pytest.raises(grpc.KubeletAway):
+            await grpc.call(stub.get_device_plugin_options(timeout=5))
