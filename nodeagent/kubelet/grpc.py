@@ -325,8 +325,6 @@ class SocketChannel(Channel):
         super().close()
 
     async def _create_connection(self) -> H2Protocol:
-        if self._closed:
-            raise ConnectionRefusedError(f"the channel to {self._path} is closed")
         with sockets.shortened(str(self._path)) as address:
             _, protocol = await self._loop.create_unix_connection(self._protocol_factory, address)
         if self._closed:
