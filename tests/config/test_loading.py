@@ -246,7 +246,7 @@ MISTAKES = [
     (
         "resources:\n- {name: a.b/c}\n- {name: a.b/c, cdi: true}",
         'config.yaml:3: "a.b/c"',
-        "alike",
+        "kind and options",
     ),
     ("resources: [{name: a.b/c}, {name: a.b/C}]", "PCI_RESOURCE_A_B_C", "differ"),
     ("kubelet: {devicePluginDir: plugins}", "kubelet.devicePluginDir:", "'/'"),
