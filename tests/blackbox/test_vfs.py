@@ -74,7 +74,7 @@ async def test_nothing_is_written_to_a_function_that_left_its_vfs_behind(node: N
         assert said["text"] in told["problems"]
         assert (told["changes"]["writes"], asked_of(node)) == (0, "0")
         device = await node.command("explain", VF)
-        assert "left it behind" in device.stdout
+        assert "without this VF" in device.stdout
         plan = await node.command("plan")
         names(plan.stdout, f"problem: {said['text']}", "reboot")
 

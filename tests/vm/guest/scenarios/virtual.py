@@ -90,7 +90,7 @@ async def nothing_is_written_to_a_function_that_came_back_without_its_virtual_fu
     await node.change(pci.rescan)
     await until(lambda: pci.driver(node.leaving) == "nvme", "the driver has it again")
     for address in (one, two):
-        await node.until_reason(address, "fallen-off-the-bus", "left it behind")
+        await node.until_reason(address, "fallen-off-the-bus", node.leaving)
         print(f"    {address} reads {pci.path(address, 'config').read_bytes()[:4].hex()}", flush=True)
     await node.wish(None, {node.leaving: 2})
     await until(lambda: node.logged("plan-problem") > 0, "a person is told")
