@@ -113,7 +113,11 @@ async def test_what_does_not_happen_on_another_node_is_the_same_failure(
 def _playing(directory: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     """The demo in the background; killed if the test does not end it."""
     command, environment = _command(directory, *words)
+    inherited = signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # nohup lets the tests, and what they start, ignore it
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        signal.signal(signal.SIGHUP, inherited)
         try:
             yield process
         finally:
@@ -138,6 +142,7 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "terminal closed"])
 def test_kept_running_it_can_be_asked_until_it_is_interrupted(tmp_path: Path, end: signal.Signals) -> None:
     with _playing(tmp_path, "--keep") as process:
@@ -161,6 +166,7 @@ def test_with_a_page_it_says_where_in_its_first_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_with_a_page_it_says_where_once_more_at_its_end_and_stays(tmp_path: Path) -> None:
     with _playing(tmp_path, "--page") as process:
         addresses = {_read_until(process, "in a browser").split()[1] for _ in range(2)}
