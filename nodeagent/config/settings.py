@@ -140,6 +140,19 @@ class Cdi(NamedTuple):
     )
 
 
+class Dra(NamedTuple):
+    """Settings for resources that are offered by dynamic resource allocation (``via: dra``)."""
+
+    driver: Annotated[
+        str,
+        Key(
+            "name of the DRA driver; claims and DeviceClasses refer to it, so never change it",
+            "DRA driver",
+            at_start=True,
+        ),
+    ] = "nodeagent.local"
+
+
 class Value(NamedTuple):
     """The value of one setting for display, as plain data, and its source."""
 
@@ -166,6 +179,7 @@ class Settings:
     status: Status
     http: Http
     cdi: Cdi
+    dra: Dra
     values: tuple[Value, ...] = ()
     warnings: tuple[str, ...] = ()
     watched: tuple[str, ...] = field(default=(), compare=False)

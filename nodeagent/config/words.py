@@ -352,6 +352,12 @@ WORDS: Mapping[str, Word] = {
     "node name": matching(
         "node name", f"(?:{_PLAIN_DOMAIN})?", "is no node name", "write it as 'kubectl get nodes' shows it"
     ),
+    "DRA driver": matching(
+        "DNS subdomain",
+        r"(?=.{1,63}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*",
+        "is no name of a DRA driver",
+        "write a lower-case domain of at most 63 characters, such as example.com",
+    ),
     "label": matching(
         "label", f"(?:{_PLAIN_DOMAIN}/)?{_LABEL}", "is no label key", "write it such as example.com/role"
     ),
