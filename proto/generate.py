@@ -23,6 +23,8 @@ SOURCES = {
     "deviceplugin": "v1beta1/api.proto",
     "podresources": "v1/api.proto",
     "pluginregistration": "v1/api.proto",
+    "dra": "v1/api.proto",
+    "drahealth": "v1/api.proto",
 }
 
 

@@ -7,8 +7,11 @@
 __all__ = (
     "AllocatableResourcesRequest",
     "AllocatableResourcesResponse",
+    "CdiDevice",
+    "ClaimResource",
     "ContainerDevices",
     "ContainerResources",
+    "DynamicResource",
     "GetPodResourcesRequest",
     "GetPodResourcesResponse",
     "ListPodResourcesRequest",
@@ -65,6 +68,34 @@ default_message_pool.register_message(
 
 
 @dataclass(eq=False, repr=False)
+class CdiDevice(betterproto2.Message):
+    name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+
+
+default_message_pool.register_message("v1", "CDIDevice", CdiDevice)
+
+
+@dataclass(eq=False, repr=False)
+class ClaimResource(betterproto2.Message):
+    cdi_devices: "list[CdiDevice]" = betterproto2.field(
+        1, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
+    driver_name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    pool_name: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+    device_name: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+
+    share_id: "str | None" = betterproto2.field(
+        5, betterproto2.TYPE_STRING, optional=True
+    )
+
+
+default_message_pool.register_message("v1", "ClaimResource", ClaimResource)
+
+
+@dataclass(eq=False, repr=False)
 class ContainerDevices(betterproto2.Message):
     """
     A resource may appear in several entries, one per device and NUMA node.
@@ -92,8 +123,30 @@ class ContainerResources(betterproto2.Message):
         2, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
+    dynamic_resources: "list[DynamicResource]" = betterproto2.field(
+        5, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
 
 default_message_pool.register_message("v1", "ContainerResources", ContainerResources)
+
+
+@dataclass(eq=False, repr=False)
+class DynamicResource(betterproto2.Message):
+    """
+    A claim of the container (Dynamic Resource Allocation), also one made for an extended resource.
+    """
+
+    claim_name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+
+    claim_namespace: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+
+    claim_resources: "list[ClaimResource]" = betterproto2.field(
+        4, betterproto2.TYPE_MESSAGE, repeated=True
+    )
+
+
+default_message_pool.register_message("v1", "DynamicResource", DynamicResource)
 
 
 @dataclass(eq=False, repr=False)
