@@ -124,6 +124,13 @@ REGISTER_FAILING = _warning(
 REGISTRATION_LOST = _warning(
     "5be0f2b3a9f9497d9f0f7a52c1e6d384", "{resource}: registration lost, registering again: {cause}"
 )
+DRA_REGISTERED = _info(
+    "1e5a021a21b749ddb120e369b2301495", "{subsystem}: DRA driver registered with the kubelet"
+)
+DRA_REGISTER_FAILING = _warning(
+    "7d65bc400a974aa78303bdfb48125ad1",
+    "{subsystem}: the kubelet refuses the DRA driver, waiting for its next attempt: {error}",
+)
 KUBELET_UNREACHABLE = _warning(
     "57caa645c4a940828c454051467ecdb6", "kubelet unreachable, waiting for {socket}"
 )

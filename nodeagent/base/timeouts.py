@@ -56,6 +56,9 @@ class Timeouts(NamedTuple):
     refusal_list_sent: float = 0.1  # a refused Allocate waits until the list with the reason is sent
     allocated_id_listed: float = 1.0  # kubelet 1.36.2 crashes if an id leaves the list during Allocate
 
+    # The DRA driver
+    dra_health_repeat: float = 20.0  # the kubelet shows Unknown for a device without a report for 30 s
+
     # gRPC servers and connections
     grpc_call_cancel: float = 1.0  # for cancelled calls to end
     grpc_peer_close: float = 1.0  # for a client to close its connection after its stream has ended
