@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 
 from nodeagent.agent.cluster import inspection
-from nodeagent.agent.cluster.follow import Connection
+from nodeagent.agent.cluster.connection import Connection
 from nodeagent.agent.cluster.inspection import Check
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.cli import args, daemon_client, output

@@ -100,6 +100,20 @@ class Session:
         """
         return await self._call("POST", path, body=body)
 
+    async def replace(self, path: str, body: Object) -> Object:
+        """Return the replaced object; its ``resourceVersion`` in the body must be the current one.
+
+        :raises ClusterUnavailable: if the server has not confirmed it; with CONFLICT for another version.
+        """
+        return await self._call("PUT", path, body=body)
+
+    async def delete(self, path: str, version: str) -> Object:
+        """Delete the object if it has this version.
+
+        :raises ClusterUnavailable: if the server has not confirmed it; with CONFLICT for another version.
+        """
+        return await self._call("DELETE", path, body={"preconditions": {"resourceVersion": version}})
+
     @asynccontextmanager
     async def stream(
         self, path: str, parameters: Parameters, silence: float

@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import anyio
 
 from nodeagent.agent.cluster import state
 from nodeagent.agent.cluster.condition import ConditionWriter
+from nodeagent.agent.cluster.connection import Connection, follow_connection
 from nodeagent.agent.cluster.events import Events
 from nodeagent.agent.cluster.stale import StaleResources
 from nodeagent.agent.cluster.state import ClusterState
@@ -27,14 +27,10 @@ from nodeagent.base.errors import InternalError, KernelRefused
 from nodeagent.base.latest import Latest
 from nodeagent.base.supervise import Task
 from nodeagent.cluster.api import Session
-from nodeagent.cluster.credentials import Credentials, is_followed
 from nodeagent.cluster.watch import Resource, Watch
-from nodeagent.config import Settings
-from nodeagent.kernel.root import Root
 from nodeagent.model.configuration import Configuration
 from nodeagent.model.kubevirt import ClusterConfig
 from nodeagent.model.problem import Problem
-from nodeagent.model.spec import ClusterMode
 from nodeagent.model.status import ClusterStatus, Status
 from nodeagent.policy import merge
 
@@ -49,26 +45,6 @@ KUBEVIRTS = Resource("/apis/kubevirt.io/v1/kubevirts", "KubeVirt CRs", trim=stat
 def follower(core: Core, status: Callable[[], Status]) -> ClusterFollower:
     """The component that follows the cluster, with its tasks; ``status`` collects the Status."""
     return ClusterFollower(core, (Events(core, status), ConditionWriter(core, status), StaleResources(core)))
-
-
-class Connection(NamedTuple):
-    """How to reach the API server, if at all, and the name of this node."""
-
-    following: ClusterMode
-    kubeconfig: str
-    node: str
-
-    @classmethod
-    def of(cls, settings: Settings, root: Root) -> Connection:
-        """Return the connection that these settings configure."""
-        configuration = settings.configuration
-        kubeconfig = configuration.kubeconfig and root.path(configuration.kubeconfig)
-        return cls(configuration.following, kubeconfig, configuration.node.name)
-
-    @property
-    def credentials(self) -> Credentials | None:
-        """The credentials; None if no API server is used."""
-        return Credentials(self.kubeconfig) if is_followed(self.following) else None
 
 
 class ClusterFollower:
@@ -125,22 +101,12 @@ class ClusterFollower:
         self._saved = await threads.call(state.SECTION.load, self._core.root.prefix)
         self.state.set(self._saved)
         self._core.cluster.set(self._saved.config)
-        settings, seen = self._core.settings, -1
         async with anyio.create_task_group() as all_time:
             all_time.start_soon(self.save_states, name="record of the cluster")
-            while True:
-                connection = self._connection()
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._follow, connection, name="API server")
-                    while self._connection() == connection:
-                        seen, _ = await settings.newer(seen)
-                    group.cancel_scope.cancel()
-                self._watches = ()
-
-    def _connection(self) -> Connection:
-        return Connection.of(self._core.settings.get(), self._core.root)
+            await follow_connection(self._core.settings, self._core.root, self._follow)
 
     async def _follow(self, connection: Connection) -> None:
+        self._watches = ()
         credentials = connection.credentials
         if credentials is None:
             return

@@ -78,7 +78,7 @@ class ApiRequest(NamedTuple):
         if method == "GET":
             verb = "get" if self.name else "watch" if self.query.get("watch") == "true" else "list"
         else:
-            verb = {"POST": "create", "PATCH": "patch"}.get(method, method.lower())
+            verb = {"POST": "create", "PUT": "update"}.get(method, method.lower())
         return verb, self.kind.plural + ("/status" if self.of_status else "")
 
     def selects(self, given: Object) -> bool:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fake API server for the tests and the demo: real HTTP or HTTPS on a loopback port.
 
-It lists, watches, gets, patches and creates objects of a few kinds as the real one does, requires a token
-if any is configured, records the requests, and can misbehave (``faults``). Tests and the demo change
-objects with the methods of ``store``. A request is processed in the real order: authentication,
-authorization, response.
+It lists, watches, gets, creates, replaces, patches and deletes objects of a few kinds as the real one does,
+requires a token if any is configured, records the requests, and can misbehave (``faults``). Tests and the
+demo change objects with the methods of ``store``. A request is processed in the real order: authentication,
+authorization, response. ``slices`` validates ResourceSlices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from nodeagent.sim.apiserver.requests import (
     is_absent,
     line,
 )
+from nodeagent.sim.apiserver.slices import admit_slice
 from nodeagent.sim.apiserver.store import (
+    RESOURCE_SLICES,
     Object,
     Store,
     Unpatchable,
@@ -104,7 +106,8 @@ class FakeApiServer:
     A fault affects all kinds (``name``) or one (``name:plural``): ``status`` (a ``Refusal``), ``garbage``,
     ``drop`` (close the connection without a response), ``slow`` (seconds before each response); for watches
     only: ``eof`` (at once), ``half-line``, ``expired`` (an ERROR event of 410), ``hang`` (send nothing
-    more); for reviews: ``review`` (fields that replace those of the response).
+    more); for reviews: ``review`` (fields that replace those of the response); for ResourceSlices:
+    ``gates`` (names of disabled feature gates, whose fields are dropped).
     """
 
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
@@ -221,6 +224,10 @@ class FakeApiServer:
                 return self._json(self._create(target, body), 201)
             case "PATCH", True:
                 return self._json(self._patch(target, request.content_type, body))
+            case "PUT", True:
+                return self._json(self._replace(target, body))
+            case "DELETE", True:
+                return self._json(self._delete(target, body or {}))
         raise ApiError(405)
 
     def _refuse(self, target: ApiRequest, method: str) -> None:
@@ -279,7 +286,29 @@ class FakeApiServer:
             metadata["name"] = f"{metadata['generateName']}{self.store.version:x}"
         if self.store.get(target.kind, metadata["name"], target.namespace) is not None:
             raise ApiError(409, f'{target.kind.plural} "{metadata["name"]}" already exists')
-        return self.store.put(target.kind, given | {"metadata": metadata})
+        return self._put(target, given | {"metadata": metadata})
+
+    def _replace(self, target: ApiRequest, given: Any) -> Object:
+        old = self._find(target)
+        self._check_version(old, given["metadata"].get("resourceVersion"))
+        return self._put(target, given, old)
+
+    def _delete(self, target: ApiRequest, options: Any) -> Object:
+        old = self._find(target)
+        self._check_version(old, options.get("preconditions", {}).get("resourceVersion"))
+        self.store.delete(target.kind, target.name, target.namespace)
+        return old
+
+    def _check_version(self, old: Object, version: str | None) -> None:
+        if version not in (None, old["metadata"]["resourceVersion"]):
+            raise ApiError(
+                409, "the object has been modified; please apply your changes to the latest version"
+            )
+
+    def _put(self, target: ApiRequest, new: Object, old: Object | None = None) -> Object:
+        if target.kind is RESOURCE_SLICES:
+            new = admit_slice(new, old, self.faults.get("gates", target.kind.plural) or ())
+        return self.store.put(target.kind, new)
 
     def _patch(self, target: ApiRequest, kind: str, patch: object) -> Object:
         old = self._find(target)
@@ -291,7 +320,7 @@ class FakeApiServer:
             raise ApiError(422, str(error)) from error
         if target.of_status:
             new = old | {"status": new.get("status", {})}  # the status subresource changes nothing else
-        return self.store.put(target.kind, new)
+        return self._put(target, new, old)
 
 
 class _Watch:

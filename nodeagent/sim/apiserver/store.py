@@ -41,8 +41,12 @@ VMIS = Kind("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances
 VMS = Kind("kubevirt.io/v1", "VirtualMachine", "virtualmachines", True)
 NODES = Kind("v1", "Node", "nodes", False)
 EVENTS = Kind("v1", "Event", "events", True)
+RESOURCE_SLICES = Kind("resource.k8s.io/v1", "ResourceSlice", "resourceslices", False)
+RESOURCE_CLAIMS = Kind("resource.k8s.io/v1", "ResourceClaim", "resourceclaims", True)
+DEVICE_CLASSES = Kind("resource.k8s.io/v1", "DeviceClass", "deviceclasses", False)
+_OF_DRA = (RESOURCE_SLICES, RESOURCE_CLAIMS, DEVICE_CLASSES)
 KINDS: Mapping[tuple[str, str], Kind] = {
-    (kind.root, kind.plural): kind for kind in (KUBEVIRTS, VMIS, VMS, NODES, EVENTS)
+    (kind.root, kind.plural): kind for kind in (KUBEVIRTS, VMIS, VMS, NODES, EVENTS, *_OF_DRA)
 }
 
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes the ResourceSlices of this node, and reads ResourceClaims (resource.k8s.io/v1).
+
+The agent watches the slices with ``own_slices``, writes them, and reads the claims that the kubelet prepares.
+The kubelet's own credentials permit all of these requests (plugin/pkg/auth/authorizer/node). This module does
+not interpret the objects.
+"""
+
+from __future__ import annotations
+
+import random
+
+import anyio
+
+from nodeagent.base.errors import ClusterUnavailable
+from nodeagent.cluster import api
+from nodeagent.cluster.api import NOT_FOUND, TOO_MANY, UNAUTHORIZED, Object, Session
+from nodeagent.cluster.watch import Resource
+from nodeagent.model.claim import ClaimRef
+
+_GROUP = "/apis/resource.k8s.io/v1"
+_SLICES = f"{_GROUP}/resourceslices"
+
+
+def own_slices(driver: str, node: str) -> Resource:
+    """Return the slices of this driver on this node, to watch."""
+    return Resource(_SLICES, "ResourceSlices", f"spec.driver={driver},spec.nodeName={node}")
+
+
+async def read_node_uid(session: Session, node: str) -> str:
+    """Return the UID of the Node, which owns the slices.
+
+    :raises ClusterUnavailable: if there is no such Node (NOT_FOUND), or no valid response.
+    """
+    metadata = (await session.get(f"/api/v1/nodes/{node}")).get("metadata")
+    uid = metadata.get("uid") if isinstance(metadata, dict) else None
+    if not isinstance(uid, str):
+        raise api.unreadable("a Node without a UID")
+    return uid
+
+
+async def create_slice(session: Session, document: Object) -> Object:
+    """Return the slice as the server has stored it.
+
+    :raises ClusterUnavailable: if the server has not confirmed it.
+    """
+    return await session.create(_SLICES, document)
+
+
+async def update_slice(session: Session, document: Object) -> Object:
+    """Return the slice as the server has stored it; the document is complete, with its present version.
+
+    :raises ClusterUnavailable: if the server has not confirmed it; with CONFLICT for another version.
+    """
+    return await session.replace(f"{_SLICES}/{document['metadata']['name']}", document)
+
+
+async def delete_slice(session: Session, name: str, version: str) -> None:
+    """Delete the slice if it exists.
+
+    :raises ClusterUnavailable: if the server has not confirmed it; with CONFLICT for another version.
+    """
+    try:
+        await session.delete(f"{_SLICES}/{name}", version)
+    except ClusterUnavailable as error:
+        if error.status != NOT_FOUND:
+            raise
+
+
+async def read_claim(session: Session, ref: ClaimRef, until: float) -> Object:
+    """Return the claim; its UID is not compared. While the API server does not answer, try again.
+
+    The kubelet calls Prepare again only after 60 to 90 s, so waiting is faster than an error. ``until``: the
+    end of all attempts on the clock of anyio.
+
+    :raises ClusterUnavailable: at once if the server refuses the request, else at the end.
+    """
+    path = f"{_GROUP}/namespaces/{ref.namespace}/resourceclaims/{ref.name}"
+    last = ClusterUnavailable(f"GET {path}: the API server does not answer")
+    attempt, timeouts = 0, session.timeouts
+    with anyio.CancelScope(deadline=until):
+        while True:
+            try:
+                return await session.get(path)
+            except ClusterUnavailable as error:
+                if 400 <= error.status < 500 and error.status not in (UNAUTHORIZED, TOO_MANY):
+                    raise
+                last = error
+            pause = timeouts.claim_read_retry.delay(attempt, random.random())
+            await anyio.sleep(max(pause, min(last.after, timeouts.api_retry_after)))
+            attempt += 1
+    raise last
