@@ -29,7 +29,7 @@ from nodeagent.kernel.root import Root
 from nodeagent.model.allocation import Grant, ResourceDevice, listed_devices, unnamed
 from nodeagent.model.host import Kind, PciFunction
 from nodeagent.model.ids import PciAddress, ResourceName
-from nodeagent.model.resource import Isolation
+from nodeagent.model.resource import Isolation, Via
 from nodeagent.policy import groups
 from nodeagent.policy.groups import OpenState
 from nodeagent.policy.offer import allocating, grants, prefer
@@ -85,9 +85,15 @@ class Allocator:
         self._open_files = threads.OneByOne()
 
     def _request(self, name: ResourceName, device_ids: Sequence[str]) -> Request:
-        """The request for these ids, checked against the newest Snapshot."""
+        """The request for these ids, checked against the newest Snapshot.
+
+        :raises AllocationRefused: if the resource moved to DRA before the kubelet read the shorter list.
+        """
         decision = self._offering.one_turn()
-        return Request(decision.resource(name), device_ids, decision)
+        resource = decision.resource(name)
+        if resource.via is Via.DRA:
+            raise AllocationRefused(f"{name}: DRA advertises its devices now", "try the pod again")
+        return Request(resource, device_ids, decision)
 
     def _renew(self, request: Request) -> Request:
         """The same request, checked against the newest Snapshot."""

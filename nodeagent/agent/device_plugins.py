@@ -65,7 +65,7 @@ class ResourceAnswers:
         try:
             grant = await self._allocator.allocate(self._name, device_ids)
         except AllocationRefused as refusal:
-            resource = self._offering.decision.resource(self._name)
+            resource = self._offering.of_plugin(self._name)
             self._devices.update(resource.devices)
             device_log.refused(resource, device_ids, refusal, self._offering.snapshots.now)
             raise
@@ -80,7 +80,8 @@ class ResourceAnswers:
     async def ready(self) -> None:
         """Wait a limited time for the first answer of PodResources, which the device list depends on."""
         await self._usage.ready()
-        self._devices.update(self._offering.one_turn().resource(self._name).devices)
+        self._offering.one_turn()
+        self._devices.update(self._offering.of_plugin(self._name).devices)
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ class DevicePlugins:
         async def keep(cdi: bool) -> None:
             seen = -1
             while True:
-                seen, resources = await self._offering.resources.newer(seen)
+                seen, resources = await self._offering.of_plugins.newer(seen)
                 await self._follow(resources, cdi, group)
 
         async with anyio.create_task_group() as group:
@@ -179,12 +180,12 @@ class DevicePlugins:
     async def _follow(self, resources: Mapping[ResourceName, Resource], cdi: bool, group: TaskGroup) -> None:
         if cdi:
             await self._cdi.follow()
-        for name in self._running.keys() - self._offering.resources.get().keys():
+        for name in self._running.keys() - self._offering.of_plugins.get().keys():
             why = device_log.successors(self._running[name].resource, self._offering.decision)
             self._end(name)
             log.event(log.RESOURCE_REMOVED, resource=name, cause=why)
         for resource in resources.values():
-            newest = self._offering.resources.get()  # others than ``resources`` after a CDI file was written
+            newest = self._offering.of_plugins.get()  # others than ``resources`` after a CDI file was written
             if resource.cdi is cdi and newest.get(resource.name) is resource:
                 await self._show(resource, group)
 

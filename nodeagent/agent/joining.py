@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins PodResources and the kubelet's checkpoint into the Allocations of the Snapshot. Pure.
+"""Joins PodResources, the kubelet's checkpoint and prepared claims into one Allocations value. Pure.
 
 Called by ``agent.usage``, which queries the kubelet and reads the file. A checkpoint entry has only the uid
 of its pod. If PodResources does not list the entry, the pod's name is known only if PodResources lists
@@ -8,12 +8,13 @@ another device of the pod.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.model.allocation import Allocations, ByResource, Holder, PodList, by_resource, unnamed
+from nodeagent.model.claim import Claim
 from nodeagent.model.ids import GroupNumber, ResourceName
 
 T = TypeVar("T")
@@ -97,6 +98,28 @@ def add_responses(
         nodes=_keep_equal(before.nodes, nodes),
         cdi=_keep_equal(before.cdi, cdi),
         written=written if file.stamp is not None else None,
+    )
+
+
+def add_claims(allocations: Allocations, claims: Iterable[Claim], before: Allocations) -> Allocations:
+    """Add the devices of prepared claims; a device that a pod also has from its device plugin is the pod's.
+
+    Unchanged parts are the same objects as in ``before``.
+    """
+    held: list[tuple[str, Holder]] = []
+    came_with: dict[str, Holder] = {}
+    for claim in claims:
+        for device in claim.devices:
+            holder = Holder(claim.ref.namespace, claim.ref.name, device.resource, claim=True)
+            held.append((device.device_id, holder))
+            others = (each for each in device.parts if each != device.device_id)
+            came_with |= dict.fromkeys(others, replace(holder, came_with=device.device_id))
+    if not held:
+        return allocations
+    return replace(
+        allocations,
+        table=_keep_equal(before.table, merge(by_resource(held), allocations.table)),
+        came_with=_keep_equal(before.came_with, came_with | dict(allocations.came_with)),
     )
 
 

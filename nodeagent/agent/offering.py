@@ -20,10 +20,20 @@ from nodeagent.model.ids import ResourceName
 from nodeagent.model.resource import Resource
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.status import GroupStatus
-from nodeagent.policy.offer import turn
+from nodeagent.policy.offer import handover, turn
 from nodeagent.policy.offer.turn import Decision
 
-_DECISIVE = ("host", "spec", "names", "allocations", "reservations", "loans", "unwanted")
+_DECISIVE = (
+    "host",
+    "spec",
+    "names",
+    "allocations",
+    "reservations",
+    "loans",
+    "unwanted",
+    "claims",
+    "in_slices",
+)
 """The parts of a Snapshot on which offers depend; an unchanged part is the same object."""
 
 
@@ -35,6 +45,7 @@ class Offering:
     def __init__(self, snapshots: Snapshots, releases: Releases, timeouts: Timeouts) -> None:
         self.heartbeat = Heartbeat("the loop that decides what is offered", timeouts.loop_turn)
         self.resources: Latest[Mapping[ResourceName, Resource]] = Latest({})
+        self.of_plugins: Latest[Mapping[ResourceName, Resource]] = Latest({})  # as device plugins list them
         self.snapshots = snapshots  # the next Decision uses the newest one
         self.decision = turn.decide_first(Snapshot(Host(), snapshots.now.spec))  # the newest Decision
         self._releases = releases
@@ -48,6 +59,10 @@ class Offering:
 
             self._groups = self.decision, groups.overview(self.decision)
         return self._groups[1]
+
+    def of_plugin(self, name: ResourceName) -> Resource:
+        """The resource as its device plugin lists it; one without devices if there is none."""
+        return self.of_plugins.get().get(name) or Resource(name, self.decision.resource(name).kind)
 
     async def run(self) -> None:
         """Decide whenever the Snapshot has changed, for ever."""
@@ -68,5 +83,6 @@ class Offering:
             now = replace(now, spec=before.spec)
         if any(getattr(now, part) is not getattr(before, part) for part in _DECISIVE):
             self.decision = turn.decide_next(self.decision, now)
+            self.of_plugins.set(handover.list_for_plugins(self.decision, self.of_plugins.get()))
             self.resources.set(self.decision.resources)
         return self.decision

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod uses which device: joins PodResources, the kubelet's checkpoint and pending allocations.
+"""Which pod uses which device: joins PodResources, the checkpoint, pending allocations and prepared claims.
 
-A device that one of these three sources contains is in use. The checkpoint may have entries that PodResources
+A device that one of these sources contains is in use. The checkpoint may have entries that PodResources
 does not list: of pods that have ended, of plain init containers, or because the kubelet does not know its
 pods yet. If the checkpoint has new entries that PodResources does not list, one device list is sent to the
 kubelet again. After receiving a device list, the kubelet rewrites the checkpoint, and the devices of all its
 entries are in use. While the checkpoint cannot be read, the last known allocations count for 30 s.
 
-Only one query runs at a time. This module writes ``allocations`` of the Snapshot. Times are seconds of the
-event loop's clock.
+Only one query runs at a time. This module writes ``allocations`` and ``claims`` of the Snapshot. Times are
+seconds of the event loop's clock.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from nodeagent.model.allocation import (
     PodList,
     Pods,
 )
+from nodeagent.model.claim import Claim
 
 T = TypeVar("T")
 
@@ -106,6 +107,7 @@ class Usage:
         self._listed: ByResource[Holder] = {}  # the last answer of PodResources
         self._names: frozenset[str] = frozenset()  # the pods in that answer
         self._file = Checkpoint(missing=True)
+        self._of_kubelet = Allocations()  # the published allocations without those of claims
         self._unlisted: frozenset[Entry] = frozenset()  # checkpoint entries that PodResources did not list
         self._list_sent = -math.inf  # when a device list was last sent again
         self._outdated: Stamp | None = None  # the stamp of a checkpoint that was not rewritten in time
@@ -162,7 +164,7 @@ class Usage:
 
     async def _request(self, *, in_allocate: bool = False, rewritten: bool = False) -> Pods | None:
         """``rewritten``: the checkpoint must have been written after the answer."""
-        if self._snapshots.now.allocations == Allocations():
+        if self._of_kubelet == Allocations():
             await self._publish(await self._read(), Knowledge.UNKNOWN)
         self._requested = requested_at = anyio.current_time()
         try:
@@ -275,7 +277,7 @@ class Usage:
         """The listed allocations; while the checkpoint cannot be read, the last known ones are added."""
         if self._absence_counts:
             return listed.table
-        return joining.merge(self._snapshots.now.allocations.table, listed.table)
+        return joining.merge(self._of_kubelet.table, listed.table)
 
     # The table
 
@@ -284,7 +286,7 @@ class Usage:
     ) -> None:
         """Publish the devices in use, from the last answer of PodResources and this checkpoint."""
         self._file = file
-        before = self._snapshots.now.allocations
+        before = self._of_kubelet
         self._pod_of = joining.find_pods(file, self._listed, self._pod_of)
         if answer is not None:
             self._named |= {uid for uid, pod in self._pod_of.items() if str(pod) in answer.pods}
@@ -295,8 +297,15 @@ class Usage:
         if released:
             await self._reader.refresh(released)
         self.released.add(before, allocations, anyio.current_time())
-        self._snapshots.publish(replace(self._snapshots.now, allocations=allocations))
+        self._of_kubelet = allocations
+        self.set_claims(self._snapshots.now.claims)
         self._reservations.update(file, answer)
+
+    def set_claims(self, claims: Mapping[str, Claim]) -> None:
+        """Publish the prepared claims of DRA: their devices are in use from now on, all others are not."""
+        now = self._snapshots.now
+        allocations = joining.add_claims(self._of_kubelet, claims.values(), now.allocations)
+        self._snapshots.publish(replace(now, claims=claims, allocations=allocations))
 
     # The component
 

@@ -23,7 +23,7 @@ UNNAMED = "a pod that the kubelet does not name yet"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod that uses a device, and the resource of the device."""
+    """A pod that uses a device, and the resource of the device; with ``claim`` a ResourceClaim instead."""
 
     namespace: str
     pod: str
@@ -31,8 +31,11 @@ class Holder:
     numa: int | None = None  # the NUMA node that was advertised, for an id that was removed since
     # the id of the bundle or group that contains the device; "" if the device has its own id
     came_with: str = ""
+    claim: bool = False  # ``pod`` is the name of a ResourceClaim, whose pod the node does not know
 
     def __str__(self) -> str:
+        if self.claim:
+            return f"claim {self.namespace}/{self.pod}"
         return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
 
     @property
@@ -89,7 +92,7 @@ class Knowledge(StrEnum):
 
 @dataclass(frozen=True)  # without slots, which leave no room for a cached property
 class Allocations:
-    """The allocations of all device plugins of the node: the union of the kubelet's sources.
+    """The allocations of all device plugins of the node, and the prepared claims of nodeagent's DRA driver.
 
     ``table`` is keyed by resource and device id, because ids are unique within a resource only. The other
     fields come from the Allocate responses in the checkpoint: ``came_with`` are functions and mdevs in the
@@ -143,7 +146,8 @@ class Allocations:
         """Yield devices of named pods that are missing from the checkpoint; numeric ids are skipped."""
         for device_id, holder in self.held() if self.written is not None else ():
             possession = holder.resource, device_id
-            if holder.named and possession not in (self.written or ()) and not device_id.isdecimal():
+            listed = holder.named and not holder.claim
+            if listed and possession not in (self.written or ()) and not device_id.isdecimal():
                 yield possession
 
     def held(self) -> Iterator[tuple[str, Holder]]:

@@ -72,6 +72,13 @@ class Iommufd(StrEnum):
     ONLY = "only"  # instead of the group's node
 
 
+class Via(StrEnum):
+    """The API through which the devices of a resource are advertised and allocated."""
+
+    DEVICE_PLUGIN = "device-plugin"
+    DRA = "dra"
+
+
 class Reason(NamedTuple):
     """Why a device is unavailable: a stable ``code`` for programs, and a message with a hint for users."""
 
@@ -108,6 +115,7 @@ class Resource:
     isolation: Isolation = Isolation.GROUP
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
+    via: Via = Via.DEVICE_PLUGIN
 
     @property
     def direct(self) -> bool:

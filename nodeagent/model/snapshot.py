@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from nodeagent.model.allocation import Allocations, Holder, Reservations, ResourceDevice
 from nodeagent.model.change import Ledger
+from nodeagent.model.claim import Claim
 from nodeagent.model.host import Host, Loans
 from nodeagent.model.ids import GroupNumber, PciAddress
 from nodeagent.model.nodes import DevNode, fits, is_node_path, of_groups
@@ -45,7 +46,8 @@ class Snapshot:
     None means all device nodes that rules name. ``loans`` are the USB devices allocated to pods, with their
     bus device numbers at the allocation. ``recently_allocated`` are PCI functions of which a device node or
     USB device was just allocated. ``unwanted`` are ids that a waiting change removes or binds to another
-    driver when they are no longer in use.
+    driver when they are no longer in use. ``claims`` are the prepared claims of DRA, by uid; ``allocations``
+    contains their devices. ``in_slices`` are the ids of the Devices that ResourceSlices of this node contain.
     """
 
     host: Host = field(default_factory=Host)
@@ -62,6 +64,8 @@ class Snapshot:
     loans: Loans = field(default_factory=dict)
     recently_allocated: frozenset[str] = frozenset()
     unwanted: frozenset[str] = frozenset()
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    in_slices: frozenset[str] = frozenset()
 
     @property
     def rule_nodes_scanned(self) -> bool:

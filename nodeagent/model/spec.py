@@ -16,7 +16,7 @@ from nodeagent.model.host import NODES, Kind
 from nodeagent.model.ids import VFIO_PCI
 from nodeagent.model.plain import Key
 from nodeagent.model.problem import Problem
-from nodeagent.model.resource import Iommufd, Isolation
+from nodeagent.model.resource import Iommufd, Isolation, Via
 
 API_VERSION = "nodeagent/v1"
 """The API version of the configuration file, and of every document that a command prints."""
@@ -70,6 +70,9 @@ class PciRule:
     iommufd: Annotated[Iommufd, Key("allocate /dev/iommu and the VFIO device nodes")] = Iommufd.NEVER
     cdi: Annotated[bool, Key("allocate with CDI device names")] = False
     topology: Annotated[bool, Key("report the NUMA nodes of the devices to the kubelet")] = True
+    via: Annotated[
+        Via, Key("advertise the devices by a device plugin, or by DRA: as ResourceSlices for the scheduler")
+    ] = Via.DEVICE_PLUGIN
     permitted: bool = False
     place: str = field(default="", compare=False)
 
@@ -158,6 +161,7 @@ class MdevRule:
     iommufd: Iommufd = Iommufd.NEVER
     cdi: bool = False
     topology: bool = True
+    via: Via = Via.DEVICE_PLUGIN
     permitted: bool = False
     place: str = field(default="", compare=False)
 
@@ -207,6 +211,7 @@ class UsbRule:
     isolation: ClassVar[Isolation] = Isolation.NONE
     iommufd: ClassVar[Iommufd] = Iommufd.NEVER
     cdi: ClassVar[bool] = False
+    via: ClassVar[Via] = Via.DEVICE_PLUGIN
 
 
 DeviceRule = PciRule | MdevRule | UsbRule

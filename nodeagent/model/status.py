@@ -297,10 +297,11 @@ NO_CHANGES = ChangesStatus((), (), (), (), (), 0)
 
 
 class HolderStatus(NamedTuple):
-    """The pod that uses a device, and the resource of the device."""
+    """The pod that uses a device, and the resource of the device; with ``claim`` a ResourceClaim instead."""
 
     pod: str
     resource: ResourceName
+    claim: bool = False
 
 
 class ConfigurationStatus(NamedTuple):

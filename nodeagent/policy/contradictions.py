@@ -76,7 +76,7 @@ def _difference(one: Rule, other: Rule) -> str | None:
 
 def _options(rule: DeviceRule) -> tuple[object, ...]:
     bundle = isinstance(rule, UsbRule) and rule.bundle
-    return rule.isolation, rule.iommufd, rule.cdi, rule.topology, bundle
+    return rule.isolation, rule.iommufd, rule.cdi, rule.topology, rule.via, bundle
 
 
 def _shared_leaders(rules: Sequence[Rule]) -> Iterator[Problem]:

@@ -119,7 +119,7 @@ def _entries(configuration: Configuration, cr: KubeVirtCR | None) -> Entries | N
 
 
 def _warn_of_rules(configuration: Configuration) -> Iterator[str]:
-    """Names that virt-handler registers on each of its nodes, and rules that match nothing."""
+    """Names that virt-handler registers on each of its nodes, and rules with neither selectors nor options."""
     named = [(rule.name, rule.place) for rule in configuration.rules]
     named += [(alias.target, alias.place) for alias in configuration.aliases]
     for name, place in named:
@@ -129,8 +129,8 @@ def _warn_of_rules(configuration: Configuration) -> Iterator[str]:
                 "choose another name, unless no virt-handler runs on this node"
             )
     for rule in configuration.rules:
-        if not isinstance(rule, DirectRule) and not rule.selectors:
-            yield f'{rule.place}: "{rule.name}" has no selector and matches no device'
+        if not isinstance(rule, DirectRule) and rule == type(rule)(rule.name):
+            yield f'{rule.place}: "{rule.name}" has no selector and no option, so it has no effect'
 
 
 def _warn_of_sources(configuration: Configuration) -> Iterator[str]:

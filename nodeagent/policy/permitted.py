@@ -3,11 +3,14 @@
 
 An entry is served if the CR leaves it to an external provider (``kubevirt.serve``). An entry that gives a
 name a second meaning, or a device a second provider, is refused alone; the other entries count. A rule of the
-configuration takes precedence: a CR entry with its name only permits it.
+configuration takes precedence: a CR entry with its name only permits it. If that rule has no selectors, the
+CR entry selects the devices, and the rule sets their options, such as ``via``.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from nodeagent.model.host import Kind
@@ -38,6 +41,8 @@ WORDS = {rule.kind: rule.words for rule in (PciRule, MdevRule, UsbRule)}
 _RuleKey = tuple[Kind, str, str]
 """Kind and name; each USB entry is a rule of its own, with its place as the third part."""
 
+_NO_OPTIONS: Mapping[tuple[Kind, str], DeviceRule] = MappingProxyType({})
+
 
 class Entries(NamedTuple):
     """The entries of nodeagent and of virt-handler, and findings. ``served``: the ``rules`` by selector."""
@@ -58,7 +63,7 @@ def entries(cr: KubeVirtCR, configuration: Configuration) -> Entries:
     places = {problem.subject for problem in misnamed}
     meant = [entry for entry in listed if _is_served(entry, serve) and entry.place not in places]
     served, refused = _sort(meant, foreign, configuration)
-    rules = _rules(served)
+    rules = _rules(served, _find_options(configuration))
     return Entries(
         tuple(rules.values()),
         _by_selector(served, rules),
@@ -85,7 +90,7 @@ def _sort(
     meant: Sequence[Permitted], foreign: Sequence[Permitted], configuration: Configuration
 ) -> tuple[list[Permitted], list[Problem]]:
     """The entries for which rules are created, and the Problems of others; configured names need no rule."""
-    own = {rule.name for rule in configuration.rules}
+    own = {rule.name for rule in configuration.rules} - {name for _, name in _find_options(configuration)}
     claims = _Claims(configuration, foreign)
     served: list[Permitted] = []
     refused: list[Problem] = []
@@ -146,12 +151,20 @@ def _rule_key(entry: Permitted) -> _RuleKey:
     return entry.kind, entry.resource, entry.place if entry.kind is Kind.USB else ""
 
 
-def _rules(listed: Iterable[Permitted]) -> dict[_RuleKey, DeviceRule]:
-    """One rule for each name, with all of its selectors and the place of its first entry."""
+def _find_options(configuration: Configuration) -> dict[tuple[Kind, str], DeviceRule]:
+    """The configured rules without selectors, by kind and name."""
+    rules = (rule for rule in configuration.rules if not isinstance(rule, DirectRule) and not rule.selectors)
+    return {(rule.kind, rule.name): rule for rule in rules}
+
+
+def _rules(
+    listed: Iterable[Permitted], options: Mapping[tuple[Kind, str], DeviceRule] = _NO_OPTIONS
+) -> dict[_RuleKey, DeviceRule]:
+    """One rule for each name, with all of its selectors, the place of its first entry, and these options."""
     by_key: dict[_RuleKey, list[Permitted]] = {}
     for entry in listed:
         by_key.setdefault(_rule_key(entry), []).append(entry)
-    return {key: _rule(same) for key, same in by_key.items()}
+    return {key: _rule(same, options.get(key[:2])) for key, same in by_key.items()}
 
 
 def _by_selector(listed: Iterable[Permitted], rules: Mapping[_RuleKey, DeviceRule]) -> BySelector:
@@ -163,17 +176,19 @@ def _by_selector(listed: Iterable[Permitted], rules: Mapping[_RuleKey, DeviceRul
     return found
 
 
-def _rule(same: Sequence[Permitted]) -> DeviceRule:
-    """The rule of entries of one kind and name."""
+def _rule(same: Sequence[Permitted], options: DeviceRule | None) -> DeviceRule:
+    """The rule of entries of one kind and name, with the options of a configured rule."""
     name, place = same[0].resource, f"{SOURCE}: {same[0].place.rpartition('.')[2]}"
     selectors = [selector for each in same for selector in each.selectors]
     if same[0].kind is Kind.MDEV:
         mdevs = tuple(MdevSelector(names=(each,)) for each in dict.fromkeys(selectors))
-        return MdevRule(name, mdevs, permitted=True, place=place)
+        own = options if isinstance(options, MdevRule) else MdevRule(name)
+        return replace(own, selectors=mdevs, permitted=True, place=place)
     ids = [each.split(":") for each in selectors]
     if same[0].kind is Kind.PCI:
         pci = dict.fromkeys(PciSelector((vendor,), (device,)) for vendor, device in ids)
-        return PciRule(name, tuple(pci), permitted=True, place=place)
+        rule = options if isinstance(options, PciRule) else PciRule(name)
+        return replace(rule, selectors=tuple(pci), permitted=True, place=place)
     usb = tuple(UsbSelector((vendor,), (product,)) for vendor, product in ids)
     return UsbRule(name, usb, bundle=True, permitted=True, place=place)
 

@@ -10,6 +10,7 @@ from nodeagent.base.latest import Latest
 from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.checkpoint import Checkpoint, Entry
 from nodeagent.model.allocation import Knowledge
+from nodeagent.model.claim import Claim, ClaimDevice, ClaimRef
 from tests.agent.kubelets import A, B, Kubelet, Node
 
 BRIEF = Timeouts()._replace(
@@ -317,3 +318,28 @@ async def test_the_first_list_waits_for_an_answer_but_not_long() -> None:
         with anyio.fail_after(5):
             await node.usage.ready()
     assert node.allocations.complete
+
+
+async def test_the_devices_of_prepared_claims_are_in_use_until_they_are_unprepared() -> None:
+    kubelet = Kubelet()
+    kubelet.add("ns/one", (A, "0"))
+    node = Node(kubelet)
+    await node.usage.request()
+    device = ClaimDevice("gpu", "pool", "name", B, "1", ("1", "2"))
+    claims = {"uid": Claim(ClaimRef("ns", "gpu", "uid"), (device,))}
+    node.usage.set_claims(claims)
+    assert node.snapshots.now.claims == claims
+    await node.usage.request()
+    assert node.in_use == {(A, "0"), (B, "1")}
+    assert [str(node.snapshots.now.holder(each)) for each in "012"] == [
+        "ns/one",
+        "claim ns/gpu",
+        "claim ns/gpu",
+    ]
+    assert list(node.allocations.not_in_checkpoint()) == []
+    kubelet.end("ns/one")
+    await node.usage.request()
+    assert node.in_use == {(B, "1")}
+    node.usage.set_claims({})
+    assert node.in_use == set()
+    assert node.snapshots.now.holder("2") is None

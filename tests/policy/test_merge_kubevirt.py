@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from nodeagent.model import plain
 from nodeagent.model.configuration import Alias, Configuration, KubeVirt, Node
 from nodeagent.model.kubevirt import KubeVirtCR
+from nodeagent.model.resource import Via
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import (
     MdevRule,
@@ -228,6 +230,19 @@ def test_the_configuration_wins_where_both_name_one_resource() -> None:
     assert told(read(GUIDE), rules=(own,)) == []
     node = NodeRule(NAME, "/dev/kvm")
     assert merged(read(GUIDE), rules=(node,)).rules == (node,)
+
+
+def test_a_rule_without_selectors_sets_the_options_of_the_entry_with_its_name() -> None:
+    options = PciRule(NAME, via=Via.DRA, place="config.yaml:3")
+    cr = read({"pciHostDevices": [external(T4)], "mediatedDevices": [external(VGPU)]})
+    own, pci, mdev = merged(cr, rules=(options,)).rules
+    assert own == options
+    assert isinstance(pci, PciRule) and isinstance(mdev, MdevRule)
+    assert (pci.name, pci.via, pci.permitted) == (NAME, Via.DRA, True)
+    assert pci.selectors == (PciSelector(("10de",), ("1eb8",)),)
+    assert mdev.via is Via.DEVICE_PLUGIN
+    by_kind = MdevRule(VGPU_NAME, via=Via.DRA)
+    assert merged(cr, rules=(by_kind,)).rules[-1] == replace(mdev, via=Via.DRA)
 
 
 @pytest.mark.parametrize(

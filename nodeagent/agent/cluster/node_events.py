@@ -160,7 +160,9 @@ def _devices(status: Status) -> Iterator[tuple[tuple[str, ...], NodeEvent]]:
 def _holder(resource: str, device_id: str, status: Status) -> HolderStatus | None:
     """The pod that uses this device of this resource, if its name is known."""
     found = status.holders.get(device_id)
-    return found if found is not None and found.resource == resource and "/" in found.pod else None
+    if found is None or found.claim or found.resource != resource:
+        return None
+    return found if "/" in found.pod else None
 
 
 def _pods_of_groups(status: Status) -> Mapping[str, frozenset[str]]:

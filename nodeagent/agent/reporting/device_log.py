@@ -13,13 +13,14 @@ from typing import NamedTuple
 from nodeagent.base import log
 from nodeagent.base.errors import AllocationRefused
 from nodeagent.model.ids import DeviceId, pci_address
-from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, waits
+from nodeagent.model.resource import Device, Reason, ReasonCode, Resource, Via, waits
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import grants
 from nodeagent.policy.offer.turn import Decision
 
 FEWER = "the rule now makes fewer shares of its node"
 LEFT = "it has left the node"
+BY_DRA = "DRA advertises its devices now"
 
 
 class _Change(NamedTuple):
@@ -81,6 +82,8 @@ def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
     offer = decision.offer_with(device_id)
     if offer is None:
         return "no rule matches it now, nor does discovery"
+    if offer.match.resource == resource.name and offer.match.rule.via is not resource.via:
+        return BY_DRA
     if offer.match.resource == resource.name:
         return f"it is now a part of {offer.device.id}"
     return f"it is now offered as {offer.match.resource}"
@@ -89,6 +92,8 @@ def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
 def successors(resource: Resource, decision: Decision) -> str:
     """Why a resource ends: the names under which its devices are offered now, if there are any."""
     offers = (decision.offer_with(device.id) for device in resource.devices)
+    if decision.resource(resource.name).via is Via.DRA:
+        return BY_DRA
     names = sorted({offer.match.resource for offer in offers if offer is not None})
     if names:
         return f"its devices are now offered as {', '.join(names)}"

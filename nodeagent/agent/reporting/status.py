@@ -63,7 +63,9 @@ def collect(
         host=core.observer.status,
         resources=kubelet.plugins.status,
         changes=NO_CHANGES if changes is None else changes.status,
-        holders={each: HolderStatus(str(pod), pod.resource) for each, pod in allocations.holders.items()},
+        holders={
+            each: HolderStatus(str(pod), pod.resource, pod.claim) for each, pod in allocations.holders.items()
+        },
         subsystems={name: text or RUNNING_AGAIN for name, text in core.supervisor.failures.items()},
         problems=(),
         process=ProcessStatus(*process.read_numbers()),

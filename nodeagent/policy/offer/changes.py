@@ -50,6 +50,7 @@ def find_changes(before: Snapshot, now: Snapshot) -> Changed:
         marked = before.reservations.admitting ^ now.reservations.admitting
         marked |= before.reservations.withdrawn ^ now.reservations.withdrawn
         marked |= before.unwanted ^ now.unwanted
+        marked |= before.in_slices ^ now.in_slices
         rechecked = _find_units(marked | held, now.host)
         rechecked |= dict.fromkeys(_find_unplugged(before, now, held) & now.host.groups.keys())
         if before.allocations.complete != now.allocations.complete:

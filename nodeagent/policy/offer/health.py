@@ -27,11 +27,12 @@ from nodeagent.model.host import (
 )
 from nodeagent.model.ids import pci_order
 from nodeagent.model.nodes import CONTAINER_NODE, IOMMUFD_NODE
-from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode
+from nodeagent.model.resource import Iommufd, Isolation, Reason, ReasonCode, Via
 from nodeagent.policy import classes, groups
 from nodeagent.policy.offer import discovery
 
 WAITS_HINT = "stop the VM that uses it; the removal then completes"
+LEAVES_SLICE = "it becomes available when the API server has removed it from the slice"
 WITH_ITS_POD = "it becomes available when that pod ends"
 HIDDEN_NODE = "check for udev rules or container mounts that hide /dev/vfio"
 _FIND_OPENER = "on the host, fuser -v /dev/vfio/* names the process"
@@ -57,6 +58,7 @@ class Unit(NamedTuple):
     admitting: frozenset[str] = frozenset()  # allocated to the pod under admission
     withdrawn: frozenset[str] = frozenset()  # being bound to another driver, or removed
     unwanted: frozenset[str] = frozenset()  # to be bound or removed once they are not in use
+    in_slices: frozenset[str] = frozenset()  # in a ResourceSlice of this node
     vfs: tuple[PciFunction, ...] = ()
     vf_holders: Mapping[str, Holder] = MappingProxyType({})
     mdevs: Mapping[str, int] = MappingProxyType({})
@@ -90,6 +92,7 @@ class Use(NamedTuple):
     type_id: str | None = None
     unnamed: bool = False
     force: tuple[str, ...] = ()  # of a USB rule: devices that are offered although the host uses them
+    via: Via = Via.DEVICE_PLUGIN
 
     def device_id(self, host_device: HostDevice) -> str:
         """The id of the Device that contains the host device."""
@@ -467,6 +470,8 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
     own_id = use.device_id(host_device)
     own = unit.holders.get(own_id)
     elsewhere = explain_other_resource(own, use)
+    if elsewhere is None and own_id in unit.in_slices and use.resource and use.via is Via.DEVICE_PLUGIN:
+        elsewhere = Reason(ReasonCode.GROUP_HELD, "still in a ResourceSlice of this node", LEAVES_SLICE)
     if elsewhere is not None or use.isolation is Isolation.NONE:
         return elsewhere
     for device_id, holder in unit.holders.items():
@@ -487,9 +492,14 @@ def _held(host_device: HostDevice, unit: Unit, use: Use) -> Reason | None:
 
 
 def explain_other_resource(holder: Holder | None, use: Use) -> Reason | None:
-    """The Reason for a device in use under another resource, so that it is not allocated twice."""
-    if holder is None or not (holder.came_with or use.resource not in ("", holder.resource)):
+    """The Reason for a device in use under another resource, or through the other API (``Via``)."""
+    if holder is None:
         return None
+    if not holder.came_with and use.resource in ("", holder.resource):
+        if not use.resource or holder.claim is (use.via is Via.DRA):
+            return None
+        by = "through DRA" if holder.claim else "from the device plugin"
+        return Reason(ReasonCode.GROUP_HELD, f"in use by {holder}, which got it {by}", WITH_ITS_POD)
     of = f" with {holder.came_with}" if holder.came_with and not holder.came_with.isdecimal() else ""
     return Reason(
         ReasonCode.GROUP_HELD, f"in use by {holder}, which got it as {holder.resource}{of}", WITH_ITS_POD

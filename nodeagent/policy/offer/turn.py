@@ -18,7 +18,7 @@ from typing import NamedTuple
 from nodeagent.model.allocation import Holder
 from nodeagent.model.host import Host, HostDevice, Kind, PciFunction
 from nodeagent.model.ids import ResourceName
-from nodeagent.model.resource import Device, ReasonCode, Resource, Resources
+from nodeagent.model.resource import Device, ReasonCode, Resource, Resources, Via
 from nodeagent.model.snapshot import Snapshot
 from nodeagent.model.spec import CdiRule, DeviceRule, DirectRule, Rule
 from nodeagent.policy.offer import changes, not_offered, units
@@ -212,7 +212,8 @@ def _find_not_offered(
 
     def is_offered(device_id: str, holder: Holder) -> bool:
         name, rule = holder.resource, rules.get(holder.resource)
-        if rule is None and name not in now.by_resource and name not in before.resources:
+        unknown = rule is None and name not in now.by_resource and name not in before.resources
+        if unknown and not holder.claim:
             return True  # the resource of another plugin
         if isinstance(rule, DirectRule):
             if name not in made:
@@ -300,11 +301,18 @@ def _build_resource(name: ResourceName, rule: Rule | None, old: Resource | None,
         found = _build_direct_resource(rule, now.snapshot)
         found = replace(found, devices=(*found.devices, *held)) if held else found
     else:
-        empty = Resource(name, Kind.PCI if old is None else old.kind)
+        empty = Resource(name, Kind.PCI if old is None else old.kind, via=_find_via(name, held, now.snapshot))
         found = _build_device_resource(empty, rule, now.by_resource.get(name, {}), held)
     if rule is None or rule.topology:
         return found
     return replace(found, devices=tuple(device._replace(numa=None) for device in found.devices))
+
+
+def _find_via(name: ResourceName, held: Iterable[Device], snapshot: Snapshot) -> Via:
+    """The API that allocated these devices in use, which no rule offers any more."""
+    holders = (snapshot.allocations.holder_of(name, each.id) for each in held)
+    by_claim = any(holder is not None and holder.claim for holder in holders)
+    return Via.DRA if by_claim else Via.DEVICE_PLUGIN
 
 
 def _build_direct_resource(rule: DirectRule, snapshot: Snapshot) -> Resource:
@@ -326,7 +334,7 @@ def _build_device_resource(
     devices = units.sort_devices([*held, *(offer.device for offer in offers)])
     if rule is None:
         return replace(empty, devices=devices)
-    return Resource(empty.name, rule.kind, devices, rule.isolation, rule.iommufd, rule.cdi)
+    return Resource(empty.name, rule.kind, devices, rule.isolation, rule.iommufd, rule.cdi, rule.via)
 
 
 def find_awaited(decision: Decision) -> frozenset[str]:

@@ -109,6 +109,7 @@ def build_unit(unit_id: UnitId, snapshot: Snapshot) -> Unit:
     group = None if isinstance(unit_id, str) else host.groups.get(unit_id)
     devices = _find_devices(unit_id, group, host)
     marked = allocations.table or reservations.pending or reservations.withdrawn or snapshot.unwanted
+    marked = marked or snapshot.in_slices
     ids = _list_ids(group, devices) if marked else ()
     functions = tuple([each for each in devices if isinstance(each, PciFunction)])
     vfs = _find_vfs(functions, host)
@@ -122,6 +123,7 @@ def build_unit(unit_id: UnitId, snapshot: Snapshot) -> Unit:
         admitting=reservations.admitting.intersection(ids),
         withdrawn=reservations.withdrawn.intersection(ids),
         unwanted=snapshot.unwanted.intersection(ids),
+        in_slices=snapshot.in_slices.intersection(ids),
         vfs=vfs,
         vf_holders=_find_holders((each.address for each in vfs), snapshot),
         mdevs=_count_mdevs(functions, host),
@@ -261,7 +263,9 @@ def _build_offer(pairs: Sequence[_Matched], unit: Unit, snapshot: Snapshot) -> O
 def _build_use(match: Match, ids: tuple[str, ...]) -> Use:
     rule = match.rule
     force = rule.force if isinstance(rule, UsbRule) else ()
-    return Use(rule.isolation, rule.iommufd, match.resource, ids, match.type_id, match.unnamed, force)
+    return Use(
+        rule.isolation, rule.iommufd, match.resource, ids, match.type_id, match.unnamed, force, rule.via
+    )
 
 
 def find_numa(host_device: HostDevice, snapshot: Snapshot) -> int | None:
