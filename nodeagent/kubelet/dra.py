@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
+from anyio import CancelScope
 from anyio.abc import TaskGroup
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
@@ -88,7 +89,8 @@ class DraPlugin:
         ``plugins`` beside it. Both are paths as the kubelet uses them, without the root ``prefix``.
         """
         self.driver = driver
-        self.registered: Latest[bool] = Latest(False)  # the kubelet has accepted the driver
+        # True when the kubelet has accepted the driver; touched at each registration
+        self.registered: Latest[bool] = Latest(False)
         self.health: Latest[Mapping[str, Health]] = Latest({})  # by the device's name in the pool
         self.endpoint = f"{Path(registry).parent}/plugins/{driver}/{SOCKET}"
         self._pool = pool
@@ -112,37 +114,37 @@ class DraPlugin:
                 with directory.listening(lambda _: self._news.touch()):
                     while True:
                         await self._wait_until(lambda: directory.exists)
-                        await self._serve(tasks)
+                        await self._serve()
         finally:
             directory.close()
 
-    async def _serve(self, tasks: TaskGroup) -> None:
+    async def _serve(self) -> None:
         """Serve the driver, then announce it, until one of the two sockets is removed."""
-        driver = self._create_driver(tasks)
-        registration = SocketServer(
-            self._directory.path,
-            f".{self._directory.new_name(self.driver)}",
-            [_Registration(self)],
-            self._timeouts,
-            publish_as=REGISTRATION_SOCKET,
-        )
-        try:
-            await driver.start()
-            await registration.start()
-            await self._wait_until(lambda: not (driver.present and registration.present))
-        finally:
-            self.registered.set(False)
-            await registration.stop(0)
-            await driver.stop(self._timeouts.allocate_at_shutdown)
+        async with anyio.create_task_group() as tasks:
+            service = _Driver(self._answers, tasks)
+            driver = self._create_server(service)
+            registration = SocketServer(
+                self._directory.path,
+                f".{self._directory.new_name(self.driver)}",
+                [_Registration(self)],
+                self._timeouts,
+                publish_as=REGISTRATION_SOCKET,
+            )
+            try:
+                await driver.start()
+                await registration.start()
+                await self._wait_until(lambda: not (driver.present and registration.present))
+            finally:
+                self.registered.set(False)
+                await driver.stop(self._timeouts.allocate_at_shutdown)
+                service.cancel_calls()
+                await registration.stop(0)  # afterwards the kubelet closes its connection to the driver
 
-    def _create_driver(self, tasks: TaskGroup) -> SocketServer:
+    def _create_server(self, service: Servable) -> SocketServer:
         self._socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)  # of a killed process
-        services: list[Servable] = [
-            _Driver(self._answers, tasks),
-            _HealthReports(self._pool, self.health, self._timeouts.dra_health_repeat),
-        ]
-        return SocketServer(self._socket.parent, SOCKET, services, self._timeouts)
+        reports = _HealthReports(self._pool, self.health, self._timeouts.dra_health_repeat)
+        return SocketServer(self._socket.parent, SOCKET, [service, reports], self._timeouts)
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -156,7 +158,8 @@ class DraPlugin:
         elif not self._complained:
             self._complained = True
             log.event(log.DRA_REGISTER_FAILING, subsystem=self.driver, error=bounded(error))
-        self.registered.set(error is None)
+        if not self.registered.set(error is None):
+            self.registered.touch()  # a restarted kubelet has registered the driver again
 
 
 class _Registration(pluginregistration.RegistrationBase):
@@ -189,6 +192,12 @@ class _Driver(v1.DraPluginBase):
     def __init__(self, answers: ClaimAnswers, tasks: TaskGroup) -> None:
         self._answers = answers
         self._tasks = tasks
+        self._running: set[CancelScope] = set()
+
+    def cancel_calls(self) -> None:
+        """Cancel the work of all calls."""
+        for scope in self._running:
+            scope.cancel()
 
     def __mapping__(self) -> dict[str, Handler]:
         return _for_versions(super().__mapping__(), DRIVER_SERVICE, DRIVER_VERSIONS)
@@ -228,12 +237,14 @@ class _Driver(v1.DraPluginBase):
         ended = anyio.Event()
 
         async def run() -> None:
-            try:
-                results.append(await work())
-            except Exception as error:  # noqa: BLE001 - it must not end the other calls
-                errors.append(error)
-            finally:
-                ended.set()
+            with CancelScope(shield=True) as scope:  # when the daemon ends, the call has a moment to succeed
+                self._running.add(scope)
+                try:
+                    results.append(await work())
+                except Exception as error:  # noqa: BLE001 - it must not end the other calls
+                    errors.append(error)
+            self._running.discard(scope)
+            ended.set()
 
         self._tasks.start_soon(run, name="claims")
         await ended.wait()

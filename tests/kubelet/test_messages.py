@@ -23,6 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
+from nodeagent.kubelet.api.dra import v1 as dra_v1
+from nodeagent.kubelet.api.drahealth import v1 as health_v1
 from nodeagent.kubelet.api.pluginregistration import pluginregistration
 from nodeagent.kubelet.api.podresources import v1
 
@@ -31,6 +33,8 @@ APIS: dict[str, tuple[str, Any]] = {
     "deviceplugin": ("v1beta1", v1beta1),
     "podresources": ("v1", v1),
     "pluginregistration": ("v1", pluginregistration),
+    "dra": ("v1", dra_v1),
+    "drahealth": ("v1", health_v1),
 }
 
 _texts = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -102,7 +106,30 @@ def _pod_resources() -> Iterator[st.SearchStrategy[Any]]:
     devices = _message(
         v1, "ContainerDevices", resource_name=_texts, device_ids=_lists, topology=_topology(v1)
     )
-    container = _message(v1, "ContainerResources", name=_texts, devices=_repeated(devices))
+    claim = _message(
+        v1,
+        "DynamicResource",
+        claim_name=_texts,
+        claim_namespace=_texts,
+        claim_resources=_repeated(
+            _message(
+                v1,
+                "ClaimResource",
+                cdi_devices=_repeated(_message(v1, "CdiDevice", name=_texts)),
+                driver_name=_texts,
+                pool_name=_texts,
+                device_name=_texts,
+                share_id=st.none() | _texts,
+            )
+        ),
+    )
+    container = _message(
+        v1,
+        "ContainerResources",
+        name=_texts,
+        devices=_repeated(devices),
+        dynamic_resources=_repeated(claim),
+    )
     pod = _message(v1, "PodResources", name=_texts, namespace=_texts, containers=_repeated(container))
     yield _message(v1, "ListPodResourcesResponse", pod_resources=_repeated(pod))
     yield _message(v1, "AllocatableResourcesResponse", devices=_repeated(devices))
@@ -116,10 +143,49 @@ def _plugin_registration() -> Iterator[st.SearchStrategy[Any]]:
     yield _message(module, "RegistrationStatus", plugin_registered=st.booleans(), error=_texts)
 
 
+def _dra() -> Iterator[st.SearchStrategy[Any]]:
+    def by_uid(answer: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+        return st.dictionaries(_texts, answer, max_size=3)
+
+    claim = _message(dra_v1, "Claim", namespace=_texts, uid=_texts, name=_texts)
+    device = _message(
+        dra_v1,
+        "Device",
+        request_names=_lists,
+        pool_name=_texts,
+        device_name=_texts,
+        cdi_device_ids=_lists,
+        share_id=st.none() | _texts,
+    )
+    prepared = _message(dra_v1, "NodePrepareResourceResponse", devices=_repeated(device), error=_texts)
+    unprepared = _message(dra_v1, "NodeUnprepareResourceResponse", error=_texts)
+    yield _message(dra_v1, "NodePrepareResourcesRequest", claims=_repeated(claim))
+    yield _message(dra_v1, "NodePrepareResourcesResponse", claims=by_uid(prepared))
+    yield _message(dra_v1, "NodeUnprepareResourcesRequest", claims=_repeated(claim))
+    yield _message(dra_v1, "NodeUnprepareResourcesResponse", claims=by_uid(unprepared))
+
+
+def _dra_health() -> Iterator[st.SearchStrategy[Any]]:
+    device = _message(health_v1, "DeviceIdentifier", pool_name=_texts, device_name=_texts)
+    seconds = st.integers(-(2**63), 2**63 - 1)
+    health = _message(
+        health_v1,
+        "DeviceHealth",
+        device=st.none() | device,
+        health=st.sampled_from(health_v1.HealthStatus),
+        last_updated_time=seconds,
+        health_check_timeout_seconds=seconds,
+        message=_texts,
+    )
+    yield _message(health_v1, "NodeWatchResourcesResponse", devices=_repeated(health))
+
+
 STRATEGIES: dict[str, Callable[[], Iterator[st.SearchStrategy[Any]]]] = {
     "deviceplugin": _device_plugin,
     "podresources": _pod_resources,
     "pluginregistration": _plugin_registration,
+    "dra": _dra,
+    "drahealth": _dra_health,
 }
 
 
@@ -129,7 +195,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Module
     folder = tmp_path_factory.mktemp("peer")
     for api, (version, _) in APIS.items():
         text = (PROTO / api / version / "api.proto").read_text()
-        (folder / f"peer_{api}.proto").write_text(text.replace("package v1;", "package peer.v1;"))
+        (folder / f"peer_{api}.proto").write_text(text.replace("package v1;", f"package peer.{api};"))
         flags = [f"-I{folder}", f"--python_out={folder}", f"peer_{api}.proto"]
         assert protoc.main(["protoc", *flags]) == 0
     sys.path.insert(0, str(folder))

@@ -17,6 +17,7 @@ import anyio
 
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.grpc import RPC_ERRORS, in_own_task
+from nodeagent.sim.kubelet.dra import ClaimsFailed, Drivers
 from nodeagent.sim.kubelet.plugins import Client, Clients, go_text
 from nodeagent.sim.kubelet.state import (
     AllocateCall,
@@ -39,9 +40,10 @@ class Rejected(Exception):
 class Admission:
     """Admits the pods of one run of the kubelet."""
 
-    def __init__(self, state: State, clients: Clients) -> None:
+    def __init__(self, state: State, clients: Clients, drivers: Drivers) -> None:
         self._state = state
         self._clients = clients
+        self._drivers = drivers
         self._one_at_a_time = anyio.Lock()
 
     async def admit(self, pod: Pod) -> Pod:
@@ -57,8 +59,11 @@ class Admission:
             except Rejected as error:
                 self._reject(pod, str(error))
             else:
-                await self._start(pod)
+                if not pod.claims:
+                    await self._start(pod)
             state.changed()
+        if pod.claims and pod.phase != "Failed":  # claims are prepared by a worker per pod
+            await self._prepare_and_start(pod)
         return pod
 
     async def start_again(self, pod: Pod) -> Pod:
@@ -73,7 +78,7 @@ class Admission:
             pod.message = str(error)
         else:
             pod.message = ""
-            await self._start(pod)
+            await self._prepare_and_start(pod)
         self._state.changed()
         return pod
 
@@ -183,6 +188,17 @@ class Admission:
         _look_up(self._state, resource, ids)
         return responses[0]
 
+    async def _prepare_and_start(self, pod: Pod) -> None:
+        """Prepare the claims and start the containers; after an error the pod is Pending."""
+        try:
+            await self._drivers.prepare(pod)
+        except ClaimsFailed as error:
+            pod.reason, pod.message = "FailedPrepareDynamicResources", str(error)
+        else:
+            pod.reason = ""
+            await self._start(pod)
+        self._state.changed()
+
     async def _start(self, pod: Pod) -> None:
         pod.phase = "Running"
         (self._state.paths.pods / pod.uid).mkdir(parents=True, exist_ok=True)
@@ -238,6 +254,9 @@ def _result(state: State, pod: Pod, name: str) -> ContainerResult:
         if (held.pod_uid, held.container) == (pod.uid, name):
             result.ids[held.resource] = held.ids
             _merge(result, v1beta1.ContainerAllocateResponse.parse(held.response))
+    if name.startswith("c"):
+        prepared = [device for claim in state.claims_of(pod) for device in claim.devices]
+        result.cdi += [cdi for device in prepared for cdi in device.cdi]
     for host, _, _ in result.devices:
         if not os.path.lexists(f"{state.paths.root}{host}"):
             result.error = f"CreateContainerError: lstat {host}: no such file or directory"

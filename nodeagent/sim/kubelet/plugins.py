@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,15 @@ class Clients:
         if not self._state.faults.get("no-list", resource):
             self._tasks.start_soon(self._read, client, name=f"lists of {resource}")
 
+    async def use(self, info: pluginregistration.PluginInfo, path: Path) -> Callable[[], None]:
+        """Use a plugin that was found in plugins_registry; return the function that ends this.
+
+        :raises ValueError: if the plugin is rejected.
+        """
+        _check(info)
+        await self.connect(info.name, Path(info.endpoint or path))
+        return partial(self.disconnect, info.name)
+
     async def _options(
         self, channel: SocketChannel, deadline: Deadline | None
     ) -> v1beta1.DevicePluginOptions:
@@ -255,13 +266,19 @@ def _nodes(topology: v1beta1.TopologyInfo | None) -> tuple[int, ...] | None:
     return None if topology is None else tuple(node.id for node in topology.nodes)
 
 
+Handler = Callable[[pluginregistration.PluginInfo, Path], Awaitable[Callable[[], None]]]
+"""Begins to use the plugin whose socket is at the path; returns the function that ends this."""
+
+
 class PluginWatcher:
     """Watches the plugins_registry directory in one run of the kubelet."""
 
-    def __init__(self, state: State, clients: Clients) -> None:
+    def __init__(self, state: State, handlers: Mapping[str, Handler]) -> None:
+        """``handlers``: by plugin type, functions that begin to use a plugin."""
         self._state = state
-        self._clients = clients
-        self._used: dict[Path, tuple[tuple[int, int], str]] = {}  # file → identity, resource
+        self._handlers = handlers
+        # file → identity, function that ends the use of the plugin
+        self._used: dict[Path, tuple[tuple[int, int], Callable[[], None]]] = {}
         # file → time of the next attempt on the loop's clock, pause
         self._failed: dict[Path, tuple[float, float]] = {}
 
@@ -274,10 +291,10 @@ class PluginWatcher:
     async def one_turn(self) -> None:
         """Remove plugins whose socket was removed or replaced, then try new sockets."""
         sockets = _sockets(self._state.paths.registry)
-        for path, (identity, resource) in tuple(self._used.items()):
+        for path, (identity, end) in tuple(self._used.items()):
             if sockets.get(path) != identity:
                 del self._used[path]
-                self._clients.disconnect(resource)
+                end()
         for path, identity in sockets.items():
             due, _ = self._failed.get(path, (0.0, 0.0))
             if path not in self._used and anyio.current_time() >= due:
@@ -307,22 +324,22 @@ class PluginWatcher:
         seen = Registration(info.name, info.endpoint or str(path), anyio.current_time())
         self._state.statistics.registrations.append(seen)
         try:
-            _check(info)
-            await self._clients.connect(info.name, Path(seen.endpoint))
+            handler = self._handlers.get(info.type)
+            if handler is None:
+                raise ValueError(f"no handler registered for plugin type: {info.type}")
+            end = await handler(info, path)
         except (ValueError, GRPCError) as error:
             seen.refusal = str(error)
             status = pluginregistration.RegistrationStatus(False, seen.refusal)
             await in_own_task(stub.notify_registration_status(status, timeout=NOTIFY_LIMIT))
             raise ConnectionError(seen.refusal) from error
-        self._used[path] = (identity, info.name)
+        self._used[path] = (identity, end)
         status = pluginregistration.RegistrationStatus(True)
         await in_own_task(stub.notify_registration_status(status, timeout=NOTIFY_LIMIT))
 
 
 def _check(info: pluginregistration.PluginInfo) -> None:
     """Check the plugin info as the device manager does. :raises ValueError: if it would reject the plugin."""
-    if info.type != "DevicePlugin":
-        raise ValueError(f"no handler registered for plugin type: {info.type}")
     if "v1beta1" not in info.supported_versions:
         raise ValueError("manager does not support the plugin's versions")
     if not is_extended_resource_name(info.name):

@@ -4,8 +4,8 @@
 The demo, the tests and the benchmark use it. It registers plugins as the real kubelet does, reads their
 lists, admits pods, writes its checkpoint, serves PodResources, watches plugins_registry, and can restart
 and misbehave (``faults``). It runs no containers: the result of a pod lists the devices, variables and
-mounts of its containers. ``plugins`` has the connections to plugins, ``admission`` the pods, ``state`` the
-device tables.
+mounts of its containers. ``plugins`` has the connections to plugins, ``dra`` those to DRA drivers,
+``admission`` the pods, ``state`` the device tables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from nodeagent.base.timeouts import Timeouts
 from nodeagent.kubelet.api.deviceplugin import v1beta1
 from nodeagent.kubelet.api.podresources import v1
 from nodeagent.kubelet.grpc import SocketServer
+from nodeagent.sim.apiserver.store import Store
 from nodeagent.sim.kubelet.admission import Admission
+from nodeagent.sim.kubelet.dra import ClaimsFailed, Drivers, list_claims
 from nodeagent.sim.kubelet.plugins import Clients, PluginWatcher
 from nodeagent.sim.kubelet.state import ContainerDevices, Pod, Registration, State
 
@@ -45,7 +47,8 @@ class FakeKubelet:
     """A fake kubelet, used as an async context manager that starts and stops it.
 
     ``root`` is the path prefix, ``seed`` determines the order of device ids, ``topology_policy`` is the
-    kubelet's (``none`` or any other). At the first start, the sockets look ``age`` seconds old; each later
+    kubelet's (``none`` or any other), ``api`` has the ResourceClaims and ResourceSlices, ``node`` is the name
+    of the Node. At the first start, the sockets look ``age`` seconds old; each later
     start makes new ones. A fault affects all resources (``name``) or one (``name:resource``):
     ``refuse-register`` (text), ``hang-register``, ``drop-register``, ``no-list``, ``stalled-reader``
     (true), ``receive-limit`` (bytes), ``listen-delay`` (seconds between bind and listen), ``plugins-late``
@@ -53,13 +56,22 @@ class FakeKubelet:
     ``pod-resources-exhausted`` (true), ``pod-resources-delay`` (seconds), ``pod-resources-late`` (a list:
     the delay in seconds of each of the next responses), ``pod-resources-empty`` (seconds after a start in
     which no pod is listed), ``pod-resources-unnamed`` (seconds after a start in which older pods are not
-    listed, or the keys of pods that are never listed).
+    listed, or the keys of pods that are never listed). For DRA: ``dra-versions`` and ``health-version`` (the
+    versions that the kubelet knows), ``claims-limit`` (seconds of a call), ``wipe-late`` and
+    ``wipe-when-lost`` (seconds until slices are deleted).
     """
 
     def __init__(
-        self, root: str | Path, *, seed: int = 0, topology_policy: str = "none", age: float = AN_HOUR
+        self,
+        root: str | Path,
+        *,
+        seed: int = 0,
+        topology_policy: str = "none",
+        age: float = AN_HOUR,
+        api: Store | None = None,
+        node: str = "",
     ) -> None:
-        self.state = State(Path(root), seed, topology_policy)
+        self.state = State(Path(root), seed, topology_policy, api, node)
         self.paths = self.state.paths
         self.socket = self.paths.plugins / "kubelet.sock"  # the directory where plugins register
         self.faults = self.state.faults
@@ -128,6 +140,19 @@ class FakeKubelet:
         self.state.pods.pop(pod.key, None)
         self.state.changed()
 
+    async def terminate(self, pod: Pod) -> Pod:
+        """End the pod gracefully: its claims are unprepared, then it is removed.
+
+        If that fails, the pod remains with the error as its message.
+        """
+        try:
+            await _alive(self._run).drivers.unprepare(pod)
+        except ClaimsFailed as error:
+            pod.message = str(error)
+        else:
+            self.delete(pod)
+        return pod
+
     def end_stream(self, resource: str) -> None:
         """End the ListAndWatch stream of the resource's current plugin."""
         _alive(self._run).clients.end_stream(resource)
@@ -174,8 +199,10 @@ class _Run:
         self._outer = outer
         self._scope = anyio.CancelScope()
         self.clients = Clients(state, outer)
-        self.admission = Admission(state, self.clients)
-        self._watcher = PluginWatcher(state, self.clients)
+        self.drivers = Drivers(state, outer)
+        self.admission = Admission(state, self.clients, self.drivers)
+        handlers = {"DevicePlugin": self.clients.use, "DRAPlugin": self.drivers.use}
+        self._watcher = PluginWatcher(state, handlers)
         self._plugins = SocketServer(
             state.paths.plugins, "kubelet.sock", [_Registration(state, self.clients)], timeouts=Timeouts()
         )
@@ -205,6 +232,7 @@ class _Run:
             await self._serve_plugins(age)
         state.life.crashed, state.life.running = None, True
         self._outer.start_soon(self._watch, name="plugin watcher")
+        self._outer.start_soon(self.drivers.run, name="slices")
         state.changed()
 
     async def _serve_plugins(self, age: float) -> None:
@@ -230,6 +258,7 @@ class _Run:
         self._state.life.running = False
         self._scope.cancel()
         self.clients.close()
+        self.drivers.close()
         await self._plugins.stop(0, keep_file=True)
         await self._resources.stop(0, keep_file=True)
         self._state.changed()
@@ -339,6 +368,7 @@ class PodResources(v1.PodResourcesListerBase):
                     for each in held.get((pod.uid, name), ())
                     for entry in self._devices(each.resource, each.ids)
                 ],
+                list_claims(self._state, pod) if name.startswith("c") else [],
             )
             for name in names
         ]

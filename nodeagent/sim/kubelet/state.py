@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import anyio
 
 from nodeagent.base.latest import Latest
+from nodeagent.sim.apiserver.store import Store
 from nodeagent.sim.faults import Faults
 
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -245,6 +246,48 @@ class AllocateCall:
     error: str | None = None  # None: the call succeeded
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimCall:
+    """One NodePrepareResources or NodeUnprepareResources call: the UIDs, ``when`` it ended, its duration."""
+
+    method: str
+    uids: tuple[str, ...]
+    when: float
+    seconds: float
+    error: str | None = None  # None: the call succeeded for all claims
+
+
+class PreparedDevice(NamedTuple):
+    """A device of a prepared claim, as its driver has answered."""
+
+    driver: str
+    pool: str
+    name: str
+    requests: tuple[str, ...]
+    cdi: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class ClaimState:
+    """A ResourceClaim that pods of this node use (``ClaimInfo`` in pkg/kubelet/cm/dra)."""
+
+    namespace: str
+    name: str
+    uid: str
+    drivers: tuple[str, ...]
+    pods: set[str] = field(default_factory=set)  # UIDs
+    devices: list[PreparedDevice] = field(default_factory=list)
+    prepared: bool = False  # a restarted kubelet does not know it
+
+
+class DeviceHealth(NamedTuple):
+    """The last health report about a device; ``updated`` in seconds since the epoch."""
+
+    status: str  # Healthy, Unhealthy or Unknown
+    message: str
+    updated: int
+
+
 @dataclass(slots=True)
 class Statistics:
     """The recorded calls and messages since the object was created, over all restarts."""
@@ -254,6 +297,8 @@ class Statistics:
     lists_total: int = 0
     allocations: list[AllocateCall] = field(default_factory=list)
     streams: dict[str, int] = field(default_factory=dict)  # currently open streams per resource
+    claims: list[ClaimCall] = field(default_factory=list)
+    health_reports: int = 0  # messages of DRA drivers
 
     def accepted(self, resource: str) -> list[Registration]:
         """Return the successful registrations of a resource."""
@@ -280,7 +325,10 @@ class ContainerResult:
 
 @dataclass(slots=True)
 class Pod:
-    """A pod: its requests (resource → count, per container), and the result of its admission."""
+    """A pod: its requests (resource → count, per container), and the result of its admission.
+
+    ``claims``: names of the ResourceClaims that all of its app containers use.
+    """
 
     namespace: str
     name: str
@@ -288,6 +336,7 @@ class Pod:
     init_containers: list[dict[str, int]] = field(default_factory=list)
     sidecars: list[dict[str, int]] = field(default_factory=list)
     uid: str = ""
+    claims: list[str] = field(default_factory=list)
     phase: str = field(default="Pending", init=False)
     reason: str = field(default="", init=False)
     message: str = field(default="", init=False)
@@ -343,9 +392,15 @@ class Life:
 class State:
     """The state of the node as the kubelet knows it."""
 
-    def __init__(self, root: Path, seed: int, topology_policy: str) -> None:
+    def __init__(
+        self, root: Path, seed: int, topology_policy: str, api: Store | None = None, node: str = ""
+    ) -> None:
         self.paths = Paths.below(root)
         self.topology_policy = topology_policy
+        self.api = api
+        self.node = node
+        self.claims: dict[str, ClaimState] = {}  # by UID
+        self.health: dict[tuple[str, str, str], DeviceHealth] = {}  # by driver, pool and device
         self.random = random.Random(seed)
         self.life = Life()
         self.statistics = Statistics()
@@ -396,6 +451,10 @@ class State:
         missing = self.table.in_use(resource) - set(self.table.devices[resource])
         if missing:
             self.crash(f"topology hints: {resource} no longer lists {sorted(missing)}, held by a pod")
+
+    def claims_of(self, pod: Pod) -> list[ClaimState]:
+        """Return the claims that the pod uses."""
+        return [claim for claim in self.claims.values() if pod.uid in claim.pods]
 
     def active_pods(self) -> list[Pod]:
         """Return all pods of the node except rejected ones."""
