@@ -70,7 +70,7 @@ def list_devices(decision: Decision, names: Collection[ResourceName]) -> list[tu
 
 def find_device(name: str, decision: Decision, names: Collection[ResourceName]) -> DraDevice | None:
     """The device with that name; None if none of these resources offers it now."""
-    host_device = decision.snapshot.host.device(_lead_of(name))
+    host_device = decision.snapshot.host.device(find_lead_id(name))
     if host_device is None:
         return None
     devices = find_unit_devices(units.find_unit_id(host_device), decision, names)
@@ -186,7 +186,7 @@ def _build_board(offers: list[Offer], unit: UnitId) -> DraDevice:
     )
 
 
-def _lead_of(name: str) -> str:
+def find_lead_id(name: str) -> str:
     """The id of the function or mdev in the name of a device; "" if it is no such name."""
     kind, _, rest = name.partition("-")
     if kind == "mdev":

@@ -61,12 +61,12 @@ def plan_writes(
     """The requests, in order; () if the stored slices are the desired ones.
 
     ``old``: all stored slices of this driver on this node. ``generation``: the highest generation that this
-    process has seen; it counts if no slice is stored, because the kubelet deletes all of them at its start.
+    process has seen, because the kubelet deletes all slices at its start, and generations must not fall.
     """
     names = _slice_names(contents, owner)
     kept = {_name(each): each for each in old if _name(each) in names and _is_of_pool(each, owner)}
     strays = [each for each in old if kept.get(_name(each)) is not each]
-    highest = max((_generation(each) for each in old), default=max(generation, 1))
+    highest = max([generation, *map(_generation, old)] if old else [generation, 1])
     wanted = {
         name: _build_slice(name, content, owner, highest, len(contents))
         for name, content in zip(names, contents, strict=True)

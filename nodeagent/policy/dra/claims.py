@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares a ResourceClaim: from its allocation to a Claim with all files, or the reason for a refusal. Pure.
+
+The scheduler has chosen the devices. This is the last check: a device that another claim or pod uses, or
+whose IOMMU group they use, is refused, and so is an unusable device. Most refusals end by themselves, so
+``prepare`` is called again for a while before the kubelet gets the answer, which retries after a minute only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from nodeagent.model.claim import Claim, ClaimRef
+from nodeagent.model.ids import ResourceName
+from nodeagent.model.resource import Iommufd, Isolation, ReasonCode
+from nodeagent.model.spec import API_VERSION
+from nodeagent.policy import naming
+from nodeagent.policy.dra import claim_files, devices
+from nodeagent.policy.dra.claim_files import Allocated, DeviceConfig, Node
+from nodeagent.policy.dra.devices import DraDevice
+from nodeagent.policy.dra.slices import Claims
+from nodeagent.policy.offer import units
+from nodeagent.policy.offer.turn import Decision
+
+POD_CLAIM = "resource.kubernetes.io/pod-claim-name"  # on a claim from a template: its name in the pod
+CONFIG_KIND = "DeviceConfig"
+_CONFIG_FIELDS = ("resourceName", "iommufd")
+
+Object = Mapping[str, Any]
+"""A ResourceClaim, or a part of one, as the API server sends it."""
+
+
+class Refusal(NamedTuple):
+    """Why a claim is not prepared; ``waits``: this may end without a change of the claim."""
+
+    text: str
+    waits: bool = False
+
+
+class _Refused(Exception):
+    """Raised inside this module to end the checks."""
+
+    def __init__(self, text: str, *, waits: bool = False) -> None:
+        super().__init__(text)
+        self.refusal = Refusal(text, waits)
+
+
+def prepare(
+    claim: Object,
+    ref: ClaimRef,
+    node: Node,
+    decision: Decision,
+    names: Collection[ResourceName],
+    recorded: Claims,
+) -> Claim | Refusal:
+    """The Claim with the files of all its devices; it is the same for the same devices.
+
+    ``claim`` is the ResourceClaim with the name of ``ref``. ``names``: the resources that are offered by DRA.
+    ``recorded``: the prepared claims by UID.
+    """
+    try:
+        results = _read_results(claim, ref, node)
+        known = recorded.get(ref.uid)
+        if known is not None and known.boot_id == node.boot_id and _is_unoffered(known, decision, names):
+            return known  # its rule is gone, its pod is not
+        configs = _read_configs(claim, node.driver)
+        classes = dict(_list_classes(claim))
+        allocated = [
+            Allocated(
+                result["request"],
+                _check_device(result["device"], ref, decision, names, recorded),
+                _merge_configs(configs, result["request"]),
+                classes.get(result["request"], ""),
+            )
+            for result in results
+        ]
+        for each in allocated:
+            if not claim_files.has_nodes(each, decision):
+                name = each.device.name
+                raise _Refused(f"{name}: the host has no device nodes of VFIO for it", waits=True)
+    except _Refused as refused:
+        return refused.refusal
+    pod_claim = (claim["metadata"].get("annotations") or {}).get(POD_CLAIM, "")
+    return claim_files.build_claim(ref, pod_claim, allocated, node, decision)
+
+
+# The object of the API
+
+
+def _read_results(claim: Object, ref: ClaimRef, node: Node) -> list[Object]:
+    """The allocation results of this driver."""
+    uid = claim["metadata"].get("uid")
+    if uid != ref.uid:
+        raise _Refused(f"the claim was deleted and created again: its UID is {uid}, not {ref.uid}")
+    allocation = (claim.get("status") or {}).get("allocation")
+    if not allocation:
+        raise _Refused("the claim is not allocated")
+    results = (allocation.get("devices") or {}).get("results") or ()
+    ours = [result for result in results if result.get("driver") == node.driver]
+    if not ours:
+        raise _Refused(f"the claim has no device of the driver {node.driver}")
+    for result in ours:
+        name = result["device"]
+        if result.get("pool") != node.pool:
+            raise _Refused(f"{name}: it is in the pool {result.get('pool')}, not in {node.pool} of this node")
+        if result.get("adminAccess"):
+            raise _Refused(f"{name}: a device of VFIO cannot be shared, so adminAccess is not supported")
+    return ours
+
+
+def _list_classes(claim: Object) -> Iterator[tuple[str, str]]:
+    """The request of each allocation result, and its DeviceClass."""
+    spec = claim.get("spec") or {}
+    for request in (spec.get("devices") or {}).get("requests") or ():
+        name = request["name"]
+        exactly = request.get("exactly") or {}
+        yield name, exactly.get("deviceClassName", "")
+        for each in request.get("firstAvailable") or ():
+            yield f"{name}/{each['name']}", each.get("deviceClassName", "")
+
+
+class _Config(NamedTuple):
+    """A configuration for this driver; without ``requests`` it applies to all of them."""
+
+    requests: frozenset[str]
+    config: DeviceConfig
+
+
+def _read_configs(claim: Object, driver: str) -> list[_Config]:
+    """The configurations for this driver, in order: those of classes, then those of the claim."""
+    found = []
+    for each in claim["status"]["allocation"]["devices"].get("config") or ():
+        opaque = each.get("opaque") or {}
+        if opaque.get("driver") == driver:
+            origin = "the DeviceClass" if each.get("source") == "FromClass" else "the claim"
+            config = _parse_config(opaque.get("parameters"), f"the configuration in {origin}")
+            found.append((origin, _Config(frozenset(each.get("requests") or ()), config)))
+    found.sort(key=lambda one: one[0] == "the claim")  # the API has this order, too
+    return [config for _, config in found]
+
+
+def _parse_config(parameters: object, where: str) -> DeviceConfig:
+    if not isinstance(parameters, Mapping):
+        raise _Refused(f"{where} is no object")
+    expected = {"apiVersion": API_VERSION, "kind": CONFIG_KIND}
+    for field, value in expected.items():
+        if parameters.get(field) != value:
+            raise _Refused(f"{where}: {field} is {parameters.get(field)!r}; write {value}")
+    for field in parameters.keys() - expected.keys() - {*_CONFIG_FIELDS}:
+        raise _Refused(f"{where}: unknown field {field!r}; {naming.suggest(str(field), _CONFIG_FIELDS)}")
+    name, iommufd = parameters.get("resourceName", ""), parameters.get("iommufd")
+    fault = "it is no text" if not isinstance(name, str) else name and naming.describe_fault(name)
+    if fault:
+        raise _Refused(f"{where}: resourceName: {name!r}: {fault}")
+    if iommufd is not None and iommufd not in [*Iommufd]:
+        raise _Refused(f"{where}: iommufd is {iommufd!r}; write one of {', '.join(Iommufd)}")
+    return DeviceConfig(str(name), None if iommufd is None else Iommufd(iommufd))
+
+
+def _merge_configs(configs: list[_Config], request: str) -> DeviceConfig:
+    """The configuration of a request; of two values for a field, the later one applies."""
+    merged = DeviceConfig()
+    for requests, config in configs:
+        if not requests or not requests.isdisjoint({request, request.partition("/")[0]}):
+            merged = DeviceConfig(
+                config.resource_name or merged.resource_name,
+                merged.iommufd if config.iommufd is None else config.iommufd,
+            )
+    return merged
+
+
+# The devices
+
+
+def _is_unoffered(claim: Claim, decision: Decision, names: Collection[ResourceName]) -> bool:
+    """True if a device of the prepared claim is on the host, but not offered by DRA any more."""
+    return any(
+        devices.find_device(each.name, decision, names) is None
+        and all(decision.snapshot.host.device(part) is not None for part in each.parts)
+        for each in claim.devices
+    )
+
+
+def _check_device(
+    name: str, ref: ClaimRef, decision: Decision, names: Collection[ResourceName], recorded: Claims
+) -> DraDevice:
+    """The device with that name, if this claim may have it now."""
+    device = devices.find_device(name, decision, names)
+    if device is None:
+        raise _Refused(f"{name}: no device of this name is offered by DRA on this node", waits=True)
+    _check_unused(device, ref, decision, recorded)
+    reason = device.reason
+    if reason is not None and not (
+        reason.code is ReasonCode.GROUP_HELD and _is_held_by(recorded.get(ref.uid), device, decision)
+    ):
+        raise _Refused(f"{name}: {reason.message}; {reason.hint}", waits=True)
+    return device
+
+
+def _check_unused(device: DraDevice, ref: ClaimRef, decision: Decision, recorded: Claims) -> None:
+    """Check that no other claim and no pod uses the device or its group.
+
+    After a force deletion, the scheduler allocates the device again before the former pod has ended.
+    """
+    snapshot, alone = decision.snapshot, device.isolation is Isolation.NONE
+    members = device.parts if alone else units.find_ids(device.unit, snapshot.host)
+    for uid, other in recorded.items():
+        for each in _list_parts(other).intersection(members) if uid != ref.uid else ():
+            raise _build_refusal(device, each, f"claim {other.ref}")
+    own = _list_parts(recorded.get(ref.uid))
+    for each in device.parts if alone else units.find_holders(device.unit, snapshot):
+        holder = snapshot.holder(each)
+        if holder is not None and each not in own:
+            raise _build_refusal(device, each, str(holder))
+
+
+def _build_refusal(device: DraDevice, part: str, user: str) -> _Refused:
+    if part in device.parts:
+        return _Refused(f"{device.name}: in use by {user}", waits=True)
+    return _Refused(f"{device.name}: IOMMU group in use by {user}, which has {part}", waits=True)
+
+
+def _is_held_by(claim: Claim | None, device: DraDevice, decision: Decision) -> bool:
+    """True if the claim has all used devices of the group."""
+    holders = units.find_holders(device.unit, decision.snapshot)
+    return bool(holders) and holders.keys() <= _list_parts(claim)
+
+
+def _list_parts(claim: Claim | None) -> frozenset[str]:
+    found = () if claim is None else claim.devices
+    return frozenset(part for each in found for part in each.parts)
