@@ -131,6 +131,14 @@ DRA_REGISTER_FAILING = _warning(
     "7d65bc400a974aa78303bdfb48125ad1",
     "{subsystem}: the kubelet refuses the DRA driver, waiting for its next attempt: {error}",
 )
+DRA_GATE_MISSING = _warning(
+    "a2bcf1fb391d4de48cf5cdb0232f8f92",
+    "the API server drops fields of ResourceSlices, because the feature gate {object} is disabled",
+)
+DRA_SLICES_CONTESTED = _warning(
+    "e49eca58e24e46e5907504d3ca4126a0",
+    "another program changes the ResourceSlices of this node again and again; correcting them less often",
+)
 KUBELET_UNREACHABLE = _warning(
     "57caa645c4a940828c454051467ecdb6", "kubelet unreachable, waiting for {socket}"
 )

@@ -93,12 +93,12 @@ class Session:
         """
         return await self._call("PATCH", path, body=body, kind=kind)
 
-    async def create(self, path: str, body: Object) -> Object:
+    async def create(self, path: str, body: Object, parameters: Parameters = ()) -> Object:
         """Return the created object.
 
         :raises ClusterUnavailable: if the server has not confirmed the creation.
         """
-        return await self._call("POST", path, body=body)
+        return await self._call("POST", path, parameters, body)
 
     async def replace(self, path: str, body: Object) -> Object:
         """Return the replaced object; its ``resourceVersion`` in the body must be the current one.

@@ -47,6 +47,14 @@ async def create_slice(session: Session, document: Object) -> Object:
     return await session.create(_SLICES, document)
 
 
+async def try_slice(session: Session, document: Object) -> Object:
+    """Return the slice as the server would store it; a dry run stores nothing.
+
+    :raises ClusterUnavailable: if the server refuses it, or does not answer.
+    """
+    return await session.create(_SLICES, document, [("dryRun", "All")])
+
+
 async def update_slice(session: Session, document: Object) -> Object:
     """Return the slice as the server has stored it; the document is complete, with its present version.
 

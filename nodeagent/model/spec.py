@@ -443,3 +443,8 @@ class Spec(NamedTuple):
     def changes_host(self) -> bool:
         """Return True if nodeagent may have to change the host."""
         return self.mdevs.manage or bool(self.sriov) or bool(self.passthrough)
+
+    @property
+    def uses_dra(self) -> bool:
+        """Return True if a rule offers its devices by DRA."""
+        return any(isinstance(each, DeviceRule) and each.via is Via.DRA for each in self.rules)

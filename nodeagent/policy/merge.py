@@ -119,7 +119,7 @@ def _entries(configuration: Configuration, cr: KubeVirtCR | None) -> Entries | N
 
 
 def _warn_of_rules(configuration: Configuration) -> Iterator[str]:
-    """Names that virt-handler registers on each of its nodes, and rules with neither selectors nor options."""
+    """Names that virt-handler registers on each of its nodes, and rules without selectors or options."""
     named = [(rule.name, rule.place) for rule in configuration.rules]
     named += [(alias.target, alias.place) for alias in configuration.aliases]
     for name, place in named:

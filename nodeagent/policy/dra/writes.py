@@ -84,6 +84,16 @@ def plan_writes(
     return (*map(_build_delete, strays), *updates, *creates)
 
 
+def build_probe(owner: Owner) -> dict[str, Any]:
+    """A slice with all gated fields, for a dry run: a slice without them would be stored for a moment."""
+    taint = {"key": f"{owner.driver}/probe", "effect": "NoSchedule"}
+    counters = {"counterSet": "probe", "counters": {"probe": {"value": "1"}}}
+    device = {"name": "probe", TAINTS: [taint], "consumesCounters": [counters]}
+    (name,) = _slice_names([{}], owner)
+    built = _build_slice(f"probe-{name}", {"devices": [device]}, owner, 1, 1)
+    return built | {"metadata": {"name": built["metadata"]["name"][:_LIMIT].rstrip("-.")}}
+
+
 def dropped_fields(sent: Slice, stored: Slice) -> frozenset[str]:
     """The fields (``TAINTS``, ``COUNTERS``) that the API server dropped from the slice that it was sent."""
     before, after = _find_gated_fields(sent), _find_gated_fields(stored)

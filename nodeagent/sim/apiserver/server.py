@@ -286,6 +286,8 @@ class FakeApiServer:
             metadata["name"] = f"{metadata['generateName']}{self.store.version:x}"
         if self.store.get(target.kind, metadata["name"], target.namespace) is not None:
             raise ApiError(409, f'{target.kind.plural} "{metadata["name"]}" already exists')
+        if target.query.get("dryRun") == "All" and target.kind is RESOURCE_SLICES:
+            return admit_slice(given, None, self.faults.get("gates", target.kind.plural) or ())
         return self._put(target, given | {"metadata": metadata})
 
     def _replace(self, target: ApiRequest, given: Any) -> Object:
