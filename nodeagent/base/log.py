@@ -139,6 +139,9 @@ DRA_SLICES_CONTESTED = _warning(
     "e49eca58e24e46e5907504d3ca4126a0",
     "another program changes the ResourceSlices of this node again and again; correcting them less often",
 )
+CLAIM_PREPARED = _info("c2a1de7d2f0b4f0f8a5d3c0f1c7e9b64", "{object}: prepared with {device}")
+CLAIM_RELEASED = _info("5b8e0d9a3f424f5e9a0c6d7b21f4e385", "{object}: released {device}")
+CLAIM_REFUSED = _warning("e7d4b19c6a5f4c2d8b3e0f9a17c5d26b", "{object}: cannot be prepared: {error}")
 KUBELET_UNREACHABLE = _warning(
     "57caa645c4a940828c454051467ecdb6", "kubelet unreachable, waiting for {socket}"
 )

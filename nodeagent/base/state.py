@@ -76,6 +76,7 @@ RECOVERIES = SectionId(BOOT, "recoveries")
 SETTINGS = SectionId(LASTING, "settings")
 CLUSTER = SectionId(LASTING, "cluster")
 OFFERED = SectionId(LASTING, "offered")
+CLAIMS = SectionId(LASTING, "claims")
 
 
 class Section(Generic[T]):

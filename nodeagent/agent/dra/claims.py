@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares the ResourceClaims of pods before their containers start, and releases them when the pods end.
+
+The kubelet repeats a failed Prepare only after 60 to 90 s. Therefore a Prepare waits for everything that may
+end by itself: a former pod that has not ended yet, a driver that is being bound, an unreachable API server.
+The last check and the publication of the claim as the user of its devices happen without an await in between,
+so two claims never get one device. Then the record is saved, the files are written, and the kubelet gets the
+answer.
+
+The record survives a reboot, as the kubelet's own list of claims does. ``restore`` writes the files of the
+recorded claims again before the kubelet and the container runtime need them. ``agent.dra.feature`` builds
+``Claims``, and ``kubelet.dra`` calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import anyio
+
+from nodeagent.agent.core import Core
+from nodeagent.agent.dra.record import SECTION
+from nodeagent.base import files, log, threads
+from nodeagent.base.errors import ClusterUnavailable, KernelRefused
+from nodeagent.kernel.root import Root
+from nodeagent.model.claim import Claim, ClaimDevice, ClaimFile, ClaimRef
+from nodeagent.model.ids import PciAddress
+from nodeagent.model.resource import Via
+from nodeagent.policy import groups
+from nodeagent.policy.dra import claim_files, claims
+from nodeagent.policy.dra.claim_files import Node
+from nodeagent.policy.dra.claims import Object, Refusal
+
+ReadClaim = Callable[[ClaimRef, float], Awaitable[Object]]
+"""Reads a claim from the API server, which it awaits until the given time of the event loop."""
+
+METADATA = "dra-device-metadata"  # the directory of metadata files in the driver's directory
+_AGAIN = "next try in about a minute"
+
+
+class Claims:
+    """Answers the kubelet's requests about claims, and keeps their record and their files."""
+
+    def __init__(self, core: Core, read_claim: ReadClaim, driver: str, pool: str) -> None:
+        settings = core.settings.get()
+        kubelet = Path(settings.kubelet.plugins_registry_dir).parent
+        metadata = f"{kubelet}/plugins/{driver}/{METADATA}"
+        self._core = core
+        self._read_claim = read_claim
+        self._node = Node(driver, pool, _read_boot_id(core.root), metadata)
+        self._cdi_directory = core.root.path(settings.cdi.spec_dir)
+        self._metadata_directory = core.root.path(metadata)
+        self._locks: dict[str, anyio.Lock] = {}  # by the UID of a claim
+        self._waiting: dict[str, anyio.CancelScope] = {}  # Prepares that wait, by the UID of the claim
+        self._saving = anyio.Lock()
+
+    @property
+    def _recorded(self) -> Mapping[str, Claim]:
+        return self._core.snapshots.now.claims
+
+    # Prepare
+
+    async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, Sequence[ClaimDevice] | str]:
+        """Return the prepared devices of each claim by its UID, or an error text; the claims are prepared in
+        parallel.
+        """
+        answers: dict[str, Sequence[ClaimDevice] | str] = {}
+
+        async def prepare(ref: ClaimRef) -> None:
+            async with self._locks.setdefault(ref.uid, anyio.Lock()):
+                answer = await self._prepare(ref)
+            answers[ref.uid] = answer if isinstance(answer, str) else answer.devices
+            if isinstance(answer, str):
+                log.event(log.CLAIM_REFUSED, object=f"claim {ref}", error=answer)
+            else:
+                devices = tuple(part for each in answer.devices for part in each.parts)
+                log.event(log.CLAIM_PREPARED, object=f"claim {ref}", device=devices)
+
+        async with anyio.create_task_group() as group:
+            for ref in refs:
+                group.start_soon(prepare, ref, name=f"prepare {ref}")
+        return answers
+
+    async def _prepare(self, ref: ClaimRef) -> Claim | str:
+        until = anyio.current_time() + self._core.timeouts.claim_prepare
+        with anyio.CancelScope() as scope:
+            self._waiting[ref.uid] = scope
+            try:
+                document = await self._read_claim(ref, until)
+                claim = await self._wait_until_usable(document, ref, until)
+            except ClusterUnavailable as error:
+                return f"{error.what}; {error.hint}, {_AGAIN}" if error.hint else f"{error.what}, {_AGAIN}"
+            finally:
+                self._waiting.pop(ref.uid, None)
+            if isinstance(claim, Refusal):
+                return f"{claim.text}, {_AGAIN}" if claim.waits else claim.text
+            with anyio.CancelScope(shield=True):
+                return await self._keep(claim)
+        return "the pod of the claim has ended"
+
+    async def _wait_until_usable(self, document: Object, ref: ClaimRef, until: float) -> Claim | Refusal:
+        """Return the claim, which is published as the user of its devices from then on; wait for devices that
+        are not usable yet.
+        """
+        snapshots, checked = self._core.snapshots, False
+        while True:
+            seen, found = snapshots.version, self._decide(document, ref)
+            if isinstance(found, Claim) and not checked:
+                try:
+                    await self._reread(found)
+                    checked = True
+                    continue
+                except KernelRefused as error:
+                    found = Refusal(f"{error.what}; {error.hint}", waits=True)
+            if isinstance(found, Claim):
+                if self._recorded.get(ref.uid) != found:
+                    self._publish({**self._recorded, ref.uid: found})
+                return found
+            if not found.waits or anyio.current_time() >= until:
+                return found
+            checked = False
+            with anyio.move_on_after(self._core.timeouts.claim_device_poll):
+                await snapshots.newer(seen)
+
+    def _decide(self, document: Object, ref: ClaimRef) -> Claim | Refusal:
+        """The claim, or why it cannot be prepared, by the newest Snapshot."""
+        decision = self._core.offering.one_turn()
+        names = [name for name, each in decision.resources.items() if each.via is Via.DRA]
+        found = claims.prepare(document, ref, self._node, decision, names, self._recorded)
+        if isinstance(found, Claim):
+            for part in decision.snapshot.reservations.withdrawn.intersection(_list_parts(found)):
+                return Refusal(f"{part} is being removed, or bound to another driver", waits=True)
+        return found
+
+    async def _reread(self, claim: Claim) -> None:
+        """Read the devices again, because the Snapshot may be older than their last change.
+
+        :raises KernelRefused: if changed devices could not be read.
+        """
+        parts, functions = _list_parts(claim), self._core.snapshots.now.host.functions
+        found = (functions.get(PciAddress(each)) for each in parts)
+        bound = [each.address for each in found if each is not None and groups.is_vfio_bound(each)]
+        await self._core.observer.recheck(parts, bound)
+
+    async def _keep(self, claim: Claim) -> Claim | str:
+        """Save the record and write the files; if that fails, the claim is not prepared."""
+        try:
+            await self._save()
+            await threads.call(self._write_files, claim)
+        except KernelRefused as error:
+            await self._remove(claim.ref.uid)
+            return f"{error.what}; {error.hint}, {_AGAIN}"
+        return claim
+
+    # Unprepare
+
+    async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, str]:
+        """Release the devices of these claims; return "" for each UID.
+
+        An unknown claim is no error: the kubelet may repeat a request, and a pod ends only after its success.
+        """
+        for ref in refs:
+            if (scope := self._waiting.get(ref.uid)) is not None:
+                scope.cancel()
+        for ref in refs:
+            async with self._locks.setdefault(ref.uid, anyio.Lock()):
+                if (claim := self._recorded.get(ref.uid)) is not None:
+                    await self._refresh(claim)
+                    log.event(log.CLAIM_RELEASED, object=f"claim {ref}", device=_list_parts(claim))
+                await self._remove(ref.uid)
+            self._locks.pop(ref.uid, None)
+        return dict.fromkeys((ref.uid for ref in refs), "")
+
+    async def _refresh(self, claim: Claim) -> None:
+        """Read the devices again, so that they are not shown as open after the release."""
+        with anyio.move_on_after(self._core.timeouts.claim_release_read):
+            await self._core.observer.refresh(_list_parts(claim))
+
+    async def _remove(self, uid: str) -> None:
+        """Remove a claim and its files; a record that cannot be saved now is saved with the next change."""
+        known = self._recorded.get(uid)
+        await threads.call(self._remove_files, uid)
+        if known is None:
+            return
+        self._publish({each: claim for each, claim in self._recorded.items() if each != uid})
+        with contextlib.suppress(KernelRefused):
+            await self._save()
+
+    # The record and the files
+
+    def _publish(self, recorded: Mapping[str, Claim]) -> None:
+        self._core.usage.set_claims(recorded)
+
+    async def _save(self) -> None:
+        """Save the newest record. :raises KernelRefused: if that fails."""
+        async with self._saving:
+            await threads.call(SECTION.save, self._core.root.prefix, dict(self._recorded))
+
+    async def restore(self) -> None:
+        """Write the files of the recorded claims again, and delete the files of others.
+
+        After a reboot, the kubelet requests all claims again, and device nodes have other numbers.
+        """
+        recorded = self._recorded.values()
+        current = [claim for claim in recorded if claim.boot_id == self._node.boot_id]
+        await threads.call(self._remove_foreign, [claim.ref.uid for claim in current])
+        for claim in current:
+            try:
+                await threads.call(self._write_files, claim)
+            except KernelRefused as error:
+                log.event(log.CLAIM_REFUSED, object=f"claim {claim.ref}", error=f"{error.what}; {error.hint}")
+
+    def _write_files(self, claim: Claim) -> None:
+        """Write the metadata files, then the CDI file that mounts them. Blocks.
+
+        :raises KernelRefused: if a file cannot be written.
+        """
+        for each in claim.metadata:
+            _write(self._metadata_directory, each)
+        _write(self._cdi_directory, claim.cdi_file)
+
+    def _remove_files(self, uid: str) -> None:
+        name = claim_files.cdi_file_name(self._node.driver, uid)
+        with contextlib.suppress(OSError):
+            Path(self._cdi_directory, name).unlink()
+        shutil.rmtree(Path(self._metadata_directory, uid), ignore_errors=True)
+
+    def _remove_foreign(self, uids: Iterable[str]) -> None:
+        """Delete the files of all claims but these."""
+        names = {claim_files.cdi_file_name(self._node.driver, uid) for uid in uids}
+        pattern = claim_files.cdi_file_name(self._node.driver, "*")
+        for file in Path(self._cdi_directory).glob(pattern):
+            if file.name not in names:
+                with contextlib.suppress(OSError):
+                    file.unlink()
+        for directory in Path(self._metadata_directory).glob("*"):
+            if directory.name not in uids:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _read_boot_id(root: Root) -> str:
+    """The id of this boot of the host; "" if there is none, as on a simulated host."""
+    return root.text("/proc/sys/kernel/random/boot_id") or ""
+
+
+def _list_parts(claim: Claim) -> tuple[str, ...]:
+    """The ids of all HostDevices of the claim."""
+    return tuple(dict.fromkeys(part for each in claim.devices for part in each.parts))
+
+
+def _write(directory: str, file: ClaimFile) -> None:
+    files.put(Path(directory, file.path), file.text, "the pod of the claim cannot start without it")
