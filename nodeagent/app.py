@@ -47,6 +47,7 @@ if TYPE_CHECKING:  # only a few nodes load these modules
     from nodeagent.agent.changing.loop import ChangeLoop
     from nodeagent.agent.changing.requests import ManualRequests
     from nodeagent.agent.cluster.follow import ClusterFollower
+    from nodeagent.agent.dra.feature import DraDriver
 
 SetLog = Callable[[Log], None]
 
@@ -75,9 +76,10 @@ class Daemon:
         self.watchdog = Watchdog(self.notifier, self.heartbeats, timeouts)
         sockets = listening_sockets(sources.environ)
         self.network = NetworkListener(in_force, self._routes_by_tcp, timeouts, sockets)
-        self.changes: ChangeLoop | None = None  # this and the next: None until the code is loaded
+        self.changes: ChangeLoop | None = None  # this and the next three: None until the code is loaded
         self.requests: ManualRequests | None = None
         self.cluster: ClusterFollower | None = None
+        self.dra: DraDriver | None = None
         self._requested = False  # a manual request has arrived
         self._began = 0.0
 
@@ -223,6 +225,7 @@ class Daemon:
             Task("code for USB", partial(self._prepare_usb, group)),
             Task("code for CDI specifications", partial(self._read_cdi_specs, group)),
             Task("code for the cluster", partial(self._follow_cluster, group)),
+            Task("code for DRA", partial(self._serve_dra, group)),
         )
 
     # Code of rare features: nodes that do not need it start faster, and have no code in memory that writes
@@ -274,6 +277,15 @@ class Daemon:
 
         self.cluster = follow.follower(self.core, self.status)
         self._keep([self.cluster], group)
+
+    async def _serve_dra(self, group: TaskGroup) -> None:
+        if not self.core.snapshots.now.claims:  # else pods have devices by DRA
+            await self.core.snapshots.until(lambda spec: spec.uses_dra)
+        await _load("nodeagent.agent.dra.feature")
+        from nodeagent.agent.dra import feature
+
+        self.dra = feature.DraDriver(self.core)
+        self._keep(self.dra.components, group)
 
     def _keep(self, components: Sequence[Component], group: TaskGroup) -> None:
         for component in components:

@@ -24,7 +24,7 @@ FLAGS = ("--kubeconfig", "/etc/kubeconfig", "--node-name", NAME)
 BY_DRA = f"""
 apiVersion: nodeagent/v1
 resources:
-  - {{name: {GPU}, pci: ["10de:1eb8"], via: dra}}
+  - {{name: {GPU}, pci: [{{vendors: [10de]}}], via: dra}}
 """
 
 

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the DRA driver: the publisher of ResourceSlices, the answers about claims, the sockets.
+
+``app`` loads this module if a rule has ``via: dra``, or if a claim is prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from nodeagent.agent.core import Core
+from nodeagent.agent.dra.claims import Claims
+from nodeagent.agent.dra.publish import Publisher, published_names
+from nodeagent.base.supervise import Component, Task
+from nodeagent.kubelet.dra import DraPlugin, Health
+from nodeagent.model.resource import Reason
+from nodeagent.policy.dra import slices, writes
+
+
+class DraDriver:
+    """The DRA driver of this node; its name and the Node's name are those at the start."""
+
+    def __init__(self, core: Core) -> None:
+        settings = core.settings.get()
+        driver = settings.dra.driver
+        pool = writes.pool_name(driver, settings.configuration.node.name)
+        self._core = core
+        self._publisher = Publisher(core, driver)
+        self._claims = Claims(core, self._publisher.read_claim, driver, pool)
+        self._plugin = DraPlugin(
+            driver,
+            pool,
+            self._claims,
+            settings.kubelet.plugins_registry_dir,
+            core.watcher,
+            core.timeouts,
+            prefix=core.root.prefix,
+        )
+
+    @property
+    def components(self) -> Sequence[Component]:
+        """The components to run."""
+        return (
+            Task(self._plugin.name, self._serve),
+            Task(self._publisher.name, partial(self._publisher.run, self._plugin.registered)),
+            Task("health of claimed devices", self._follow_health),
+        )
+
+    async def _serve(self) -> None:
+        """Write the files of the prepared claims, for containers that restart, then serve the kubelet."""
+        await self._claims.restore()
+        await self._plugin.run()
+
+    async def _follow_health(self) -> None:
+        """Report the health of the devices of claims to the kubelet, for the status of their pods."""
+        snapshots, before, seen = self._core.snapshots, None, -1
+        while True:
+            decision = self._core.offering.one_turn()
+            if decision is not before:
+                names, claims = published_names(decision), decision.snapshot.claims
+                found = slices.find_health(decision, names, claims)
+                self._plugin.health.set({name: _health(reason) for name, reason in found.items()})
+                before = decision
+            seen, _ = await snapshots.newer(seen)
+
+
+def _health(reason: Reason | None) -> Health:
+    return Health(True) if reason is None else Health(False, f"{reason.message}; {reason.hint}")
