@@ -152,7 +152,7 @@ class Allocator:
                 released.restart(opened.device_id, now)
                 by = f": see {opened.process}" if opened.process else ""
                 raise AllocationRefused(
-                    f"{name}: {opened.device_id}: it is open, and no pod of this node has it{by}",
+                    f"{name}: {opened.device_id}: a process has it open, and no pod of this node uses it{by}",
                     "the container of a force-deleted pod may still run: find its process",
                 )
             await anyio.sleep(self._timeouts.device_close_poll)

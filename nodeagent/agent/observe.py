@@ -196,7 +196,7 @@ async def warn_of_old_errors(root: Root, snapshots: Snapshots, limit: float) -> 
     with anyio.move_on_after(limit):
         host = snapshots.now.host
         for address, count in await threads.call(_find_fatal_errors, root, host):
-            text = f"{count} fatal ones were counted before nodeagent started"
+            text = f"{count} fatal errors were counted before nodeagent started"
             group = host.functions[address].group
             log.event(log.AER_WARNING, pci_address=address, text=text, device=address, group=group)
 

@@ -40,7 +40,7 @@ def _plain(verdicts: Mapping[PciAddress, tuple[Recovery, str]]) -> dict[str, Any
 
 
 SECTION: Section[Mapping[PciAddress, tuple[Recovery, str]]] = Section(
-    state.RECOVERIES, {}, _parse, _plain, "without it a restart forgets which devices have failed"
+    state.RECOVERIES, {}, _parse, _plain, "after a restart nodeagent does not know which devices have failed"
 )
 
 

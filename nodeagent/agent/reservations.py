@@ -89,7 +89,7 @@ class ReservationBook:
                 raise AllocationRefused(text, "the list is sent to the kubelet again; try the pod again")
             for each in one.functions & self._moving:
                 raise AllocationRefused(
-                    f"its function {each} is being bound to another driver", "try the pod again"
+                    f"its PCI function {each} is being bound to another driver", "try the pod again"
                 )
         now = anyio.current_time()
         self._pending |= {each: one._replace(at=now) for each, one in allocated.items()}

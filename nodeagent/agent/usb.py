@@ -74,7 +74,7 @@ class UsbNodes:
                 with anyio.fail_after(self._timeouts.usb_node_creation):
                     await self._assign(await self._wait_until_closed(device_ids, owned))
             except TimeoutError:
-                what = f"{name}: {', '.join(device_ids)}: the owner of the nodes cannot be changed in time"
+                what = f"{name}: {', '.join(device_ids)}: the device nodes get no new owner in time"
                 raise AllocationRefused(
                     what, "look for blocked tasks in the kernel log of the host"
                 ) from None
@@ -114,7 +114,11 @@ class UsbNodes:
             return f"{devices[0].id}: the pod that used it until a moment ago may still have it open"
         if driven := [each for each in devices if each.driver]:
             used = await self._open_files.call(limit, _find_open_disk, root, driven)
-            return f"{driven[0].id}: its open disks cannot be seen in time" if used is None else used or None
+            return (
+                f"{driven[0].id}: the search for open disks of this USB device takes too long"
+                if used is None
+                else used or None
+            )
         return None
 
     def _is_just_released(self, devices: Sequence[UsbDevice]) -> bool:
@@ -254,5 +258,5 @@ SECTION: Section[Loans] = Section(
     {},
     _loans,
     lambda loans: {str(head): several for head, several in loans.items()},
-    "without it the nodes of USB devices would still belong to QEMU's user",
+    "after a restart the device nodes of USB devices may still belong to QEMU's user",
 )

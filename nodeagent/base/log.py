@@ -66,7 +66,7 @@ def event(kind: Event, bug: BaseException | None = None, /, **given: Value | Non
     missing = [name for name in kind.fields if name not in fields]
     foreign = [name for name in fields if name not in kind.fields and name not in kind.also]
     if missing or foreign:
-        raise InternalError(f"log event {kind.name}: missing {missing}, foreign {foreign}")
+        raise InternalError(f"log event {kind.name}: missing fields {missing}, unknown fields {foreign}")
     logger = logging.getLogger(LOGGER)
     if logger.isEnabledFor(kind.level):
         hint = f"; {fields['hint']}" if fields.get("hint") else ""

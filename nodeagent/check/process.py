@@ -85,7 +85,7 @@ def check_user_namespace(node: Node) -> Finding | None:
     if words in ([], _OWN_NAMESPACE) or not _is_root_here(node):
         return None
     return note(
-        "not the host's (/proc/self/uid_map): events of the kernel do not arrive",
+        "not the host's user namespace (/proc/self/uid_map): kernel events do not arrive",
         "in a pod: keep hostUsers: true; otherwise changes are found by polling",
     )
 
@@ -97,7 +97,7 @@ def check_directories(node: Node) -> Finding | None:
     read_only = [path for path in (_RUNTIME, node.plugin_dir) if is_read_only(node.root.path(path))]
     if read_only:
         return wrong(f"on a read-only file system: {', '.join(read_only)}", "mount them read-write")
-    return ok(f"{_RUNTIME} and the kubelet's can be written to")
+    return ok(f"{_RUNTIME} and {node.plugin_dir} are writable")
 
 
 def is_read_only(path: str) -> bool:
@@ -117,9 +117,9 @@ def check_usb_nodes(node: Node) -> Finding | None:
     elif _is_root_here(node) and not (process.capabilities() or 0) >> _CHOWN & 1:
         who, may = "this process", False
     else:
-        return unseen("no daemon reports whether it may change their owner")
+        return unseen("no daemon reports whether it may change the owner of USB device nodes")
     if may:
-        return ok(f"{who} may change their owner")
+        return ok(f"{who} may change the owner of USB device nodes")
     to_do = _CHOWN_IN_UNIT if _has_unit(node) else _CHOWN_IN_POD
     return wrong(f"{who} has no CAP_CHOWN: no USB device can be assigned", to_do)
 
@@ -161,8 +161,8 @@ def check_open_files(node: Node) -> Finding:
         return unseen(_no_answer(node, node.daemon))
     numbers = node.daemon.process
     if not numbers.most_files:
-        return unseen("the daemon does not report them")
-    seen = f"the daemon has {numbers.open_files} of at most {numbers.most_files}"
+        return unseen("the daemon does not report its open files")
+    seen = f"the daemon has {numbers.open_files} of at most {numbers.most_files} files open"
     if numbers.open_files * 2 > numbers.most_files:
         return note(seen, "raise LimitNOFILE of the service (systemctl edit nodeagent)")
     return ok(seen)
@@ -181,7 +181,7 @@ def check_kernel_version(node: Node) -> Finding:
 
 def check_kubelet_version(_: Node) -> Finding:
     """Report that the kubelet's sockets do not contain its version."""
-    return unseen("its sockets do not report it", "kubectl get node -o wide")
+    return unseen("the kubelet's sockets do not report its version", "kubectl get node -o wide")
 
 
 def check_own_version(_: Node) -> Finding:

@@ -29,7 +29,7 @@ _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")
 _FEW = 16  # groups or members on one line
 _ALONE = health.Use(isolation=Isolation.NONE, iommufd=Iommufd.AUTO)  # pods that use the group do not matter
-_ONE_VM = "only one virtual machine can use them, while the host uses none; "
+_ONE_VM = "only one virtual machine can use these devices, and only while the host uses none of them; "
 
 
 def check_vfio_pci(node: Node) -> Finding:
@@ -94,13 +94,16 @@ def check_groups(node: Node) -> Iterator[tuple[str, Finding]]:
 def _count_groups(host: Host) -> Finding:
     """Return the number of groups and of functions, and name the functions without a group."""
     if not host.groups:
-        return unseen("there are none without an IOMMU")
+        return unseen("without an IOMMU there are no IOMMU groups")
     without = [each.address for each in host.functions.values() if each.group is None]
     seen = f"{len(host.groups)}; PCI functions in them: {len(host.functions) - len(without)}"
     if not without:
         return ok(seen)
     missing = groups.find_missing_isolation(None, host.no_iommu)
-    return note(f"{seen}; in no group: {naming.shorten(without, _FEW)}", missing.hint if missing else "")
+    return note(
+        f"{seen}; PCI functions without a group: {naming.shorten(without, _FEW)}",
+        missing.hint if missing else "",
+    )
 
 
 def _is_for_vms(group: Group, node: Node) -> bool:
@@ -152,7 +155,9 @@ def _check_acs(group: Group, node: Node) -> Finding | None:
         return None
     below = [each.address for each in members if not set(bridges).isdisjoint(each.ports)]
     why, to_do = _why_together(below, node)
-    return note(f"{naming.shorten(bridges)} {why}, so the group has {naming.shorten(below)}", to_do)
+    return note(
+        f"{naming.shorten(bridges)} {why}, so these functions share a group: {naming.shorten(below)}", to_do
+    )
 
 
 def _topmost_bridges(group: Group, node: Node) -> list[PciAddress]:
@@ -173,10 +178,15 @@ def _why_together(below: Sequence[PciAddress], node: Node) -> tuple[str, str]:
     express = {each for each in node.host.functions if node.root.exists(f"{DEVICES}/{each}/max_link_speed")}
     if not express:
         why = "has no ACS, or leads to conventional PCI"
-        return why, f"{_ONE_VM}move one below another root port"
+        return why, f"{_ONE_VM}to separate them, move one below another root port"
     if express.isdisjoint(below):
-        return "leads to conventional PCI, which has no ACS", f"{_ONE_VM}move one to a slot of PCI Express"
-    to_do = f"{_ONE_VM}move one below another root port, or see if the firmware's setup has ACS"
+        return (
+            "leads to conventional PCI, which has no ACS",
+            f"{_ONE_VM}to separate them, move one to a PCI Express slot",
+        )
+    to_do = (
+        f"{_ONE_VM}to separate them, move one below another root port, or see if the firmware's setup has ACS"
+    )
     return "has no ACS", to_do
 
 

@@ -124,7 +124,7 @@ def _obtain_answer(options: argparse.Namespace, request: Request) -> tuple[Answe
             return _carry_out_here(options, root, request), f"{absent}: this command makes the change itself"
         except AlreadyRunning as error:
             if time.monotonic() >= until:
-                what = f"{error.what.partition(';')[0]}, and does not answer at {path}"
+                what = f"{error.what.partition(';')[0]}, and the daemon does not answer at {path}"
                 raise NodeagentError(what, _ELSEWHERE) from error
         time.sleep(timeouts.daemon_start_poll)
 

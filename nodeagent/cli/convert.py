@@ -101,7 +101,9 @@ def _translate(sources: Sequence[_Source]) -> tuple[dict[str, Any], list[str]]:
         rules += found.rules
         notes += (f"{name}: {note}" if name else note for note in found.notes)
     if len(texts := dict.fromkeys(name for name, _ in sources if name)) > 1:
-        notes.append(f"the rules of {', '.join(texts)} are joined: remove those that are for other nodes")
+        notes.append(
+            f"the rules of {', '.join(texts)} are combined: remove the rules that are for other nodes"
+        )
     if mdevs and (fault := _find_fault([], mdevs)) is not None:
         notes.append(f"{MDEVS}: {fault.what.removeprefix(_NO_PLACE)}; {fault.hint}")
         mdevs = {}

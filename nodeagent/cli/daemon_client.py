@@ -74,7 +74,7 @@ def describe_unreadable(error: Exception, root: Root) -> NodeagentError:
     else:  # the service of this machine is for another host
         restart = f"end it, and start another with: nodeagent run --root {root.prefix}"
     what = f"the daemon's answer cannot be read: {error}"
-    return NodeagentError(what, f"it is of another version than this command: {restart}")
+    return NodeagentError(what, f"the daemon and this command have different versions: {restart}")
 
 
 def _hint_at_start(options: argparse.Namespace, root: Root) -> str:
@@ -183,7 +183,11 @@ def _read_saved(path: str) -> Host:
 def _describe_unused(flags: Mapping[str, str]) -> str:
     """A line about flags without effect; the flag of the socket has an effect."""
     unused = [config.BY_KEY[key].flag or key for key in flags if key != _SOCKET]
-    return f"not used: {', '.join(unused)}; the running daemon has its own settings" if unused else ""
+    return (
+        f"flags without effect: {', '.join(unused)}; the running daemon has its own settings"
+        if unused
+        else ""
+    )
 
 
 # Manual requests

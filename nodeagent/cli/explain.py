@@ -55,7 +55,7 @@ _ROLES = {
     "friendly": "its driver is compatible with VFIO",
     "blocks": "BLOCKS the group: bound to a host driver",
     "splits": "split by its driver: its vGPUs are assigned, not the card",
-    "vacant": "its driver supports vGPU types; it has none set",
+    "vacant": "its driver supports vGPU types, but no vGPU type is set",
 }
 
 
@@ -283,7 +283,7 @@ def _describe_no_pod(subject: _Subject) -> NodeagentError:
     snapshot = subject.decision.snapshot
     known = pods.known(snapshot)
     if not snapshot.allocations.answered:
-        what = f"the devices of pods are not known here, so those of {subject.name} are not either"
+        what = f"the devices of pods are not known here, so the devices of {subject.name} are unknown"
         return NodeagentError(what, "only a running daemon queries the kubelet: see nodeagent status")
     what = f"{subject.name} is neither a resource nor a pod that uses a device of this node"
     return NodeagentError(
@@ -316,7 +316,7 @@ def _describe_no_name(subject: _Subject) -> NodeagentError:
 def _hint_at(known: Sequence[str], before: str, without: str, like: str = "") -> str:
     """Return a hint with at most three known names, the nearest first."""
     if not known:
-        return without or "nodeagent scan lists what is there"
+        return without or "nodeagent scan lists all devices"
     return naming.suggest(like, known, before)
 
 

@@ -127,7 +127,7 @@ def complete_snapshot(snapshot: Snapshot, options: argparse.Namespace) -> tuple[
     root = args.find_root(options)
     if args.is_saved(options):
         snapshot = _with_machine_id(snapshot, options.machine_id)
-        missing = f"a saved host does not have its {MACHINE_ID}"
+        missing = f"a saved host does not contain {MACHINE_ID}"
     else:
         snapshot = _with_machine_id(oneshot.with_memory(root, snapshot), options.machine_id)
         functions = bindings.find_members(bindings.plan(snapshot), snapshot.host)

@@ -98,7 +98,7 @@ def _with_nodes(snapshot: Snapshot, spec: Spec, options: argparse.Namespace) -> 
         seen = anyio.run(oneshot.with_nodes, root, snapshot, spec.node_paths)
         return anyio.run(oneshot.with_specs, root, seen, spec, options.timeouts), ""
     missing = ", ".join(_unsaved(spec, snapshot.host))
-    message = f"the saved host does not show whether these exist; they count as missing: {missing}"
+    message = f"the saved host does not show whether these files exist; they count as missing: {missing}"
     return snapshot, message if missing else ""
 
 

@@ -193,7 +193,7 @@ def _read_word(word: Word, entry: Entry, key: str, problems: Problems) -> Read |
     if not isinstance(entry, Scalar):
         problems.add(entry.place, key, _expected(word.words, entry), "write a single value")
     elif entry.null:
-        problems.add(entry.place, key, "has no value", 'write one ("" is the empty text)')
+        problems.add(entry.place, key, "has no value", 'write a value ("" is the empty text)')
     else:
         try:
             value = word.read(entry)

@@ -82,7 +82,10 @@ def _recalled(origin: Sources, wrong: ConfigError) -> Settings:
         # both attempts report the errors of flags and variables; list them once
         said = {each.what for each in _all(wrong)}
         others = [each for each in _all(error) if each.what not in said]
-        useless = (ConfigError(f"{path}: cannot be used instead: {each.what}", each.hint) for each in others)
+        useless = (
+            ConfigError(f"{path}: the last valid settings cannot be used: {each.what}", each.hint)
+            for each in others
+        )
         raise ConfigErrors((*_all(wrong), *useless)) from wrong
     raise wrong
 

@@ -277,7 +277,7 @@ def _check_pci_ids(path: str, prefix: str, effective: Effective) -> None:
     """Report an error if the configured pci.ids file does not exist, because resource names would change."""
     if path and not os.path.isfile(sources.below(prefix, path)):  # noqa: PTH113  text in, answer out
         place = effective.place("discovery.pciIds") or ""
-        hint = "give the path of a pci.ids file, or remove it: then the bundled copy is used"
+        hint = "give the path of a pci.ids file, or remove the setting to use the bundled copy"
         effective.problems.add(place, "discovery.pciIds", f"{path}: no such file", hint)
 
 

@@ -18,7 +18,7 @@ from nodeagent.base.errors import ConfigError
 
 MAX_BYTES = 4 * 1024 * 1024
 _WIDTH = 110  # line width: a longer text continues on the next line
-_MAKE = "kubectl get -o yaml makes one"
+_MAKE = "create the file with kubectl get -o yaml"
 _HINT = "give a file of kubectl get -o yaml, or -o json"
 
 

@@ -136,7 +136,7 @@ def _check_path(written: Mapping[str, Any], leads: bool, may_limit: bool) -> Non
     if "limit" in written and not may_limit:
         raise Invalid(
             f"limit means nothing for {path}",
-            "with perPath, limit applies to paths after the first, and count to the first",
+            "with perPath, set count for the first path, and limit only for the other paths",
         )
 
 

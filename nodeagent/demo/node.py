@@ -111,7 +111,7 @@ class Screen:
 
     def end(self) -> None:
         """Print that the demo has succeeded, and its duration."""
-        self.say(self._paint(f"\nAll of it happened, in {time.monotonic() - self._began:.1f} s.", GREEN))
+        self.say(self._paint(f"\nAll steps succeeded in {time.monotonic() - self._began:.1f} s.", GREEN))
 
     def show(self, text: str) -> None:
         """Print a text of another program below the last line."""
@@ -239,7 +239,7 @@ class DemoNode:
         """Wait until the daemon reports a change in this state ("waiting", "failing") on a card."""
         return await self.until_status(
             lambda status: [change for change in status["changes"][state] if change["card"] == card],
-            f"nothing is reported to be {state} on {card}",
+            f"the daemon reports no {state} change of {card}",
         )
 
     async def page_address(self) -> str:

@@ -41,7 +41,7 @@ SECTION = Section(
     Ledger(),
     partial(plain.load, Ledger),
     plain.dump,
-    "without it functions would not get their own drivers back, nor vGPUs be known as nodeagent's",
+    "after a restart nodeagent does not know the former drivers of PCI functions or the vGPUs it created",
 )
 
 

@@ -67,7 +67,12 @@ class ManualRequests:
             request = plain.load(Request, json.loads(question))
         except (TypeError, ValueError, RecursionError) as error:
             what = f"the daemon cannot read the request: {error}"
-            return plain.dump(Answer(error=what, hint="is the daemon of another version? restart it"))
+            return plain.dump(
+                Answer(
+                    error=what,
+                    hint="the daemon may have another version than this command; restart the daemon",
+                )
+            )
         return plain.dump(await self.handle(request, asker))
 
     async def handle(self, request: Request, asker: int = 0) -> Answer:

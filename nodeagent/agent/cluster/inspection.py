@@ -26,7 +26,7 @@ VERSION, PLURAL = "kubevirt.io/v1", "kubevirts"
 KUBEVIRTS, NODES = f"/apis/{VERSION}/{PLURAL}", "/api/v1/nodes"
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _USER_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-_FOR_EXPLAIN = "not used by the daemon; for: nodeagent explain vmi NAMESPACE/NAME"
+_FOR_EXPLAIN = "only the command nodeagent explain vmi NAMESPACE/NAME needs this permission"
 _INSTALL = "install KubeVirt, or set kubevirt.enabled: false"
 _NONE = "create one, or wait until virt-operator deploys it: kubectl get kubevirt -A"
 
@@ -196,7 +196,7 @@ def _of_crs(
         yield Check("object", "a KubeVirt CR", ok=False, message=why, hint=_NONE)
         return
     cr = kubevirt.cr(document)
-    others = f" (the one in use of {len(crs)})" if len(crs) > 1 else ""
+    others = f" (in use; the cluster has {len(crs)})" if len(crs) > 1 else ""
     what = f"the KubeVirt CR {cr.namespace}/{cr.name}{others}"
     if cr.fault is not None:
         yield Check("object", what, ok=False, message=cr.fault.message, hint=cr.fault.hint)

@@ -34,9 +34,9 @@ from nodeagent.model.status import ClusterStatus, StaleStatus
 
 MOST = 256  # names on disk
 SHOWN = 16  # names of removed resources
-KNOWN = "the kubelet still knows this resource, and would write it again"
-UNKNOWN = "the kubelet's checkpoint cannot be read, so the kubelet may still know it"
-BACK = "it came back after it was removed: another program writes it"
+KNOWN = "the kubelet still knows this resource, and would write it to the Node again"
+UNKNOWN = "the kubelet's checkpoint cannot be read, so the kubelet may still know this resource"
+BACK = "another program writes this resource to the Node after nodeagent removed it"
 _HINT = "to remove it from the Node, set cluster.staleResources: remove"
 
 
@@ -52,7 +52,7 @@ SECTION: Section[tuple[str, ...]] = Section(
     (),
     _parse_names,
     lambda names: {"names": names},
-    "without it nodeagent does not know after a restart which resources it has offered before",
+    "after a restart nodeagent does not know which resources it has offered before",
 )
 
 

@@ -63,7 +63,7 @@ SECTION = Section(
     ClusterState(),
     _parse,
     _plain,
-    "without it the node does not know the KubeVirt CR after a reboot",
+    "after a reboot nodeagent does not know the last KubeVirt CR",
 )
 
 

@@ -18,7 +18,7 @@ from nodeagent.model.snapshot import Snapshot
 from nodeagent.policy.offer import grants
 from nodeagent.policy.offer.turn import Decision
 
-FEWER = "the rule now makes fewer shares of its node"
+FEWER = "the rule now offers fewer shares of its device node"
 LEFT = "it has left the node"
 
 
@@ -80,9 +80,9 @@ def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
         return LEFT
     offer = decision.offer_with(device_id)
     if offer is None:
-        return "no rule matches it now, nor does discovery"
+        return "neither a rule nor discovery matches the device now"
     if offer.match.resource == resource.name:
-        return f"it is now a part of {offer.device.id}"
+        return f"it is now allocated together with others, as {offer.device.id}"
     return f"it is now offered as {offer.match.resource}"
 
 
