@@ -29,7 +29,7 @@ _DRIVER, _MODULES = "/sys/bus/pci/drivers/vfio-pci", "/sys/module"
 _BACKENDS = ("vfio_iommu_type1", "vfio_iommu_spapr_tce")
 _FEW = 16  # groups or members on one line
 _ALONE = health.Use(isolation=Isolation.NONE, iommufd=Iommufd.AUTO)  # pods that use the group do not matter
-_ONE_VM = "only one virtual machine can use these devices, and only while the host uses none of them; "
+_ONE_VM = "one VM can use them, if the host uses none; "
 
 
 def check_vfio_pci(node: Node) -> Finding:

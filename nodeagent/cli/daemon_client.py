@@ -74,7 +74,7 @@ def describe_unreadable(error: Exception, root: Root) -> NodeagentError:
     else:  # the service of this machine is for another host
         restart = f"end it, and start another with: nodeagent run --root {root.prefix}"
     what = f"the daemon's answer cannot be read: {error}"
-    return NodeagentError(what, f"the daemon and this command have different versions: {restart}")
+    return NodeagentError(what, f"the daemon has another version than this command: {restart}")
 
 
 def _hint_at_start(options: argparse.Namespace, root: Root) -> str:

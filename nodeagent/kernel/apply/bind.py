@@ -83,7 +83,7 @@ def _check_allowed(root: Root, move: Move, forced: bool) -> None:
     if not root.exists(device):
         raise _refusal(move, "it is no longer on the host", "re-plug it, or remove it from the rule")
     if (now := _driver(root, move.address)) != move.now:
-        what = f"its driver has changed from {move.now or 'none'} to {now or 'none'}"
+        what = f"its driver has changed from {move.now or 'none'} to {now or 'no driver'}"
         raise _refusal(move, what, "the next scan shows its current driver")
     if move.to is not None and not root.exists(f"{_DRIVERS}/{move.to}"):
         raise _refusal(move, f"the driver {move.to} is not loaded", _MODULE.format(move.to))
