@@ -175,7 +175,7 @@ def build_kubelet_side(core: Core) -> KubeletSide:
     )
     create = _create_endpoint(registry or directory, registrar, timeouts, announced=registry is not None)
     plugins = DevicePlugins(core.offering, allocator, core.usage, cdi, core.supervisor, create, timeouts)
-    core.kubelet.resend_with(plugins)
+    core.kubelet.resend_list = plugins.send_again
     return KubeletSide(directory, registry, registrar, core.kubelet, cdi, plugins)
 
 
