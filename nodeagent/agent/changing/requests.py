@@ -44,7 +44,7 @@ from nodeagent.policy.change.manual_requests import GroupPlan
 
 
 class ManualRequests:
-    """Plans requests, has them carried out, and waits for the outcome."""
+    """Plans manual requests, has them carried out, and waits for the outcome."""
 
     name = "requests"  # the name under which it awaits releases
 
@@ -76,7 +76,7 @@ class ManualRequests:
         return plain.dump(await self.handle(request, asker))
 
     async def handle(self, request: Request, asker: int = 0) -> Answer:
-        """Return the outcome for each IOMMU group; if a write has not ended in time, its state so far."""
+        """Return the outcome for each IOMMU group; a write that has not ended in time is reported as late."""
         try:
             groups = await self._plan(request)
             results = {

@@ -22,7 +22,7 @@ FORMAT = "nodeagent-snapshot/v1"
 class Basis(NamedTuple):
     """``matched``: the matches of the daemon's last Decision, by device, set or node.
 
-    A whole Match is kept, because its rule and the mdev type of that time say more than the resource name.
+    A whole Match is kept, because its rule and its mdev type say more than the resource name.
     """
 
     snapshot: Snapshot

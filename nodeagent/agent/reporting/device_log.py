@@ -2,7 +2,7 @@
 """Logs changes of devices: added, removed, Unhealthy, Healthy, allocated, refused.
 
 Each line has the known facts of the device at that moment: its IOMMU group, and the pods that use devices of
-the group. The callers decide when to log.
+the group. The callers of this module decide when a line is logged.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ def _each_alone(resource: Resource, decision: Decision) -> bool:
 
 
 def _fact(reason: Reason | None) -> tuple[ReasonCode, str] | None:
-    """The parts of a Reason that matter: its code and message, but not its hint."""
+    """The parts of a Reason whose change is logged: its code and message, but not its hint."""
     return None if reason is None else (reason.code, reason.message)
 
 
 def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
-    """Why this resource no longer lists a device."""
+    """Why this resource no longer lists a device, as a text."""
     if resource.direct:
         return LEFT if _each_alone(resource, decision) else FEWER
     if decision.snapshot.host.device(device_id) is None:
@@ -87,7 +87,7 @@ def whereabouts(resource: Resource, device_id: str, decision: Decision) -> str:
 
 
 def successors(resource: Resource, decision: Decision) -> str:
-    """Why a resource ends: the names under which its devices are offered now, if there are any."""
+    """Why a resource was removed: the names under which its devices are offered now, if there are any."""
     offers = (decision.offer_with(device.id) for device in resource.devices)
     names = sorted({offer.match.resource for offer in offers if offer is not None})
     if names:
