@@ -2,8 +2,7 @@
 """Hints for errors of the operating system: the fix for an errno and the operation that failed.
 
 An ordinary user without a permission needs sudo. If root is refused, a sandbox or security module restricts
-the process, and file modes are irrelevant. The caller may append further fixes and the consequence of the
-error.
+the process, and file modes are irrelevant. Callers may append further fixes and the consequence of the error.
 """
 
 from __future__ import annotations

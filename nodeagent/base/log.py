@@ -31,8 +31,8 @@ _ABOUT = ("resource", "device", "action", "subsystem", "pci_address", "object", 
 class Event(NamedTuple):
     """One kind of log line: stable MESSAGE_ID, level, and text, which contains the required fields.
 
-    ``also`` lists the optional fields. ``hint``, the fix, ends the line. ``most``: the limit of lines about
-    one subject per minute, if it differs from the default.
+    ``also`` lists the optional fields. ``hint`` is the fix, with which the line ends. ``most``: the maximum
+    number of lines about one subject per minute, if it differs from the default.
     """
 
     id: str

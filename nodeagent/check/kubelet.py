@@ -86,7 +86,7 @@ async def _count_pods(node: Node) -> int:
 
 
 def _find_other_kubelet(node: Node) -> str:
-    """Return the socket of a kubelet with another root directory, or ""."""
+    """Return the PodResources socket of a kubelet with another root directory; "" if there is none."""
     if node.root.exists(node.pod_resources):
         return ""
     paths = (f"{directory}/pod-resources/kubelet.sock" for directory in _KUBELETS)

@@ -2,7 +2,7 @@
 """Checks nodeagent itself: permissions, limits, versions, and whether a daemon answers.
 
 The permissions of this process are checked if it runs on the node itself, because the daemon needs the same
-ones. The daemon's answer is ``Node.daemon``.
+ones. ``Node.daemon`` has the daemon's answer.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def is_read_only(path: str) -> bool:
 
 
 def check_usb_nodes(node: Node) -> Finding | None:
-    """Can the daemon change the owner of USB device nodes? A root shell may have more permissions."""
+    """Can the daemon change the owner of USB device nodes? (A root shell may have more permissions.)"""
     if not any(isinstance(rule, UsbRule) for rule in node.spec.rules):
         return None
     held = node.daemon.process.capabilities if isinstance(node.daemon, Status) else None
@@ -156,7 +156,7 @@ def _inotify_refusal() -> str:
 
 
 def check_open_files(node: Node) -> Finding:
-    """Is the daemon far from its limit of open files?"""
+    """Does the daemon have many free file descriptors?"""
     if not isinstance(node.daemon, Status):
         return unseen(_no_answer(node, node.daemon))
     numbers = node.daemon.process
@@ -180,7 +180,7 @@ def check_kernel_version(node: Node) -> Finding:
 
 
 def check_kubelet_version(_: Node) -> Finding:
-    """Report that the kubelet's sockets do not contain its version."""
+    """Report that the kubelet's version is unknown, because its sockets do not report it."""
     return unseen("the kubelet's sockets do not report its version", "kubectl get node -o wide")
 
 

@@ -5,7 +5,7 @@
 have iommufd; Debian's kernels up to 7.2 do not. The kernel puts the devices below a bridge into the group of
 the bridge in two cases (``pci_device_group`` in drivers/iommu/iommu.c): the bridge lacks ACS, so the devices
 could reach each other past the IOMMU; or it leads to conventional PCI, whose devices the IOMMU cannot
-distinguish. In both cases, the bridge that causes a large IOMMU group is a member of that group.
+distinguish. In both cases the bridge that causes a large IOMMU group belongs to that group.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _find_reason(function: PciFunction, unit: Unit) -> Reason | None:
 
 
 def _check_group(group: Group, node: Node) -> Finding:
-    """Judge the group by the Reasons for which its devices would be Unhealthy."""
+    """Check the IOMMU group by the Reasons for which its devices would be Unhealthy."""
     unit = units.build_unit(group.number, node.snapshot)
     named = [f"{each.address} ({each.driver or 'no driver'})" for each in unit.functions]
     members = naming.shorten(named, _FEW)
@@ -172,7 +172,7 @@ def _topmost_bridges(group: Group, node: Node) -> list[PciAddress]:
 def _why_together(below: Sequence[PciAddress], node: Node) -> tuple[str, str]:
     """Return why a bridge keeps these functions in one group, and the fix.
 
-    Only a function of PCI Express has a link speed file. Reading that file would wake the function
+    Only a PCI Express function has a file for its link speed. Reading that file would wake the function
     (``pcie_dev_attrs_are_visible`` in drivers/pci/pci-sysfs.c), so only its existence is checked.
     """
     express = {each for each in node.host.functions if node.root.exists(f"{DEVICES}/{each}/max_link_speed")}

@@ -141,7 +141,7 @@ def _read_cr(path: str) -> KubeVirtCR:
 
 
 def text(found: VMExplanation) -> str:
-    """The verdict for the VM, then the facts behind it, one per line."""
+    """The verdict for the VM, then the facts on which it depends, one per line."""
     requests = found.resources or found.availability is Availability.NEVER
     verdict = _VERDICTS[found.availability] if requests else "it requests no resource"
     name = "/".join(filter(None, (found.vm.namespace, found.vm.name))) or "(no name)"

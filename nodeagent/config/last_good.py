@@ -2,10 +2,9 @@
 """Saves the last valid settings, so that the daemon can start with them when a configuration file is invalid.
 
 The file contains the values from configuration files and from files of other tools; flags and variables are
-always those of the current process. A key that this version does not know is ignored with a warning, so
-that an update does not remove devices from a node. A value that this version rejects makes the whole file
-unusable, because no safe replacement is known. Settings contain no secrets; only root can read the file
-nevertheless.
+always those of the current process. A key that this version does not know is ignored with a warning, so that
+an update does not remove devices from a node. If this version rejects a value, the whole file is unusable,
+because no safe replacement is known. Settings contain no secrets; only root can read the file nevertheless.
 """
 
 from __future__ import annotations

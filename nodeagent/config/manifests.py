@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads Kubernetes objects from a YAML or JSON file as plain data, and writes plain data as YAML.
 
-These files are parsed as kubectl does it: scalars are typed, and unknown keys are ignored. Numbers that are
-not plain decimal stay text: the author of 0403 means a device id, not an octal number.
+These files are parsed as by kubectl: scalars have types, and unknown keys are ignored. Numbers that are not
+plain decimal stay text: 0403 is a device id, not an octal number.
 """
 
 from __future__ import annotations

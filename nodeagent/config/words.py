@@ -3,7 +3,7 @@
 
 Formats are strict if a text could have two meanings: a number is plain decimal, a switch is ``true`` or
 ``false``, a duration has a unit, an id is plain hexadecimal. The hint of ``Invalid`` shows the correct
-format. The keys of records name their format in ``WORDS``.
+format. ``WORDS`` has the formats by name; the keys of records refer to these names.
 """
 
 from __future__ import annotations
@@ -206,10 +206,10 @@ def _fits(pattern: str, template: tuple[str, ...]) -> bool:
 
 
 def _of_no_group(word: Word) -> Word:
-    """Return the same path format, which also rejects the device nodes of IOMMU groups.
+    """Return the given path format, extended so that it rejects the device nodes of IOMMU groups.
 
-    Only one process can open an IOMMU group, and group numbers change. Patterns are checked again when
-    device nodes match them.
+    Only one process can open an IOMMU group, and group numbers change. A pattern is checked again when device
+    nodes match it.
     """
 
     def read(scalar: Scalar) -> object:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strict YAML parser: returns the entries of a file with their lines. No other module uses PyYAML.
+"""The strict YAML parser: returns the entries of a file with their lines. Only this module and ``manifests``
+use PyYAML.
 
 PyYAML implements YAML 1.1, in which an unquoted ``0000:03:00.0`` is the number 180.0, and later duplicate
 keys override earlier ones silently. In this parser all scalars stay text, and duplicate keys, tags, several

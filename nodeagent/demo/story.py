@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: the real daemon on three simulated nodes, and its reaction to each event.
+"""The demo: runs the real daemon on three simulated nodes, and shows its reaction to each event.
 
 Each step changes the host, the kubelet or the cluster, prints the expected effect, and waits for it. If an
 effect does not happen, the demo prints the end of the daemon's log and exits with code 1. The demo always

@@ -261,7 +261,7 @@ class SimulatedHost:
 
 
 class _VfioDevices:
-    """Assigns numbers to VFIO devices, and counts the VFIO devices of each group, which need its device node."""
+    """Assigns numbers to VFIO devices, and counts the VFIO devices of each group."""
 
     def __init__(self, tree: Tree, cdev: bool) -> None:
         self._tree = tree

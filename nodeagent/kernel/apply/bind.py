@@ -75,7 +75,7 @@ def _override_for(driver: str | None) -> str | None:
 
 
 def _check_allowed(root: Root, move: Move, forced: bool) -> None:
-    """Check a move just before the first write.
+    """Check a driver change just before the first write.
 
     :raises KernelRefused: if the function has changed since the plan, or is used by the host.
     """
@@ -167,8 +167,8 @@ def _unbind(root: Root, address: str, timeouts: Timeouts) -> None:
 
 
 def _roll_back(root: Root, moves: Iterable[Move], error: KernelRefused, timeouts: Timeouts) -> KernelRefused:
-    """Roll back these moves in this order; return the error, extended by the moves that could not be rolled
-    back.
+    """Undo these driver changes in this order; return the error, extended by the changes that could not be
+    undone.
     """
     stuck = [text for move in moves if (text := _restore(root, move, timeouts)) is not None]
     if not stuck:
